@@ -1,0 +1,55 @@
+"""The types that every layer speaks: a batch, frames, what an encoder gives. See DESIGN in BUILD_NOTES.md."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Int16, Int32
+
+# Arrays are NumPy's on the host and JAX's on a device; jaxtyping checks shapes for both.
+AnyArray = Any
+
+
+@struct.dataclass
+class Batch:
+    """A padded batch of one bucket's static shape. It has `audio` or `features`, never both.
+
+    B rows, S samples, T frames, F feature values, U labels.
+    """
+
+    audio: Int16[AnyArray, "B S"] | None
+    """Samples at the front-end's rate, full scale ±32767; 0 beyond the length."""
+    features: Float[AnyArray, "B T F"] | None
+    """Ready features, for who brings them: these skip the front-end."""
+    lengths: Int32[AnyArray, " B"]
+    """Valid samples (with audio) or frames (with features) per row."""
+    tokens: Int32[AnyArray, "B U"]
+    """Label ids, 0 beyond the length."""
+    token_lengths: Int32[AnyArray, " B"]
+    weights: Float[AnyArray, " B"]
+    """1 for a row that counts, 0 for padding and for rows that could not be read."""
+    records: Int32[AnyArray, " B"]
+    """Row of the index that each row came from; -1 for padding."""
+
+
+@struct.dataclass
+class Frames:
+    """A sequence of vectors per row and how many of them are valid."""
+
+    values: Float[Array, "B T D"]
+    lengths: Int[Array, " B"]
+
+
+@struct.dataclass
+class Encoded:
+    """What an encoder gives: its output, and inner layers that a head asked for by name."""
+
+    frames: Frames
+    taps: dict[str, Frames] = struct.field(default_factory=dict)
+    mask: Bool[Array, "B T"] | None = None
+    """Frames that the encoder masked (pre-training)."""
+
+
+def length_mask(lengths: Int[Array, " B"], num_frames: int) -> Bool[Array, "B T"]:
+    """True on the first `lengths[b]` of `num_frames` frames: the one place where masks are made."""
+    return jnp.arange(num_frames) < lengths[:, None]

@@ -1,0 +1,8 @@
+"""What must be set before JAX starts. Importing this module sets it, so commands and tests import it first."""
+
+import os
+
+# XLA's CPU client sizes its thread pool by NPROC (or the number of cores). Collectives between virtual CPU devices
+# need a thread each, and block it: with fewer threads than twice the devices, steps that are dispatched without
+# waiting deadlock. 16 serves up to 8 virtual devices and costs nothing measurable with one.
+os.environ.setdefault("NPROC", "16")

@@ -1,0 +1,27 @@
+"""The mesh of all devices with one axis, `data`, and how arrays lie on it: batches split over rows, state replicated."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+
+def data_mesh(num_devices: int | None = None) -> Mesh:
+    """All devices of all processes (or the first `num_devices`) along one axis named `data`."""
+    devices = jax.devices()[:num_devices]
+    return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def by_rows(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec("data"))
+
+
+def global_batch(batch: Any, mesh: Mesh) -> Any:
+    """Global arrays, split over rows, from this process's rows of a batch."""
+    sharding = by_rows(mesh)
+    return jax.tree.map(lambda rows: jax.make_array_from_process_local_data(sharding, np.asarray(rows)), batch)

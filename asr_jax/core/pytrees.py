@@ -1,0 +1,37 @@
+"""Pytrees of nested dicts seen as flat dicts with readable paths: `encoder/stack_0/layers/norm/bias`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+Tree = Any
+
+
+def flatten(tree: Tree) -> dict[str, Any]:
+    """Leaves by path, the parts of a path joined by '/'. Works for any pytree; `unflatten` inverts it for nested dicts."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts from paths."""
+    tree: dict[str, Any] = {}
+    for path, leaf in flat.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = leaf
+    return tree
+
+
+def num_elements(tree: Tree) -> int:
+    """How many numbers a tree of arrays or shapes holds: for parameters, their count."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+def num_bytes(tree: Tree) -> int:
+    """Bytes of a tree of arrays or shapes."""
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

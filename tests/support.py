@@ -1,0 +1,46 @@
+"""What tests share: where goldens lie, and how their cases are found."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+ROOT = Path(__file__).parent.parent
+SHARED = Path(os.environ.get("ASR_JAX_SHARED", ROOT.parent / "shared"))
+GOLDENS = Path(os.environ.get("ASR_JAX_GOLDENS", SHARED / "goldens"))
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """Values computed by another system: `<family>/<name>.json` beside `<name>.safetensors`."""
+
+    path: Path
+    info: dict[str, Any]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return load_file(self.path.with_suffix(".safetensors"))
+
+
+def golden_cases(family: str, pattern: str) -> list[Any]:
+    """pytest parameters, one per case found; a single skipped one, which says why, where there are none."""
+    paths = sorted((GOLDENS / family).glob(pattern + ".json"))
+    if not paths:
+        reason = f"no goldens {family}/{pattern}.json under {GOLDENS}: set ASR_JAX_GOLDENS to their folder"
+        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
+    return [pytest.param(GoldenCase(path, json.loads(path.read_text())), id=path.stem) for path in paths]
+
+
+def max_abs(actual: Any, expected: Any) -> float:
+    """The largest absolute difference."""
+    return float(np.max(np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64)), initial=0.0))
+
+
+def relative(actual: Any, expected: Any) -> float:
+    """The largest absolute difference relative to the largest expected magnitude."""
+    scale = float(np.max(np.abs(np.asarray(expected, np.float64)), initial=0.0))
+    return max_abs(actual, expected) / max(scale, 1e-30)
