@@ -1,4 +1,4 @@
-"""Set before JAX starts: several virtual CPU devices so that sharding is always exercised, and a shared compile cache."""
+"""Set before JAX starts: virtual CPU devices, so that sharding is always exercised, and a shared compile cache."""
 
 import os
 from pathlib import Path

@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Int16, Int32
 AnyArray = Any
 
 
-@struct.dataclass
-class Batch:
+class Batch(struct.PyTreeNode):
     """A padded batch of one bucket's static shape. It has `audio` or `features`, never both.
 
     B rows, S samples, T frames, F feature values, U labels.
@@ -32,16 +31,14 @@ class Batch:
     """Row of the index that each row came from; -1 for padding."""
 
 
-@struct.dataclass
-class Frames:
+class Frames(struct.PyTreeNode):
     """A sequence of vectors per row and how many of them are valid."""
 
     values: Float[Array, "B T D"]
     lengths: Int[Array, " B"]
 
 
-@struct.dataclass
-class Encoded:
+class Encoded(struct.PyTreeNode):
     """What an encoder gives: its output, and inner layers that a head asked for by name."""
 
     frames: Frames
@@ -52,4 +49,4 @@ class Encoded:
 
 def length_mask(lengths: Int[Array, " B"], num_frames: int) -> Bool[Array, "B T"]:
     """True on the first `lengths[b]` of `num_frames` frames: the one place where masks are made."""
-    return jnp.arange(num_frames) < lengths[:, None]
+    return jnp.arange(num_frames)[None] < lengths[:, None]

@@ -1,4 +1,4 @@
-"""The mesh of all devices with one axis, `data`, and how arrays lie on it: batches split over rows, state replicated."""
+"""The mesh of all devices with one axis, `data`, and how arrays lie on it: batches by rows, state replicated."""
 
 from typing import Any
 
@@ -25,3 +25,8 @@ def global_batch(batch: Any, mesh: Mesh) -> Any:
     """Global arrays, split over rows, from this process's rows of a batch."""
     sharding = by_rows(mesh)
     return jax.tree.map(lambda rows: jax.make_array_from_process_local_data(sharding, np.asarray(rows)), batch)
+
+
+def abstract(tree: Any, sharding: NamedSharding) -> Any:
+    """Shapes and types of a tree (of arrays or of shapes), lying so: what to compile for, or to restore into."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)

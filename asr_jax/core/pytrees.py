@@ -10,7 +10,7 @@ Tree = Any
 
 
 def flatten(tree: Tree) -> dict[str, Any]:
-    """Leaves by path, the parts of a path joined by '/'. Works for any pytree; `unflatten` inverts it for nested dicts."""
+    """Leaves by path, its parts joined by '/', of any pytree; `unflatten` inverts it for nested dicts."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 

@@ -6,8 +6,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 
-@struct.dataclass
-class Sum:
+class Sum(struct.PyTreeNode):
     """`total / weight` is the mean; a weight of zero means that there was nothing to count."""
 
     total: Float[Array, ""] | float

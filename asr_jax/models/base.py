@@ -1,13 +1,21 @@
-"""What an encoder is, and the Recogniser that joins front-end, encoder and heads."""
+"""What an encoder is, and the Recogniser that joins front-end, augmentation, encoder and heads."""
 
-from dataclasses import dataclass
-from typing import Any, overload
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
-from asr_jax.core.batch import Encoded, Frames
+from asr_jax.audio.augment import Augmentation, SpecAugment
+from asr_jax.audio.features import FrontEnd, KaldiFbank
+from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.precision import Precision, compute_dtype
+from asr_jax.core.sums import Sums
+from asr_jax.heads.base import Head, HeadSettings
+from asr_jax.heads.ctc import CTC
 
 
 class Encoder(nn.Module):
@@ -17,10 +25,6 @@ class Encoder(nn.Module):
         """`step`: updates applied so far when training (schedules read it), None when evaluating."""
         raise NotImplementedError
 
-    @overload
-    def output_length(self, num_frames: int) -> int: ...
-    @overload
-    def output_length(self, num_frames: Any) -> Any: ...
     def output_length(self, num_frames: Any) -> Any:
         """Frames out for frames in, for ints and arrays; never negative."""
         raise NotImplementedError
@@ -33,3 +37,76 @@ class EncoderSettings:
     def build(self, *, dtype: DTypeLike) -> Encoder:
         """The module, computing in `dtype` with float32 parameters."""
         raise NotImplementedError
+
+
+class Recogniser(nn.Module):
+    """Front-end → augmentation → encoder → heads. Evaluation, transcription and export go through `emit`."""
+
+    front_end: FrontEnd
+    augment: tuple[Augmentation, ...]
+    encoder: Encoder
+    heads: Mapping[str, Head]
+
+    def __call__(self, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
+        """Loss terms and metrics, named `head/term`, as sums over the batch."""
+        encoded = self.encode(batch, step=step)
+        sums = {name: head(encoded, batch, step=step) for name, head in self.heads.items()}
+        return {f"{name}/{term}": value for name, terms in sums.items() for term, value in terms.items()}
+
+    def encode(self, batch: Batch, *, step: Int[Array, ""] | None) -> Encoded:
+        frames = self.features(batch)
+        if step is not None:
+            for augmentation in self.augment:
+                frames = augmentation(frames, self.make_rng("augment"))
+        return self.encoder(frames, step=step)
+
+    def features(self, batch: Batch) -> Frames:
+        """The batch's own features, or those of its audio; they take no gradient."""
+        if batch.features is not None:
+            return Frames(batch.features, batch.lengths)
+        assert batch.audio is not None, "a batch has audio or features"
+        return jax.lax.stop_gradient(self.front_end(batch.audio, batch.lengths))
+
+    def emit(self, batch: Batch) -> dict[str, Any]:
+        """By head: what its decoder needs."""
+        encoded = self.encode(batch, step=None)
+        return {name: head.emit(encoded) for name, head in self.heads.items()}
+
+    def weights(self, batch: Batch) -> dict[str, Float[Array, ""]]:
+        """The weight of each loss term, without computing the encoder."""
+        lengths = batch.lengths
+        if batch.features is None:
+            lengths = self.front_end.output_length(lengths)
+        frame_lengths = self.encoder.output_length(lengths)
+        weights = {name: head.weight(frame_lengths, batch) for name, head in self.heads.items()}
+        return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
+
+    def output_length(self, num_samples: Any) -> Any:
+        """Frames that the heads see for a number of samples, for ints and arrays."""
+        return self.encoder.output_length(self.front_end.output_length(num_samples))
+
+
+@dataclass(frozen=True)
+class Model:
+    """Settings of a Recogniser."""
+
+    encoder: EncoderSettings
+    """The encoder."""
+    heads: dict[str, HeadSettings] = field(default_factory=lambda: {"ctc": CTC()})
+    """Heads by name; hybrid training is two entries."""
+    front_end: FrontEnd = KaldiFbank()
+    """From samples to features."""
+    augment: tuple[Augmentation, ...] = (SpecAugment(),)
+    """What changes the features in training, in this order."""
+
+    def __post_init__(self) -> None:
+        if not self.heads:
+            raise ValueError("heads is empty: expected at least one, such as {'ctc': CTC()}")
+
+    def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
+        dtype = compute_dtype(precision)
+        heads = {
+            name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype)
+            for name, head in self.heads.items()
+        }
+        return Recogniser(self.front_end, self.augment, self.encoder.build(dtype=dtype), heads)

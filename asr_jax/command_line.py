@@ -1,0 +1,170 @@
+"""From `--config FILE --field.name value …` to an Experiment, with every mistake named at once."""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from asr_jax.config import Experiment
+from asr_jax.core.errors import UserError, nearest
+
+# Short spellings of fields that are typed often.
+ALIASES = {
+    "--data": "--data.train",
+    "--log-every": "--training.log-every",
+    "--updates": "--training.num-updates",
+    "--epochs": "--training.num-epochs",
+}
+
+
+def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
+    """Calls a command's main: an error that is for a person is printed without a traceback and sets the exit code."""
+    try:
+        main(sys.argv[1:] if arguments is None else arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
+    """The experiment of the file after `--config`, with the fields that are given by dotted name replaced.
+
+    `--optim.peak-lr 3e-4`, `--optim.peak_lr=3e-4` and `--config.optim.peak_lr=3e-4` are the same. `--help` prints every
+    field with its type, meaning and value in that file, and exits.
+
+    Raises: UserError that names all unknown fields (with the nearest known one), all wrong types and all impossible
+    values at once.
+    """
+    parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    known, rest = parser.parse_known_args(list(arguments))
+    if known.config is None:
+        if {"-h", "--help"} & set(rest):
+            print(f"usage: {prog} --config FILE [--field.name VALUE …]\n\n{prog} --config FILE --help lists its fields.")
+            sys.exit(0)
+        raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
+    default = load_config(known.config)
+    rest = [_plain(argument) for argument in rest]
+    if {"-h", "--help"} & set(rest):
+        _parse(rest, default, prog=f"{prog} --config {known.config}")
+    problems = _problems(rest, default)
+    if problems:
+        raise UserError(
+            f"{len(problems)} setting{'s' * (len(problems) > 1)} cannot be used:\n"
+            + "\n".join(f"  {problem}" for problem in problems)
+            + f"\n{prog} --config {known.config} --help lists all fields"
+        )
+    return _parse(rest, default, prog=prog)
+
+
+def load_config(path: str) -> Experiment:
+    """What the function `experiment` of a Python file returns.
+
+    Raises: UserError where the file is missing, cannot be run, or does not return an Experiment.
+    """
+    file = Path(path)
+    if not file.is_file():
+        others = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        raise UserError(f"config {path} does not exist{nearest(path, others)}")
+    spec = importlib.util.spec_from_file_location(f"asr_jax_config_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"config {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        experiment = module.experiment()
+    except Exception as error:  # a config is a person's own code: say what failed in it, and where
+        line = next((f":{e.lineno}" for e in _frames(error) if e.filename == str(file)), "")
+        raise UserError(f"config {path}{line}: {type(error).__name__}: {error}") from error
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"config {path}: experiment() returned {type(experiment).__name__}, expected an Experiment")
+    return experiment
+
+
+def _frames(error: BaseException) -> Iterator[Any]:
+    import traceback
+
+    yield from reversed(traceback.extract_tb(error.__traceback__))
+
+
+def _plain(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    flag, equals, value = argument.partition("=")
+    flag = "--" + flag.removeprefix("--").removeprefix("config.").replace("_", "-")
+    return ALIASES.get(flag, flag) + equals + value
+
+
+def _parse(arguments: Sequence[str], default: Experiment, *, prog: str) -> Experiment:
+    return tyro.cli(
+        type(default), default=default, args=list(arguments), prog=prog, config=(tyro.conf.FlagConversionOff,)
+    )
+
+
+def _problems(arguments: Sequence[str], default: Experiment) -> list[str]:
+    """What is wrong with each override; tyro stops at the first, so each is tried alone, and then all together."""
+    fields = set(field_flags(default))
+    problems, good = [], []
+    for override in _overrides(arguments):
+        flag, value = override[0].partition("=")[0], " ".join([*override[0].partition("=")[2:], *override[1:]]).strip()
+        if not flag.startswith("--"):
+            problems.append(f"{flag!r} belongs to no field: expected --field.name before it")
+        elif flag not in fields:
+            problems.append(f"{flag} is not a field{nearest(flag, fields)}")
+        elif message := _complaint(override, default):
+            problems.append(f"{flag} {value}: {message}")
+        else:
+            good += override
+    if not problems and (message := _complaint(good, default)):
+        problems.append(message)
+    return problems
+
+
+def _overrides(arguments: Sequence[str]) -> list[list[str]]:
+    groups: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--") or not groups:
+            groups.append([argument])
+        else:
+            groups[-1].append(argument)
+    return groups
+
+
+def _complaint(arguments: Sequence[str], default: Experiment) -> str:
+    """tyro's message without its frame, or an empty string."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            _parse(arguments, default, prog="")
+    except SystemExit:
+        lines = [re.sub(r"[╭╮╰╯│─]+", " ", line).strip() for line in said.getvalue().splitlines()]
+        kept = [line for line in lines[1:] if line and not line.startswith("For full helptext")]
+        text = " ".join(kept)
+        return re.sub(r"^Error parsing (--)?[\w.-]*: |\s+", lambda m: " " if m.group().isspace() else "", text).strip()
+    return ""
+
+
+def field_flags(settings: Any, prefix: str = "--") -> Iterator[str]:
+    """The flag of every leaf field of a tree of settings."""
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        items = [(field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings)]
+    elif isinstance(settings, dict):
+        items = list(settings.items())
+    elif isinstance(settings, tuple) and any(dataclasses.is_dataclass(value) for value in settings):
+        items = [(str(i), value) for i, value in enumerate(settings)]
+    else:
+        yield prefix.rstrip(".")
+        return
+    for name, value in items:
+        yield from field_flags(value, prefix + name.replace("_", "-") + ".")

@@ -1,0 +1,176 @@
+"""`Experiment`: the one tree of settings of a run, and its form as JSON."""
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.precision import Precision
+from asr_jax.data.dataset import Data
+from asr_jax.models.base import Model
+from asr_jax.optim.optimizers import AdamW
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long a run is, what it computes in, and when it looks, saves and speaks."""
+
+    num_updates: int = 0
+    """Updates of the parameters in the run; 0 leaves the length to num_epochs. With both, the shorter one counts."""
+    num_epochs: float = 0.0
+    """Passes over the training data; 0 leaves the length to num_updates."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one update."""
+    precision: Precision = "f32"
+    """What activations are computed in; parameters, losses and statistics are float32 always."""
+    ema_decay: float = 0.999
+    """Decay of the averaged weights that evaluation uses; 0 for none."""
+    validate_every: int = 1000
+    """Updates from one validation, and the checkpoint after it, to the next; the last update is always followed by both."""
+    keep_last: int = 2
+    """Newest checkpoints that are kept, beside the best and the milestones."""
+    keep_best: int = 1
+    """Checkpoints of lowest validation WER that are kept."""
+    milestones: tuple[int, ...] = ()
+    """Updates whose checkpoints are kept for good (of those that are saved)."""
+    log_every: int = 50
+    """Updates from one line of progress, event and TensorBoard point to the next."""
+    num_samples: int = 3
+    """Transcripts shown at each validation."""
+    max_skipped: int = 100
+    """Files that may be unreadable before the run stops; each is named in skipped.jsonl."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.num_updates < 0 or self.num_epochs < 0 or not (self.num_updates or self.num_epochs):
+            problems.append(
+                f"num_updates is {self.num_updates} and num_epochs is {self.num_epochs}: "
+                "expected one of them above 0, and neither below"
+            )
+        problems += [
+            f"{name} is {getattr(self, name)}: expected at least 1"
+            for name in ("accumulate", "validate_every", "keep_last", "log_every")
+            if getattr(self, name) < 1
+        ]
+        problems += [
+            f"{name} is {getattr(self, name)}: expected 0 or more"
+            for name in ("keep_best", "num_samples", "max_skipped")
+            if getattr(self, name) < 0
+        ]
+        if not 0 <= self.ema_decay < 1:
+            problems.append(f"ema_decay is {self.ema_decay}: expected at least 0 and less than 1")
+        if problems:
+            raise ValueError("; ".join(problems))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that a run depends on. Its JSON lies in the run's folder and in every checkpoint."""
+
+    name: str
+    """Name of the run; its folder is runs/NAME unless run_dir says otherwise."""
+    model: Model
+    """Front-end, augmentation, encoder and heads."""
+    data: Data
+    """Manifests, tokenizer, filters and batches."""
+    optim: AdamW = field(default_factory=AdamW)
+    """The optimizer and its learning rate."""
+    training: Training = field(default_factory=lambda: Training(num_updates=1000))
+    """Length, precision, validation and logging."""
+    seed: int = 0
+    """The one seed: of initial weights, order of the data, augmentation and dropout."""
+    run_dir: str = ""
+    """Folder of the run; training into an existing one continues it."""
+    fresh: bool = False
+    """Start anew in a folder beside the existing one (NAME-2, NAME-3 …); nothing is deleted."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.run_dir or Path("runs") / self.name)
+
+
+# What may differ between a run and its continuation: length, looks and speed, not results so far. All else is refused.
+MAY_CHANGE = (
+    "run_dir", "fresh",
+    "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
+    "training.num_samples", "training.max_skipped", "training.keep_last", "training.keep_best", "training.milestones",
+    "data.validation", "data.workers", "data.threads",
+)  # fmt: skip
+
+
+def to_json(settings: Any) -> Any:
+    """JSON values; a dataclass becomes an object with its class's name under `class`."""
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        fields = {f.name: to_json(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
+        return {"class": f"{type(settings).__module__}:{type(settings).__qualname__}"} | fields
+    if isinstance(settings, dict):
+        return {name: to_json(value) for name, value in settings.items()}
+    if isinstance(settings, tuple | list):
+        return [to_json(value) for value in settings]
+    return settings
+
+
+def from_json(values: Any) -> Any:
+    """The inverse of `to_json`: arrays become tuples.
+
+    Raises: UserError for a class or a field that does not exist (any more).
+    """
+    if isinstance(values, list):
+        return tuple(from_json(value) for value in values)
+    if not isinstance(values, dict):
+        return values
+    fields = {name: from_json(value) for name, value in values.items() if name != "class"}
+    if "class" not in values:
+        return fields
+    module, _, name = values["class"].partition(":")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"the experiment needs the class {values['class']}, which cannot be loaded: {error}") from error
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise UserError(f"the experiment names {values['class']}, which is not a class of settings")
+    try:
+        return cls(**fields)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the experiment's {values['class']} does not fit this version: {error}") from error
+
+
+def save_experiment(experiment: Experiment, path: Path) -> None:
+    path.write_text(json.dumps(to_json(experiment), indent=2) + "\n")
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Raises: UserError where the file is missing or not an experiment."""
+    try:
+        experiment = from_json(json.loads(path.read_text()))
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} is not a run: it has no {path.name}; expected a folder that training made") from error
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"{path} holds no Experiment")
+    return experiment
+
+
+def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:
+    """Fields by dotted name whose values differ and may not, with both values."""
+    old, new = dict(_leaves(to_json(before))), dict(_leaves(to_json(after)))
+    names = sorted(old.keys() | new.keys())
+    return [
+        (name, old.get(name), new.get(name))
+        for name in names
+        if old.get(name) != new.get(name) and not any(name == may or name.startswith(may + ".") for may in MAY_CHANGE)
+    ]
+
+
+def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(values, dict | list) and values:
+        items = values.items() if isinstance(values, dict) else enumerate(values)
+        for name, value in items:
+            yield from _leaves(value, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, values

@@ -1,0 +1,70 @@
+"""Error rates of a run on manifests: `python -m asr_jax.evaluate RUN --data MANIFEST … [--json OUT]`."""
+
+import asr_jax.core.environment  # noqa: I001  before JAX
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asr_jax.command_line import run_command
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.evaluate", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a trained run")
+    parser.add_argument("--data", nargs="+", required=True, metavar="MANIFEST", help="manifests to evaluate on")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures here")
+    parser.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation WER")
+    parser.add_argument("--predictions", type=Path, metavar="OUT", help="write a line of JSON per recording here")
+    options = parser.parse_args(arguments)
+
+    from asr_jax.data.manifest import read_manifests
+    from asr_jax.observe.tables import print_table
+    from asr_jax.training.evaluate import evaluate, predictions
+    from asr_jax.training.trained import load_trained
+
+    records = {manifest: read_manifests([manifest]) for manifest in options.data}
+    trained = load_trained(options.run, updates=options.checkpoint)
+    decoder, sets, rows = trained.decoder(), {}, []
+    for manifest, of_set in records.items():
+        data = trained.plan(of_set)
+        counts, found = evaluate(decoder, trained.variables, data, workers=0, threads=2)
+        sets[manifest] = counts
+        rows += table_rows(manifest, counts)
+        if options.predictions:
+            with options.predictions.open("a" if len(sets) > 1 else "w") as file:
+                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in predictions(data, found))
+        for entry in found.skipped:
+            print(f"skipped {entry['id']}: {entry['audio_path']}: {entry['reason']}")
+    normaliser = trained.tokenizer.normaliser
+    print_table(rows, title=f"{options.run}, checkpoint {trained.updates}, text normalised by {normaliser}")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        result = {"sets": sets, "run": str(options.run), "checkpoint": trained.updates, "normaliser": normaliser}
+        options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+def table_rows(manifest: str, counts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The set's row and, where it has several sources, theirs."""
+    by_source = counts["by_source"]
+    named = [(manifest, counts)] + [(f"  {source or 'no source'}", c) for source, c in by_source.items() if by_source.keys() - {source}]
+    return [
+        {
+            "set": name,
+            "wer": f"{c['wer']:.2%}",
+            "cer": f"{c['cer']:.2%}",
+            "S": c["substitutions"],
+            "D": c["deletions"],
+            "I": c["insertions"],
+            "words": c["words"],
+            "utterances": c["utterances"],
+            "skipped": c.get("skipped", ""),
+        }
+        for name, c in named
+    ]
+
+
+if __name__ == "__main__":
+    run_command(main)

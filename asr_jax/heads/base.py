@@ -1,0 +1,42 @@
+"""What a head is: it turns an encoder's output into loss terms, and into what decoding needs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from asr_jax.core.batch import Batch, Encoded
+from asr_jax.core.sums import Sums
+
+
+class Head(nn.Module):
+    """A head's parameter names are part of the checkpoint's format."""
+
+    def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
+        """Loss terms and metrics by name, as sums over the batch. A term's weight is the one that `weight` gives."""
+        raise NotImplementedError
+
+    def weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> dict[str, Float[Array, ""]]:
+        """The weight of each loss term, from lengths, labels and masks alone: known before any gradient.
+
+        Names that `__call__` gives and this does not are metrics: they are logged and send no gradient.
+        """
+        raise NotImplementedError
+
+    def emit(self, encoded: Encoded) -> Any:
+        """What the head's decoder needs."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """Settings of a head; `build` makes its module."""
+
+    scale: float = 1.0
+    """Weight of the head's terms in the sum of all heads' losses."""
+
+    def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Head:
+        """The module for a vocabulary of `vocab_size` labels, blank included."""
+        raise NotImplementedError

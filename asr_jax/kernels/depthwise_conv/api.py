@@ -1,0 +1,79 @@
+"""Depthwise convolution over time, or over time and frequency, by the form that is fast on the device at hand."""
+
+from functools import partial
+from typing import Any, Literal
+
+import jax
+from jaxtyping import Array, Float
+
+from asr_jax.kernels.depthwise_conv.reference import Padding, depthwise_conv_lax
+from asr_jax.kernels.depthwise_conv.xla import shifted, shifted_gradients
+
+Implementation = Literal["auto", "lax", "shifted"]
+
+
+def depthwise_conv(
+    x: Float[Array, "B T D"],
+    kernel: Float[Array, "K D"],
+    *,
+    padding: tuple[int, int],
+    implementation: Implementation = "auto",
+) -> Float[Array, "B S D"]:
+    """y[b, t, d] = Σ_k kernel[k, d] · x[b, t + k - padding[0], d], x being 0 outside its frames; stride 1.
+
+    S = T + sum(padding) - K + 1 frames come out: `padding=((K - 1) // 2, K // 2)` keeps T, `(K - 1, 0)` is causal.
+    `implementation`: "lax" is XLA's grouped convolution, "shifted" a sum of shifted products with its own derivative,
+    "auto" takes "shifted" on CPUs and "lax" elsewhere, when the program is compiled.
+
+    Raises:
+        ValueError: the channels differ, or there are fewer padded frames than taps.
+    """
+    return _checked(x, kernel, (padding,), implementation)
+
+
+def depthwise_conv_2d(
+    x: Float[Array, "B T F D"],
+    kernel: Float[Array, "K L D"],
+    *,
+    padding: tuple[tuple[int, int], tuple[int, int]],
+    implementation: Implementation = "auto",
+) -> Float[Array, "B S G D"]:
+    """`depthwise_conv` over two axes, with a pair of paddings for each."""
+    return _checked(x, kernel, padding, implementation)
+
+
+def _checked(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> Array:
+    if x.shape[-1] != kernel.shape[-1]:
+        raise ValueError(f"x has {x.shape[-1]} channels but the kernel has {kernel.shape[-1]}")
+    for frames, pads, taps in zip(x.shape[1:-1], padding, kernel.shape[:-1], strict=True):
+        if frames + sum(pads) < taps:
+            raise ValueError(f"{frames} frames padded by {pads} are fewer than the kernel's {taps} taps")
+    return _depthwise_conv(x, kernel.astype(x.dtype), padding, implementation)
+
+
+# One derivative for both forms, so that only `x` and `kernel` are kept for it, whichever is compiled.
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _depthwise_conv(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> Array:
+    forms = {"lax": partial(depthwise_conv_lax, padding=padding), "shifted": partial(shifted, padding=padding)}
+    return _choose(forms, implementation, x, kernel)
+
+
+def _forward(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> tuple[Array, Any]:
+    return _depthwise_conv(x, kernel, padding, implementation), (x, kernel)
+
+
+def _backward(padding: Padding, implementation: Implementation, saved: Any, dy: Array) -> tuple[Array, Array]:
+    def gradients_lax(x: Array, kernel: Array, dy: Array) -> tuple[Array, Array]:
+        return jax.vjp(partial(depthwise_conv_lax, padding=padding), x, kernel)[1](dy)
+
+    forms = {"lax": gradients_lax, "shifted": partial(shifted_gradients, padding=padding)}
+    return _choose(forms, implementation, *saved, dy)
+
+
+_depthwise_conv.defvjp(_forward, _backward)
+
+
+def _choose(forms: dict[str, Any], implementation: Implementation, *arrays: Array) -> Any:
+    if implementation == "auto":
+        return jax.lax.platform_dependent(*arrays, cpu=forms["shifted"], default=forms["lax"])
+    return forms[implementation](*arrays)

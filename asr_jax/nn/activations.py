@@ -1,0 +1,41 @@
+"""Activation functions."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def swoosh_l(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log(1 + exp(x - 4)) - 0.08 x - 0.035, in the type of `x`, computed in float32.
+
+    Source: Yao et al. 2023 (arXiv:2310.11230), equation 5. Its derivative is in (-0.08, 0.92); only `x` is kept for it.
+    """
+    return _swoosh(x, 4.0, 0.035)
+
+
+def swoosh_r(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log(1 + exp(x - 1)) - 0.08 x - 0.313261687, in the type of `x`, computed in float32: swoosh_r(0) = 0.
+
+    Source: Yao et al. 2023 (arXiv:2310.11230), equation 4. Its derivative is in (-0.08, 0.92); only `x` is kept for it.
+    """
+    return _swoosh(x, 1.0, 0.313261687)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _swoosh(x: Array, shift: float, offset: float) -> Array:
+    wide = x.astype(jnp.float32)
+    return (jax.nn.softplus(wide - shift) - 0.08 * wide - offset).astype(x.dtype)
+
+
+def _forward(x: Array, shift: float, offset: float) -> tuple[Array, Array]:
+    return _swoosh(x, shift, offset), x
+
+
+def _backward(shift: float, offset: float, x: Array, dy: Array) -> tuple[Array]:
+    slope = jax.nn.sigmoid(x.astype(jnp.float32) - shift) - 0.08
+    return ((dy.astype(jnp.float32) * slope).astype(x.dtype),)
+
+
+_swoosh.defvjp(_forward, _backward)

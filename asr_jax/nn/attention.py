@@ -1,0 +1,116 @@
+"""Attention whose weights are computed once and used by several modules (Yao et al. 2023, arXiv:2310.11230, section 3.2)."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.positions import relative_shift
+from asr_jax.nn.schedules import Schedule, Step, over_training, piecewise_linear
+from asr_jax.nn.stochastic import Regulariser, kept
+
+# Masked scores: finite, so that a row without any key stays finite; exp of it is exactly zero.
+MASKED_SCORE = -1000.0
+SKIP_POSITIONS = piecewise_linear((0, 0.5), (4000, 0.0))
+
+
+def whitening_limit(start: float, *, ratio: float = 2.0) -> Schedule:
+    """The published limits of whitening."""
+    return over_training(start, ratio * start)
+
+
+class AttentionWeights(nn.Module):
+    """Softmax over keys of query · key + position query · W position, without a 1/√d, which W_in begins with instead.
+
+    While training, the part of the positions is left out in some calls, and scores beyond ±25 are penalised.
+
+    Source: `RelPositionMultiheadAttentionWeights` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
+    """
+
+    num_heads: int
+    query_dim: int
+    position_dim: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Float[Array, "R P"],
+        allowed: Bool[Array, "B #T T"],
+        *,
+        step: Step,
+        regularise: Regulariser,
+    ) -> Float[Array, "B {self.num_heads} T T"]:
+        """`allowed`: which key (last axis) each query may see. The weights are in `dtype`, summing to 1 over keys."""
+        heads, width = self.num_heads, self.num_heads * self.query_dim
+        projected = Linear(2 * width + heads * self.position_dim, self.query_dim**-0.25, dtype=self.dtype, name="in")(x)
+        query, key, position_query = jnp.split(projected, [width, 2 * width], axis=-1)
+        key = regularise.balance(key, min_positive=0.4, max_positive=0.6, min_abs=0.0, max_abs=100.0, chance=0.025)
+        key = regularise.whiten(key, limit=whitening_limit(3.0), grad_scale=0.025, num_groups=heads)
+        query, key, position_query = (_split_heads(part, heads) for part in (query, key, position_query))
+        scores = jnp.einsum("bthc,bshc->bhts", query, key)
+
+        offsets = Linear(heads * self.position_dim, 0.05, use_bias=False, dtype=self.dtype, name="positions")(positions)
+        if step is not None:
+            offsets *= kept(self.make_rng("dropout"), SKIP_POSITIONS(step), ()).astype(offsets.dtype)
+        offsets = offsets.reshape(-1, heads, self.position_dim)
+        scores += relative_shift(jnp.einsum("bthc,rhc->bhtr", position_query, offsets))
+
+        allowed = allowed[:, None]
+        scores = regularise.penalize_scores(scores.astype(jnp.float32), limit=25.0, penalty=1e-4)
+        return jax.nn.softmax(jnp.where(allowed, scores, MASKED_SCORE), axis=-1).astype(self.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Values averaged by given weights, between two projections.
+
+    Source: `SelfAttention` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
+    """
+
+    value_dim: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], weights: Float[Array, "B H T T"], *, regularise: Regulariser
+    ) -> Float[Array, "B T D"]:
+        heads = weights.shape[1]
+        values = _split_heads(Linear(heads * self.value_dim, dtype=self.dtype, name="in")(x), heads)
+        mixed = jnp.einsum("bhts,bshc->bthc", weights, values)
+        mixed = mixed.reshape(*x.shape[:2], heads * self.value_dim)
+        y = Linear(x.shape[-1], 0.05, dtype=self.dtype, name="out")(mixed)
+        return regularise.whiten(y, limit=whitening_limit(7.5, ratio=3.0))
+
+
+class NonlinearAttention(nn.Module):
+    """out(c · attend(b · tanh(a))) with (a, b, c) projected from x to 3/4 of its width, by one head's weights.
+
+    Source: Yao et al. 2023, figure 3; `NonlinAttention` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
+    """
+
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], weights: Float[Array, "B T T"], *, regularise: Regulariser
+    ) -> Float[Array, "B T D"]:
+        width = 3 * x.shape[-1] // 4
+        gate, values, gate_after = jnp.split(Linear(3 * width, dtype=self.dtype, name="in")(x), 3, axis=-1)
+        gate = regularise.balance(
+            gate,
+            min_positive=over_training(0.25, 0.05),
+            max_positive=over_training(0.75, 0.95),
+            min_abs=0.5,
+            max_abs=5.0,
+        )
+        values = regularise.whiten(values, limit=whitening_limit(5.0)) * jnp.tanh(gate)
+        mixed = jnp.einsum("bts,bsc->btc", weights, values) * gate_after
+        y = Linear(x.shape[-1], 0.05, dtype=self.dtype, name="out")(mixed)
+        return regularise.whiten(y, limit=whitening_limit(5.0, ratio=3.0))
+
+
+def _split_heads(x: Float[Array, "B T E"], num_heads: int) -> Float[Array, "B T H C"]:
+    return x.reshape(*x.shape[:2], num_heads, -1)

@@ -1,0 +1,47 @@
+"""Linear layers that begin as PyTorch's do, which published recipes rely on."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+
+def uniform(bound: float) -> Initializer:
+    """Values drawn evenly from (-bound, bound)."""
+
+    def draw(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return draw
+
+
+class Linear(nn.Module):
+    """x W + b, in `dtype` with float32 parameters.
+
+    Both begin evenly in ±1/√width_in. With an `initial_scale`, W is multiplied by it and b begins in ±0.1 of it.
+
+    Source: torch.nn.Linear; `ScaledLinear` in icefall's egs/librispeech/ASR/zipformer/scaling.py.
+    """
+
+    features: int
+    initial_scale: float | None = None
+    use_bias: bool = True
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rest D"]) -> Float[Array, "*rest {self.features}"]:
+        bound = x.shape[-1] ** -0.5
+        scale = 1.0 if self.initial_scale is None else self.initial_scale
+        kernel = self.param("kernel", uniform(bound * scale), (x.shape[-1], self.features))
+        y = x.astype(self.dtype) @ kernel.astype(self.dtype)
+        if not self.use_bias:
+            return y
+        bias = self.param("bias", uniform(bound if self.initial_scale is None else 0.1 * scale), (self.features,))
+        return y + per_channel(bias, y)
+
+
+def per_channel(values: Float[Array, " D"], x: Float[Array, "*rest D"]) -> Float[Array, "*ones D"]:
+    """`values` with the rank and the type of `x`, so that they combine channel by channel."""
+    return values.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))

@@ -1,0 +1,40 @@
+"""Relative positions in attention."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def compact_positions(num_frames: int, width: int) -> Float[np.ndarray, "R P"]:
+    """Encodings of the R = 2 · num_frames - 1 offsets from -(num_frames - 1) to num_frames - 1, float32.
+
+    Offsets are compressed by a logarithm and then by atan to (-π/2, π/2), so that near ones are told apart and far ones
+    hardly; cosines and sines of 1 to width/2 times that follow each other, and the last value is 1, for a bias.
+
+    Source: `CompactRelPositionalEncoding` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
+
+    Raises:
+        ValueError: an odd `width`.
+    """
+    if width % 2:
+        raise ValueError(f"the width of positions must be even, got {width}")
+    offsets = np.arange(-(num_frames - 1), num_frames, dtype=np.float64)
+    near = np.sqrt(width)
+    compressed = near * np.sign(offsets) * np.log1p(np.abs(offsets) / near)
+    angles = np.arctan(compressed * 2 * np.pi / width)[:, None] * np.arange(1, width // 2 + 1)
+    positions = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(offsets), width)
+    positions[:, -1] = 1.0
+    return positions.astype(np.float32)
+
+
+def relative_shift(scores: Float[Array, "... T R"]) -> Float[Array, "... T T"]:
+    """From scores of query t and offset s - t, R = 2T - 1, those of query t and key s: out[t, s] = in[t, T - 1 + s - t].
+
+    In row-major order row t begins 2T - 2 further on than row t - 1, so two slices and two reshapes do it.
+    """
+    *rest, num_frames, num_offsets = scores.shape
+    flat = scores.reshape(*rest, num_frames * num_offsets)[..., num_frames - 1 :]
+    flat = flat[..., : num_frames * (num_offsets - 1)]
+    if num_frames == 1:
+        return scores
+    return jnp.reshape(flat, (*rest, num_frames, num_offsets - 1))[..., :num_frames]

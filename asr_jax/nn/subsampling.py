@@ -1,0 +1,134 @@
+"""What changes the frame rate: the convolutional embedding, down-sampling by a learned average, up-sampling."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from asr_jax.core.batch import length_mask
+from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
+from asr_jax.nn.activations import swoosh_l, swoosh_r
+from asr_jax.nn.linear import Linear, per_channel, uniform
+from asr_jax.nn.normalization import BiasNorm
+from asr_jax.nn.schedules import Step, over_training
+from asr_jax.nn.stochastic import Regulariser, dropout, kept
+
+SKIP_CONVNEXT = over_training(0.2, 0.015)
+FEWEST_FRAMES = 9
+"""Frames that give one frame of the embedding."""
+
+
+def embedding_length(num_frames: Any) -> Any:
+    """Frames of the embedding for frames of features: (n - 7) // 2, and 0 where n is less."""
+    return (num_frames - 7) // 2 * (num_frames >= FEWEST_FRAMES)
+
+
+class ConvEmbedding(nn.Module):
+    """Three 3×3 convolutions over time and frequency, a ConvNeXt block, a projection and a norm: half the frames out.
+
+    With `mask_padding` the frames beyond a row's length are 0 for the ConvNeXt block, as if the row were alone.
+
+    Source: `Conv2dSubsampling` in icefall's zipformer/subsampling.py. Differs from: there, padding enters the last
+    three frames of a row; here so only without `mask_padding`.
+    """
+
+    features: int
+    channels: tuple[int, int, int]
+    dropout: tuple[float, float]
+    """At the start and after 20000 batches."""
+    mask_padding: bool = True
+    regularise: bool = True
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
+        """Raises ValueError where T is less than `FEWEST_FRAMES`."""
+        if x.shape[1] < FEWEST_FRAMES:
+            raise ValueError(f"the embedding needs batches of at least {FEWEST_FRAMES} frames, got {x.shape[1]}")
+        key = None if step is None or not self.regularise else self.make_rng("regularise")
+        regularise = Regulariser(key, step)
+        first, second, third = self.channels
+        x = self._conv(x[..., None], first, strides=(1, 1), pad=1, name="conv_0")
+        x = regularise.scale(x, 0.2)
+        x = swoosh_r(regularise.balance(x, max_abs=1.0, mask=self._mask(lengths - 2, x)))
+        x = self._conv(x, second, strides=(2, 2), name="conv_1")
+        x = swoosh_r(regularise.balance(x, max_abs=4.0, mask=self._mask((lengths - 3) // 2, x)))
+        x = self._conv(x, third, strides=(1, 2), name="conv_2")
+        regularise.mask = mask = self._mask(embedding_length(lengths), x)
+        x = swoosh_r(regularise.balance(x, max_abs=4.0))
+        x = ConvNeXt(dtype=self.dtype, name="convnext")(x, mask, step=step, regularise=regularise)
+        x = Linear(self.features, dtype=self.dtype, name="out")(x.reshape(*x.shape[:2], -1))
+        x = regularise.whiten(x, limit=over_training(4.0, 8.0), grad_scale=0.02)
+        x = BiasNorm(name="norm")(x, regularise=regularise)
+        if step is None:
+            return x
+        return dropout(x, self.make_rng("dropout"), rate=over_training(*self.dropout)(step), shared_axis=1)
+
+    def _conv(self, x: Array, channels: int, *, strides: tuple[int, int], name: str, pad: int = 0) -> Array:
+        initial = uniform((9 * x.shape[-1]) ** -0.5)
+        padding = ((0, 0), (pad, pad))
+        make = nn.Conv(channels, (3, 3), strides, padding, kernel_init=initial, bias_init=initial, dtype=self.dtype, name=name)
+        return make(x)
+
+    def _mask(self, lengths: Array, x: Array) -> Array | None:
+        return length_mask(lengths, x.shape[1]) if self.mask_padding else None
+
+
+class ConvNeXt(nn.Module):
+    """x + project(Swoosh-L(expand(depthwise 7×7(x)))), over [B T F C]; some rows skip it while training.
+
+    Source: `ConvNeXt` in icefall's egs/librispeech/ASR/zipformer/subsampling.py.
+    """
+
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T F C"], mask: Any, *, step: Step, regularise: Regulariser
+    ) -> Float[Array, "B T F C"]:
+        channels = x.shape[-1]
+        kernel = self.param("kernel", uniform(1 / 7), (7, 7, channels))
+        bias = self.param("bias", uniform(1 / 7), (channels,))
+        valid = x if mask is None else x * mask[:, :, None, None].astype(x.dtype)
+        y = depthwise_conv_2d(valid, kernel, padding=((3, 3), (3, 3))) + per_channel(bias, x)
+        y = Linear(3 * channels, dtype=self.dtype, name="expand")(y)
+        y = swoosh_l(regularise.balance(y, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0))
+        y = Linear(channels, 0.01, dtype=self.dtype, name="project")(y)
+        if step is not None:
+            y *= kept(self.make_rng("dropout"), SKIP_CONVNEXT(step), (len(x), 1, 1, 1)).astype(y.dtype)
+        y = regularise.balance(x + y, min_positive=0.4, max_positive=0.6, min_abs=1.0, max_abs=6.0)
+        return regularise.whiten(y, limit=5.0)
+
+
+class Downsample(nn.Module):
+    """Averages each `factor` frames with learned weights; the last frame is repeated to fill the last group.
+
+    Source: `SimpleDownsample` in icefall's egs/librispeech/ASR/zipformer/zipformer.py. Differs from: there, the last
+    frame of the padded batch is repeated; with `mask_padding`, it is each row's own.
+    """
+
+    factor: int
+    mask_padding: bool = True
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B S D"]:
+        logits = self.param("logits", nn.initializers.zeros, (self.factor,))
+        if self.mask_padding:
+            x = repeat_last(x, lengths)
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % self.factor), (0, 0)), mode="edge")
+        groups = x.reshape(x.shape[0], -1, self.factor, x.shape[-1])
+        return jnp.einsum("bsfd,f->bsd", groups, jax.nn.softmax(logits).astype(x.dtype))
+
+
+def repeat_last(x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
+    """Each frame beyond a row's length becomes its last valid frame (its first, where it has none)."""
+    last = jnp.take_along_axis(x, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)
+    return jnp.where(length_mask(lengths, x.shape[1])[:, :, None], x, last)
+
+
+def upsample(x: Float[Array, "B S D"], *, factor: int, num_frames: int) -> Float[Array, "B T D"]:
+    """Each frame `factor` times, cut to `num_frames`."""
+    return jnp.repeat(x, factor, axis=1)[:, :num_frames]

@@ -1,0 +1,191 @@
+"""A run's curves as one picture: loss, error rates, learning rate, throughput and padding by update.
+
+`python -m asr_jax.observe.curves RUN_DIR [--out PNG]`
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from asr_jax.core.errors import UserError
+from asr_jax.observe.events import FILE_NAME, Event, read_events
+from asr_jax.observe.tables import set_name
+from asr_jax.observe.timeline import timeline
+
+INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
+COLOURS = ("#2a6fbb", "#d1603d", "#3a8f5c", "#8458a8", "#b08a1e", "#5b7683")
+
+
+def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str]) -> None:
+    """Draws the events of a run into a PNG. Panels without events say so; repeated updates count once, the later.
+
+    Raises: UserError where the events cannot be read.
+    """
+    events = list(read_events(events_path))
+    by_name = timeline(events)
+    steps, validations = by_name.get("train_step", []), by_name.get("validation", [])
+    starts = [event["data"] for event in events if event["event"] == "run_start"]
+    run = str((starts[-1].get("run") if starts else None) or Path(events_path).absolute().parent.name)
+    figure = Figure(figsize=(12, 7.5), dpi=130, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12))
+    figure.suptitle(run[:60], x=0.013, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
+    figure.text(0.987, 0.982, _caption(steps, validations), ha="right", va="top", color=GREY, fontsize=10)
+    (loss, errors), (rate, speed) = figure.subplots(2, 2)
+    _draw_loss(loss, steps)
+    _draw_errors(errors, validations)
+    _draw_learning_rate(rate, steps)
+    _draw_speed(speed, steps)
+    last = max((event["data"]["update"] for event in [*steps, *validations]), default=1)
+    for axes in (loss, errors, rate, speed):
+        axes.set_xlim(0, 1.02 * max(last, 1))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # run names in scripts that the font lacks
+        figure.savefig(png_path, format="png")
+
+
+def smooth(values: np.ndarray, *, num_points: int) -> np.ndarray:
+    """Mean of `num_points` (odd) values around each. Near the ends the window shrinks to a quarter, so that a steep
+    beginning is not bent and the last points are still means."""
+    last, full = len(values) - 1, num_points // 2
+    reaches = [min(full, max(num_points // 8, min(i, last - i))) for i in range(len(values))]
+    return np.array([values[max(i - reach, 0) : i + reach + 1].mean() for i, reach in enumerate(reaches)])
+
+
+def _draw_loss(axes: Axes, steps: Sequence[Event]) -> None:
+    updates, losses = _series(steps, "losses", "total")
+    if not _begin(axes, "Training loss", updates, "train_step"):
+        return
+    num_points = max(5, len(losses) // 30) | 1
+    axes.plot(updates, losses, color=COLOURS[0], alpha=0.3, linewidth=1, marker=_marker(updates), label="events")
+    mean = smooth(losses, num_points=num_points)
+    axes.plot(updates, mean, color=COLOURS[0], linewidth=2, label=f"mean of {num_points} events")
+    _log_where_wide(axes, losses)
+    axes.legend(frameon=False, loc="upper right", fontsize=9)
+
+
+def _draw_errors(axes: Axes, validations: Sequence[Event]) -> None:
+    percents = np.zeros(0)
+    sets = list(dict.fromkeys(set_name(event["data"]) for event in validations))
+    for index, name in enumerate(sets):
+        events = [event for event in validations if set_name(event["data"]) == name]
+        for key, line in (("wer", "-"), ("cer", ":")):
+            updates, shares = _series(events, key)
+            label = f"{key.upper()} {name}" if len(sets) > 1 else key.upper()
+            colour = COLOURS[index % len(COLOURS)]
+            axes.plot(updates, 100 * shares, label=label, color=colour, ls=line, lw=2, marker="o", ms=3.5)
+            percents = np.append(percents, 100 * shares)
+    if _begin(axes, "Validation errors (%)", percents, "validation"):
+        axes.set_ylim(0, min(1.15 * max(np.max(percents), 1.0), 105))
+        _log_where_wide(axes, percents)
+        axes.legend(frameon=False, loc="upper right", fontsize=9)
+
+
+def _log_where_wide(axes: Axes, values: np.ndarray) -> None:
+    """A logarithmic axis for positive values that span more than a factor of 20, with ticks at 1, 2, 5."""
+    low, high = np.min(values), np.max(values)
+    if not 0 < 20 * low < high:
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(0.8 * low, 1.3 * high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _draw_learning_rate(axes: Axes, steps: Sequence[Event]) -> None:
+    updates, rates = _series(steps, "learning_rate")
+    if _begin(axes, "Learning rate", updates, "train_step"):
+        axes.plot(updates, rates, color=COLOURS[2], linewidth=2, marker=_marker(updates))
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _draw_speed(axes: Axes, steps: Sequence[Event]) -> None:
+    updates, speeds = _series(steps, "throughput", "audio_s_per_s")
+    if not _begin(axes, "Throughput (audio-s/s) and padding (%)", updates, "train_step"):
+        return
+    padded, shares = _series(steps, "throughput", "padding_share")
+    marker = _marker(updates)
+    (left,) = axes.plot(updates, speeds, color=COLOURS[3], linewidth=1.4, marker=marker, label="audio-s/s")
+    other = axes.twinx()
+    (right,) = other.plot(padded, 100 * shares, color=COLOURS[4], linewidth=1.4, marker=marker, label="padding")
+    axes.set_ylim(0, 1.25 * max(np.max(speeds), 1e-9))
+    other.set_ylim(0, max(10.0, 2.5 * 100 * np.max(shares, initial=0.0)))
+    other.tick_params(colors=COLOURS[4], labelsize=9, length=0)
+    axes.tick_params(axis="y", colors=COLOURS[3])
+    other.spines[:].set_visible(False)
+    axes.legend(handles=[left, right], frameon=False, loc="upper right", ncols=2, fontsize=9)
+
+
+def _begin(axes: Axes, title: str, points: np.ndarray, event: str) -> bool:
+    """Titles and grid of a panel; False, and a word about it, where there is nothing to draw."""
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=GREY, labelsize=9, length=0)
+    if not len(points):
+        axes.set(xticks=[], yticks=[])
+        axes.text(0.5, 0.5, f"no {event} events yet", transform=axes.transAxes, ha="center", color="#999999")
+        return False
+    axes.grid(color=FAINT, linewidth=0.6, alpha=0.7)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("update", color=GREY, fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    return True
+
+
+def _series(events: Sequence[Event], *path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Updates and values of the field at `path`, where it is there and finite."""
+    points = []
+    for event in events:
+        value: Any = event["data"]
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            points.append((event["data"]["update"], value))
+    pairs = np.array(points, np.float64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _marker(points: np.ndarray) -> str:
+    return "o" if len(points) < 2 else ""
+
+
+def _caption(steps: Sequence[Event], validations: Sequence[Event]) -> str:
+    parts = [f"{steps[-1]['data']['update']:,} updates"] if steps else []
+    if steps and "epoch" in steps[-1]["data"]:
+        parts.append(f"epoch {steps[-1]['data']['epoch']:,}")
+    known = [event for event in validations if event["data"].get("wer") is not None]
+    if known:
+        best = min(known, key=lambda event: event["data"]["wer"])
+        parts.append(f"best WER {100 * best['data']['wer']:.2f} % at update {best['data']['update']:,}")
+    return "  ·  ".join(parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command: draws the curves of a run's folder, by default beside its events."""
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.observe.curves", description=__doc__.split("\n")[0])
+    parser.add_argument("run_dir", type=Path, help=f"folder of a run: it holds {FILE_NAME}")
+    parser.add_argument("--out", type=Path, help="the picture to write (default: RUN_DIR/curves.png)")
+    given = parser.parse_args(arguments)
+    out = given.out or given.run_dir / "curves.png"
+    try:
+        draw_curves(given.run_dir / FILE_NAME, out)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    print(out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines in a log. Both are made from events."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from asr_jax.observe.events import Event
+from asr_jax.observe.tables import console_for, percent, print_table, quantity, say, set_name
+from asr_jax.observe.transcripts import aligned_lines
+
+Data = dict[str, Any]
+
+
+class ProgressView:
+    """A sink of events that shows them on a console, by default that of standard output.
+
+    On a terminal: a bar with the numbers of the last train_step under it, redrawn in place. Elsewhere (a file, CI): a
+    line with the same content at most every `plain_every` updates, without control characters. Validations, bucket
+    tables, checkpoints and warnings are printed in both. Nothing is written before the first event.
+    """
+
+    def __init__(
+        self, console: Console | None = None, *, plain_every: int = 50, num_samples: int = 3, refresh_hz: float = 2.0
+    ) -> None:
+        self.console = console or console_for()
+        self.plain_every = plain_every
+        self.num_samples = num_samples
+        self._refresh_hz = refresh_hz
+        self._live: Live | None = None
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
+            TextColumn("{task.fields[done]}"), TimeElapsedColumn(), console=self.console, expand=True,
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting", total=None, done="")
+        self._run: Data = {}
+        self._first: Data | None = None
+        self._wer: str | None = None
+        self._printed: int | None = None
+        self._numbers = ""
+        self._views: dict[str, Callable[[Data], None]] = {
+            "run_start": self._run_start,
+            "resumed": self._resumed,
+            "compile": lambda data: self._table(data["rows"], title="Compiled, one row per bucket"),
+            "skipped": self._skipped,
+            "train_step": self._train_step,
+            "validation_start": lambda data: self._bar.update(self._task, description=f"validating {set_name(data)}"),
+            "validation": self._validation,
+            "checkpoint_saved": self._checkpoint_saved,
+            "warning": lambda data: self._say(f"warning: {data['message']}", style="bold yellow"),
+            "run_complete": self._run_complete,
+        }
+
+    def __call__(self, event: Event) -> None:
+        """Shows an event; kinds that are of no interest to a person are passed over."""
+        if view := self._views.get(event["event"]):
+            view(event["data"])
+
+    def close(self) -> None:
+        """Leaves the last state of the bar on the screen and gives the terminal back."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _run_start(self, data: Data) -> None:
+        self._run = data
+        counts = {
+            "parameters": data.get("num_parameters"),
+            "devices": data.get("num_devices"),
+            "updates": data.get("num_updates"),
+            "epochs": data.get("num_epochs"),
+        }
+        known = {name: count for name, count in counts.items() if count}
+        about = [f"{name} {quantity(n) if name == 'parameters' else f'{n:,}'}" for name, n in known.items()]
+        self._say(f"run {data.get('run', '')}: {', '.join(about)}", style="bold")
+        self._start_live()
+
+    def _resumed(self, data: Data) -> None:
+        self._first = self._printed = None
+        self._say(f"resumed at update {data['update']:,} from {data.get('path', 'a checkpoint')}")
+
+    def _skipped(self, data: Data) -> None:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in data.get("reasons", {}).items())
+        self._say(f"skipped {data['count']:,} records: {reasons}", style="yellow")
+
+    def _train_step(self, data: Data) -> None:
+        self._first = self._first or data
+        total, update = self._run.get("num_updates"), data["update"]
+        epoch = _of(data["epoch"], self._run.get("num_epochs"))
+        self._numbers = step_numbers(data, left_s=self._left_s(data), wer=self._wer)
+        done = _of(update, total)
+        self._bar.update(self._task, description=f"epoch {epoch}", total=total, completed=update, done=done)
+        self._start_live()
+        due = self._printed is None or update - self._printed >= self.plain_every or update == total
+        if due and not self._live:
+            self._printed = update
+            self._say(f"epoch {epoch} | update {done} | {self._numbers}")
+
+    def _validation(self, data: Data) -> None:
+        self._wer = f"WER {percent(data.get('wer'))} at {data['update']:,}"
+        self._bar.update(self._task, description="training")
+        self._say(validation_line(data), style="bold")
+        for sample in data.get("samples", [])[: self.num_samples]:
+            lines = aligned_lines(sample["reference"], sample["hypothesis"], width=min(self.console.width, 120) - 2)
+            for line in lines:
+                self._say("  " + line, style="dim" if line.startswith("ref") else "")
+
+    def _checkpoint_saved(self, data: Data) -> None:
+        kinds = f" ({', '.join(data['kinds'])})" if data.get("kinds") else ""
+        self._say(f"checkpoint at update {data['update']:,}{kinds}: {data.get('path', '')}")
+
+    def _run_complete(self, data: Data) -> None:
+        self.close()
+        reason = f" ({data['reason']})" if data.get("reason") else ""
+        updates = data.get("update", int(self._bar.tasks[0].completed))
+        self._say(f"done{reason}: {updates:,} updates in {clock(data['elapsed_s'])}", style="bold")
+
+    def _left_s(self, data: Data) -> float | None:
+        """Seconds to the last update, at the mean pace since this job's first train_step (with validations)."""
+        total = self._run.get("num_updates")
+        assert self._first is not None
+        updates = data["update"] - self._first["update"]
+        if not total or updates <= 0:
+            return None
+        return (total - data["update"]) * (data["elapsed_s"] - self._first["elapsed_s"]) / updates
+
+    def _start_live(self) -> None:
+        if self._live is None and self.console.is_terminal:
+            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=self._refresh_hz)
+            self._live.start()
+
+    def _render(self) -> Group:
+        return Group(self._bar, Text("  " + self._numbers, no_wrap=True, overflow="ellipsis"))
+
+    def _table(self, rows: list[Data], *, title: str) -> None:
+        print_table(rows, title=title, console=self.console)
+
+    def _say(self, text: str, *, style: str = "") -> None:
+        say(self.console, text, style=style)
+
+
+def step_numbers(data: Data, *, left_s: float | int | None, wer: str | None) -> str:
+    """The numbers of a train_step on one line."""
+    speed = data.get("throughput", {})
+    parts = [f"loss {_number(data['losses'].get('total'), '.4g')}", f"lr {_number(data.get('learning_rate'), '.2e')}"]
+    if "audio_s_per_s" in speed:
+        parts.append(f"{_number(speed['audio_s_per_s'], ',.1f')} audio-s/s")
+    if "padding_share" in speed:
+        parts.append(f"padding {percent(speed['padding_share'], digits=1)}")
+    if left_s is not None:
+        parts.append(f"left {clock(left_s)}")
+    return " | ".join(parts + ([wer] if wer else []))
+
+
+def validation_line(data: Data) -> str:
+    """WER and CER of a validation with the counts that they come from."""
+    errors = "  ".join(f"{name[0].upper()} {data[name]:,}" for name in ("substitutions", "deletions", "insertions"))
+    counts = f"{errors}  of {data['words']:,} words, {data['utterances']:,} utterances"
+    rates = f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}"
+    return f"{set_name(data)} at update {data['update']:,}: {rates}  {counts}"
+
+
+def clock(seconds: float | int) -> str:
+    """`h:mm:ss`."""
+    minutes, second = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+
+
+def _number(value: float | int | None, form: str) -> str:
+    return "nan" if value is None else format(value, form)
+
+
+def _of(value: int, total: int | None) -> str:
+    return f"{value:,}/{total:,}" if total else f"{value:,}"

@@ -1,0 +1,87 @@
+"""Tables for people from rows that are dicts: the units in the keys decide how numbers look."""
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from asr_jax.observe.transcripts import printable
+
+Rows = Sequence[Mapping[str, Any]]
+LOG_WIDTH = 160
+"""Columns of what is written to a file: its readers scroll, so lines are cut late."""
+
+
+def console_for(stream: Any = None) -> Console:
+    """A console on a text stream, by default standard output: colours and a moving cursor on a terminal, plain text
+    everywhere else."""
+    stream = stream or sys.stdout
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    width = None if terminal else LOG_WIDTH
+    return Console(
+        file=stream, force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False,
+        force_jupyter=False, legacy_windows=False,
+    )  # fmt: skip
+
+
+def say(console: Console, text: str, *, style: str = "") -> None:
+    """Prints one line as it is: no markup, no wrapping, and `?` for what cannot be printed or encoded."""
+    console.print(_shown(console, text, style=style), soft_wrap=True)
+
+
+def print_table(rows: Rows, *, title: str = "", console: Console | None = None) -> None:
+    """Prints rows under the keys that they hold, in order of first appearance; standard output by default."""
+    console = console or console_for()
+    if title:
+        say(console, title, style="bold")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    for name in names:
+        texts = any(isinstance(row.get(name), str) for row in rows)
+        header = _shown(console, name.replace("_", " "))
+        table.add_column(header, justify="left" if texts else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(_shown(console, _cell(name, row.get(name))) for name in names))
+    console.print(table)
+
+
+def quantity(value: float | int, unit: str = "") -> str:
+    """A number with a prefix of thousands: `1.53 GB`."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {prefix}{unit}".rstrip()
+        value /= 1000
+    return f"{value:.4g} P{unit}"
+
+
+def percent(share: float | int | None, *, digits: int = 2) -> str:
+    """A share of 1 in percent: `8.12 %`; `nan` for a number that was not finite."""
+    return "nan" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def set_name(data: Mapping[str, Any]) -> str:
+    """Which set and weights a validation is of: `dev-clean (ema)`."""
+    return data.get("set", "validation") + (" (ema)" if data.get("weights") == "ema" else "")
+
+
+def _shown(console: Console, text: str, *, style: str = "") -> Text:
+    return Text(printable(text).encode(console.encoding, "replace").decode(console.encoding), style=style)
+
+
+def _cell(name: str, value: Any) -> str:
+    unit = name.rsplit("_", 1)[-1]
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool | str) or not isinstance(value, int | float):
+        return str(value)
+    if unit in ("bytes", "flops"):
+        return quantity(value, {"bytes": "B", "flops": "FLOP"}[unit])
+    if unit in ("share", "wer", "cer"):
+        return percent(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -1,0 +1,77 @@
+"""Events mirrored into TensorBoard: numbers of train_step and validation as scalars, sample transcripts as text."""
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+from asr_jax.observe.events import Event
+from asr_jax.observe.transcripts import aligned_lines
+
+POSITIONS = ("update", "elapsed_s")
+"""Fields that say where on the axis an event is."""
+
+
+class TensorBoard:
+    """A sink that writes `folder`. Its file is made at the first event that has something to show."""
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._writer: SummaryWriter | None = None
+
+    def __call__(self, event: Event) -> None:
+        numbers, texts = scalar_tags(event), text_tags(event)
+        if not numbers and not texts:
+            return
+        update, time_s = event["data"]["update"], event["timestamp_ms"] / 1000
+        if self._writer is None:
+            # TensorBoard then forgets what an earlier job logged beyond the checkpoint that this one goes on from.
+            self._writer = SummaryWriter(str(self.folder), purge_step=update, flush_secs=10)
+        for tag, value in numbers.items():
+            self._writer.add_scalar(tag, value, update, walltime=time_s)
+        for tag, text in texts.items():
+            self._writer.add_text(tag, text, update, walltime=time_s)
+
+    def close(self) -> None:
+        """Writes out what is left; a second call does nothing."""
+        if self._writer:
+            self._writer.close()
+            self._writer = None
+
+
+def scalar_tags(event: Event) -> dict[str, float | int]:
+    """Numbers by tag: `train/losses/total`, `train/learning_rate`, `throughput/audio_s_per_s`, `validation/wer`,
+    `dev-clean_ema/wer`. Numbers that were not finite have no tag; other events than these two have none."""
+    data = {name: value for name, value in event["data"].items() if name not in POSITIONS}
+    if event["event"] == "train_step":
+        speed = data.pop("throughput", {})
+        return dict(_numbers("train", data)) | dict(_numbers("throughput", speed))
+    if event["event"] == "validation":
+        return dict(_numbers(_group(data), data))
+    return {}
+
+
+def text_tags(event: Event) -> dict[str, str]:
+    """Sample transcripts by tag, reference over hypothesis, as a block of Markdown that keeps its spaces."""
+    samples = event["data"].get("samples", []) if event["event"] == "validation" else []
+    group = _group(event["data"])
+    return {f"{group}/sample_{number}": _block(sample) for number, sample in enumerate(samples, start=1)}
+
+
+def _group(data: Mapping[str, Any]) -> str:
+    return data.get("set", "validation") + ("_ema" if data.get("weights") == "ema" else "")
+
+
+def _block(sample: Mapping[str, Any]) -> str:
+    lines = aligned_lines(sample["reference"], sample["hypothesis"])
+    return "\n".join("    " + line for line in [str(sample.get("id", "")), *lines])
+
+
+def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float | int]]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield tag, value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _numbers(f"{tag}/{name}", part)

@@ -1,0 +1,30 @@
+"""The events of a run as one line of updates, whatever was stopped and done again: what curves and reports read."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from asr_jax.observe.events import Event
+
+
+def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
+    """Events that hold an `update`, by name and in order of update. Where a resumed run did updates again, only the
+    later ones are left: an event takes the place of all earlier ones of its kind at its update or beyond."""
+    kinds: dict[tuple[str, Any, Any], list[Event]] = {}
+    for event in events:
+        data = event["data"]
+        if (update := data.get("update")) is None:
+            continue
+        for earlier in kinds.values() if event["event"] == "resumed" else ():
+            _drop_from(earlier, update + 1)
+        same_kind = kinds.setdefault((event["event"], data.get("set"), data.get("weights")), [])
+        _drop_from(same_kind, update)
+        same_kind.append(event)
+    by_name: dict[str, list[Event]] = {}
+    for (name, _, _), kept in kinds.items():
+        by_name.setdefault(name, []).extend(kept)
+    return {name: sorted(kept, key=lambda event: event["data"]["update"]) for name, kept in by_name.items()}
+
+
+def _drop_from(events: list[Event], update: int) -> None:
+    while events and events[-1]["data"]["update"] >= update:
+        events.pop()

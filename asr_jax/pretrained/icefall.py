@@ -1,0 +1,170 @@
+"""Weights of icefall's zipformer recipe (egs/librispeech/ASR/zipformer at commit 36e0420c) by its names."""
+
+from typing import Any
+
+import numpy as np
+
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.pretrained.keymap import (
+    CONV_2D,
+    DEPTHWISE,
+    DEPTHWISE_2D,
+    LINEAR,
+    POINTWISE,
+    SAME,
+    Layout,
+    Row,
+    Weights,
+    export_params,
+    import_params,
+    transposed,
+)
+
+SOURCE = "the icefall zipformer checkpoint"
+OF_OTHER_HEADS = r"(decoder|joiner|simple_am_proj|simple_lm_proj|attention_decoder)\..*"
+
+ENCODER_UNUSED = {
+    r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale": "created there, and never used",
+    r"ctc_output\..*":                                                "of the CTC head: import_ctc",
+    OF_OTHER_HEADS:                                                   "of other heads",
+}  # fmt: skip
+CTC_UNUSED = {
+    r"(encoder|encoder_embed)\..*":                                   "of the encoder: import_encoder",
+    OF_OTHER_HEADS:                                                   "of other heads",
+}  # fmt: skip
+
+CTC = (
+    Row("ctc_output.1.weight", "output/kernel", LINEAR),
+    Row("ctc_output.1.bias",   "output/bias"),
+)  # fmt: skip
+
+EMBED = (
+    ("conv.0.weight",                    "conv_0/kernel",                  CONV_2D),
+    ("conv.0.bias",                      "conv_0/bias",                    SAME),
+    ("conv.4.weight",                    "conv_1/kernel",                  CONV_2D),
+    ("conv.4.bias",                      "conv_1/bias",                    SAME),
+    ("conv.7.weight",                    "conv_2/kernel",                  CONV_2D),
+    ("conv.7.bias",                      "conv_2/bias",                    SAME),
+    ("convnext.depthwise_conv.weight",   "convnext/kernel",                DEPTHWISE_2D),
+    ("convnext.depthwise_conv.bias",     "convnext/bias",                  SAME),
+    ("convnext.pointwise_conv1.weight",  "convnext/expand/kernel",         POINTWISE),
+    ("convnext.pointwise_conv1.bias",    "convnext/expand/bias",           SAME),
+    ("convnext.pointwise_conv2.weight",  "convnext/project/kernel",        POINTWISE),
+    ("convnext.pointwise_conv2.bias",    "convnext/project/bias",          SAME),
+    ("out.bias",                         "out/bias",                       SAME),
+    ("out_norm.bias",                    "norm/bias",                      SAME),
+    ("out_norm.log_scale",               "norm/log_scale",                 SAME),
+)  # fmt: skip
+
+# Linear layers: each has a weight and a bias.
+LAYER_LINEAR = (
+    ("self_attn_weights.in_proj",        "attention_weights/in"),
+    ("self_attn1.in_proj",               "attention_1/in"),
+    ("self_attn1.out_proj",              "attention_1/out"),
+    ("self_attn2.in_proj",               "attention_2/in"),
+    ("self_attn2.out_proj",              "attention_2/out"),
+    ("feed_forward1.in_proj",            "feed_forward_1/in"),
+    ("feed_forward1.out_proj",           "feed_forward_1/out"),
+    ("feed_forward2.in_proj",            "feed_forward_2/in"),
+    ("feed_forward2.out_proj",           "feed_forward_2/out"),
+    ("feed_forward3.in_proj",            "feed_forward_3/in"),
+    ("feed_forward3.out_proj",           "feed_forward_3/out"),
+    ("nonlin_attention.in_proj",         "nonlinear_attention/in"),
+    ("nonlin_attention.out_proj",        "nonlinear_attention/out"),
+    ("conv_module1.in_proj",             "convolution_1/in"),
+    ("conv_module1.out_proj",            "convolution_1/out"),
+    ("conv_module2.in_proj",             "convolution_2/in"),
+    ("conv_module2.out_proj",            "convolution_2/out"),
+)  # fmt: skip
+
+LAYER = (
+    *((f"{theirs}.weight", f"{ours}/kernel", LINEAR) for theirs, ours in LAYER_LINEAR),
+    *((f"{theirs}.bias", f"{ours}/bias", SAME) for theirs, ours in LAYER_LINEAR),
+    ("self_attn_weights.linear_pos.weight", "attention_weights/positions/kernel", LINEAR),
+    ("bypass.bypass_scale",                 "bypass/scale",                       SAME),
+    ("bypass_mid.bypass_scale",             "bypass_middle/scale",                SAME),
+    ("norm.bias",                           "norm/bias",                          SAME),
+    ("norm.log_scale",                      "norm/log_scale",                     SAME),
+)  # fmt: skip
+
+# Of the two convolution modules of a layer.
+DEPTHWISE_CONV = (
+    ("weight",                           "kernel",                         DEPTHWISE),
+    ("bias",                             "bias",                           SAME),
+)  # fmt: skip
+DEPTHWISE_CONV_CAUSAL = (
+    ("causal_conv.weight",               "causal_kernel",                  DEPTHWISE),
+    ("causal_conv.bias",                 "causal_bias",                    SAME),
+    ("chunkwise_conv.weight",            "kernel",                         DEPTHWISE),
+    ("chunkwise_conv.bias",              "bias",                           SAME),
+    ("chunkwise_conv_scale",             "edges",                          transposed(0, 2, 1)),
+)  # fmt: skip
+
+
+def import_encoder(weights: Weights, settings: Zipformer) -> dict[str, Any]:
+    """Parameters of `ZipformerEncoder` from all weights of a checkpoint, those of its heads among them or not.
+
+    Raises:
+        UserError: names that are missing or unknown.
+    """
+    return import_params(weights, encoder_rows(settings), unused=ENCODER_UNUSED, source=SOURCE)
+
+
+def export_encoder(params: Any, settings: Zipformer) -> dict[str, np.ndarray]:
+    """The encoder's weights (or anything of their structure) by icefall's names, without those that it never uses."""
+    return export_params(params, encoder_rows(settings))
+
+
+def import_ctc(weights: Weights) -> dict[str, Any]:
+    """Parameters of the CTC head, `output/{kernel,bias}`, from all weights of a checkpoint.
+
+    Raises:
+        UserError: names that are missing or unknown.
+    """
+    return import_params(weights, CTC, unused=CTC_UNUSED, source=SOURCE)
+
+
+def export_ctc(params: Any) -> dict[str, np.ndarray]:
+    """The CTC head's weights by icefall's names."""
+    return export_params(params, CTC)
+
+
+def encoder_rows(settings: Zipformer) -> list[Row]:
+    """The table for a model of these sizes."""
+    rows = [Row(f"encoder_embed.{theirs}", f"embed/{ours}", layout) for theirs, ours, layout in EMBED]
+    rows.append(Row("encoder_embed.out.weight", "embed/out/kernel", _flattened(settings.embed_channels[-1])))
+    depthwise = DEPTHWISE_CONV_CAUSAL if settings.causal else DEPTHWISE_CONV
+    layer_rows = [
+        *LAYER,
+        *(
+            (f"conv_module{number}.depthwise_conv.{theirs}", f"convolution_{number}/depthwise/{ours}", layout)
+            for number in (1, 2)
+            for theirs, ours, layout in depthwise
+        ),
+    ]
+    for number, sizes in enumerate(settings.stacks()):
+        stack, layers = f"encoder.encoders.{number}", f"encoder.encoders.{number}.layers"
+        if sizes.downsampling > 1:
+            layers = f"{stack}.encoder.layers"
+            rows.append(Row(f"{stack}.downsample.bias", f"stack_{number}/downsample/logits"))
+            rows.append(Row(f"{stack}.out_combiner.bypass_scale", f"stack_{number}/bypass/scale"))
+        rows += [
+            Row(f"{layers}.{layer}.{theirs}", f"stack_{number}/layers/{ours}", layout, layer)
+            for layer in range(sizes.num_layers)
+            for theirs, ours, layout in layer_rows
+        ]
+    if settings.output_downsampling > 1:
+        rows.append(Row("encoder.downsample_output.bias", "downsample/logits"))
+    return rows
+
+
+def _flattened(channels: int) -> Layout:
+    """[out channels·frequency] to [frequency·channels out]."""
+
+    def ours(x: np.ndarray) -> np.ndarray:
+        return x.reshape(len(x), channels, -1).transpose(2, 1, 0).reshape(-1, len(x))
+
+    def theirs(x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1, channels, x.shape[1]).transpose(2, 1, 0).reshape(x.shape[1], -1)
+
+    return Layout(ours, theirs)

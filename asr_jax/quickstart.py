@@ -1,0 +1,110 @@
+"""The whole way in one command: made speech, training, evaluation on unheard voices, three transcripts, a summary.
+
+`./scripts/quickstart.sh` calls it. Every step prints the command that does the same by itself, and is passed over when
+its result is there already.
+"""
+
+import asr_jax.core.environment  # noqa: I001  before JAX
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asr_jax.command_line import load_config, run_command
+
+CONFIG = "configs/quickstart.py"
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="./scripts/quickstart.sh", description=__doc__)
+    parser.add_argument("--config", default=CONFIG, help="what to train (%(default)s)")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    experiment = load_config(options.config)
+    corpus = Path(experiment.data.train[0]).parent.parent
+    run, test = experiment.folder, corpus / "manifests" / "test.jsonl"
+
+    made = speak(corpus)
+    summary = train(options.config)
+    scores = evaluate(run, test, summary["checkpoint"])
+    transcribe(run, test)
+
+    final = {
+        "wer": scores["wer"],
+        "cer": scores["cer"],
+        "train_seconds": summary["seconds"],
+        "corpus_seconds": made["seconds_taken"],
+        "steps": summary["update"],
+        "parameters": summary["parameters"],
+        "validation_wer": summary["best_wer"],
+        "test_words": scores["words"],
+        "checkpoint": summary["checkpoint"],
+    }
+    (run / "summary.json").write_text(json.dumps(final, indent=2) + "\n")
+    print(f"\nWER {scores['wer']:.2%}, CER {scores['cer']:.2%} on {scores['utterances']} sentences of voices never heard")
+    print("(made speech: it shows that training works, and says nothing about people's voices)")
+    for name, place in (
+        ("checkpoint", summary["checkpoint"]),
+        ("events", run / "events.jsonl"),
+        ("curves", run / "curves.png"),
+        ("summary", run / "summary.json"),
+    ):
+        print(f"  {name:<11}{place}")
+    print(f"done in {time.monotonic() - started:.0f} s; your own recordings: README.md, five lines")
+
+
+def speak(corpus: Path) -> dict[str, Any]:
+    from asr_jax.data.synthetic import make_corpus
+    from asr_jax.data.utterances import Corpus
+
+    _say(f"python -m asr_jax.data.synthetic --out {corpus}")
+    return make_corpus(corpus, Corpus())
+
+
+def train(config: str) -> dict[str, Any]:
+    from asr_jax.command_line import parse_experiment
+    from asr_jax.training.loop import train as train_run
+
+    _say(f"python -m asr_jax.train --config {config}")
+    summary = train_run(parse_experiment(["--config", config], prog="python -m asr_jax.train"))
+    if summary.get("already"):
+        print(f"already trained: {summary['update']} updates in {summary['folder']}")
+    return summary
+
+
+def evaluate(run: Path, test: Path, checkpoint: str) -> dict[str, Any]:
+    from asr_jax.evaluate import main as evaluate_main
+
+    out = run / "test.json"
+    _say(f"python -m asr_jax.evaluate {run} --data {test} --json {out}")
+    if out.exists() and out.stat().st_mtime > (Path(checkpoint) / "meta").stat().st_mtime:
+        print(f"already evaluated: {out}")
+    else:
+        evaluate_main([str(run), "--data", str(test), "--json", str(out)])
+    scores: dict[str, Any] = json.loads(out.read_text())["sets"][str(test)]
+    return scores
+
+
+def transcribe(run: Path, test: Path) -> None:
+    from asr_jax.data.manifest import read_manifest
+    from asr_jax.transcribe import main as transcribe_main
+
+    records = read_manifest(test)
+    chosen = [records[len(records) * part // 4] for part in (1, 2, 3)]
+    files = [str(Path(record.audio_path).relative_to(Path.cwd())) for record in chosen]
+    _say(f"python -m asr_jax.transcribe {run} {' '.join(files)}")
+    transcribe_main([str(run), *files])
+    print("said were:")
+    for file, record in zip(files, chosen, strict=True):
+        print(f"{file}\t{record.text}")
+
+
+def _say(command: str) -> None:
+    print(f"\n$ {command}", flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,158 @@
+"""The training loop: validate → save → take a batch → step, in the order of the plan."""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from asr_jax.checkpoints.store import Checkpoints
+from asr_jax.config import Experiment, to_json
+from asr_jax.core.meshes import global_batch
+from asr_jax.core.pytrees import Tree, num_elements
+from asr_jax.data.source import BatchSource, open_batches
+from asr_jax.observe.curves import draw_curves
+from asr_jax.observe.events import EventLog
+from asr_jax.observe.progress import ProgressView
+from asr_jax.observe.tensorboard import TensorBoard
+from asr_jax.training import run as folders
+from asr_jax.training.compile import abstract_training, compile_steps, initial_training
+from asr_jax.training.evaluate import Decoder, evaluate, samples
+from asr_jax.training.reporting import Reader, Reporter
+from asr_jax.training.setup import Setup, check_devices, set_up
+from asr_jax.training.trained import save_buckets
+
+# Updates that may be dispatched before the oldest of them must be done: the device is never idle, and batches do not
+# pile up in its memory.
+IN_FLIGHT = 2
+
+
+def train(experiment: Experiment) -> dict[str, Any]:
+    """Trains or continues the run of an experiment; gives the summary that its last event holds.
+
+    Raises: UserError before anything is written; RunError where work that had begun cannot go on.
+    """
+    experiment, folder, continued = folders.open_run(experiment)
+    setup = set_up(experiment, folder)
+    check_devices(setup)
+    training, is_main = experiment.training, jax.process_index() == 0
+    sinks = []
+    if is_main:
+        folders.write_experiment(experiment, folder)
+        setup.tokenizer.save(folder / folders.TOKENIZER)
+        save_buckets(setup.train.plan.buckets, folder)
+        if not continued:
+            folders.append_skipped(folder, setup.train.dropped.entries)
+        sinks = [ProgressView(num_samples=training.num_samples), TensorBoard(folder / folders.TENSORBOARD)]
+    with (
+        EventLog(folder / folders.EVENTS, enabled=is_main, sinks=sinks) as log,
+        Checkpoints(
+            folder / folders.CHECKPOINTS, keep_last=training.keep_last, keep_best=training.keep_best,
+            milestones=training.milestones,
+        ) as checkpoints,
+    ):  # fmt: skip
+        summary = _train(setup, log, checkpoints)
+    if is_main:
+        draw_curves(folder / folders.EVENTS, folder / folders.CURVES)
+    return summary
+
+
+def _train(setup: Setup, log: EventLog, checkpoints: Checkpoints) -> dict[str, Any]:
+    experiment, training, plan = setup.experiment, setup.experiment.training, setup.train.plan
+    scales = {name: head.scale for name, head in experiment.model.heads.items()}
+    state_shapes, average_shapes = abstract_training(setup.model, setup.optimizer, mesh=setup.mesh)
+    started_s, latest = time.monotonic(), checkpoints.latest
+    if latest is not None and latest >= setup.num_updates:
+        return checkpoints.meta(latest)["summary"] | {"already": True}
+    num_parameters = num_elements(state_shapes.params)
+    _announce(setup, log, num_parameters=num_parameters)
+    steps = compile_steps(
+        setup.model, setup.optimizer, plan.buckets, scales=scales, schedule=setup.schedule,
+        ema_decay=training.ema_decay, mesh=setup.mesh,
+    )  # fmt: skip
+    log.write("compile", rows=steps.table, seconds=round(time.monotonic() - started_s, 1))
+    decoder = Decoder(setup.model, setup.tokenizer, mesh=setup.mesh, variables=average_shapes)
+
+    if latest is None:
+        state, average = initial_training(setup.model, setup.optimizer, seed=experiment.seed, mesh=setup.mesh)
+        update = position = 0
+    else:
+        state, average, meta = checkpoints.restore(latest, state=state_shapes, average=average_shapes)
+        update, position = latest, int(meta["data_position"])
+        log.write("resumed", update=update, data_position=position, path=checkpoints.path(latest))
+    accumulated = steps.begin(state)
+    source = BatchSource(
+        setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count()
+    )
+    reader, reporter = Reader(setup, log), Reporter(setup, log)
+    timed, first = reporter.throughput.timed, update
+    with open_batches(
+        source, start=position, workers=experiment.data.workers, threads=experiment.data.threads
+    ) as batches:
+        while True:
+            finished = update == setup.num_updates
+            if finished or update % training.log_every == 0 or update % training.validate_every == 0:
+                reporter.flush(update=update, epoch=position // plan.batches_per_epoch + 1, scales=scales)
+            if finished or (update > first and update % training.validate_every == 0):
+                found = _validate(setup, log, decoder, average, update)
+                summary = _summary(setup, checkpoints, found, update, seconds=log.elapsed_s, num_parameters=num_parameters)
+                meta = {"data_position": position, "experiment": to_json(experiment), "summary": summary}
+                checkpoints.save(update, state=state, average=average, meta=meta, wer=found["wer"])
+                log.write("checkpoint_saved", update=update, path=checkpoints.path(update))
+            if finished:
+                break
+            with timed("waiting"):
+                group = [reader.take(batches) for _ in range(training.accumulate)]
+            with timed("host"):
+                buckets = [plan.buckets[plan[loaded.position].bucket] for loaded in group]
+                shards = [global_batch(loaded.batch, setup.mesh) for loaded in group]
+                each = [steps.weights[bucket](batch) for bucket, batch in zip(buckets, shards, strict=True)]
+                weights = {name: sum(terms[name] for terms in each) for name in each[0]} if each[1:] else each[0]
+                for loaded, bucket, batch in zip(group, buckets, shards, strict=True):
+                    number = np.int32(loaded.position)
+                    accumulated = steps.accumulate[bucket](state, accumulated, batch, weights, number)
+                state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+            position, update = group[-1].position + 1, update + 1
+            reporter.add(report, group)
+            with timed("device"):
+                reporter.wait(IN_FLIGHT)
+    log.write("run_complete", reason="all updates done", **summary)
+    return summary
+
+
+def _announce(setup: Setup, log: EventLog, *, num_parameters: int) -> None:
+    index, plan, dropped = setup.train.index, setup.train.plan, setup.train.dropped
+    log.write(
+        "run_start", run=setup.experiment.name, num_updates=setup.num_updates, num_parameters=num_parameters,
+        num_epochs=round(setup.num_updates / setup.updates_per_epoch, 2), num_devices=setup.mesh.size,
+        device=setup.mesh.devices.flat[0].device_kind, records=len(index), hours=index.hours,
+        vocabulary=setup.tokenizer.vocab_size, padding_share=plan.padding_share, plan=plan.fingerprint(),
+    )  # fmt: skip
+    if dropped.records:
+        log.write("skipped", count=sum(dropped.records.values()), reasons=dropped.records)
+
+
+def _validate(setup: Setup, log: EventLog, decoder: Decoder, average: Tree, update: int) -> dict[str, Any]:
+    data, settings = setup.validation, setup.experiment.data
+    weights = "ema" if setup.experiment.training.ema_decay else "live"
+    log.write("validation_start", update=update, weights=weights, utterances=len(data.index))
+    counts, found = evaluate(decoder, average, data, workers=0, threads=settings.threads)
+    shown = samples(data, found, setup.experiment.training.num_samples)
+    log.write("validation", update=update, weights=weights, samples=shown, **counts)
+    return counts
+
+
+def _summary(
+    setup: Setup, checkpoints: Checkpoints, found: dict[str, Any], update: int, *, seconds: float, num_parameters: int
+) -> dict[str, Any]:
+    best = checkpoints.best_wer
+    return {
+        "update": update,
+        "wer": found["wer"],
+        "cer": found["cer"],
+        "best_wer": min(best, found["wer"]) if best is not None else found["wer"],
+        "seconds": round(seconds, 1),
+        "checkpoint": str(checkpoints.path(update)),
+        "folder": str(setup.folder),
+        "parameters": num_parameters,
+    }

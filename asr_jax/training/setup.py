@@ -1,0 +1,99 @@
+"""Everything that a run stands on, made before its first update: tokenizer, model, plans, executables, state."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from asr_jax.config import Experiment
+from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import data_mesh
+from asr_jax.data.dataset import Data, PlannedData, plan_evaluation, plan_training, read_training_records
+from asr_jax.data.manifest import Record, read_manifests
+from asr_jax.models.base import Recogniser
+from asr_jax.text.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from asr_jax.training.run import TOKENIZER
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What does not change while a run goes on."""
+
+    experiment: Experiment
+    folder: Path
+    mesh: Mesh
+    tokenizer: Tokenizer
+    model: Recogniser
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    train: PlannedData
+    validation: PlannedData
+    num_updates: int
+
+    @property
+    def updates_per_epoch(self) -> float:
+        return self.train.plan.batches_per_epoch / self.experiment.training.accumulate
+
+
+def set_up(experiment: Experiment, folder: Path) -> Setup:
+    """Reads and plans the data, and builds model and optimizer; writes nothing.
+
+    Raises: UserError for data that are missing or do not fit the settings.
+    """
+    data, training = experiment.data, experiment.training
+    mesh = data_mesh()
+    records = read_training_records(data)
+    validation_records = read_manifests(data.validation)
+    tokenizer = make_tokenizer(data, folder, records)
+    model = experiment.model.build(
+        vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=training.precision
+    )
+    front_end = experiment.model.front_end
+    train = plan_training(
+        records, data, encode=tokenizer.encode, output_length=model.output_length, rate_hz=front_end.rate_hz,
+        hop_samples=front_end.hop, seed=experiment.seed, num_devices=mesh.size,
+    )  # fmt: skip
+    num_updates = run_length(training.num_updates, training.num_epochs, train.plan.batches_per_epoch / training.accumulate)
+    return Setup(
+        experiment=experiment,
+        folder=folder,
+        mesh=mesh,
+        tokenizer=tokenizer,
+        model=model,
+        optimizer=experiment.optim.build(num_updates),
+        schedule=experiment.optim.schedule.build(num_updates),
+        train=train,
+        validation=plan_evaluation(
+            validation_records, train.plan.buckets, rate_hz=front_end.rate_hz, hop_samples=front_end.hop,
+            batch_multiple=data.buckets.batch_multiple,
+        ),
+        num_updates=num_updates,
+    )  # fmt: skip
+
+
+def make_tokenizer(data: Data, folder: Path, records: list[Record]) -> Tokenizer:
+    """The run's own where it has one, else one made from the training texts."""
+    if (folder / TOKENIZER).is_dir():
+        return load_tokenizer(folder / TOKENIZER)
+    return train_tokenizer(data.tokenizer, (record.text for record in records))
+
+
+def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) -> int:
+    """Updates of a run that ends at either limit, whichever comes first; 0 is no limit."""
+    limits = [num_updates] if num_updates else []
+    if num_epochs:
+        limits.append(math.ceil(num_epochs * updates_per_epoch))
+    return min(limits)
+
+
+def check_devices(setup: Setup) -> None:
+    """Raises: UserError where a batch cannot be split over the devices, or over the processes that load it."""
+    multiple, devices = setup.experiment.data.buckets.batch_multiple, setup.mesh.size
+    if multiple % devices or devices % jax.process_count():
+        raise UserError(
+            f"data.buckets.batch_multiple is {multiple}: expected a multiple of the {devices} devices; "
+            f"set --data.buckets.batch-multiple {-(-multiple // devices) * devices}"
+        )

@@ -1,0 +1,72 @@
+"""What training changes, and how it begins."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from asr_jax.core.batch import Batch
+from asr_jax.core.pytrees import Tree
+from asr_jax.models.base import Recogniser
+
+STREAMS = ("dropout", "augment", "regularise")
+
+
+class TrainState(struct.PyTreeNode):
+    """Everything that an update changes, but for the averaged weights, which are saved on their own."""
+
+    updates: Int[Array, ""]
+    """Updates applied so far: what schedules and averages read."""
+    params: Tree
+    batch_stats: Tree
+    """Running statistics of normalisation; empty where the model has none."""
+    opt_state: Any
+    key: PRNGKeyArray
+    """The key that all random numbers of training are folded from; it never changes."""
+
+
+def initial_state(model: Recogniser, optimizer: optax.GradientTransformation, *, seed: int) -> TrainState:
+    """Random weights and an empty optimizer, drawn on the device without running the model."""
+    batch = _example(model)
+
+    def begin(key: PRNGKeyArray) -> TrainState:
+        variables = model.init({"params": key}, batch, step=None)
+        params = variables["params"]
+        return TrainState(
+            updates=jnp.zeros((), jnp.int32),
+            params=params,
+            batch_stats=variables.get("batch_stats", {}),
+            opt_state=optimizer.init(params),
+            key=jax.random.key(seed),
+        )
+
+    # rbg draws in one operation where the default generator is a loop to compile for each parameter.
+    return jax.jit(begin)(jax.random.key(seed, impl="rbg"))
+
+
+def average_of(state: TrainState) -> Tree:
+    """What is averaged: parameters and statistics."""
+    return {"params": state.params, "batch_stats": state.batch_stats}
+
+
+def random_streams(key: PRNGKeyArray, position: Int[Array, ""]) -> dict[str, PRNGKeyArray]:
+    """A key for each stream of random numbers, for the batch at a position of the plan."""
+    folded = jax.random.fold_in(key, position)
+    return {name: jax.random.fold_in(folded, i) for i, name in enumerate(STREAMS)}
+
+
+def _example(model: Recogniser) -> Batch:
+    """One row of a second of silence: shapes of parameters do not depend on it."""
+    num_samples = model.front_end.rate_hz
+    return Batch(
+        audio=jnp.zeros((1, num_samples), jnp.int16),
+        features=None,
+        lengths=jnp.full(1, num_samples, jnp.int32),
+        tokens=jnp.zeros((1, 1), jnp.int32),
+        token_lengths=jnp.zeros(1, jnp.int32),
+        weights=jnp.ones(1, jnp.float32),
+        records=jnp.zeros(1, jnp.int32),
+    )

@@ -1,0 +1,125 @@
+"""The step, as two pure functions: gradients of a batch are added up, and an update applies what was added.
+
+The loss is Σ scale · total / W over terms, W being the term's weight over all devices and all batches of the update.
+W is known before the first gradient, so that accumulation is a plain sum, exact for any mixture of terms, and a bad
+batch voids the whole update: parameters, optimizer, statistics and average stay as they were.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.core.batch import Batch
+from asr_jax.core.pytrees import Tree
+from asr_jax.core.sums import Sum, Sums
+from asr_jax.models.base import Recogniser
+from asr_jax.optim.ema import updated_average
+from asr_jax.training.state import TrainState, average_of, random_streams
+
+Weights = dict[str, Float[Array, ""]]
+
+
+class Accumulated(struct.PyTreeNode):
+    """What the batches of one update have added up so far."""
+
+    grads: Tree
+    batch_stats: Tree
+    """Statistics as the last batch left them."""
+    sums: Sums
+
+
+class UpdateReport(struct.PyTreeNode):
+    """What an update tells the log."""
+
+    sums: Sums
+    gradient_norm: Float[Array, ""]
+    """Before clipping."""
+    learning_rate: Float[Array, ""]
+    updates: Int[Array, ""]
+    """Updates applied so far."""
+    applied: Bool[Array, ""]
+    """False where something was not finite and the update was voided."""
+
+
+def batch_weights(model: Recogniser, batch: Batch) -> Weights:
+    """The weight of each loss term of a batch."""
+    weights: Weights = model.apply({}, batch, method="weights")  # type: ignore[assignment]
+    return weights
+
+
+def accumulate(
+    model: Recogniser,
+    scales: Mapping[str, float],
+    state: TrainState,
+    accumulated: Accumulated,
+    batch: Batch,
+    weights: Weights,
+    position: Int[Array, ""],
+) -> Accumulated:
+    """Adds a batch's share of the update's gradient. `weights`: of each term over the whole update; `position`: of
+    the batch in the plan, which its random numbers are drawn from."""
+
+    def loss_of(params: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
+        variables = {"params": params, "batch_stats": accumulated.batch_stats}
+        streams = random_streams(state.key, position)
+        sums, changed = model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
+        return total_loss(sums, weights, scales), (sums, changed.get("batch_stats", {}))
+
+    grads, (sums, batch_stats) = jax.grad(loss_of, has_aux=True)(state.params)
+    return Accumulated(
+        grads=jax.tree.map(jnp.add, accumulated.grads, grads),
+        batch_stats=batch_stats,
+        sums={name: accumulated.sums[name] + sums[name] for name in sums},
+    )
+
+
+def total_loss(sums: Sums, weights: Mapping[str, Float[Array, ""]], scales: Mapping[str, float]) -> Float[Array, ""]:
+    """Σ scale · total / W over the terms that `weights` names; a term without weight counts 0."""
+    terms = [
+        scales[name.split("/")[0]] * jnp.where(weight > 0, sums[name].total / jnp.maximum(weight, 1e-30), 0.0)
+        for name, weight in weights.items()
+    ]
+    return jnp.sum(jnp.stack(terms))
+
+
+def nothing_accumulated(state: TrainState, names: Iterable[str]) -> Accumulated:
+    """Zeros to begin an update with; `names` of the sums that the model gives."""
+    return Accumulated(
+        grads=jax.tree.map(jnp.zeros_like, state.params),
+        batch_stats=state.batch_stats,
+        sums={name: Sum(jnp.zeros(()), jnp.zeros(())) for name in names},
+    )
+
+
+def apply_update(
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    ema_decay: float,
+    state: TrainState,
+    average: Tree,
+    accumulated: Accumulated,
+) -> tuple[TrainState, Tree, Accumulated, UpdateReport]:
+    """The next state and average, zeros to accumulate into, and the report."""
+    norm, rate = optax.tree.norm(accumulated.grads), jnp.asarray(schedule(state.updates), jnp.float32)
+    totals = jnp.stack([value.total for value in accumulated.sums.values()])
+    finite = jnp.isfinite(norm) & jnp.all(jnp.isfinite(totals))
+    changes, opt_state = optimizer.update(accumulated.grads, state.opt_state, state.params)
+    updated = state.replace(
+        updates=state.updates + 1,
+        params=optax.apply_updates(state.params, changes),
+        batch_stats=accumulated.batch_stats,
+        opt_state=opt_state,
+    )
+    live = average_of(updated)
+    new_average = updated_average(average, live, decay=ema_decay, updates=updated.updates) if ema_decay else live
+    state, average = _select(finite, (updated, new_average), (state, average))
+    report = UpdateReport(accumulated.sums, norm, rate, state.updates, finite)
+    return state, average, nothing_accumulated(state, accumulated.sums), report
+
+
+def _select(condition: Bool[Array, ""], yes: Tree, no: Tree) -> Tree:
+    return jax.tree.map(lambda a, b: a if a is b else jnp.where(condition, a, b), yes, no)

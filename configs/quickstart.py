@@ -1,0 +1,45 @@
+"""A small Zipformer on an hour of made speech: what scripts/quickstart.sh trains on two CPU cores in a few minutes.
+
+Data      python -m asr_jax.data.synthetic --out data/quickstart
+Command   python -m asr_jax.train --config configs/quickstart.py
+Expected  WER below 8 % on voices that are not in the training set (BUILD_NOTES.md has what was measured).
+"""
+
+from asr_jax.audio.augment import SpecAugment, VocalTract
+from asr_jax.config import Experiment, Training
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.text.tokenizer import TokenizerSettings
+
+MANIFESTS = "data/quickstart/manifests"
+
+
+def experiment() -> Experiment:
+    return Experiment(
+        name="quickstart",
+        model=Model(
+            augment=(
+                VocalTract(max_warp=0.18),
+                SpecAugment(max_freq_bins=15, num_time_masks=2, max_time_frames=100, max_time_share=0.24),
+            ),
+            encoder=Zipformer(
+                embed_channels=(8, 16, 32),
+                downsampling=(1, 2, 4, 2),
+                dims=(96, 96, 96, 96),
+            ),
+            heads={"ctc": CTC(dropout=0.05)},
+        ),
+        data=Data(
+            train=(f"{MANIFESTS}/train.jsonl",),
+            validation=(f"{MANIFESTS}/validation.jsonl",),
+            tokenizer=TokenizerSettings(kind="characters"),
+            buckets=Buckets(num=3, batch_seconds=46.0, batch_multiple=4),
+        ),
+        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=4e-3, warmup_updates=150, decay="cosine")),
+        training=Training(num_updates=1500, ema_decay=0.99, validate_every=500, log_every=50),
+    )

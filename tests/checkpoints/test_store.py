@@ -1,0 +1,87 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from asr_jax.checkpoints.store import Checkpoints, checkpoint_to_evaluate, restore_average
+from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import abstract, data_mesh, replicated
+from asr_jax.core.pytrees import flatten
+
+
+class State(struct.PyTreeNode):
+    updates: jax.Array
+    params: dict
+    key: jax.Array
+
+
+def state_at(number):
+    params = {"w": jnp.full((3, 2), float(number)), "half": jnp.full(4, number, jnp.bfloat16)}
+    return State(jnp.int32(number), params, jax.random.key(number))
+
+
+@pytest.fixture
+def on_mesh():
+    return lambda tree: jax.device_put(tree, replicated(data_mesh(2)))
+
+
+def save(checkpoints, number, on_mesh, wer):
+    average = on_mesh({"params": {"w": jnp.full(2, number / 10)}})
+    checkpoints.save(number, state=on_mesh(state_at(number)), average=average, meta={"data_position": number}, wer=wer)
+
+
+def test_what_is_kept_and_what_comes_back(tmp_path, on_mesh):
+    wers = {10: 0.9, 20: 0.3, 30: 0.5, 40: 0.4, 50: 0.6}
+    folder = tmp_path / "checkpoints"
+    with Checkpoints(folder, keep_last=1, keep_best=1, milestones=(30,)) as checkpoints:
+        assert checkpoints.latest is None
+        for number, wer in wers.items():
+            save(checkpoints, number, on_mesh, wer)
+        checkpoints.wait()
+        assert sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) == [20, 30, 50]
+    with Checkpoints(folder) as again:
+        assert again.latest == 50
+        assert again.best == 20
+        assert again.best_wer == 0.3
+        sharding = replicated(data_mesh(2))
+        shapes = abstract(jax.eval_shape(lambda: state_at(0)), sharding)
+        average_shapes = {"params": {"w": jax.ShapeDtypeStruct((2,), jnp.float32, sharding=sharding)}}
+        state, average, meta = again.restore(50, state=shapes, average=average_shapes)
+    assert meta == {"data_position": 50}
+    for path, leaf in flatten(state).items():
+        expected = flatten(state_at(50))[path]
+        assert leaf.dtype == expected.dtype
+        unwrap = jax.random.key_data if path == "key" else np.asarray
+        np.testing.assert_array_equal(unwrap(leaf), unwrap(expected))
+    np.testing.assert_allclose(average["params"]["w"], 5.0)
+    assert checkpoint_to_evaluate(folder) == 20
+    assert checkpoint_to_evaluate(folder, 30) == 30
+    np.testing.assert_allclose(restore_average(folder, 20, average_shapes)["params"]["w"], 2.0)
+
+
+def test_saved_arrays_may_be_overwritten_at_once(tmp_path, on_mesh):
+    overwrite = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
+    with Checkpoints(tmp_path) as checkpoints:
+        state = on_mesh({"w": jnp.zeros(1_000_000)})
+        average = on_mesh({"params": {"w": jnp.ones(2)}, "batch_stats": {}})
+        checkpoints.save(1, state=state, average=average, meta={}, wer=1.0)
+        overwrite(state)
+    with Checkpoints(tmp_path) as checkpoints:
+        sharding = replicated(data_mesh(2))
+        shape = {"w": jax.ShapeDtypeStruct((1_000_000,), jnp.float32, sharding=sharding)}
+        state, restored, _ = checkpoints.restore(1, state=shape, average=abstract(average, sharding))
+    assert restored["batch_stats"] == {}
+    assert (np.asarray(state["w"]) == 0).all()
+
+
+def test_missing_checkpoints_are_named(tmp_path, on_mesh):
+    with pytest.raises(UserError, match="first validation is still to come"):
+        checkpoint_to_evaluate(tmp_path / "none")
+    with Checkpoints(tmp_path) as checkpoints:
+        save(checkpoints, 10, on_mesh, 0.5)
+    with pytest.raises(UserError, match="no checkpoint 7: expected one of 10"):
+        checkpoint_to_evaluate(tmp_path, 7)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no finished checkpoint"):
+        checkpoint_to_evaluate(tmp_path / "empty")

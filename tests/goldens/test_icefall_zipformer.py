@@ -1,0 +1,169 @@
+"""Outputs and gradients of icefall's zipformer, from its own weights."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GoldenCase, golden_cases, max_abs, relative
+
+from asr_jax.core.batch import Frames
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.pretrained.icefall import export_ctc, export_encoder, import_ctc, import_encoder
+
+pytestmark = pytest.mark.golden
+
+ENCODERS = golden_cases("icefall_zipformer", "encoder_*")
+MODELS = golden_cases("icefall_zipformer", "asr_model*")
+
+
+def settings_of(info: dict[str, Any], **changes: Any) -> Zipformer:
+    """The peer's own settings, by its case's config."""
+    config = info["config"]
+    causal = info.get("causal", False)
+    chunk = {"chunk_frames": config["chunk"], "left_context_frames": config["left"]} if causal else {}
+    num_stacks = len(config["ds"])
+    return Zipformer(
+        embed_channels=tuple(config["emb"]),
+        downsampling=tuple(config["ds"]),
+        dims=tuple(config["dim"]),
+        num_layers=tuple(config["layers"]),
+        unmasked_dims=tuple(config["unm"]),
+        num_heads=tuple(config["heads"]),
+        query_dims=tuple(config["q"]),
+        value_dims=tuple(config["v"]),
+        position_dims=tuple(config["ph"]),
+        feedforward_dims=tuple(config["ff"]),
+        kernel_sizes=tuple(config["k"]),
+        positions_dim=config["pos"],
+        causal=causal,
+        mask_padding=False,
+        taps=("embed", *(f"stack_{i}" for i in range(num_stacks))),
+        **chunk,
+        **changes,
+    )
+
+
+def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What our encoder gives with the peer's weights."""
+
+    settings: Zipformer
+    arrays: dict[str, np.ndarray]
+    params: Any
+    encoded: Any
+    grads: Any
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Run]:
+    return {}
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, runs: dict[str, Run]) -> Run:
+    case: GoldenCase = request.param
+    if case.path.stem not in runs:
+        runs[case.path.stem] = run_case(case)
+    return runs[case.path.stem]
+
+
+def run_case(case: GoldenCase) -> Run:
+    arrays, settings = case.arrays(), settings_of(case.info)
+    encoder = settings.build(dtype=jnp.float32)
+    params = import_encoder(part(arrays, "param/"), settings)
+    frames = Frames(jnp.asarray(arrays["input/feats"]), jnp.asarray(arrays["input/feat_lens"], jnp.int32))
+    weights = jnp.asarray(arrays["input/grad_weights"]).transpose(1, 0, 2)
+
+    def loss(params: Any) -> Any:
+        encoded = encoder.apply({"params": params}, frames, step=None)
+        return jnp.sum(encoded.frames.values * weights), encoded
+
+    grads, encoded = jax.jit(jax.grad(loss, has_aux=True))(params)
+    return Run(settings, arrays, params, encoded, grads)
+
+
+def report(record_property: Any, what: str, value: float) -> float:
+    """Kept in the test report (--junitxml) and shown with -s: the figures of the closing note."""
+    record_property(what, value)
+    print(f"  {what}: {value:.2e}")
+    return value
+
+
+@pytest.mark.parametrize("run", ENCODERS, indirect=True)
+def test_outputs(run: Run, record_property: Any) -> None:
+    taps = {"embed": run.arrays["out/embed"].transpose(1, 0, 2)}
+    taps |= {f"stack_{i}": run.arrays[f"out/stack_{i}"] for i in range(len(run.settings.dims))}
+    for name, expected in taps.items():
+        actual = np.asarray(run.encoded.taps[name].values).transpose(1, 0, 2)
+        assert report(record_property, name, max_abs(actual, expected)) < 1e-4
+    actual = np.asarray(run.encoded.frames.values).transpose(1, 0, 2)
+    assert report(record_property, "encoder", max_abs(actual, run.arrays["out/encoder_TNC"])) < 1e-4
+    np.testing.assert_array_equal(run.encoded.taps["embed"].lengths, run.arrays["out/embed_lens"])
+    np.testing.assert_array_equal(run.encoded.frames.lengths, run.arrays["out/encoder_lens"])
+
+
+@pytest.mark.parametrize("run", ENCODERS, indirect=True)
+def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
+    expected = part(run.arrays, "grad/")
+    actual = export_encoder(run.grads, run.settings)
+    assert actual.keys() == expected.keys()
+    differences = {name: relative(actual[name], expected[name]) for name in expected}
+    for name in expected:
+        # A gradient that is zero but for rounding (the bias of keys, before softmax) has no relative accuracy.
+        small = 1e-6 * max(float(np.abs(array).max()) for array in expected.values())
+        if max_abs(actual[name], expected[name]) < small:
+            differences[name] = 0.0
+    worst = max(differences, key=lambda name: differences[name])
+    report(record_property, f"gradients, worst ({worst})", differences[worst])
+    assert differences[worst] < 1e-3
+
+
+@pytest.mark.parametrize("run", ENCODERS, indirect=True)
+def test_an_utterance_alone_is_the_same_in_a_batch_with_masked_padding(run: Run, record_property: Any) -> None:
+    """The peer's own output for the last utterance alone; in its padded batch, the peer's differs."""
+    settings = Zipformer(**{**vars(run.settings), "mask_padding": True})
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jnp.asarray(run.arrays["input/feats"]), jnp.asarray(run.arrays["input/feat_lens"], jnp.int32))
+    values = jax.jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(run.params)
+    expected = run.arrays["out/encoder_last_alone_TNC"][:, 0]
+    actual = np.asarray(values[-1, : len(expected)])
+    assert report(record_property, "last alone", max_abs(actual, expected)) < 1e-4
+
+
+@pytest.mark.parametrize("run", ENCODERS, indirect=True)
+def test_export_inverts_import(run: Run) -> None:
+    exported = export_encoder(run.params, run.settings)
+    theirs = part(run.arrays, "param/")
+    unused = theirs.keys() - exported.keys()
+    assert all(name.endswith("bypass_scale") for name in unused)
+    assert len(unused) == sum(run.settings.num_layers)
+    for name, array in exported.items():
+        np.testing.assert_array_equal(array, theirs[name])
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase, record_property: Any) -> None:
+    arrays, settings = case.arrays(), settings_of(case.info)
+    weights = part(arrays, "param/")
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jnp.asarray(arrays["input/feats"]), jnp.asarray(arrays["input/feat_lens"], jnp.int32))
+    params, ctc = import_encoder(weights, settings), import_ctc(weights)
+
+    def forward(params: Any) -> Any:
+        encoded = encoder.apply({"params": params}, frames, step=None).frames
+        logits = encoded.values @ ctc["output"]["kernel"] + ctc["output"]["bias"].reshape(1, 1, -1)
+        return encoded, jax.nn.log_softmax(logits)
+
+    encoded, log_probs = jax.jit(forward)(params)
+    assert report(record_property, "encoder", max_abs(encoded.values, arrays["out/encoder_out"])) < 1e-4
+    assert report(record_property, "CTC log-probs", max_abs(log_probs, arrays["out/ctc_logprobs"])) < 1e-4
+    np.testing.assert_array_equal(encoded.lengths, arrays["out/encoder_lens"])
+    for name, array in export_ctc(ctc).items():
+        np.testing.assert_array_equal(array, weights[name])

@@ -1,0 +1,193 @@
+"""What a person sees: plain lines in a log, a bar on a terminal, aligned transcripts, tables."""
+
+import io
+import re
+
+import pytest
+
+from asr_jax.observe.events import EventLog
+from asr_jax.observe.progress import ProgressView, clock
+from asr_jax.observe.tables import console_for, print_table, quantity
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Latin(io.TextIOWrapper):
+    """A stream that cannot hold every character."""
+
+    def __init__(self):
+        super().__init__(io.BytesIO(), encoding="ascii")
+
+    def getvalue(self):
+        self.flush()
+        return self.buffer.getvalue().decode()
+
+
+VALIDATION = {
+    "update": 30, "set": "dev", "weights": "ema", "wer": 0.0812, "cer": 0.031, "substitutions": 31, "deletions": 9,
+    "insertions": 4, "words": 1542, "utterances": 120,
+    "samples": [
+        {"id": "a", "reference": "turn on the light", "hypothesis": "turn off the big light"},
+        {"id": "b", "reference": "[bold]x", "hypothesis": "\x1b[31mred\r"},
+    ],
+}  # fmt: skip
+
+
+def step(update, **changes):
+    data = {
+        "update": update, "epoch": 2, "losses": {"total": 0.41234}, "learning_rate": 9.8e-4,
+        "throughput": {"audio_s_per_s": 3123.456, "padding_share": 0.0412},
+    }  # fmt: skip
+    return {"event": "train_step", "timestamp_ms": 0, "data": data | {"elapsed_s": update * 2.0} | changes}
+
+
+def event(name, **data):
+    return {"event": name, "timestamp_ms": 0, "data": {"elapsed_s": 0.0} | data}
+
+
+def shown(*events, stream=None, **options):
+    stream = stream or io.StringIO()
+    view = ProgressView(console_for(stream), **options)
+    for one in events:
+        view(one)
+    view.close()
+    return stream.getvalue()
+
+
+START = event("run_start", run="quickstart", num_updates=100, num_epochs=5, num_parameters=2_345_678, num_devices=1)
+
+
+def test_plain_lines_every_n_updates():
+    lines = shown(START, *(step(update) for update in range(10, 101, 10)), plain_every=40).splitlines()
+    assert lines[0] == "run quickstart: parameters 2.35 M, devices 1, updates 100, epochs 5"
+    assert [re.search(r"update (\d+)/100", line)[1] for line in lines[1:]] == ["10", "50", "90", "100"]
+    assert lines[2] == (
+        "epoch 2/5 | update 50/100 | loss 0.4123 | lr 9.80e-04 | 3,123.5 audio-s/s | padding 4.1 % | left 0:01:40"
+    )
+    assert "left" not in lines[1]
+
+
+def test_the_end_counts_what_was_seen_where_it_is_not_told():
+    assert shown(START, step(90), event("run_complete")).splitlines()[-1] == "done: 90 updates in 0:00:00"
+
+
+def test_the_last_word_error_rate_stays_on_the_line():
+    text = shown(START, step(20), event("validation", **VALIDATION), step(40), plain_every=1)
+    assert text.splitlines()[-1].endswith("left 0:02:00 | WER 8.12 % at 30")
+
+
+def test_time_left_counts_from_the_resume():
+    events = [START, step(10), event("resumed", update=50, path="checkpoints/50"), step(60), step(70, elapsed_s=130.0)]
+    lines = shown(*events, plain_every=1).splitlines()
+    assert lines[2] == "resumed at update 50 from checkpoints/50"
+    assert "left" not in lines[3]
+    assert "left 0:00:30" in lines[4]
+
+
+def test_a_validation_with_its_counts_and_transcripts():
+    lines = shown(event("validation", **VALIDATION)).splitlines()
+    assert lines[0] == "dev (ema) at update 30: WER 8.12 %  CER 3.10 %  S 31  D 9  I 4  of 1,542 words, 120 utterances"
+    assert lines[1:4] == [
+        "  ref  turn on  the *** light",
+        "  hyp  turn off the big light",
+        "            S       I",
+    ]
+    assert lines[4:6] == ["  ref  [bold]x", "  hyp  ?[31mred"]
+    assert len(shown(event("validation", **VALIDATION), num_samples=0).splitlines()) == 1
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Latin])
+def test_a_log_has_no_control_characters(stream):
+    events = [
+        START,
+        event("compile", rows=[{"bucket": "é\t5 s", "memory_bytes": 1_530_000_000}]),
+        event("skipped", count=3, reasons={"too\x1b long": 2, "no file": 1}),
+        step(10, losses={"total": None}),
+        event("validation_start", set="dev"),
+        event("validation", **VALIDATION | {"wer": None, "samples": [{"reference": "試験 a", "hypothesis": "試 a"}]}),
+        event("checkpoint_saved", update=30, path="checkpoints/30", kinds=["last", "best"]),
+        event("warning", message="loss is not finite\n"),
+        event("batch_start", update=31),
+        event("run_complete", update=100, elapsed_s=3725.4, reason="all epochs done"),
+    ]
+    text = shown(*events, stream=stream())
+    assert all(char.isprintable() or char == "\n" for char in text)
+    for part in ("loss nan", "WER nan", "1.53 GB", "skipped 3 records: 2 too? long, 1 no file",
+                 "checkpoint at update 30 (last, best): checkpoints/30", "warning: loss is not finite",
+                 "done (all epochs done): 100 updates in 1:02:05"):  # fmt: skip
+        assert part in text
+
+
+def test_a_terminal_gets_a_bar_with_the_same_numbers(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    text = shown(START, step(10), step(50), event("validation", **VALIDATION), stream=Terminal())
+    assert "\x1b[?25l" in text and text.rstrip().endswith("\x1b[?25h")  # noqa: PT018  the cursor is hidden and given back
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    assert "━" in plain
+    assert "50/100" in plain
+    assert "loss 0.4123 | lr 9.80e-04 | 3,123.5 audio-s/s | padding 4.1 % | left 0:01:40" in plain
+    assert "hyp  turn off the big light" in plain
+    assert "\x1b[31mred" not in text
+
+
+def test_a_terminal_that_cannot_move_the_cursor_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in shown(START, step(10), stream=Terminal())
+
+
+def test_a_bar_is_taken_down_when_the_run_fails(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+
+    def run():
+        with EventLog(tmp_path / "e.jsonl", sinks=[ProgressView(console_for(stream))]) as log:
+            log.write("run_start", run="a")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert stream.getvalue().rstrip().endswith("\x1b[?25h")
+
+
+def test_other_processes_are_quiet(tmp_path, capsys):
+    with EventLog(tmp_path / "e.jsonl", enabled=False, sinks=[ProgressView()]) as log:
+        log.write(START["event"], **START["data"])
+        log.write("train_step", **step(10)["data"])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_table_of_rows_with_different_keys():
+    stream = io.StringIO()
+    rows = [
+        {"bucket": "1.6 s", "batch_size": 1024, "flops": 1.2345e10, "padding_share": 0.051, "compile_s": 4.2049},
+        {"bucket": "long [x]", "batch_size": 8, "wer": float("nan"), "big": 123456.7},
+    ]
+    print_table(rows, title="Buckets", console=console_for(stream))
+    title, head, _, first, second = stream.getvalue().splitlines()
+    assert title == "Buckets"
+    assert re.split(r"\s{2,}", head.strip()) == [
+        "bucket", "batch size", "flops", "padding share", "compile s", "wer", "big",
+    ]  # fmt: skip
+    assert re.split(r"\s{2,}", first.strip()) == ["1.6 s", "1,024", "12.3 GFLOP", "5.10 %", "4.205", "-", "-"]
+    assert re.split(r"\s{2,}", second.strip()) == ["long [x]", "8", "-", "-", "-", "-", "123,457"]
+
+
+def test_an_empty_table_is_its_title():
+    stream = io.StringIO()
+    print_table([], title="Buckets", console=console_for(stream))
+    assert stream.getvalue().strip() == "Buckets"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (999.9, "1 kB"), (1.53e9, "1.53 GB"), (2e15, "2 PB")]
+)
+def test_quantities(value, text):
+    assert quantity(value, "B") == text
+
+
+def test_clock():
+    assert [clock(seconds) for seconds in (0, 59.6, 3725, 360_000)] == ["0:00:00", "0:01:00", "1:02:05", "100:00:00"]

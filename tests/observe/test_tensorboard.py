@@ -1,0 +1,71 @@
+"""The mirror in TensorBoard, read back from its file."""
+
+import struct
+
+import numpy as np
+from tensorboardX.proto.event_pb2 import Event as TensorBoardEvent
+
+from asr_jax.observe.events import EventLog
+from asr_jax.observe.tensorboard import TensorBoard, scalar_tags, text_tags
+
+STEP = {
+    "update": 10, "epoch": 1, "losses": {"total": 0.5, "ctc": 0.25}, "learning_rate": 1e-3,
+    "throughput": {"audio_s_per_s": 300.0, "per_device": {"audio_s_per_s": 150.0}},
+}  # fmt: skip
+VALIDATION = {
+    "update": 20, "set": "dev-clean", "weights": "ema", "wer": 0.08, "words": 5, "by_source": {"read": {"wer": 0.1}},
+    "samples": [{"id": "u1", "reference": "a b", "hypothesis": "a c"}],
+}  # fmt: skip
+
+
+def stored(folder):
+    """Records of the one file: (tag, update, value or text), in order, and the session's purge steps."""
+    (path,) = folder.iterdir()
+    raw, values, starts = path.read_bytes(), [], []
+    while raw:
+        (size,) = struct.unpack("<Q", raw[:8])
+        event = TensorBoardEvent.FromString(raw[12 : 12 + size])
+        raw = raw[16 + size :]
+        if event.HasField("session_log"):
+            starts.append(event.step)
+        for value in event.summary.value:
+            is_text = value.HasField("tensor")
+            content = value.tensor.string_val[0].decode() if is_text else value.simple_value
+            values.append((value.tag, event.step, content, event.wall_time))
+    return values, starts
+
+
+def test_events_are_mirrored(tmp_path):
+    with EventLog(tmp_path / "events.jsonl", sinks=[TensorBoard(tmp_path / "tb")]) as log:
+        log.write("run_start", run="a")
+        log.write("train_step", **STEP | {"gradient_norm": np.nan})
+        log.write("validation", **VALIDATION)
+    values, starts = stored(tmp_path / "tb")
+    scalars = {tag: (update, value) for tag, update, value, _ in values if not isinstance(value, str)}
+    assert {tag: update for tag, (update, _) in scalars.items()} == {
+        "train/epoch": 10, "train/losses/total": 10, "train/losses/ctc": 10, "train/learning_rate": 10,
+        "throughput/audio_s_per_s": 10, "throughput/per_device/audio_s_per_s": 10,
+        "dev-clean_ema/wer": 20, "dev-clean_ema/words": 20, "dev-clean_ema/by_source/read/wer": 20,
+    }  # fmt: skip
+    assert scalars["train/losses/total"] == (10, 0.5)
+    texts = [(tag, value) for tag, _, value, _ in values if isinstance(value, str)]
+    assert texts == [("dev-clean_ema/sample_1/text_summary", "    u1\n    ref  a b\n    hyp  a c\n           S")]
+    assert starts == [10]
+    assert all(time_s > 1.7e9 for *_, time_s in values)
+
+
+def test_tags_of_a_validation_without_names():
+    event = {"event": "validation", "timestamp_ms": 0, "data": {"update": 1, "wer": 0.5, "cer": None, "elapsed_s": 2.0}}
+    assert scalar_tags(event) == {"validation/wer": 0.5}
+    assert text_tags(event) == {}
+
+
+def test_other_events_have_no_tags():
+    event = {"event": "checkpoint_saved", "timestamp_ms": 0, "data": {"update": 1, "wer": 0.5, "samples": []}}
+    assert scalar_tags(event) == text_tags(event) == {}
+
+
+def test_no_file_without_something_to_show(tmp_path):
+    with EventLog(tmp_path / "events.jsonl", sinks=[TensorBoard(tmp_path / "tb")]) as log:
+        log.write("run_start", run="a")
+    assert not (tmp_path / "tb").exists()

@@ -1,0 +1,37 @@
+"""One truth after a resume."""
+
+from asr_jax.observe.events import EventLog, read_events
+from asr_jax.observe.timeline import timeline
+
+
+def test_after_a_resume_the_later_events_win(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        for update in (10, 20, 30, 40):
+            log.write("train_step", update=update, job=1)
+        for weights in ("live", "ema"):
+            log.write("validation", update=40, weights=weights, job=1)
+        log.write("resumed", update=25)
+        for update in (28, 35):
+            log.write("train_step", update=update, job=2)
+        log.write("warning", message="it has no update")
+    by_name = timeline(read_events(path))
+    steps = [(event["data"]["update"], event["data"]["job"]) for event in by_name["train_step"]]
+    assert steps == [(10, 1), (20, 1), (28, 2), (35, 2)]
+    assert by_name["validation"] == []
+    assert set(by_name) == {"train_step", "validation", "resumed"}
+
+
+def test_a_job_that_starts_over_wins_and_kinds_of_validation_are_apart(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        for job in (1, 2):
+            for update in (10, 20):
+                for name, weights in (("dev", "live"), ("dev", "ema"), ("other", "live")):
+                    log.write("validation", update=update, set=name, weights=weights, job=job)
+            if job == 1:
+                log.write("validation", update=30, set="dev", weights="ema", job=job)
+    kept = [event["data"] for event in timeline(read_events(path))["validation"]]
+    assert len(kept) == 6
+    assert {data["job"] for data in kept} == {2}
+    assert [data["update"] for data in kept] == [10, 10, 10, 20, 20, 20]

@@ -1,0 +1,121 @@
+"""The command line over the tree of settings: every mistake at once, nothing written, help for every field."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from asr_jax.command_line import field_flags, load_config, parse_experiment
+from asr_jax.config import Experiment, differences, from_json, load_experiment, save_experiment, to_json
+from asr_jax.core.errors import UserError
+
+CONFIG = "configs/quickstart.py"
+CONFIGS = sorted(Path(__file__).parent.parent.glob("configs/*.py"))
+
+
+def parse(*arguments):
+    return parse_experiment(["--config", CONFIG, *arguments], prog="train")
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        ("--optim.schedule.peak-lr", "3e-4"),
+        ("--optim.schedule.peak_lr=3e-4",),
+        ("--config.optim.schedule.peak_lr=3e-4",),
+    ],
+)
+def test_three_spellings_of_an_override(spelling):
+    assert parse(*spelling).optim.schedule.peak_lr == 3e-4
+
+
+def test_overrides_reach_every_kind_of_field():
+    experiment = parse(
+        "--data.train", "a.jsonl", "b.jsonl", "--model.heads.ctc.dropout", "0.3", "--model.augment.0.max-warp", "0.1",
+        "--model.encoder.dims", "64", "64", "64", "64", "--training.precision", "bf16", "--fresh", "True",
+        "--log-every", "7",
+    )  # fmt: skip
+    assert experiment.data.train == ("a.jsonl", "b.jsonl")
+    assert experiment.model.heads["ctc"].dropout == 0.3
+    assert experiment.model.augment[0].max_warp == 0.1
+    assert experiment.model.encoder.dims == (64, 64, 64, 64)
+    assert experiment.training.precision == "bf16"
+    assert experiment.fresh
+    assert experiment.training.log_every == 7
+
+
+def test_all_mistakes_are_named_at_once_with_the_nearest_field():
+    with pytest.raises(UserError) as caught:
+        parse(
+            "--optim.schedule.peak-rl", "3", "--data.buckets.num", "many", "--training.precision", "f17",
+            "--model.heads.ctc.dropout", "1.5", "--training.ema-decay", "2",
+        )  # fmt: skip
+    said = str(caught.value)
+    assert said.startswith("5 settings cannot be used")
+    for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "ema_decay is 2.0", "--data.buckets.num"):
+        assert part in said, f"{part!r} is not in\n{said}"
+    assert caught.value.exit_code == 2
+
+
+def test_values_without_a_field_are_named():
+    with pytest.raises(UserError, match="'3' belongs to no field"):
+        parse("3")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def experiment():\n    return 3\n", "returned int"),
+        ("x = 1\n", "no attribute 'experiment'"),
+        ("def experiment():\n    return 1 / 0\n", ":2: ZeroDivisionError"),
+        ("def experiment(:\n", "SyntaxError"),
+    ],
+)
+def test_wrong_configs_are_named(tmp_path, text, message):
+    path = tmp_path / "c.py"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_config(str(path))
+
+
+def test_missing_config_suggests_the_nearest():
+    with pytest.raises(UserError, match=r"did you mean 'configs/quickstart.py'"):
+        load_config("configs/quikstart.py")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_loads_and_survives_json(path, tmp_path):
+    experiment = load_config(str(path))
+    assert from_json(to_json(experiment)) == experiment
+    save_experiment(experiment, tmp_path / "experiment.json")
+    assert load_experiment(tmp_path / "experiment.json") == experiment
+    flags = list(field_flags(experiment))
+    assert len(flags) == len(set(flags)) > 40
+
+
+def test_differences_name_fields_and_pass_over_what_may_change():
+    before = parse()
+    after = parse("--seed", "3", "--training.log-every", "9", "--data.buckets.num", "5", "--run-dir", "elsewhere")
+    assert differences(before, after) == [("data.buckets.num", 3, 5), ("seed", 0, 3)]
+
+
+def test_help_lists_every_field_quickly():
+    command = [sys.executable, "-m", "asr_jax.train", "--config", CONFIG, "--help"]
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds = time.monotonic() - start
+    for flag in field_flags(load_config(CONFIG)):
+        assert flag in done.stdout, flag
+    assert isinstance(load_config(CONFIG), Experiment)
+    print(f"{seconds:.1f} s")
+
+
+def test_a_mistake_writes_nothing_and_exits_2(tmp_path):
+    command = [sys.executable, "-m", "asr_jax.train", "--config", CONFIG, "--run-dir", str(tmp_path / "r"), "--sed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--sed is not a field; did you mean '--seed'?" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "r").exists()

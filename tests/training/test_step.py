@@ -1,0 +1,114 @@
+"""The step: accumulation equals the big batch, padding rows count nothing, what is not finite changes nothing."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tests.training.toy import as_features, joined, toy_batch, toy_model
+
+from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.core.pytrees import flatten
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.training.compile import initial_training
+from asr_jax.training.step import accumulate, apply_update, batch_weights, nothing_accumulated
+
+SCALES = {"ctc": 1.0}
+SUMS = ("ctc/loss", "ctc/infeasible")
+
+
+@pytest.fixture(scope="module")
+def parts():
+    model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
+    optimizer = AdamW().build(100)
+    state, average = initial_training(model, optimizer, seed=0, mesh=data_mesh(1))
+    return model, optimizer, state, average, jax.jit(functools.partial(accumulate, model, SCALES))
+
+
+def gradients(parts, *batches):
+    """What the batches of one update add up to."""
+    model, _, state, _, add = parts
+    weights = {"ctc/loss": jnp.sum(jnp.stack([batch_weights(model, batch)["ctc/loss"] for batch in batches]))}
+    accumulated = nothing_accumulated(state, SUMS)
+    for position, batch in enumerate(batches):
+        accumulated = add(state, accumulated, batch, weights, jnp.int32(position))
+    return accumulated
+
+
+def assert_close(actual, expected, rtol):
+    expected = flatten(expected)
+    for path, leaf in flatten(actual).items():
+        np.testing.assert_allclose(leaf, expected[path], rtol=rtol, atol=rtol * np.abs(expected[path]).max(), err_msg=path)
+
+
+def test_accumulation_equals_the_big_batch_when_micro_batches_differ_in_what_they_count(parts):
+    first, second = toy_batch(seed=1), toy_batch(seed=2)
+    second = second.replace(weights=jnp.array([1.0, 0, 0, 1]))
+    split, whole = gradients(parts, first, second), gradients(parts, joined(first, second))
+    assert_close(split.grads, whole.grads, rtol=1e-5)
+    np.testing.assert_allclose(split.sums["ctc/loss"].mean(), whole.sums["ctc/loss"].mean(), rtol=1e-6)
+
+
+def test_weights_known_before_are_the_weights_of_the_loss(parts):
+    batch = toy_batch(seed=3, labels=12)
+    batch = batch.replace(lengths=jnp.array([6400, 200, 6400, 3000]))  # the second cannot hold its labels
+    known = batch_weights(parts[0], batch)["ctc/loss"]
+    sums = gradients(parts, batch).sums
+    np.testing.assert_allclose(known, sums["ctc/loss"].weight)
+    np.testing.assert_allclose(sums["ctc/infeasible"].total, 1.0)
+
+
+def test_rows_of_weight_zero_send_no_gradient(parts):
+    batch = toy_batch(seed=4)
+    padded = joined(batch, toy_batch(seed=5).replace(weights=jnp.zeros(4)))
+    assert_close(gradients(parts, padded).grads, gradients(parts, batch).grads, rtol=1e-5)
+
+
+def test_ready_features_give_the_same_loss_as_their_audio(parts):
+    batch = toy_batch(seed=6)
+    features = as_features(batch, parts[0])
+    expected = gradients(parts, batch).sums["ctc/loss"].mean()
+    np.testing.assert_allclose(gradients(parts, features).sums["ctc/loss"].mean(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_devices_agree_with_one(parts, num_devices):
+    model, _, state, _, add = parts
+    batch = toy_batch(rows=8, seed=7)
+    expected = gradients(parts, batch)
+    mesh = data_mesh(num_devices)
+    sharded, spread = global_batch(batch, mesh), jax.device_put(state, replicated(mesh))
+    weights = jax.device_put(batch_weights(model, batch), replicated(mesh))
+    zeros = jax.device_put(nothing_accumulated(state, SUMS), replicated(mesh))
+    found = add(spread, zeros, sharded, weights, jnp.int32(0))
+    assert_close(found.grads, expected.grads, rtol=1e-5)
+
+
+def test_what_is_not_finite_voids_the_whole_update(parts):
+    _, optimizer, state, average, _ = parts
+    good = gradients(parts, toy_batch(seed=8))
+    bad = good.replace(grads=jax.tree.map(lambda g: g.at[(0,) * g.ndim].set(jnp.nan), good.grads))
+    schedule = optax.constant_schedule(0.1)
+    update = jax.jit(functools.partial(apply_update, optimizer, schedule, 0.9))
+    after, after_average, zeros, report = update(state, average, bad)
+    assert not report.applied
+    for before, now in ((state, after), (average, after_average)):
+        for path, leaf in flatten(now).items():
+            np.testing.assert_array_equal(jax.random.key_data(leaf) if path == "key" else leaf,
+                                          jax.random.key_data(flatten(before)[path]) if path == "key" else flatten(before)[path])  # fmt: skip
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(zeros.grads))
+    after, _, _, report = update(state, average, good)
+    assert report.applied
+    assert int(after.updates) == int(state.updates) + 1
+
+
+def test_dropout_depends_on_the_position_in_the_plan_alone():
+    model = toy_model(dropout=0.5).build(vocab_size=6, blank_id=5, precision="f32")
+    state, _ = initial_training(model, AdamW().build(10), seed=0, mesh=data_mesh(1))
+    add = jax.jit(functools.partial(accumulate, model, SCALES))
+    batch, zeros = toy_batch(seed=9), nothing_accumulated(state, SUMS)
+    weights = batch_weights(model, batch)
+    losses = [add(state, zeros, batch, weights, jnp.int32(p)).sums["ctc/loss"].mean() for p in (3, 3, 4)]
+    assert losses[0] == losses[1] != losses[2]

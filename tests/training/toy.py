@@ -1,0 +1,70 @@
+"""A recogniser so small that a test compiles it in a second: one strided linear layer under a CTC head."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Encoder, EncoderSettings, Model
+
+
+@dataclass(frozen=True)
+class Toy(EncoderSettings):
+    """Settings of the toy encoder."""
+
+    dim: int = 16
+    """Width."""
+    dropout: float = 0.0
+    """Dropout of the layer's output."""
+
+    def build(self, *, dtype):
+        return ToyEncoder(self, dtype)
+
+
+class ToyEncoder(Encoder):
+    settings: Toy
+    dtype: object
+
+    @nn.compact
+    def __call__(self, frames: Frames, *, step):
+        batch, time, bins = frames.values.shape
+        pairs = frames.values[:, : time // 2 * 2].reshape(batch, time // 2, 2 * bins) / 10
+        hidden = nn.tanh(nn.Dense(self.settings.dim, dtype=self.dtype, name="hidden")(pairs))
+        hidden = nn.Dropout(self.settings.dropout, deterministic=step is None)(hidden)
+        return Encoded(Frames(hidden, self.output_length(frames.lengths)))
+
+    def output_length(self, num_frames):
+        return num_frames // 2
+
+
+def toy_model(**changes):
+    return Model(encoder=Toy(**changes), heads={"ctc": CTC(dropout=0.0)}, augment=())
+
+
+def toy_batch(rows=4, seconds=0.4, labels=3, seed=0, vocab_size=6):
+    rng = np.random.default_rng(seed)
+    num_samples = int(seconds * 16000)
+    batch = Batch(
+        audio=rng.integers(-9000, 9000, (rows, num_samples)).astype(np.int16),
+        features=None,
+        lengths=rng.integers(num_samples // 2, num_samples + 1, rows).astype(np.int32),
+        tokens=rng.integers(0, vocab_size - 1, (rows, labels)).astype(np.int32),
+        token_lengths=rng.integers(1, labels + 1, rows).astype(np.int32),
+        weights=np.ones(rows, np.float32),
+        records=np.arange(rows, dtype=np.int32),
+    )
+    return jax.tree.map(jnp.asarray, batch)
+
+
+def joined(*batches):
+    """One batch with the rows of several of equal shape."""
+    return jax.tree.map(lambda *rows: jnp.concatenate(rows), *batches)
+
+
+def as_features(batch, model):
+    frames = model.front_end(batch.audio, batch.lengths)
+    return batch.replace(audio=None, features=frames.values, lengths=frames.lengths)
