@@ -113,22 +113,29 @@ def _parse(arguments: Sequence[str], default: Experiment, *, prog: str) -> Exper
 
 
 def _problems(arguments: Sequence[str], default: Experiment) -> list[str]:
-    """What is wrong with each override; tyro stops at the first, so each is tried alone, and then all together."""
+    """What is wrong with the overrides. tyro stops at the first mistake; where all of them together do not pass, each
+    is tried alone."""
     fields = set(field_flags(default))
-    problems, good = [], []
-    for override in _overrides(arguments):
-        flag, value = override[0].partition("=")[0], " ".join([*override[0].partition("=")[2:], *override[1:]]).strip()
-        if not flag.startswith("--"):
-            problems.append(f"{flag!r} belongs to no field: expected --field.name before it")
-        elif flag not in fields:
-            problems.append(f"{flag} is not a field{nearest(flag, fields)}")
-        elif message := _complaint(override, default):
-            problems.append(f"{flag} {value}: {message}")
-        else:
-            good += override
-    if not problems and (message := _complaint(good, default)):
-        problems.append(message)
-    return problems
+    overrides = _overrides(arguments)
+    problems = [_unknown(override[0], fields) for override in overrides if _flag(override) not in fields]
+    known = [override for override in overrides if _flag(override) in fields]
+    together = _complaint([argument for override in known for argument in override], default)
+    if not together:
+        return problems
+    alone = [(override, _complaint(override, default)) for override in known]
+    found = [f"{' '.join(override)}: {message}" for override, message in alone if message]
+    return problems + (found or [together])
+
+
+def _flag(override: Sequence[str]) -> str:
+    return override[0].partition("=")[0]
+
+
+def _unknown(argument: str, fields: set[str]) -> str:
+    if not argument.startswith("--"):
+        return f"{argument!r} belongs to no field: expected --field.name before it"
+    flag = argument.partition("=")[0]
+    return f"{flag} is not a field{nearest(flag, fields)}"
 
 
 def _overrides(arguments: Sequence[str]) -> list[list[str]]:
@@ -148,10 +155,9 @@ def _complaint(arguments: Sequence[str], default: Experiment) -> str:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             _parse(arguments, default, prog="")
     except SystemExit:
-        lines = [re.sub(r"[╭╮╰╯│─]+", " ", line).strip() for line in said.getvalue().splitlines()]
-        kept = [line for line in lines[1:] if line and not line.startswith("For full helptext")]
-        text = " ".join(kept)
-        return re.sub(r"^Error parsing (--)?[\w.-]*: |\s+", lambda m: " " if m.group().isspace() else "", text).strip()
+        lines = [re.sub(r"[╭╮╰╯│─|+]+|-{5,}", " ", line).strip() for line in said.getvalue().splitlines()]
+        text = " ".join(line for line in lines[1:] if line and "For full helptext" not in line)
+        return re.sub(r"^Error parsing [\w.-]+: ", "", " ".join(text.split()))
     return ""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.command_line import run_command
+from asr_jax.observe.tables import percent, print_table
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -21,7 +22,6 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
 
     from asr_jax.data.manifest import read_manifests
-    from asr_jax.observe.tables import print_table
     from asr_jax.training.evaluate import evaluate, predictions
     from asr_jax.training.trained import load_trained
 
@@ -53,8 +53,8 @@ def table_rows(manifest: str, counts: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "set": name,
-            "wer": f"{c['wer']:.2%}",
-            "cer": f"{c['cer']:.2%}",
+            "wer": percent(c["wer"]),
+            "cer": percent(c["cer"]),
             "S": c["substitutions"],
             "D": c["deletions"],
             "I": c["insertions"],

@@ -34,7 +34,7 @@ def test_three_spellings_of_an_override(spelling):
 def test_overrides_reach_every_kind_of_field():
     experiment = parse(
         "--data.train", "a.jsonl", "b.jsonl", "--model.heads.ctc.dropout", "0.3", "--model.augment.0.max-warp", "0.1",
-        "--model.encoder.dims", "64", "64", "64", "64", "--training.precision", "bf16", "--fresh", "True",
+        "--model.encoder.dims", "64", "64", "64", "64", "--model.encoder.unmasked-dims", "32", "32", "32", "32", "--training.precision", "bf16", "--fresh", "True",
         "--log-every", "7",
     )  # fmt: skip
     assert experiment.data.train == ("a.jsonl", "b.jsonl")

@@ -99,8 +99,8 @@ def make_buckets(
     """
     if settings.batch_multiple % num_devices:
         raise UserError(
-            f"batch_multiple {settings.batch_multiple} cannot be split over {num_devices} devices; "
-            f"set it to a multiple of {num_devices}"
+            f"batches whose rows are a multiple of {settings.batch_multiple} cannot be split over {num_devices} devices; "
+            f"set data.buckets.batch_multiple to a multiple of {num_devices}"
         )
     if not len(samples):
         raise UserError("no records to plan: the manifests are empty or every record was dropped")

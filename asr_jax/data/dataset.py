@@ -119,5 +119,5 @@ def evaluation_buckets(
         last = shapes[-1]
         num_samples = -(-last.num_samples * 3 // 2 // hop_samples) * hop_samples
         rows = max(last.batch_size * last.num_samples // num_samples // batch_multiple, 1) * batch_multiple
-        shapes.append(Bucket(num_samples, last.num_tokens, rows, num_samples))
+        shapes.append(Bucket(num_samples, last.num_tokens, rows, num_samples - hop_samples))  # manifests round
     return tuple(shapes)

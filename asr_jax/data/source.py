@@ -106,9 +106,12 @@ def open_batches(
         options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=1)
         batches = batches.mp_prefetch(options, worker_init_fn=_begin_worker)
     iterator: Any = iter(batches)
+    loaded = (_loaded(plain, copy=workers > 0) for plain in iterator)
     try:
-        yield (_loaded(plain, copy=workers > 0) for plain in iterator)
+        yield loaded
     finally:
+        # First what holds the last batch: shared memory and iterators that live until Python ends are complained of.
+        loaded.close()
         iterator.close()
 
 

@@ -54,11 +54,15 @@ class Recogniser(nn.Module):
         return {f"{name}/{term}": value for name, terms in sums.items() for term, value in terms.items()}
 
     def encode(self, batch: Batch, *, step: Int[Array, ""] | None) -> Encoded:
+        return self.encoder(self.augmented(batch, step=step), step=step)
+
+    def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
+        """Features, changed by the augmentations when training."""
         frames = self.features(batch)
         if step is not None:
             for augmentation in self.augment:
                 frames = augmentation(frames, self.make_rng("augment"))
-        return self.encoder(frames, step=step)
+        return frames
 
     def features(self, batch: Batch) -> Frames:
         """The batch's own features, or those of its audio; they take no gradient."""

@@ -26,7 +26,9 @@ def swoosh_r(x: Float[Array, "..."]) -> Float[Array, "..."]:
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _swoosh(x: Array, shift: float, offset: float) -> Array:
     wide = x.astype(jnp.float32)
-    return (jax.nn.softplus(wide - shift) - 0.08 * wide - offset).astype(x.dtype)
+    shifted = wide - shift
+    softplus = jnp.maximum(shifted, 0.0) + jnp.log(1.0 + jnp.exp(-jnp.abs(shifted)))
+    return (softplus - 0.08 * wide - offset).astype(x.dtype)
 
 
 def _forward(x: Array, shift: float, offset: float) -> tuple[Array, Array]:

@@ -43,7 +43,7 @@ class AttentionWeights(nn.Module):
         *,
         step: Step,
         regularise: Regulariser,
-    ) -> Float[Array, "B {self.num_heads} T T"]:
+    ) -> Float[Array, "{self.num_heads} B T T"]:
         """`allowed`: which key (last axis) each query may see. The weights are in `dtype`, summing to 1 over keys."""
         heads, width = self.num_heads, self.num_heads * self.query_dim
         projected = Linear(2 * width + heads * self.position_dim, self.query_dim**-0.25, dtype=self.dtype, name="in")(x)
@@ -51,15 +51,17 @@ class AttentionWeights(nn.Module):
         key = regularise.balance(key, min_positive=0.4, max_positive=0.6, min_abs=0.0, max_abs=100.0, chance=0.025)
         key = regularise.whiten(key, limit=whitening_limit(3.0), grad_scale=0.025, num_groups=heads)
         query, key, position_query = (_split_heads(part, heads) for part in (query, key, position_query))
-        scores = jnp.einsum("bthc,bshc->bhts", query, key)
+        scores = jnp.einsum("bthc,bshc->hbts", query, key)
 
         offsets = Linear(heads * self.position_dim, 0.05, use_bias=False, dtype=self.dtype, name="positions")(positions)
         if step is not None:
             offsets *= kept(self.make_rng("dropout"), SKIP_POSITIONS(step), ()).astype(offsets.dtype)
         offsets = offsets.reshape(-1, heads, self.position_dim)
-        scores += relative_shift(jnp.einsum("bthc,rhc->bhtr", position_query, offsets))
+        by_offset = jnp.einsum("bthc,rhc->hbtr", position_query, offsets)
+        # The barrier keeps XLA from shifting the gradient anew for each of its uses.
+        scores += relative_shift(jax.lax.optimization_barrier(by_offset))
 
-        allowed = allowed[:, None]
+        allowed = allowed[None]
         scores = regularise.penalize_scores(scores.astype(jnp.float32), limit=25.0, penalty=1e-4)
         return jax.nn.softmax(jnp.where(allowed, scores, MASKED_SCORE), axis=-1).astype(self.dtype)
 
@@ -75,11 +77,11 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], weights: Float[Array, "B H T T"], *, regularise: Regulariser
+        self, x: Float[Array, "B T D"], weights: Float[Array, "H B T T"], *, regularise: Regulariser
     ) -> Float[Array, "B T D"]:
-        heads = weights.shape[1]
+        heads = weights.shape[0]
         values = _split_heads(Linear(heads * self.value_dim, dtype=self.dtype, name="in")(x), heads)
-        mixed = jnp.einsum("bhts,bshc->bthc", weights, values)
+        mixed = jnp.einsum("hbts,bshc->bthc", weights, values)
         mixed = mixed.reshape(*x.shape[:2], heads * self.value_dim)
         y = Linear(x.shape[-1], 0.05, dtype=self.dtype, name="out")(mixed)
         return regularise.whiten(y, limit=whitening_limit(7.5, ratio=3.0))

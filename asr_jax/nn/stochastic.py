@@ -88,12 +88,12 @@ class Regulariser:
         return limit_values(x, self._drawn(LIMIT_CHANCE), minimum=self._now(minimum), maximum=self._now(maximum))
 
     def penalize_scores(
-        self, scores: Float[Array, "B H T T"], *, limit: float, penalty: float
-    ) -> Float[Array, "B H T T"]:
+        self, scores: Float[Array, "H B T T"], *, limit: float, penalty: float
+    ) -> Float[Array, "H B T T"]:
         """`gradients.penalize_large`, for what frames that count give each other."""
         if self.key is None:
             return scores
-        mask = None if self.mask is None else self.mask[:, None, :, None] & self.mask[:, None, None, :]
+        mask = None if self.mask is None else (self.mask[:, :, None] & self.mask[:, None, :])[None]
         return penalize_large(scores, self._drawn(PENALIZE_CHANCE), limit=limit, penalty=penalty, mask=mask)
 
     def scale(self, x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:

@@ -1,5 +1,7 @@
 """What changes the frame rate: the convolutional embedding, down-sampling by a learned average, up-sampling."""
 
+import operator
+from functools import reduce
 from typing import Any
 
 import jax
@@ -118,9 +120,11 @@ class Downsample(nn.Module):
         logits = self.param("logits", nn.initializers.zeros, (self.factor,))
         if self.mask_padding:
             x = repeat_last(x, lengths)
-        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % self.factor), (0, 0)), mode="edge")
+        if more := -x.shape[1] % self.factor:
+            x = jnp.concatenate([x, jnp.repeat(x[:, -1:], more, axis=1)], axis=1)
         groups = x.reshape(x.shape[0], -1, self.factor, x.shape[-1])
-        return jnp.einsum("bsfd,f->bsd", groups, jax.nn.softmax(logits).astype(x.dtype))
+        weights = jax.nn.softmax(logits).astype(x.dtype)
+        return reduce(operator.add, [groups[:, :, i] * weights[i] for i in range(self.factor)])
 
 
 def repeat_last(x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:

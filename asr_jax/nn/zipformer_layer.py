@@ -155,7 +155,7 @@ class ZipformerLayer(nn.Module):
         x += self._feed_forward(1, x, 3 * sizes.feedforward_dim // 4, step, regularise)
 
         nonlinear = NonlinearAttention(policy.dtype, name="nonlinear_attention")
-        y = nonlinear(x, self._first_head(weights[:, 0], step), regularise=regularise)
+        y = nonlinear(x, self._first_head(weights[0], step), regularise=regularise)
         x += keep["attention"] * regularise.balance(
             y, min_positive=0.3, max_positive=0.7, min_abs=piecewise_linear((0, 0.004), (4000, 0.02)), chance=0.05
         )

@@ -68,7 +68,8 @@ class Decoder:
         return self._jitted.lower(self._variables, batch).compile()
 
     def _decode(self, variables: Tree, batch: Batch) -> tuple[Int[Array, "B T"], Int[Array, " B"]]:
-        frames = self.model.apply(variables, batch, method="emit")[self.head]
+        emitted: Any = self.model.apply(variables, batch, method="emit")
+        frames = emitted[self.head]
         return greedy_ids(frames.values, frames.lengths, blank_id=self.tokenizer.blank_id)
 
 

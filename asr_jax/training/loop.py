@@ -8,18 +8,19 @@ import numpy as np
 
 from asr_jax.checkpoints.store import Checkpoints
 from asr_jax.config import Experiment, to_json
+from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.observe.curves import draw_curves
-from asr_jax.observe.events import EventLog
+from asr_jax.observe.events import EventLog, Sink
 from asr_jax.observe.progress import ProgressView
 from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
 from asr_jax.training.compile import abstract_training, compile_steps, initial_training
 from asr_jax.training.evaluate import Decoder, evaluate, samples
 from asr_jax.training.reporting import Reader, Reporter
-from asr_jax.training.setup import Setup, check_devices, set_up
+from asr_jax.training.setup import Setup, set_up
 from asr_jax.training.trained import save_buckets
 
 # Updates that may be dispatched before the oldest of them must be done: the device is never idle, and batches do not
@@ -34,9 +35,8 @@ def train(experiment: Experiment) -> dict[str, Any]:
     """
     experiment, folder, continued = folders.open_run(experiment)
     setup = set_up(experiment, folder)
-    check_devices(setup)
     training, is_main = experiment.training, jax.process_index() == 0
-    sinks = []
+    sinks: list[Sink] = []
     if is_main:
         folders.write_experiment(experiment, folder)
         setup.tokenizer.save(folder / folders.TOKENIZER)
@@ -138,6 +138,8 @@ def _validate(setup: Setup, log: EventLog, decoder: Decoder, average: Tree, upda
     log.write("validation_start", update=update, weights=weights, utterances=len(data.index))
     counts, found = evaluate(decoder, average, data, workers=0, threads=settings.threads)
     shown = samples(data, found, setup.experiment.training.num_samples)
+    if counts["wer"] is None:
+        raise RunError("no word of the validation set could be scored: its audio cannot be read, see skipped.jsonl")
     log.write("validation", update=update, weights=weights, samples=shown, **counts)
     return counts
 

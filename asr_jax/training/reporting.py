@@ -62,12 +62,12 @@ class Reporter:
             batch = loaded.batch
             rows = batch.weights > 0
             lengths = np.where(rows, batch.lengths, 0)
-            padded = batch.audio.size if batch.audio is not None else batch.lengths.size * batch.features.shape[1]
+            assert batch.audio is not None
             processes = jax.process_count()  # a process sees its own rows: the others have as many, about as long
             self.throughput.add(
                 utterances=float(rows.sum()) * processes,
                 audio_s=float(lengths.sum()) / rate_hz * processes,
-                padded_audio_s=padded / rate_hz * processes,
+                padded_audio_s=batch.audio.size / rate_hz * processes,
                 frames=float(self._setup.model.output_length(lengths).sum()) * processes,
                 tokens=float(batch.token_lengths.sum()) * processes,
             )

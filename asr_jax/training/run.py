@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def write_experiment(experiment: Experiment, folder: Path) -> None:
         raise UserError(f"the run's folder {folder} cannot be written: {error.strerror}; choose another --run-dir") from error
 
 
-def append_skipped(folder: Path, entries: list[dict[str, object]]) -> None:
+def append_skipped(folder: Path, entries: Sequence[Mapping[str, object]]) -> None:
     with (folder / SKIPPED).open("a") as file:
         file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
         file.flush()

@@ -4,12 +4,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import optax
 from jax.sharding import Mesh
 
 from asr_jax.config import Experiment
-from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.data.dataset import Data, PlannedData, plan_evaluation, plan_training, read_training_records
 from asr_jax.data.manifest import Record, read_manifests
@@ -88,12 +86,3 @@ def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) ->
         limits.append(math.ceil(num_epochs * updates_per_epoch))
     return min(limits)
 
-
-def check_devices(setup: Setup) -> None:
-    """Raises: UserError where a batch cannot be split over the devices, or over the processes that load it."""
-    multiple, devices = setup.experiment.data.buckets.batch_multiple, setup.mesh.size
-    if multiple % devices or devices % jax.process_count():
-        raise UserError(
-            f"data.buckets.batch_multiple is {multiple}: expected a multiple of the {devices} devices; "
-            f"set --data.buckets.batch-multiple {-(-multiple // devices) * devices}"
-        )

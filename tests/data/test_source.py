@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -171,35 +170,45 @@ def test_a_fault_in_a_thread_is_raised_here(tmp_path: Path) -> None:
         next(batches)
 
 
+SCRIPT = """
+import time
+from asr_jax.data.buckets import Bucket
+from asr_jax.data.index import build_index
+from asr_jax.data.manifest import Record
+from asr_jax.data.plan import BatchPlan
+from asr_jax.data.source import BatchSource, open_batches
+if __name__ == "__main__":
+    index, _ = build_index([Record("a", AUDIO, "a", 0.125)], encode=None)
+    plan = BatchPlan(index.samples, index.labels.lengths(), [Bucket(2000, 8, 1, 2000)])
+    with open_batches(BatchSource(index, plan), workers=1) as batches:
+        held = [next(batches) for _ in range(3)]
+        print("ready", flush=True)
+        time.sleep(SLEEP_S)
+"""
+
+
+def start_script(folder: Path, sleep_s: int) -> subprocess.Popen[str]:
+    """A process that reads with a worker, says "ready" and then sleeps before it ends."""
+    write_flac(folder / "a.flac", np.ones(2000, np.int16), RATE)
+    script = folder / "run.py"
+    script.write_text(SCRIPT.replace("AUDIO", repr(str(folder / "a.flac"))).replace("SLEEP_S", str(sleep_s)))
+    return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_an_end_with_workers_is_silent(tmp_path: Path) -> None:
+    run = start_script(tmp_path, 0)
+    assert run.communicate() == ("ready\n", "")
+    assert run.returncode == 0
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
-    write_flac(tmp_path / "a.flac", np.ones(2000, np.int16), RATE)
-    script = tmp_path / "run.py"
-    script.write_text(
-        textwrap.dedent(f"""
-        import time
-        from asr_jax.data.buckets import Bucket
-        from asr_jax.data.index import build_index
-        from asr_jax.data.manifest import Record
-        from asr_jax.data.plan import BatchPlan
-        from asr_jax.data.source import BatchSource, open_batches
-        if __name__ == "__main__":
-            index, _ = build_index([Record("a", {str(tmp_path / "a.flac")!r}, "a", 0.125)], encode=None)
-            plan = BatchPlan(index.samples, index.labels.lengths(), [Bucket(2000, 8, 1, 2000)])
-            with open_batches(BatchSource(index, plan), workers=1) as batches:
-                next(batches)
-                print("ready", flush=True)
-                time.sleep(60)
-        """)
-    )
-    run = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert run.stdout is not None
-    with run.stdout:
+    with start_script(tmp_path, 60) as run:
+        assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
-    children = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_child(int(pid), run.pid)]
-    assert children
-    run.kill()
-    run.wait()
+        children = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_child(int(pid), run.pid)]
+        assert children
+        run.kill()
     end = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in children):
         assert time.monotonic() < end, "worker processes are still there"

@@ -1,0 +1,76 @@
+"""What a tokenizer is: text to label ids and back, with one id that is the blank."""
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from asr_jax.text.normalise import normalise
+
+DESCRIPTION = "tokenizer.json"
+
+
+class OutOfVocabulary(ValueError):
+    """A text has characters that no symbol stands for; `characters` are these, sorted."""
+
+    def __init__(self, characters: str) -> None:
+        super().__init__(f"characters outside of the vocabulary: {', '.join(map(repr, characters))}")
+        self.characters = characters
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Symbols and how a text is normalised before it becomes their ids."""
+
+    symbols: tuple[str | None, ...]
+    """The symbol of each id; None is the blank."""
+    normaliser: str
+    """A name of NORMALISERS; applied to each text before it is encoded."""
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if self.symbols.count(None) != 1 or len(set(self.symbols)) != len(self.symbols):
+            raise ValueError(f"symbols {self.symbols}: expected different ones, and exactly one None for the blank")
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are, the blank among them."""
+        return len(self.symbols)
+
+    @functools.cached_property
+    def blank_id(self) -> int:
+        """The id of the blank, which no text encodes to."""
+        return self.symbols.index(None)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the normalised text. Raises OutOfVocabulary where a kind has no symbol for a character."""
+        return self._encode(normalise(text, self.normaliser))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids from which blanks were removed.
+
+        Raises: ValueError where the blank is among them.
+        """
+        if self.blank_id in ids:
+            raise ValueError(f"cannot decode {list(ids)}: {self.blank_id} is the blank; expected ids of symbols")
+        return self._decode(ids)
+
+    def save(self, folder: Path) -> None:
+        """Writes `tokenizer.json` (kind, normaliser, blank_id, symbols) into a folder, which is made."""
+        folder.mkdir(parents=True, exist_ok=True)
+        description = {
+            "kind": self.kind,
+            "normaliser": self.normaliser,
+            "blank_id": self.blank_id,
+            "symbols": self.symbols,
+        }
+        (folder / DESCRIPTION).write_text(json.dumps(description, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
+    def _encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        raise NotImplementedError

@@ -1,0 +1,50 @@
+"""Characters as symbols. What is not in the alphabet is an error, never an `<unk>`."""
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from asr_jax.core.errors import UserError
+from asr_jax.text.base import OutOfVocabulary, Tokenizer
+from asr_jax.text.normalise import normalise
+
+
+@dataclass(frozen=True)
+class CharacterTokenizer(Tokenizer):
+    """One id per character (Unicode code point); the space is a symbol like any other."""
+
+    kind: ClassVar[str] = "characters"
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, alphabet: str, normaliser: str) -> "CharacterTokenizer":
+        """The symbols are the alphabet's characters or, where it is empty, those of the normalised texts in the order
+        of their code points. The blank comes last.
+
+        Raises: UserError where there is no character at all.
+        """
+        found = alphabet or "".join(sorted(set().union(*(normalise(text, normaliser) for text in texts))))
+        if not found:
+            raise UserError("all training texts are empty: expected at least one character to make an alphabet of")
+        return cls(symbols=(*found, None), normaliser=normaliser)
+
+    @classmethod
+    def load(cls, folder: Path, description: dict[str, Any]) -> "CharacterTokenizer":
+        """From what `save` wrote.
+
+        Raises: ValueError, LookupError or TypeError for what it cannot have written.
+        """
+        return cls(symbols=tuple(description["symbols"]), normaliser=description["normaliser"])
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {symbol: i for i, symbol in enumerate(self.symbols) if symbol is not None}
+
+    def _encode(self, text: str) -> list[int]:
+        if missing := set(text) - self._ids.keys():
+            raise OutOfVocabulary("".join(sorted(missing)))
+        return [self._ids[character] for character in text]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return "".join(self.symbols[i] or "" for i in ids)

@@ -1,0 +1,48 @@
+"""Normalisers of text, the same in training and in scoring. A name keeps its meaning for ever: change by a new version.
+
+Each is idempotent: normalising twice is normalising once.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+from asr_jax.core.errors import UserError, nearest
+
+
+def _none(text: str) -> str:
+    return text
+
+
+def _lower_v1(text: str) -> str:
+    """Unicode NFC, lower case, single spaces."""
+    text = unicodedata.normalize("NFC", text).lower()
+    return " ".join(unicodedata.normalize("NFC", text).split())  # lower case may decompose: İ
+
+
+def _english_letters_v1(text: str) -> str:
+    """Lower case; a to z, the apostrophe (’ is made ') and single spaces; any other character becomes a space."""
+    text = unicodedata.normalize("NFC", text).lower().replace("’", "'")
+    return " ".join(re.sub("[^a-z']", " ", text).split())
+
+
+NORMALISERS: dict[str, Callable[[str], str]] = {
+    "none": _none,
+    "lower.v1": _lower_v1,
+    "english_letters.v1": _english_letters_v1,
+}
+
+
+def normalise(text: str, name: str) -> str:
+    """`text` by the normaliser of this name.
+
+    Raises: UserError for an unknown name.
+    """
+    if name not in NORMALISERS:
+        raise UserError(unknown_normaliser(name))
+    return NORMALISERS[name](text)
+
+
+def unknown_normaliser(name: str) -> str:
+    """What to say about a name that is none of NORMALISERS."""
+    return f"unknown normaliser {name!r}; expected one of {', '.join(NORMALISERS)}{nearest(name, NORMALISERS)}"

@@ -1,0 +1,120 @@
+"""Subword units by SentencePiece, trained and kept in memory."""
+
+import functools
+import io
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+from asr_jax.core.errors import UserError
+from asr_jax.text.base import DESCRIPTION, Tokenizer
+from asr_jax.text.normalise import normalise
+
+MODEL = "tokenizer.model"
+Pieces = Literal["unigram", "bpe"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SentencePieceTokenizer(Tokenizer):
+    """Pieces of a SentencePiece model. Characters that it has no piece for become its unknown piece, `<unk>`."""
+
+    model: bytes = field(repr=False)
+    """The serialised model."""
+
+    kind: ClassVar[str] = "sentencepiece"
+
+    @classmethod
+    def of_model(cls, model: bytes, *, normaliser: str, blank_id: int | None = None) -> "SentencePieceTokenizer":
+        """Of any model. `blank_id` is the piece that serves as the blank, where a model has one (icefall's `<blk>`);
+        by default the blank is one more id, after all pieces.
+
+        Raises: RuntimeError for bytes that are no model; IndexError for a piece that there is not.
+        """
+        processor = SentencePieceProcessor(model_proto=model)
+        pieces: list[str | None] = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+        if blank_id is None or blank_id == len(pieces):
+            pieces.append(None)
+        else:
+            pieces[blank_id] = None
+        return cls(symbols=tuple(pieces), normaliser=normaliser, model=model)
+
+    @classmethod
+    def train(
+        cls, texts: Iterable[str], *, vocab_size: int, pieces: Pieces, character_coverage: float, normaliser: str
+    ) -> "SentencePieceTokenizer":
+        """At most `vocab_size` symbols: `<unk>`, pieces of the normalised texts, and the blank, which comes last.
+
+        Texts that are too few for that many pieces give fewer, which is logged. The same texts in the same order give
+        the same bytes.
+
+        Raises: UserError for no text, or more characters than `vocab_size` has room for.
+        """
+        sentences = [text for text in (normalise(text, normaliser) for text in texts) if text]
+        if not sentences:
+            raise UserError("all training texts are empty: expected text to train SentencePiece on")
+        model = io.BytesIO()
+        try:
+            SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=model,
+                model_type=pieces,
+                vocab_size=vocab_size - 1,
+                hard_vocab_limit=False,
+                character_coverage=character_coverage,
+                normalization_rule_name="identity",  # texts are normalised; scoring must see what was trained on
+                unk_id=0,
+                bos_id=-1,
+                eos_id=-1,
+                pad_id=-1,
+                byte_fallback=False,
+                max_sentence_length=1 << 20,  # bytes; longer ones would be left out in silence
+                num_threads=4,  # the sums' order, thus the pieces, depend on it: not on the machine
+                minloglevel=2,
+            )
+        except (RuntimeError, OSError) as error:
+            num_characters = len(set().union(*sentences) - {" "})
+            raise UserError(
+                f"SentencePiece cannot make a vocabulary of {vocab_size} from {len(sentences)} texts with "
+                f"{num_characters} characters; expected at least {num_characters + 3}, or a character coverage "
+                f"below {character_coverage} ({error})"
+            ) from error
+        tokenizer = cls.of_model(model.getvalue(), normaliser=normaliser)
+        if tokenizer.vocab_size < vocab_size:
+            logger.warning(
+                "%d texts are too few for a vocabulary of %d: it has %d symbols",
+                len(sentences), vocab_size, tokenizer.vocab_size,
+            )  # fmt: skip
+        return tokenizer
+
+    @classmethod
+    def load(cls, folder: Path, description: dict[str, Any]) -> "SentencePieceTokenizer":
+        """From what `save` wrote.
+
+        Raises: ValueError, LookupError, TypeError, RuntimeError or OSError for what it cannot have written.
+        """
+        model = (folder / MODEL).read_bytes()
+        tokenizer = cls.of_model(model, normaliser=description["normaliser"], blank_id=description["blank_id"])
+        if list(tokenizer.symbols) != description["symbols"]:
+            raise ValueError(f"{MODEL} has other symbols than {DESCRIPTION}")
+        return tokenizer
+
+    def save(self, folder: Path) -> None:
+        """Writes `tokenizer.json` and `tokenizer.model` into a folder, which is made."""
+        super().save(folder)
+        (folder / MODEL).write_bytes(self.model)
+
+    @functools.cached_property
+    def _processor(self) -> SentencePieceProcessor:
+        return SentencePieceProcessor(model_proto=self.model)
+
+    def _encode(self, text: str) -> list[int]:
+        return self._processor.encode(text)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self._processor.decode(list(ids))

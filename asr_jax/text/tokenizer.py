@@ -1,0 +1,89 @@
+"""Which tokenizer, how it is made from training texts, and how it comes back from a folder."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from asr_jax.core.errors import UserError, nearest
+from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
+from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
+from asr_jax.text.sentencepiece import Pieces, SentencePieceTokenizer
+
+__all__ = ["OutOfVocabulary", "Tokenizer", "TokenizerSettings", "load_tokenizer", "train_tokenizer"]
+
+KINDS = {kind.kind: kind for kind in (CharacterTokenizer, SentencePieceTokenizer)}
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """How text becomes labels. The tokenizer is made from the training texts and stored with the run."""
+
+    kind: Literal["characters", "sentencepiece"] = "characters"
+    """characters: a label for each character; sentencepiece: subword units found in the training texts."""
+    normaliser: str = "lower.v1"
+    """What is done to every text, in training and in scoring: none, lower.v1 (Unicode NFC, lower case, single spaces)
+    or english_letters.v1 (a to z, the apostrophe and single spaces)."""
+    alphabet: str = ""
+    """Characters kind: the characters in the order of their ids; empty: those of the training texts."""
+    vocab_size: int = 500
+    """SentencePiece: labels, the blank among them; fewer where the training texts do not have as many pieces."""
+    pieces: Pieces = "unigram"
+    """SentencePiece: how pieces are found."""
+    character_coverage: float = 1.0
+    """SentencePiece: share of the training texts' characters that get pieces; the rarest others become unknown."""
+
+    def __post_init__(self) -> None:
+        if self.normaliser not in NORMALISERS:
+            raise ValueError(f"normaliser: {unknown_normaliser(self.normaliser)}")
+        if len(set(self.alphabet)) != len(self.alphabet):
+            raise ValueError(f"alphabet {self.alphabet!r}: expected each character once")
+        if self.vocab_size < 4:
+            raise ValueError(f"vocab_size {self.vocab_size}: expected at least 4 (blank, unknown and two pieces)")
+        if not 0 < self.character_coverage <= 1:
+            raise ValueError(f"character_coverage {self.character_coverage}: expected more than 0, at most 1")
+
+
+def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer made from the training texts; nothing is written.
+
+    Raises: UserError where texts and settings do not go together.
+    """
+    if settings.kind == "characters":
+        return CharacterTokenizer.train(texts, alphabet=settings.alphabet, normaliser=settings.normaliser)
+    return SentencePieceTokenizer.train(
+        texts,
+        vocab_size=settings.vocab_size,
+        pieces=settings.pieces,
+        character_coverage=settings.character_coverage,
+        normaliser=settings.normaliser,
+    )
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer that `Tokenizer.save` wrote into a folder.
+
+    Raises: UserError for a folder that is not there, is not a tokenizer's, or is damaged.
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        raise UserError(f"{folder} has no {DESCRIPTION}: expected a folder that a tokenizer was saved in")
+    try:
+        description: Any = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); take the folder from a backup or make it anew") from error
+    kind = description.get("kind") if isinstance(description, dict) else None
+    if kind not in KINDS:
+        hint = nearest(kind, KINDS) if isinstance(kind, str) else ""
+        raise UserError(f"{path} has the kind {kind!r}: expected one of {', '.join(KINDS)}{hint}")
+    if description.get("normaliser") not in NORMALISERS:
+        raise UserError(f"{path}: {unknown_normaliser(str(description.get('normaliser')))}")
+    try:
+        tokenizer = KINDS[kind].load(folder, description)
+    except (ValueError, LookupError, TypeError, RuntimeError, OSError) as error:
+        raise UserError(f"{folder} is damaged ({error}); take it from a backup or make it anew") from error
+    if tokenizer.blank_id != description.get("blank_id"):
+        raise UserError(f"{path} has blank_id {description.get('blank_id')!r} and the blank at {tokenizer.blank_id}")
+    return tokenizer
