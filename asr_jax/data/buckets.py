@@ -99,7 +99,7 @@ def make_buckets(
     """
     if settings.batch_multiple % num_devices:
         raise UserError(
-            f"batches whose rows are a multiple of {settings.batch_multiple} cannot be split over {num_devices} devices; "
+            f"batch_multiple {settings.batch_multiple} cannot be split over {num_devices} devices; "
             f"set data.buckets.batch_multiple to a multiple of {num_devices}"
         )
     if not len(samples):
