@@ -51,13 +51,13 @@ class AttentionWeights(nn.Module):
         key = regularise.balance(key, min_positive=0.4, max_positive=0.6, min_abs=0.0, max_abs=100.0, chance=0.025)
         key = regularise.whiten(key, limit=whitening_limit(3.0), grad_scale=0.025, num_groups=heads)
         query, key, position_query = (_split_heads(part, heads) for part in (query, key, position_query))
-        scores = jnp.einsum("bthc,bshc->hbts", query, key)
+        scores = jnp.einsum("hbtc,hbsc->hbts", query, key)
 
         offsets = Linear(heads * self.position_dim, 0.05, use_bias=False, dtype=self.dtype, name="positions")(positions)
         if step is not None:
             offsets *= kept(self.make_rng("dropout"), SKIP_POSITIONS(step), ()).astype(offsets.dtype)
         offsets = offsets.reshape(-1, heads, self.position_dim)
-        by_offset = jnp.einsum("bthc,rhc->hbtr", position_query, offsets)
+        by_offset = jnp.einsum("hbtc,rhc->hbtr", position_query, offsets)
         # The barrier keeps XLA from shifting the gradient anew for each of its uses.
         scores += relative_shift(jax.lax.optimization_barrier(by_offset))
 
@@ -81,8 +81,8 @@ class SelfAttention(nn.Module):
     ) -> Float[Array, "B T D"]:
         heads = weights.shape[0]
         values = _split_heads(Linear(heads * self.value_dim, dtype=self.dtype, name="in")(x), heads)
-        mixed = jnp.einsum("hbts,bshc->bthc", weights, values)
-        mixed = mixed.reshape(*x.shape[:2], heads * self.value_dim)
+        mixed = jnp.einsum("hbts,hbsc->hbtc", weights, values)
+        mixed = mixed.transpose(1, 2, 0, 3).reshape(*x.shape[:2], heads * self.value_dim)
         y = Linear(x.shape[-1], 0.05, dtype=self.dtype, name="out")(mixed)
         return regularise.whiten(y, limit=whitening_limit(7.5, ratio=3.0))
 
@@ -114,5 +114,5 @@ class NonlinearAttention(nn.Module):
         return regularise.whiten(y, limit=whitening_limit(5.0, ratio=3.0))
 
 
-def _split_heads(x: Float[Array, "B T E"], num_heads: int) -> Float[Array, "B T H C"]:
-    return x.reshape(*x.shape[:2], num_heads, -1)
+def _split_heads(x: Float[Array, "B T E"], num_heads: int) -> Float[Array, "H B T C"]:
+    return x.reshape(*x.shape[:2], num_heads, -1).transpose(2, 0, 1, 3)

@@ -82,26 +82,27 @@ def _balance_backward(saved: Any, dy: Array) -> tuple[Any, ...]:
 
 
 def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Array, ...], weights: Array | None) -> Array:
-    """dy + grad_scale · |dy| · g / RMS(g), g being the gradient by channel of |m - clip(m)| + |log(r / clip(r))|,
-    m = mean/deviation and r = RMS. With z = (x - mean) / deviation, dm/dx ∝ 1 - m z and d(log r)/dx ∝ (deviation / r) x / r,
-    both by the same factor, which goes out again in g / RMS(g).
+    """dy + grad_scale · |dy| · g / RMS(g), g being the gradient by channel of |m - clip(m)| + |log(r / clip(r))| with
+    m = mean/deviation and r = RMS.
+
+    With z = (x - mean)/deviation, dm/dx ∝ 1 - m z and d(log r)/dx ∝ deviation x / r², by the same factor, which RMS(g)
+    takes out again. The two are uncorrelated, and their mean squares are 1 + m² and (deviation/r)².
     """
     min_mean, max_mean, min_rms, max_rms, grad_scale = limits
     wide = x.astype(jnp.float32)
-    mean = _mean(wide, weights)
-    variance = _mean((wide - mean) ** 2, weights)
-    power = variance + mean**2
-    deviation = jnp.sqrt(jnp.maximum(variance, 1e-10 * power + 1e-20))
-    rms = jnp.sqrt(jnp.maximum(power, 1e-20))
-    m = mean / deviation
-    beyond_mean = jnp.where(m > max_mean, 1.0, 0.0) - jnp.where(m < min_mean, 1.0, 0.0)
-    beyond_rms = jnp.where(rms > max_rms, 1.0, 0.0) - jnp.where(rms < min_rms, 1.0, 0.0)
-    z = (wide - mean) / deviation
-    g = beyond_mean * (1.0 - m * z) + beyond_rms * (deviation / rms) * (wide / rms)
+    mean, power = _mean(wide, weights), _mean(wide**2, weights)
+    power = jnp.maximum(power, 1e-20)
+    deviation = jnp.sqrt(jnp.maximum(power - mean**2, 1e-6 * power))
+    m, rms = mean / deviation, jnp.sqrt(power)
+    over_mean = jnp.where(m > max_mean, 1.0, 0.0) - jnp.where(m < min_mean, 1.0, 0.0)
+    over_rms = jnp.where(rms > max_rms, 1.0, 0.0) - jnp.where(rms < min_rms, 1.0, 0.0)
+    size = jnp.sqrt(over_mean**2 * (1.0 + m**2) + over_rms**2 * (deviation / rms) ** 2)
+    scale = grad_scale / jnp.maximum(size, 1e-10)
+    slope = scale * (over_rms * deviation / power - over_mean * m / deviation)
+    g = scale * over_mean * (1.0 + m**2) + slope * wide
     g = g if weights is None else g * weights
-    size = jnp.sqrt(jnp.maximum(_mean(g**2, weights), 1e-20))
     wide_dy = dy.astype(jnp.float32)
-    return (wide_dy + jnp.abs(wide_dy) * (g * (grad_scale / size))).astype(dy.dtype)
+    return (wide_dy + jnp.abs(wide_dy) * g).astype(dy.dtype)
 
 
 _balance.defvjp(lambda x, apply, limits, weights: (x, (x, apply, limits, weights)), _balance_backward)
@@ -116,16 +117,18 @@ def _whiten_backward(num_groups: int, saved: Any, dy: Array) -> tuple[Any, ...]:
     x, apply, limit, grad_scale, weights = saved
 
     def modify(x: Array, dy: Array) -> Array:
-        """dy + grad_scale · ‖dy‖ · p / ‖p‖, p ∝ the gradient of the metric: x (C / v - metric · I), v = mean variance."""
+        """dy + grad_scale · ‖dy‖ · p / ‖p‖, p ∝ the gradient of the metric: x (C/v - metric · I), v = mean variance."""
         centred = _centred(x, weights)
         covariance = _covariance(centred, num_groups)
         metric = _metric(covariance)
         variance = jnp.trace(covariance, axis1=1, axis2=2).mean() / covariance.shape[-1]
         direction = covariance / (variance + 1e-20) - metric * jnp.eye(covariance.shape[-1])
-        penalty = jnp.einsum("ngc,gcd->ngd", centred.reshape(-1, *direction.shape[:2]), direction).reshape(x.shape)
+        squared = jnp.einsum("gcd,gce,ged->", direction, covariance, direction)  # ‖p‖² without p
         wide_dy = dy.astype(jnp.float32)
-        scale = grad_scale * jnp.linalg.norm(wide_dy.ravel()) / (jnp.linalg.norm(penalty.ravel()) + 1e-20)
-        return (wide_dy + jnp.where(metric >= limit, scale, 0.0) * penalty).astype(dy.dtype)
+        scale = grad_scale * jnp.sqrt(jnp.sum(wide_dy**2) / jnp.maximum(squared, 1e-20))
+        direction = jnp.where(metric >= limit, scale, 0.0) * direction
+        penalty = jnp.einsum("ngc,gcd->ngd", centred.reshape(-1, *direction.shape[:2]), direction).reshape(x.shape)
+        return (wide_dy + penalty).astype(dy.dtype)
 
     return jax.lax.cond(apply, modify, lambda x, dy: dy, x, dy), None, None, None, None
 

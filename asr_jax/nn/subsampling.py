@@ -53,7 +53,7 @@ class ConvEmbedding(nn.Module):
         key = None if step is None or not self.regularise else self.make_rng("regularise")
         regularise = Regulariser(key, step)
         first, second, third = self.channels
-        x = self._conv(x[..., None], first, strides=(1, 1), pad=1, name="conv_0")
+        x = FilterBank(first, name="conv_0")(x[..., None].astype(self.dtype))
         x = regularise.scale(x, 0.2)
         x = swoosh_r(regularise.balance(x, max_abs=1.0, mask=self._mask(lengths - 2, x)))
         x = self._conv(x, second, strides=(2, 2), name="conv_1")
@@ -69,14 +69,27 @@ class ConvEmbedding(nn.Module):
             return x
         return dropout(x, self.make_rng("dropout"), rate=over_training(*self.dropout)(step), shared_axis=1)
 
-    def _conv(self, x: Array, channels: int, *, strides: tuple[int, int], name: str, pad: int = 0) -> Array:
+    def _conv(self, x: Array, channels: int, *, strides: tuple[int, int], name: str) -> Array:
         initial = uniform((9 * x.shape[-1]) ** -0.5)
-        padding = ((0, 0), (pad, pad))
-        make = nn.Conv(channels, (3, 3), strides, padding, kernel_init=initial, bias_init=initial, dtype=self.dtype, name=name)
-        return make(x)
+        return nn.Conv(
+            channels, (3, 3), strides, "VALID", kernel_init=initial, bias_init=initial, dtype=self.dtype, name=name
+        )(x)
 
     def _mask(self, lengths: Array, x: Array) -> Array | None:
         return length_mask(lengths, x.shape[1]) if self.mask_padding else None
+
+
+class FilterBank(nn.Module):
+    """3×3 filters of one channel, zeros around the frequencies: [B T F 1] to [B T-2 F C]."""
+
+    channels: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T F 1"]) -> Float[Array, "B S F {self.channels}"]:
+        kernel = self.param("kernel", uniform(1 / 3), (3, 3, 1, self.channels))
+        bias = self.param("bias", uniform(1 / 3), (self.channels,))
+        y = depthwise_conv_2d(x, kernel[:, :, 0], padding=((0, 0), (1, 1)))
+        return y + per_channel(bias, y)
 
 
 class ConvNeXt(nn.Module):

@@ -1,6 +1,7 @@
 """Characters as symbols. What is not in the alphabet is an error, never an `<unk>`."""
 
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ class CharacterTokenizer(Tokenizer):
 
         Raises: UserError where there is no character at all.
         """
-        found = alphabet or "".join(sorted(set().union(*(normalise(text, normaliser) for text in texts))))
+        characters = itertools.chain.from_iterable(normalise(text, normaliser) for text in texts)
+        found = alphabet or "".join(sorted(set(characters)))
         if not found:
             raise UserError("all training texts are empty: expected at least one character to make an alphabet of")
         return cls(symbols=(*found, None), normaliser=normaliser)

@@ -39,7 +39,8 @@ def losses_and_gradients(case, *, blank_id):
             return ctc_loss(logits, logit_lengths, labels, label_lengths, blank_id=blank_id)
 
         losses, pull_back, feasible = jax.vjp(losses_of, logits, has_aux=True)
-        return losses, feasible, {key: pull_back(jnp.asarray(weight, losses.dtype))[0] for key, weight in weights.items()}
+        gradients = {key: pull_back(jnp.asarray(weight, losses.dtype))[0] for key, weight in weights.items()}
+        return losses, feasible, gradients
 
     losses, feasible, gradients = jax.device_get(compute(jnp.asarray(case["logits_TNC"]).swapaxes(0, 1)))
     mean = (losses * weights["mean"]).sum()

@@ -15,16 +15,17 @@ def test_equals_jiwer(case):
     pairs = [(pair["ref"], pair["hyp"]) for pair in case.info["pairs"]]
     for (reference, hypothesis), pair in zip(pairs, case.info["pairs"], strict=True):
         words, characters = word_errors(reference, hypothesis), character_errors(reference, hypothesis)
-        assert (words.substitutions, words.deletions, words.insertions) == (pair["sub"], pair["del_"], pair["ins"]), pair
+        found = (words.substitutions, words.deletions, words.insertions)
+        assert found == (pair["sub"], pair["del_"], pair["ins"]), pair
         assert words.words == pair["hits"] + pair["sub"] + pair["del_"]
         assert words.rate == pytest.approx(pair["wer"])
         assert words.errors == pair["editdistance_words"]
         assert characters.errors == pair["editdistance_chars"]
         assert characters.errors == pair["c_sub"] + pair["c_del"] + pair["c_ins"]
         assert characters.rate == pytest.approx(pair["cer"])
-    corpus, found = case.info["corpus"], score(*zip(*pairs, strict=True))
-    expected = (corpus["wer"], corpus["cer"], corpus["sub"], corpus["del_"], corpus["ins"])
-    assert tuple(found[key] for key in ("wer", "cer", "substitutions", "deletions", "insertions")) == pytest.approx(expected)
+    corpus, total = case.info["corpus"], score(*zip(*pairs, strict=True))
+    names = {"wer": "wer", "cer": "cer", "substitutions": "sub", "deletions": "del_", "insertions": "ins"}
+    assert {key: total[key] for key in names} == pytest.approx({key: corpus[name] for key, name in names.items()})
 
 
 @pytest.mark.parametrize("case", golden_cases("wer", "wer*"))

@@ -131,14 +131,13 @@ def test_infeasible_rows_stay_silent_under_an_infinite_weight():
 def test_empty_targets_single_frames_and_no_frames():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, 4)).astype(np.float32))
     log_probs = jax.nn.log_softmax(logits)
-    losses, feasible, gradient = run(
-        logits, jnp.array([1, 1, 0]), jnp.array([[2], [2], [2]]), jnp.array([1, 0, 0])
-    )
+    losses, feasible, gradient = run(logits, jnp.array([1, 1, 0]), jnp.array([[2], [2], [2]]), jnp.array([1, 0, 0]))
     assert feasible.all()
     np.testing.assert_allclose(losses, [-log_probs[0, 0, 2], -log_probs[1, 0, 0], 0], rtol=1e-6)
     expected = jnp.exp(log_probs) - jax.nn.one_hot(jnp.array([2, 0, 0]), 4)[:, None]
     np.testing.assert_allclose(gradient, expected.at[2].set(0), atol=1e-6)
-    losses, feasible, gradient = run(logits, jnp.array([1, 1, 0]), jnp.zeros((3, 0), jnp.int32), jnp.zeros(3, jnp.int32))
+    nothing = jnp.zeros((3, 0), jnp.int32), jnp.zeros(3, jnp.int32)
+    losses, feasible, gradient = run(logits, jnp.array([1, 1, 0]), *nothing)
     np.testing.assert_allclose(losses, [*-log_probs[:2, 0, 0], 0], rtol=1e-6)
     assert feasible.all()
 

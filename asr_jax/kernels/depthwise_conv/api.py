@@ -28,24 +28,26 @@ def depthwise_conv(
     Raises:
         ValueError: the channels differ, or there are fewer padded frames than taps.
     """
-    return _checked(x, kernel, (padding,), implementation)
+    y = depthwise_conv_2d(
+        x[:, :, None], kernel[:, None], padding=(padding, (0, 0)), implementation=implementation
+    )
+    return y[:, :, 0]
 
 
 def depthwise_conv_2d(
-    x: Float[Array, "B T F D"],
+    x: Float[Array, "B T F C"],
     kernel: Float[Array, "K L D"],
     *,
-    padding: tuple[tuple[int, int], tuple[int, int]],
+    padding: Padding,
     implementation: Implementation = "auto",
 ) -> Float[Array, "B S G D"]:
-    """`depthwise_conv` over two axes, with a pair of paddings for each."""
-    return _checked(x, kernel, padding, implementation)
+    """`depthwise_conv` over time and frequency, with a pair of paddings for each.
 
-
-def _checked(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> Array:
-    if x.shape[-1] != kernel.shape[-1]:
+    C is D, or 1: then all filters see the one channel.
+    """
+    if x.shape[-1] not in (1, kernel.shape[-1]):
         raise ValueError(f"x has {x.shape[-1]} channels but the kernel has {kernel.shape[-1]}")
-    for frames, pads, taps in zip(x.shape[1:-1], padding, kernel.shape[:-1], strict=True):
+    for frames, pads, taps in zip(x.shape[1:3], padding, kernel.shape[:2], strict=True):
         if frames + sum(pads) < taps:
             raise ValueError(f"{frames} frames padded by {pads} are fewer than the kernel's {taps} taps")
     return _depthwise_conv(x, kernel.astype(x.dtype), padding, implementation)

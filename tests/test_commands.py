@@ -1,0 +1,154 @@
+"""Every command as a person runs it, on a handful of made sentences."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asr_jax.config import load_experiment
+from asr_jax.data.manifest import read_manifest
+from asr_jax.observe.events import read_events
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command, code=0):
+    """What a command printed; it must end with the exit code given, and never with a traceback."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_NUM_CPU_DEVICES": ""}
+    environment.pop("JAX_NUM_CPU_DEVICES")
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, command)], capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+    )
+    assert done.returncode == code, f"{command} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus") / "made"
+    said = run("asr_jax.data.synthetic", "--out", folder, "--minutes", "0.6", "--processes", "1").stdout
+    assert "utterances" in said
+    return folder / "manifests"
+
+
+def train(corpus, folder, *more, code=0):
+    sets = ["--data.train", corpus / "train.jsonl", "--data.validation", corpus / "validation.jsonl"]
+    return run("asr_jax.train", "--config", "tests/toy_config.py", *sets, "--run-dir", folder, *more, code=code)
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "toy"
+    said = train(corpus, folder).stdout
+    assert "validation WER" in said
+    assert "Compiled, one row per bucket" in said
+    return folder
+
+
+def events(folder, *names):
+    return [event["data"] for event in read_events(folder / "events.jsonl", *names)]
+
+
+def test_training_leaves_a_whole_run(trained):
+    for name in ("experiment.json", "buckets.json", "events.jsonl", "curves.png", "tokenizer/tokenizer.json"):
+        assert (trained / name).stat().st_size > 0, name
+    assert any((trained / "tensorboard").iterdir())
+    assert {p.name for p in (trained / "checkpoints").iterdir()} >= {"3", "6"}
+    assert load_experiment(trained / "experiment.json").name == "toy"
+    steps = events(trained, "train_step")
+    assert [step["update"] for step in steps] == [2, 3, 4, 6]
+    assert all(step["losses"]["total"] > 0 and step["throughput"]["padding_share"] < 1 for step in steps)
+    assert steps[-1]["losses"]["total"] < steps[0]["losses"]["total"]
+    validations = events(trained, "validation")
+    assert [v["update"] for v in validations] == [3, 6]
+    assert {"wer", "cer", "substitutions", "deletions", "insertions", "samples"} <= validations[0].keys()
+
+
+def test_a_finished_run_says_so_and_a_longer_one_continues(trained, corpus, tmp_path):
+    assert "already trained: 6 updates" in train(corpus, trained).stdout
+    longer = tmp_path / "longer"
+    shutil.copytree(trained, longer)
+    said = train(corpus, longer, "--training.num-updates", "8").stdout
+    assert "resumed at update 6" in said
+    assert [step["update"] for step in events(longer, "train_step")][-1] == 8
+
+
+def test_another_experiment_in_the_same_folder_is_refused(trained, corpus):
+    said = train(corpus, trained, "--seed", "5", code=2).stderr
+    assert "seed: 0 there, 5 now" in said
+
+
+def test_fresh_starts_beside_it(trained, corpus, tmp_path):
+    folder = tmp_path / "toy"
+    shutil.copytree(trained, folder)
+    train(corpus, folder, "--seed", "5", "--fresh", "True", "--updates", "1")
+    assert load_experiment(tmp_path / "toy-2" / "experiment.json").seed == 5
+    assert load_experiment(folder / "experiment.json").seed == 0
+
+
+def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
+    out, lines = tmp_path / "scores.json", tmp_path / "predictions.jsonl"
+    test, validation = corpus / "test.jsonl", corpus / "validation.jsonl"
+    said = run("asr_jax.evaluate", trained, "--data", test, validation, "--json", out, "--predictions", lines).stdout
+    assert str(test)[-12:] in said
+    sets = json.loads(out.read_text())["sets"]
+    assert set(sets) == {str(test), str(validation)}
+    wanted = {"wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances", "skipped", "by_source"}
+    assert wanted <= sets[str(test)].keys()
+    records = read_manifest(test)
+    assert sets[str(test)]["utterances"] == len(records)
+    assert sets[str(test)]["words"] == sum(len(record.text.split()) for record in records)
+    assert sets[str(test)]["by_source"].keys() == {"synthetic"}
+    predicted = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert {line["id"] for line in predicted} >= {record.id for record in records}
+
+
+def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, corpus, tmp_path):
+    paths = [record.audio_path for record in read_manifest(corpus / "test.jsonl")[:3]]
+    said = run("asr_jax.transcribe", trained, *paths).stdout
+    assert [line.split("\t")[0] for line in said.splitlines()] == paths
+    broken = tmp_path / "broken.flac"
+    broken.write_bytes(b"no audio")
+    done = run("asr_jax.transcribe", trained, "--json", paths[0], broken, code=1)
+    assert [json.loads(line)["path"] for line in done.stdout.splitlines()] == paths[:1]
+    assert str(broken) in done.stderr
+
+
+def test_broken_files_are_named_counted_and_skipped_up_to_a_limit(corpus, tmp_path):
+    lines = (corpus / "train.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        row["audio_path"] = str((corpus / row["audio_path"]).resolve())
+    missing, cut = rows[1], rows[2]
+    missing["audio_path"] += ".gone"
+    short = tmp_path / "cut.flac"
+    short.write_bytes(Path(cut["audio_path"]).read_bytes()[:2000])
+    cut["audio_path"] = str(short)
+    train_set = tmp_path / "train.jsonl"
+    train_set.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    sets = ["--data.train", train_set, "--data.validation", corpus / "validation.jsonl"]
+    config = ["asr_jax.train", "--config", "tests/toy_config.py", *sets]
+    run(*config, "--run-dir", tmp_path / "run", "--epochs", "2", "--training.num-updates", "0")
+    skipped = [json.loads(line) for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()]
+    assert {entry["audio_path"] for entry in skipped} == {missing["audio_path"], str(short)}
+    assert len(skipped) == 2
+    assert sum(event["count"] for event in events(tmp_path / "run", "skipped")) == 2
+    done = run(*config, "--run-dir", tmp_path / "strict", "--training.max-skipped", "0", code=1)
+    assert "more than training.max_skipped (0)" in done.stderr
+
+
+def test_missing_data_give_three_ways_on(tmp_path):
+    done = run("asr_jax.train", "--config", "configs/zipformer.py", "--run-dir", tmp_path / "run", code=2)
+    for way in ("prepare_librispeech.py", "--data.train", "quickstart.sh"):
+        assert way in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_not_a_run(tmp_path):
+    done = run("asr_jax.evaluate", tmp_path, "--data", "x.jsonl", code=2)
+    assert "x.jsonl" in done.stderr or "is not a run" in done.stderr

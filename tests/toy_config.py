@@ -1,0 +1,22 @@
+"""A run of seconds: the toy recogniser on a handful of made sentences. Manifests are given on the command line."""
+
+from asr_jax.config import Experiment, Training
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import WarmupHoldDecay
+from tests.training.toy import toy_model
+
+
+def experiment() -> Experiment:
+    return Experiment(
+        name="toy",
+        model=toy_model(dim=24),
+        data=Data(
+            train=("train.jsonl",),
+            validation=("validation.jsonl",),
+            buckets=Buckets(num=2, batch_seconds=8.0, batch_multiple=4),
+        ),
+        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=2)),
+        training=Training(num_updates=6, validate_every=3, log_every=2, ema_decay=0.9),
+    )
