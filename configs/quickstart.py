@@ -28,7 +28,7 @@ def experiment() -> Experiment:
                 SpecAugment(max_freq_bins=15, num_time_masks=2, max_time_frames=100, max_time_share=0.24),
             ),
             encoder=Zipformer(
-                embed_channels=(8, 16, 32),
+                embed_channels=(4, 8, 16),
                 downsampling=(1, 2, 4, 2),
                 dims=(96,) * 4,
                 num_layers=(1,) * 4,

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any
 
 import orbax.checkpoint as ocp
+from absl import logging
 from orbax.checkpoint.checkpoint_managers import preservation_policy as preservation
 
 from asr_jax.core.errors import UserError
@@ -130,5 +131,6 @@ def restore_average(folder: Path, updates: int, abstract: Tree) -> Tree:
 
 
 def _reader(folder: Path) -> ocp.CheckpointManager:
+    logging.set_verbosity(logging.ERROR)  # it warns of what read_only implies
     options = ocp.CheckpointManagerOptions(read_only=True, best_fn=_wer, best_mode="min")
     return ocp.CheckpointManager(folder.absolute(), options=options)

@@ -39,8 +39,8 @@ def ctc_loss(
 
     Source: Graves et al. 2006, "Connectionist temporal classification", equations 6-16.
     Differs from: the paper in its scaling (by a frame's largest state; occupancies are normalised per frame, which
-    keeps the gradient of long rows exact); optax 0.2.8, which gives infeasible rows a loss of 1e5 and a gradient,
-    falls below zero, and takes bfloat16 logits' softmax in bfloat16. PyTorch's `zero_infinity=True` gives the same values.
+    keeps the gradient of long rows precise); optax 0.2.8, which gives infeasible rows a loss of 1e5 and a gradient,
+    falls below zero, and takes the softmax of bfloat16 logits in bfloat16. PyTorch's `zero_infinity=True` is equal.
     """
     losses = _losses(logits, logit_lengths, labels, label_lengths, blank_id)
     return losses, is_feasible(logit_lengths, labels, label_lengths)

@@ -1,7 +1,7 @@
 """Regularisers by a batch's statistics: each gives its input back, and changes the gradient that passes through it.
 
 `apply` is a traced boolean, drawn by the caller; where it is false, nothing is computed. `mask`, where given, marks the
-frames that count, [B T] for an input [B T ...]. Statistics are float32, over all rows of the (global) batch.
+frames that count, [B T] for an input [B T ... D]. Statistics are float32, over all rows of the (global) batch.
 
 Source: Balancer and Whiten in icefall's egs/librispeech/ASR/zipformer/scaling.py. Differs from: there, statistics are
 over one GPU's batch and include the padding.
@@ -16,10 +16,12 @@ from jaxtyping import Array, Bool, Float
 
 Scalar = float | Float[Array, ""]
 Mask = Bool[Array, "B T"] | None
+Shares = Float[Array, " N"] | None
+"""How much each frame counts, summing to 1; None for all alike."""
 
 
 def balance(
-    x: Float[Array, "... D"],
+    x: Float[Array, "*rest D"],
     apply: Bool[Array, ""],
     *,
     min_positive: Scalar = 0.05,
@@ -28,35 +30,36 @@ def balance(
     max_abs: Scalar = 100.0,
     grad_scale: Scalar = 0.04,
     mask: Mask = None,
-) -> Float[Array, "... D"]:
+) -> Float[Array, "*rest D"]:
     """Pushes each channel's share of positive values and mean absolute value into the given ranges.
 
     The ranges are turned into ranges of mean/deviation and of RMS, as they are for normally distributed values.
     """
     limits = (_mean_for(min_positive), _mean_for(max_positive), _rms_for(min_abs), _rms_for(max_abs), grad_scale)
-    return _balance(x, apply, tuple(jnp.float32(limit) for limit in limits), _weights(x, mask))
+    return _balance(x, apply, tuple(jnp.float32(limit) for limit in limits), _shares(x, mask))
 
 
 def whiten(
-    x: Float[Array, "... D"],
+    x: Float[Array, "*rest D"],
     apply: Bool[Array, ""],
     *,
     limit: Scalar,
     grad_scale: Scalar,
     num_groups: int = 1,
     mask: Mask = None,
-) -> Float[Array, "... D"]:
+) -> Float[Array, "*rest D"]:
     """Pushes the covariance within each group of channels towards λ·I where its `whitening_metric` exceeds `limit`.
 
     Differs from: the peer asks seldom (2.5 % instead of 25 % of the time) after it found the metric below the limit, to
     save time; a random choice with a memory is no pure function, so the caller's chance stays at the higher value.
     """
-    return _whiten(x, apply, jnp.float32(limit), jnp.float32(grad_scale), _weights(x, mask), num_groups)
+    return _whiten(x, apply, jnp.float32(limit), jnp.float32(grad_scale), _shares(x, mask), num_groups)
 
 
-def whitening_metric(x: Float[Array, "... D"], *, num_groups: int = 1, mask: Mask = None) -> Float[Array, ""]:
+def whitening_metric(x: Float[Array, "*rest D"], *, num_groups: int = 1, mask: Mask = None) -> Float[Array, ""]:
     """mean(λ²) / mean(λ)² of the eigenvalues λ of the groups' covariances: 1 for white, larger otherwise."""
-    return _metric(_covariance(_centred(x, _weights(x, mask)), num_groups))
+    scaled = _scaled(_covariance(_centred(x, _shares(x, mask)), num_groups))
+    return jnp.sum(scaled**2) / x.shape[-1]
 
 
 def _mean_for(share_positive: Scalar) -> Array:
@@ -71,17 +74,20 @@ def _rms_for(mean_abs: Scalar) -> Array:
 
 
 @jax.custom_vjp
-def _balance(x: Array, apply: Array, limits: tuple[Array, ...], weights: Array | None) -> Array:
+def _balance(x: Array, apply: Array, limits: tuple[Array, ...], shares: Array | None) -> Array:
     return x
 
 
 def _balance_backward(saved: Any, dy: Array) -> tuple[Any, ...]:
-    x, apply, limits, weights = saved
-    modify = partial(_balanced_gradient, limits=limits, weights=weights)
+    x, apply, limits, shares = saved
+    modify = partial(_balanced_gradient, limits=limits, shares=shares)
     return jax.lax.cond(apply, modify, lambda x, dy: dy, x, dy), None, None, None
 
 
-def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Array, ...], weights: Array | None) -> Array:
+_balance.defvjp(lambda x, apply, limits, shares: (x, (x, apply, limits, shares)), _balance_backward)
+
+
+def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Array, ...], shares: Array | None) -> Array:
     """dy + grad_scale · |dy| · g / RMS(g), g being the gradient by channel of |m - clip(m)| + |log(r / clip(r))| with
     m = mean/deviation and r = RMS.
 
@@ -89,9 +95,8 @@ def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Array, ...], weight
     takes out again. The two are uncorrelated, and their mean squares are 1 + m² and (deviation/r)².
     """
     min_mean, max_mean, min_rms, max_rms, grad_scale = limits
-    wide = x.astype(jnp.float32)
-    mean, power = _mean(wide, weights), _mean(wide**2, weights)
-    power = jnp.maximum(power, 1e-20)
+    frames = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    mean, power = _mean(frames, shares), jnp.maximum(_mean(frames**2, shares), 1e-20)
     deviation = jnp.sqrt(jnp.maximum(power - mean**2, 1e-6 * power))
     m, rms = mean / deviation, jnp.sqrt(power)
     over_mean = jnp.where(m > max_mean, 1.0, 0.0) - jnp.where(m < min_mean, 1.0, 0.0)
@@ -99,70 +104,71 @@ def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Array, ...], weight
     size = jnp.sqrt(over_mean**2 * (1.0 + m**2) + over_rms**2 * (deviation / rms) ** 2)
     scale = grad_scale / jnp.maximum(size, 1e-10)
     slope = scale * (over_rms * deviation / power - over_mean * m / deviation)
-    g = scale * over_mean * (1.0 + m**2) + slope * wide
-    g = g if weights is None else g * weights
+    g = (scale * over_mean * (1.0 + m**2))[None] + slope[None] * frames
+    g = g if shares is None else jnp.where(shares[:, None] > 0, g, 0.0)
     wide_dy = dy.astype(jnp.float32)
-    return (wide_dy + jnp.abs(wide_dy) * g).astype(dy.dtype)
-
-
-_balance.defvjp(lambda x, apply, limits, weights: (x, (x, apply, limits, weights)), _balance_backward)
+    return (wide_dy + jnp.abs(wide_dy) * g.reshape(x.shape)).astype(dy.dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _whiten(x: Array, apply: Array, limit: Array, grad_scale: Array, weights: Array | None, num_groups: int) -> Array:
+def _whiten(x: Array, apply: Array, limit: Array, grad_scale: Array, shares: Array | None, num_groups: int) -> Array:
     return x
 
 
 def _whiten_backward(num_groups: int, saved: Any, dy: Array) -> tuple[Any, ...]:
-    x, apply, limit, grad_scale, weights = saved
-
-    def modify(x: Array, dy: Array) -> Array:
-        """dy + grad_scale · ‖dy‖ · p / ‖p‖, p ∝ the gradient of the metric: x (C/v - metric · I), v = mean variance."""
-        centred = _centred(x, weights)
-        covariance = _covariance(centred, num_groups)
-        metric = _metric(covariance)
-        variance = jnp.trace(covariance, axis1=1, axis2=2).mean() / covariance.shape[-1]
-        direction = covariance / (variance + 1e-20) - metric * jnp.eye(covariance.shape[-1])
-        squared = jnp.einsum("gcd,gce,ged->", direction, covariance, direction)  # ‖p‖² without p
-        wide_dy = dy.astype(jnp.float32)
-        scale = grad_scale * jnp.sqrt(jnp.sum(wide_dy**2) / jnp.maximum(squared, 1e-20))
-        direction = jnp.where(metric >= limit, scale, 0.0) * direction
-        penalty = jnp.einsum("ngc,gcd->ngd", centred.reshape(-1, *direction.shape[:2]), direction).reshape(x.shape)
-        return (wide_dy + penalty).astype(dy.dtype)
-
+    x, apply, limit, grad_scale, shares = saved
+    modify = partial(_whitened_gradient, limit=limit, grad_scale=grad_scale, shares=shares, num_groups=num_groups)
     return jax.lax.cond(apply, modify, lambda x, dy: dy, x, dy), None, None, None, None
 
 
 _whiten.defvjp(lambda x, *rest: (x, (x, *rest[:4])), _whiten_backward)
 
 
-def _weights(x: Array, mask: Mask) -> Array | None:
-    """The mask as numbers that broadcast with `x`."""
-    return None if mask is None else mask.reshape(mask.shape + (1,) * (x.ndim - 2)).astype(jnp.float32)
+def _whitened_gradient(
+    x: Array, dy: Array, *, limit: Array, grad_scale: Array, shares: Array | None, num_groups: int
+) -> Array:
+    """dy + grad_scale · ‖dy‖ · p / ‖p‖, p ∝ the gradient of the metric: x (C/v - metric · I), v = mean variance."""
+    centred = _centred(x, shares)
+    covariance = _covariance(centred, num_groups)
+    scaled = _scaled(covariance)
+    metric = jnp.sum(scaled**2) / x.shape[-1]
+    direction = scaled - metric * jnp.eye(scaled.shape[-1])[None]
+    squared = jnp.sum(direction * jnp.einsum("gcd,gde->gce", covariance, direction))  # ‖p‖², without p
+    wide_dy = dy.astype(jnp.float32)
+    scale = grad_scale * jnp.sqrt(jnp.sum(wide_dy**2) / jnp.maximum(squared, 1e-20))
+    direction *= jnp.where(metric >= limit, scale, 0.0)
+    penalty = jnp.einsum("ngc,gcd->ngd", centred.reshape(-1, *direction.shape[:2]), direction)
+    return (wide_dy + penalty.reshape(x.shape)).astype(dy.dtype)
 
 
-def _mean(x: Array, weights: Array | None) -> Array:
-    """The mean over all axes but the last, which are kept."""
-    axes = tuple(range(x.ndim - 1))
-    if weights is None:
-        return jnp.mean(x, axes, keepdims=True)
-    repeats = x.size // x.shape[-1] // weights.size
-    return jnp.sum(x * weights, axes, keepdims=True) / jnp.maximum(jnp.sum(weights) * repeats, 1.0)
+def _shares(x: Array, mask: Mask) -> Shares:
+    if mask is None:
+        return None
+    shares = (mask / jnp.maximum(mask.sum(), 1)).astype(jnp.float32)
+    inner = x.shape[2:-1]
+    repeated = jnp.broadcast_to(shares.reshape(*mask.shape, *(1,) * len(inner)), (*mask.shape, *inner))
+    return (repeated / max(x[0, 0].size // x.shape[-1], 1)).reshape(-1)
 
 
-def _centred(x: Array, weights: Array | None) -> Array:
-    """[N D] float32 of mean 0; frames that do not count are 0."""
-    x = x.astype(jnp.float32)
-    x = x - _mean(x, weights)
-    return (x if weights is None else x * weights).reshape(-1, x.shape[-1])
+def _mean(frames: Float[Array, "N D"], shares: Shares) -> Float[Array, " D"]:
+    return jnp.mean(frames, 0) if shares is None else shares @ frames
 
 
-def _covariance(x: Float[Array, "N D"], num_groups: int) -> Float[Array, "G C C"]:
-    grouped = x.reshape(x.shape[0], num_groups, -1)
+def _centred(x: Array, shares: Shares) -> Float[Array, "N D"]:
+    """All frames, float32, of mean 0; those that do not count are 0."""
+    frames = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    frames -= _mean(frames, shares)[None]
+    return frames if shares is None else jnp.where(shares[:, None] > 0, frames, 0.0)
+
+
+def _covariance(frames: Float[Array, "N D"], num_groups: int) -> Float[Array, "G C C"]:
+    """The sum over frames, not the mean."""
+    grouped = frames.reshape(len(frames), num_groups, -1)
     return jnp.einsum("ngc,ngd->gcd", grouped, grouped)
 
 
-def _metric(covariance: Float[Array, "G C C"]) -> Float[Array, ""]:
+def _scaled(covariance: Float[Array, "G C C"]) -> Float[Array, "G C C"]:
+    """Divided by the mean variance."""
     num_groups, width, _ = covariance.shape
-    variance = jnp.trace(covariance, axis1=1, axis2=2).sum() / (num_groups * width)
-    return jnp.sum((covariance / (variance + 1e-20)) ** 2) / (num_groups * width)
+    variance = jnp.sum(covariance * jnp.eye(width)[None]) / (num_groups * width)
+    return covariance / (variance + 1e-20)

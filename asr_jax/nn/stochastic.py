@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from asr_jax.nn.gradients import limit_values, penalize_large, scale_gradient
@@ -42,6 +43,12 @@ class Regulariser:
     step: Step
     mask: Mask = None
     """Frames that count in statistics; None for all."""
+
+    @classmethod
+    def of(cls, module: nn.Module, *, step: Step, use: bool, mask: Mask = None) -> "Regulariser":
+        """With a key from the module's stream "regularise", where it is training and has `use` of it."""
+        key = module.make_rng("regularise") if use and step is not None else None
+        return cls(key, step, mask)
 
     def __post_init__(self) -> None:
         # One draw of many numbers: a generator call of its own for each would cost more than what it decides.

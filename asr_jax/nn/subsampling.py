@@ -50,8 +50,7 @@ class ConvEmbedding(nn.Module):
         """Raises ValueError where T is less than `FEWEST_FRAMES`."""
         if x.shape[1] < FEWEST_FRAMES:
             raise ValueError(f"the embedding needs batches of at least {FEWEST_FRAMES} frames, got {x.shape[1]}")
-        key = None if step is None or not self.regularise else self.make_rng("regularise")
-        regularise = Regulariser(key, step)
+        regularise = Regulariser.of(self, step=step, use=self.regularise)
         first, second, third = self.channels
         x = FilterBank(first, name="conv_0")(x[..., None].astype(self.dtype))
         x = regularise.scale(x, 0.2)

@@ -1,13 +1,12 @@
-"""A Zipformer layer, and the stack of layers at one frame rate.
+"""A Zipformer layer.
 
-Source: Yao et al. 2023 (arXiv:2310.11230), figures 2 and 3; `Zipformer2EncoderLayer`, `Zipformer2Encoder` and
-`DownsampledZipformer2Encoder` in icefall's egs/librispeech/ASR/zipformer/zipformer.py, with its schedules.
+Source: Yao et al. 2023 (arXiv:2310.11230), figures 2 and 3; `Zipformer2EncoderLayer`, `FeedforwardModule` and
+`BypassModule` in icefall's egs/librispeech/ASR/zipformer/zipformer.py, with their schedules.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
@@ -20,17 +19,18 @@ from asr_jax.nn.attention import AttentionWeights, NonlinearAttention, SelfAtten
 from asr_jax.nn.convolution import ConvolutionModule
 from asr_jax.nn.linear import Linear, per_channel
 from asr_jax.nn.normalization import BiasNorm
-from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, dropout, kept
-from asr_jax.nn.subsampling import Downsample, upsample
 
-POSITION_DROPOUT = 0.15
-SKIP_ATTENTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
-SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
+SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
 SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
 CONSTANT_ATTENTION = piecewise_linear((0, 0.25), (4000, 0.025))
 SMALLEST_BYPASS = over_training(0.9, 0.2)
+# Ranges of what each module adds to the layer's sum; they are asked for seldom.
+ADDED = {"min_positive": 0.3, "max_positive": 0.7, "chance": 0.05}
+ADDED_BY_NONLINEAR_ATTENTION = {**ADDED, "min_abs": piecewise_linear((0, 0.004), (4000, 0.02))}
+ADDED_BY_FEED_FORWARD_2 = {**ADDED, "min_abs": piecewise_linear((0, 0.0), (4000, 0.1)), "max_abs": 2.0}
+ADDED_BY_FEED_FORWARD_3 = {**ADDED, "min_abs": piecewise_linear((0, 0.0), (4000, 0.2)), "max_abs": 4.0}
 
 
 @dataclass(frozen=True)
@@ -72,68 +72,17 @@ class Shared:
 
     positions: Float[Array, "R P"]
     allowed: Bool[Array, "B #T T"]
+    """Keys (last axis) that each query may see."""
     lengths: Int[Array, " B"]
     feature_mask: Float[Array, "B 1 D"] | None
     step: Step
 
 
-class ZipformerStack(nn.Module):
-    """Layers at 1/`downsampling` of the rate of the input, mixed with it again at its own rate by a learned bypass."""
-
-    sizes: StackSizes
-    policy: Policy
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        lengths: Int[Array, " B"],
-        *,
-        skip_rates: Float[Array, " L"],
-        feature_mask: Float[Array, "B 1 D"] | None,
-        step: Step,
-    ) -> Float[Array, "B T D"]:
-        """`skip_rates`: how often a row skips each layer while training."""
-        factor, original = self.sizes.downsampling, x
-        if factor > 1:
-            x = Downsample(factor, self.policy.mask_padding, name="downsample")(x, lengths)
-            lengths = -(-lengths // factor)
-        shared = Shared(self._positions(x.shape[1], step), self._allowed(x.shape[1], lengths), lengths, feature_mask, step)
-        x = x if feature_mask is None else x * feature_mask
-        layer = nn.remat(ZipformerLayer, prevent_cse=False) if self.policy.remat else ZipformerLayer
-        layers = nn.scan(
-            layer,
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True, "regularise": True},
-            in_axes=(0, nn.broadcast),
-            length=self.sizes.num_layers,
-        )
-        x, _ = layers(self.sizes, self.policy, name="layers")(x, skip_rates, shared)
-        if factor == 1:
-            return x
-        key = self.make_rng("regularise") if self.policy.regularise and step is not None else None
-        x = upsample(x, factor=factor, num_frames=original.shape[1])
-        return Bypass(name="bypass")(original, x, regularise=Regulariser(key, step))
-
-    def _positions(self, num_frames: int, step: Step) -> Float[Array, "R P"]:
-        positions = jnp.asarray(compact_positions(num_frames, self.policy.positions_dim), self.policy.dtype)
-        if step is None:
-            return positions
-        return dropout(positions, self.make_rng("dropout"), rate=POSITION_DROPOUT)
-
-    def _allowed(self, num_frames: int, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
-        """Keys within the row's length and, with chunks, in the query's chunk or up to `left_chunks` before it."""
-        keys = length_mask(lengths, num_frames)[:, None, :]
-        if self.sizes.chunk_frames is None:
-            return keys
-        chunk = jnp.arange(num_frames) // self.sizes.chunk_frames
-        behind = chunk[:, None] - chunk[None, :]
-        most = num_frames if self.sizes.left_chunks is None else self.sizes.left_chunks
-        return keys & ((behind >= 0) & (behind <= most))[None]
-
-
 class ZipformerLayer(nn.Module):
-    """One layer; it has the signature that `nn.scan` asks for."""
+    """Feed-forward, attention and convolution modules, most of them twice, around weights of attention that they share.
+
+    It has the signature that `nn.scan` asks for.
+    """
 
     sizes: StackSizes
     policy: Policy
@@ -142,47 +91,30 @@ class ZipformerLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], skip_rate: Float[Array, ""], shared: Shared
     ) -> tuple[Float[Array, "B T D"], None]:
-        sizes, policy, step = self.sizes, self.policy, shared.step
-        lengths = shared.lengths
-        key = self.make_rng("regularise") if policy.regularise and step is not None else None
-        regularise = Regulariser(key, step, length_mask(lengths, x.shape[1]) if policy.mask_padding else None)
+        """`skip_rate`: how often a row skips the layer while training."""
+        sizes, policy, step, original = self.sizes, self.policy, shared.step, x
+        mask = length_mask(shared.lengths, x.shape[1]) if policy.mask_padding else None
+        regularise = Regulariser.of(self, step=step, use=policy.regularise, mask=mask)
         keep = self._keep(x, skip_rate, step)
-        original = x
 
         weights = AttentionWeights(
             sizes.num_heads, sizes.query_dim, sizes.position_dim, policy.dtype, name="attention_weights"
         )(x, shared.positions, shared.allowed, step=step, regularise=regularise)
-        x += self._feed_forward(1, x, 3 * sizes.feedforward_dim // 4, step, regularise)
-
-        nonlinear = NonlinearAttention(policy.dtype, name="nonlinear_attention")
-        y = nonlinear(x, self._first_head(weights[0], step), regularise=regularise)
-        x += keep["attention"] * regularise.balance(
-            y, min_positive=0.3, max_positive=0.7, min_abs=piecewise_linear((0, 0.004), (4000, 0.02)), chance=0.05
+        x += self._feed_forward(1, x, step, regularise)
+        y = NonlinearAttention(policy.dtype, name="nonlinear_attention")(
+            x, self._first_head(weights[0], step), regularise=regularise
         )
+        x += keep["attention"] * regularise.balance(y, **ADDED_BY_NONLINEAR_ATTENTION)
         x += keep["attention"] * self._attention(1, x, weights, regularise)
-        x += keep["convolution_1"] * self._convolution(1, x, lengths, regularise)
-        y = self._feed_forward(2, x, sizes.feedforward_dim, step, regularise)
-        x += keep["feed_forward_2"] * regularise.balance(
-            y,
-            min_positive=0.3,
-            max_positive=0.7,
-            min_abs=piecewise_linear((0, 0.0), (4000, 0.1)),
-            max_abs=2.0,
-            chance=0.05,
-        )
+        x += keep["convolution_1"] * self._convolution(1, x, shared.lengths, regularise)
+        y = self._feed_forward(2, x, step, regularise)
+        x += keep["feed_forward_2"] * regularise.balance(y, **ADDED_BY_FEED_FORWARD_2)
         x = Bypass(name="bypass_middle")(original, x, regularise=regularise)
 
         x += keep["attention"] * self._attention(2, x, weights, regularise)
-        x += keep["convolution_2"] * self._convolution(2, x, lengths, regularise)
-        y = self._feed_forward(3, x, 5 * sizes.feedforward_dim // 4, step, regularise)
-        x += keep["feed_forward_3"] * regularise.balance(
-            y,
-            min_positive=0.3,
-            max_positive=0.7,
-            min_abs=piecewise_linear((0, 0.0), (4000, 0.2)),
-            max_abs=4.0,
-            chance=0.05,
-        )
+        x += keep["convolution_2"] * self._convolution(2, x, shared.lengths, regularise)
+        y = self._feed_forward(3, x, step, regularise)
+        x += keep["feed_forward_3"] * regularise.balance(y, **ADDED_BY_FEED_FORWARD_3)
         x = regularise.balance(x, min_positive=0.45, max_positive=0.55, min_abs=0.2, max_abs=4.0)
         x = BiasNorm(name="norm")(x, regularise=regularise)
         x = Bypass(name="bypass")(original, x, keep=keep["layer"], regularise=regularise)
@@ -209,8 +141,9 @@ class ZipformerLayer(nn.Module):
         use = kept(self.make_rng("dropout"), CONSTANT_ATTENTION(step), ())
         return jnp.where(use, weights, constant.astype(weights.dtype))
 
-    def _feed_forward(self, number: int, x: Array, width: int, step: Step, regularise: Regulariser) -> Array:
-        module = FeedForward(width, self.policy.dropout, self.policy.dtype, name=f"feed_forward_{number}")
+    def _feed_forward(self, number: int, x: Array, step: Step, regularise: Regulariser) -> Array:
+        hidden_dim = self.sizes.feedforward_dim * (number + 2) // 4  # 3/4, 4/4 and 5/4 of it
+        module = FeedForward(hidden_dim, self.policy.dropout, self.policy.dtype, name=f"feed_forward_{number}")
         return module(x, step=step, regularise=regularise)
 
     def _attention(self, number: int, x: Array, weights: Array, regularise: Regulariser) -> Array:
@@ -234,6 +167,7 @@ class FeedForward(nn.Module):
 
     hidden_dim: int
     dropout: tuple[float, float]
+    """At the start and after 20000 batches."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -242,7 +176,8 @@ class FeedForward(nn.Module):
         hidden = regularise.balance(hidden, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0)
         hidden = swoosh_l(hidden)
         if step is not None:
-            hidden = dropout(hidden, self.make_rng("dropout"), rate=over_training(*self.dropout)(step), shared_axis=1)
+            rate = over_training(*self.dropout)(step)
+            hidden = dropout(hidden, self.make_rng("dropout"), rate=rate, shared_axis=1)
         y = Linear(x.shape[-1], 0.1, dtype=self.dtype, name="out")(hidden)
         return regularise.whiten(y, limit=whitening_limit(7.5))
 
@@ -252,14 +187,9 @@ class Bypass(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        original: Float[Array, "B T D"],
-        x: Float[Array, "B T D"],
-        *,
-        regularise: Regulariser,
-        keep: Float[Array, "B 1 1"] | float = 1.0,
+        self, original: Float[Array, "B T D"], x: Float[Array, "B T D"], *, regularise: Regulariser, keep: Any = 1.0
     ) -> Float[Array, "B T D"]:
-        """`keep`: 0 for rows that skip what made `x` of `original`."""
+        """`keep`, [B 1 1]: 0 for rows that skip what made `x` of `original`."""
         scale = self.param("scale", nn.initializers.constant(0.5), x.shape[-1:])
         scale = regularise.limit(scale, minimum=SMALLEST_BYPASS, maximum=1.0)
         return original + (x - original) * (per_channel(scale, x) * keep)

@@ -1,0 +1,118 @@
+"""A stack of Zipformer layers at one frame rate, and what joins stacks of different widths.
+
+Source: Yao et al. 2023 (arXiv:2310.11230), figure 1; `Zipformer2Encoder`, `DownsampledZipformer2Encoder` and parts of
+`Zipformer2` in icefall's egs/librispeech/ASR/zipformer/zipformer.py, with their schedules.
+"""
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from asr_jax.core.batch import length_mask
+from asr_jax.nn.positions import compact_positions
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Regulariser, dropout, kept
+from asr_jax.nn.subsampling import Downsample, upsample
+from asr_jax.nn.zipformer_layer import Bypass, Policy, Shared, StackSizes, ZipformerLayer
+
+WARM_UP_BATCHES = 4000.0
+POSITION_DROPOUT = 0.15
+MASKED_FEATURES = 0.125
+
+
+class ZipformerStack(nn.Module):
+    """Layers at 1/`downsampling` of the rate of the input, mixed with it again at its own rate by a learned bypass."""
+
+    sizes: StackSizes
+    policy: Policy
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        lengths: Int[Array, " B"],
+        *,
+        skip_rates: Float[Array, " L"],
+        feature_mask: Float[Array, "B 1 D"] | None,
+        step: Step,
+    ) -> Float[Array, "B T D"]:
+        """`skip_rates`: how often a row skips each layer while training."""
+        factor, original = self.sizes.downsampling, x
+        if factor > 1:
+            x = Downsample(factor, self.policy.mask_padding, name="downsample")(x, lengths)
+            lengths = -(-lengths // factor)
+        positions, allowed = self._positions(x.shape[1], step), self._allowed(x.shape[1], lengths)
+        x = x if feature_mask is None else x * feature_mask
+        layers = nn.scan(
+            nn.remat(ZipformerLayer, prevent_cse=False) if self.policy.remat else ZipformerLayer,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True, "regularise": True},
+            in_axes=(0, nn.broadcast),
+            length=self.sizes.num_layers,
+        )(self.sizes, self.policy, name="layers")
+        x, _ = layers(x, skip_rates, Shared(positions, allowed, lengths, feature_mask, step))
+        if factor == 1:
+            return x
+        regularise = Regulariser.of(self, step=step, use=self.policy.regularise)
+        x = upsample(x, factor=factor, num_frames=original.shape[1])
+        return Bypass(name="bypass")(original, x, regularise=regularise)
+
+    def _positions(self, num_frames: int, step: Step) -> Float[Array, "R P"]:
+        positions = jnp.asarray(compact_positions(num_frames, self.policy.positions_dim), self.policy.dtype)
+        if step is None or not self.policy.skip:
+            return positions
+        return dropout(positions, self.make_rng("dropout"), rate=POSITION_DROPOUT)
+
+    def _allowed(self, num_frames: int, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
+        """Keys within the row's length and, with chunks, in the query's chunk or up to `left_chunks` before it."""
+        keys = length_mask(lengths, num_frames)[:, None, :]
+        if self.sizes.chunk_frames is None:
+            return keys
+        chunk = jnp.arange(num_frames) // self.sizes.chunk_frames
+        behind = chunk[:, None] - chunk[None, :]
+        most = num_frames if self.sizes.left_chunks is None else self.sizes.left_chunks
+        return keys & ((behind >= 0) & (behind <= most))[None]
+
+
+def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: Step) -> Float[Array, " L"]:
+    """How often a row skips each layer of stack `number`: half the time, until it is the layer's turn to warm up.
+
+    The embedding has the first part of the warm-up for itself; each stack has a part, and each of its layers a share.
+    """
+    if step is None:
+        return jnp.zeros(sizes.num_layers)
+    part = WARM_UP_BATCHES / (num_stacks + 1)
+    starts = part * (number + 1 + jnp.arange(sizes.num_layers) / sizes.num_layers)
+    end = 0.035 * sizes.downsampling**0.5
+    return 0.5 + (end - 0.5) * jnp.clip((step - starts) / (part / sizes.num_layers), 0.0, 1.0)
+
+
+def feature_masks(
+    key: PRNGKeyArray, num_rows: int, *, widths: tuple[int, ...], unmasked: tuple[int, ...], dtype: DTypeLike
+) -> list[Float[Array, "B 1 _"]]:
+    """Per stack, 0 for the channels that a row goes without: the same rows in every stack, so that the masks agree.
+
+    An eighth of the rows goes without all channels beyond the unmasked ones, another eighth without half of those.
+    """
+    drawn = kept(key, MASKED_FEATURES, (2, num_rows, 1, 1))
+    first, second = drawn[0], drawn[0] & drawn[1]
+    masks = []
+    for width, always in zip(widths, unmasked, strict=True):
+        channel = jnp.arange(width)[None, None]
+        middle = always + (width - always) // 2
+        masks.append(((channel < always) | ((channel < middle) & first) | second).astype(dtype))
+    return masks
+
+
+def to_width(x: Float[Array, "B T D"], width: int) -> Float[Array, "B T E"]:
+    """Channels cut off, or zeros added."""
+    return jnp.pad(x[..., :width], ((0, 0), (0, 0), (0, max(width - x.shape[-1], 0))))
+
+
+def widest(outputs: list[Float[Array, "B T _"]]) -> Float[Array, "B T D"]:
+    """The channels of the last output, then those that only earlier ones have, each from the latest."""
+    x = outputs[-1]
+    for earlier in reversed(outputs[:-1]):
+        x = jnp.concatenate([x, earlier[..., x.shape[-1] :]], axis=-1)
+    return x
