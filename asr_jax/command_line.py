@@ -51,7 +51,9 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     known, rest = parser.parse_known_args(list(arguments))
     if known.config is None:
         if {"-h", "--help"} & set(rest):
-            print(f"usage: {prog} --config FILE [--field.name VALUE …]\n\n{prog} --config FILE --help lists its fields.")
+            print(
+                f"usage: {prog} --config FILE [--field.name VALUE …]\n\n{prog} --config FILE --help lists its fields."
+            )
             sys.exit(0)
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
     default = load_config(known.config)

@@ -30,7 +30,7 @@ class Training:
     ema_decay: float = 0.999
     """Decay of the averaged weights that evaluation uses; 0 for none."""
     validate_every: int = 1000
-    """Updates from one validation, and the checkpoint after it, to the next; the last update is always followed by both."""
+    """Updates from one validation, and the checkpoint after it, to the next; both follow the last update too."""
     keep_last: int = 2
     """Newest checkpoints that are kept, beside the best and the milestones."""
     keep_best: int = 1
@@ -148,7 +148,9 @@ def load_experiment(path: Path) -> Experiment:
     try:
         experiment = from_json(json.loads(path.read_text()))
     except FileNotFoundError as error:
-        raise UserError(f"{path.parent} is not a run: it has no {path.name}; expected a folder that training made") from error
+        raise UserError(
+            f"{path.parent} is not a run: it has no {path.name}; expected a folder that training made"
+        ) from error
     except (OSError, json.JSONDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(experiment, Experiment):

@@ -1,6 +1,5 @@
 """Error rates of a run on manifests: `python -m asr_jax.evaluate RUN --data MANIFEST … [--json OUT]`."""
 
-import asr_jax.core.environment  # noqa: I001  before JAX
 
 import argparse
 import json
@@ -49,7 +48,9 @@ def main(arguments: Sequence[str]) -> None:
 def table_rows(manifest: str, counts: dict[str, Any]) -> list[dict[str, Any]]:
     """The set's row and, where it has several sources, theirs."""
     by_source = counts["by_source"]
-    named = [(manifest, counts)] + [(f"  {source or 'no source'}", c) for source, c in by_source.items() if by_source.keys() - {source}]
+    named = [(manifest, counts)] + [
+        (f"  {source or 'no source'}", c) for source, c in by_source.items() if by_source.keys() - {source}
+    ]
     return [
         {
             "set": name,

@@ -4,7 +4,6 @@
 its result is there already.
 """
 
-import asr_jax.core.environment  # noqa: I001  before JAX
 
 import argparse
 import json
@@ -44,7 +43,9 @@ def main(arguments: Sequence[str]) -> None:
         "checkpoint": summary["checkpoint"],
     }
     (run / "summary.json").write_text(json.dumps(final, indent=2) + "\n")
-    print(f"\nWER {scores['wer']:.2%}, CER {scores['cer']:.2%} on {scores['utterances']} sentences of voices never heard")
+    print(
+        f"\nWER {scores['wer']:.2%}, CER {scores['cer']:.2%} on {scores['utterances']} sentences of voices never heard"
+    )
     print("(made speech: it shows that training works, and says nothing about people's voices)")
     for name, place in (
         ("checkpoint", summary["checkpoint"]),

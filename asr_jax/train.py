@@ -3,7 +3,6 @@
 Exit codes: 0 the run is complete; 1 it had begun and could not go on; 2 it could not begin.
 """
 
-import asr_jax.core.environment  # noqa: I001  before JAX
 
 from collections.abc import Sequence
 

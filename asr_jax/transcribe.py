@@ -1,6 +1,5 @@
 """Text of audio files: `python -m asr_jax.transcribe RUN FILES…` prints a line per file: path, tab, text."""
 
-import asr_jax.core.environment  # noqa: I001  before JAX
 
 import argparse
 import json

@@ -34,7 +34,8 @@ def test_three_spellings_of_an_override(spelling):
 def test_overrides_reach_every_kind_of_field():
     experiment = parse(
         "--data.train", "a.jsonl", "b.jsonl", "--model.heads.ctc.dropout", "0.3", "--model.augment.0.max-warp", "0.1",
-        "--model.encoder.dims", "64", "64", "64", "64", "--model.encoder.unmasked-dims", "32", "32", "32", "32", "--training.precision", "bf16", "--fresh", "True",
+        "--model.encoder.dims", "64", "64", "64", "64", "--model.encoder.unmasked-dims", "32", "32", "32", "32",
+        "--training.precision", "bf16", "--fresh", "True",
         "--log-every", "7",
     )  # fmt: skip
     assert experiment.data.train == ("a.jsonl", "b.jsonl")
@@ -113,7 +114,17 @@ def test_help_lists_every_field_quickly():
 
 
 def test_a_mistake_writes_nothing_and_exits_2(tmp_path):
-    command = [sys.executable, "-m", "asr_jax.train", "--config", CONFIG, "--run-dir", str(tmp_path / "r"), "--sed", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "asr_jax.train",
+        "--config",
+        CONFIG,
+        "--run-dir",
+        str(tmp_path / "r"),
+        "--sed",
+        "1",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--sed is not a field; did you mean '--seed'?" in done.stderr

@@ -18,12 +18,18 @@ ROOT = Path(__file__).parent.parent
 
 def run(*command, code=0):
     """What a command printed; it must end with the exit code given, and never with a traceback."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_NUM_CPU_DEVICES": ""}
-    environment.pop("JAX_NUM_CPU_DEVICES")
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)], capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+        [sys.executable, "-m", *map(str, command)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
     )
-    assert done.returncode == code, f"{command} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    assert done.returncode == code, (
+        f"{command} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    )
     assert "Traceback" not in done.stderr
     return done
 

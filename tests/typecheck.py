@@ -1,4 +1,4 @@
-"""The type checker that tests run the package under: shapes by jaxtyping, and an int where a float is declared is fine."""
+"""The type checker that tests run the package under; an int where a float is declared is fine."""
 
 from beartype import BeartypeConf, beartype
 

@@ -136,9 +136,7 @@ class KaldiFbank(FrontEnd):
         return Frames(jnp.log(jnp.maximum(jnp.where(mask, mels, 0.0), FLOAT_EPSILON)), frame_lengths)
 
 
-def _mirror_ends(
-    samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, before: int
-) -> Float[Array, "B padded"]:
+def _mirror_ends(samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, before: int) -> Float[Array, "B padded"]:
     """Mirrors `before` samples in front of a row and one more hop behind its own end; the edge sample is repeated."""
     after = before + 80
     steps = jnp.arange(after)
@@ -150,9 +148,7 @@ def _mirror_ends(
     return jnp.concatenate([samples[:, :before][:, ::-1], padded], axis=1)
 
 
-def _cut_frames(
-    samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int
-) -> Float[Array, "B T window"]:
+def _cut_frames(samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int) -> Float[Array, "B T window"]:
     """Overlapping windows as strided slices of blocks (a gather is many times slower)."""
     block = int(np.gcd(window, hop))
     per_window, per_hop = window // block, hop // block

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written in the background, whole or not at all; the newest, the best and milestones are kept."""
+"""Checkpoints of a run: written in the background, whole or not at all; newest, best and milestones are kept."""
 
 from pathlib import Path
 from types import TracebackType

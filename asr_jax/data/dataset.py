@@ -59,7 +59,8 @@ def read_training_records(data: Data) -> list[Record]:
         missing = [path for path in manifests if not os.path.exists(path)]
         if missing:
             raise UserError(
-                f"data.{name}: {', '.join(missing)} does not exist (relative paths start at {Path.cwd()}). Three ways on:\n"
+                f"data.{name}: {', '.join(missing)} does not exist (relative paths start at {Path.cwd()}). "
+                "Three ways on:\n"
                 "  prepare LibriSpeech from a local copy: python scripts/prepare_librispeech.py --librispeech DIR\n"
                 "  bring your own: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, a line a recording: "
                 '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}\n'

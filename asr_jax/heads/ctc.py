@@ -49,12 +49,12 @@ class CTCHead(Head):
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         frames = encoded.frames
         logits = self.output(self.dropout(frames.values, deterministic=step is None))
-        losses, feasible = ctc_loss(
-            logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id
-        )
+        losses, feasible = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id)
         rows = batch.weights
         return {
-            "loss": Sum(jnp.sum(jnp.where(feasible, losses * rows, 0.0)), self._weight(frames.lengths, feasible, batch)),
+            "loss": Sum(
+                jnp.sum(jnp.where(feasible, losses * rows, 0.0)), self._weight(frames.lengths, feasible, batch)
+            ),
             "infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows)),
         }
 
@@ -62,9 +62,7 @@ class CTCHead(Head):
         feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
         return {"loss": self._weight(frame_lengths, feasible, batch)}
 
-    def _weight(
-        self, frame_lengths: Int[Array, " B"], feasible: Bool[Array, " B"], batch: Batch
-    ) -> Float[Array, ""]:
+    def _weight(self, frame_lengths: Int[Array, " B"], feasible: Bool[Array, " B"], batch: Batch) -> Float[Array, ""]:
         counts = {
             "utterances": jnp.ones_like(frame_lengths),
             "labels": jnp.maximum(batch.token_lengths, 1),

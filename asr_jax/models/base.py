@@ -110,7 +110,6 @@ class Model:
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         dtype = compute_dtype(precision)
         heads = {
-            name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype)
-            for name, head in self.heads.items()
+            name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype) for name, head in self.heads.items()
         }
         return Recogniser(self.front_end, self.augment, self.encoder.build(dtype=dtype), heads)

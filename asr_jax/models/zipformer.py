@@ -15,12 +15,22 @@ from jaxtyping import Array, Float, Int
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.models.base import Encoder, EncoderSettings
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import kept
+from asr_jax.nn.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.subsampling import ConvEmbedding, Downsample, embedding_length
-from asr_jax.nn.zipformer_layer import Policy, StackSizes, ZipformerStack
+from asr_jax.nn.zipformer_layer import Policy, StackSizes
 
-WARM_UP_BATCHES = 4000.0
-MASK_FEATURES = 0.125
+# In the order of the fields of `StackSizes`.
+PER_STACK = (
+    "dims",
+    "num_layers",
+    "downsampling",
+    "num_heads",
+    "query_dims",
+    "position_dims",
+    "value_dims",
+    "feedforward_dims",
+    "kernel_sizes",
+)
 
 
 @dataclass(frozen=True)
@@ -82,25 +92,22 @@ class Zipformer(EncoderSettings):
 
     def __post_init__(self) -> None:
         num_stacks = len(self.downsampling)
-        per_stack = ("dims", "num_layers", "unmasked_dims", "num_heads", "query_dims", "value_dims", "position_dims")
         problems = [
             f"{name} has {len(getattr(self, name))} values, expected {num_stacks}, one per stack of downsampling"
-            for name in (*per_stack, "feedforward_dims", "kernel_sizes")
+            for name in (*PER_STACK, "unmasked_dims")
             if len(getattr(self, name)) != num_stacks
         ]
-        allowed_taps = {"embed", *(f"stack_{i}" for i in range(num_stacks))}
+        known_taps = {"embed", *(f"stack_{number}" for number in range(num_stacks))}
+        chunks_fit = [(self.chunk_frames or 0) % factor == 0 for factor in self.downsampling]
+        masked = [u <= d for u, d in zip(self.unmasked_dims, self.dims, strict=False)]
         checks = {
             f"num_mels is {self.num_mels}, expected at least 7": self.num_mels >= 7,
             f"positions_dim is {self.positions_dim}, expected an even number": self.positions_dim % 2 == 0,
             f"kernel_sizes are {self.kernel_sizes}, expected odd ones": all(k % 2 for k in self.kernel_sizes),
-            f"unmasked_dims are {self.unmasked_dims}, expected none above dims {self.dims}": all(
-                u <= d for u, d in zip(self.unmasked_dims, self.dims, strict=False)
-            ),
-            f"chunk_frames is {self.chunk_frames} without causal": self.causal or self.chunk_frames is None,
-            f"chunk_frames is {self.chunk_frames}, expected a multiple of each of {self.downsampling}": all(
-                (self.chunk_frames or 0) % factor == 0 for factor in self.downsampling
-            ),
-            f"taps are {self.taps}, expected some of {sorted(allowed_taps)}": allowed_taps >= set(self.taps),
+            f"unmasked_dims are {self.unmasked_dims}, expected none above dims, {self.dims}": all(masked),
+            f"chunk_frames is {self.chunk_frames}, expected None without causal": self.causal or not self.chunk_frames,
+            f"chunk_frames is {self.chunk_frames}, expected a multiple of each of {self.downsampling}": all(chunks_fit),
+            f"taps are {self.taps}, expected some of {sorted(known_taps)}": known_taps >= set(self.taps),
             f"batches_per_update is {self.batches_per_update}, expected more than 0": self.batches_per_update > 0,
         }
         problems += [problem for problem, good in checks.items() if not good]
@@ -109,60 +116,49 @@ class Zipformer(EncoderSettings):
 
     @classmethod
     def small(cls, **changes: Any) -> "Zipformer":
-        """Zipformer-S of the paper's table 2: 22.1 M parameters with a CTC head of 500 tokens."""
-        return cls(
-            **{
-                "dims": (192, 256, 256, 256, 256, 256),
-                "num_layers": (2,) * 6,
-                "unmasked_dims": (192,) * 6,
-                "feedforward_dims": (512, 768, 768, 768, 768, 768),
-                **changes,
-            }
-        )
+        """Zipformer-S of the paper's table 1: 22.1 M parameters with a CTC head of 500 tokens."""
+        dims, feedforward_dims = (192, 256, 256, 256, 256, 256), (512, 768, 768, 768, 768, 768)
+        sizes = {
+            "dims": dims,
+            "num_layers": (2,) * 6,
+            "unmasked_dims": (192,) * 6,
+            "feedforward_dims": feedforward_dims,
+        }
+        return cls(**{**sizes, **changes})
 
     @classmethod
     def medium(cls, **changes: Any) -> "Zipformer":
-        """Zipformer-M of the paper's table 2: 64.3 M parameters with a CTC head of 500 tokens."""
+        """Zipformer-M of the paper's table 1: 64.3 M parameters with a CTC head of 500 tokens."""
         return cls(**changes)
 
     @classmethod
     def large(cls, **changes: Any) -> "Zipformer":
-        """Zipformer-L of the paper's table 2: 147.0 M parameters with a CTC head of 500 tokens."""
-        return cls(
-            **{
-                "dims": (192, 256, 512, 768, 512, 256),
-                "num_layers": (2, 2, 4, 5, 4, 2),
-                "unmasked_dims": (192, 192, 256, 320, 256, 192),
-                "feedforward_dims": (512, 768, 1536, 2048, 1536, 768),
-                **changes,
-            }
-        )
+        """Zipformer-L of the paper's table 1: 147.0 M parameters with a CTC head of 500 tokens."""
+        sizes = {
+            "dims": (192, 256, 512, 768, 512, 256),
+            "num_layers": (2, 2, 4, 5, 4, 2),
+            "unmasked_dims": (192, 192, 256, 320, 256, 192),
+            "feedforward_dims": (512, 768, 1536, 2048, 1536, 768),
+        }
+        return cls(**{**sizes, **changes})
 
     def build(self, *, dtype: DTypeLike) -> "ZipformerEncoder":
         return ZipformerEncoder(self, dtype)
 
     def stacks(self) -> list[StackSizes]:
         """The sizes of each stack."""
-        per_stack = zip(
-            self.dims,
-            self.num_layers,
-            self.downsampling,
-            self.num_heads,
-            self.query_dims,
-            self.position_dims,
-            self.value_dims,
-            self.feedforward_dims,
-            self.kernel_sizes,
-            strict=True,
-        )
-        return [StackSizes(*values, *self._chunks(values[2])) for values in per_stack]
-
-    def _chunks(self, factor: int) -> tuple[int | None, int | None]:
-        """Frames of a chunk at 1/`factor` of the rate, and how many chunks are seen before it."""
-        if self.chunk_frames is None:
-            return None, None
-        context = self.left_context_frames
-        return self.chunk_frames // factor, None if context is None else max(context // self.chunk_frames, 1)
+        stacks = []
+        for values in zip(*(getattr(self, name) for name in PER_STACK), strict=True):
+            sizes = dict(zip(StackSizes.__dataclass_fields__, values, strict=False))
+            chunk, context = self.chunk_frames, self.left_context_frames
+            stacks.append(
+                StackSizes(
+                    **sizes,
+                    chunk_frames=chunk and chunk // sizes["downsampling"],
+                    left_chunks=None if chunk is None or context is None else max(context // chunk, 1),
+                )
+            )
+        return stacks
 
     def policy(self, dtype: DTypeLike) -> Policy:
         """What is the same for all stacks."""
@@ -192,70 +188,36 @@ class ZipformerEncoder(Encoder):
             settings.dims[0],
             settings.embed_channels,
             policy.dropout,
-            mask_padding=settings.mask_padding,
-            regularise=settings.regularise,
+            mask_padding=policy.mask_padding,
+            regularise=policy.regularise,
+            skip=policy.skip,
             dtype=self.dtype,
             name="embed",
         )
         x = embed(frames.values, frames.lengths, step=batches)
         lengths = embedding_length(frames.lengths)
-        inner = {"embed": x}
-        feature_masks = self._feature_masks(len(x), step)
-        for number, sizes in enumerate(settings.stacks()):
+        inner, outputs = {"embed": x}, []
+        masks = self._feature_masks(len(x), step)
+        for number, (sizes, feature_mask) in enumerate(zip(settings.stacks(), masks, strict=True)):
+            skip_rates = layer_skip_rates(number, len(masks), sizes, step=batches)
             stack = ZipformerStack(sizes, policy, name=f"stack_{number}")
-            x = stack(
-                _to_width(x, sizes.width),
-                lengths,
-                skip_rates=self._skip_rates(number, batches),
-                feature_mask=feature_masks[number],
-                step=batches,
-            )
+            x = to_width(x, sizes.width)
+            x = stack(x, lengths, skip_rates=skip_rates, feature_mask=feature_mask, step=batches)
             inner[f"stack_{number}"] = x
-        taps = {name: Frames(inner[name], lengths) for name in settings.taps}
-        x = _widest([inner[f"stack_{number}"] for number in range(len(settings.dims))])
+            outputs.append(x)
+        x = widest(outputs)
         if settings.output_downsampling > 1:
-            x = Downsample(settings.output_downsampling, settings.mask_padding, name="downsample")(x, lengths)
+            x = Downsample(settings.output_downsampling, policy.mask_padding, name="downsample")(x, lengths)
+        taps = {name: Frames(inner[name], lengths) for name in settings.taps}
         return Encoded(frames=Frames(x, self.output_length(frames.lengths)), taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:
         return -(-embedding_length(num_frames) // self.settings.output_downsampling)
 
-    def _feature_masks(self, num_rows: int, step: Step) -> list[Float[Array, "B 1 D"] | None]:
-        """Per stack, 0 for the channels that a row goes without: the same rows in every stack, so that the masks agree.
-
-        An eighth of the rows goes without all channels beyond the unmasked ones, another eighth without half of them.
-        """
-        if step is None or not self.settings.skip:
-            return [None] * len(self.settings.dims)
-        drawn = kept(self.make_rng("dropout"), MASK_FEATURES, (2, num_rows, 1, 1))
-        first, second = drawn[0], drawn[0] & drawn[1]
-        masks = []
-        for width, unmasked in zip(self.settings.dims, self.settings.unmasked_dims, strict=True):
-            channel = jnp.arange(width)
-            middle = unmasked + (width - unmasked) // 2
-            keep = (channel < unmasked) | ((channel < middle) & first) | second
-            masks.append(keep.astype(self.dtype))
-        return masks
-
-    def _skip_rates(self, number: int, batches: Step) -> Float[Array, " L"]:
-        """How often a row skips each layer of a stack: half the time, until the stacks before it have warmed up."""
-        num_layers, num_stacks = self.settings.num_layers[number], len(self.settings.dims)
-        if batches is None:
-            return jnp.zeros(num_layers)
-        per_stack = WARM_UP_BATCHES / (num_stacks + 1)
-        starts = per_stack * (number + 1 + jnp.arange(num_layers) / num_layers)
-        end = 0.035 * self.settings.downsampling[number] ** 0.5
-        return 0.5 + (end - 0.5) * jnp.clip((batches - starts) / (per_stack / num_layers), 0.0, 1.0)
-
-
-def _to_width(x: Float[Array, "B T D"], width: int) -> Float[Array, "B T E"]:
-    """Channels cut off, or zeros added."""
-    return jnp.pad(x[..., :width], ((0, 0), (0, 0), (0, max(width - x.shape[-1], 0))))
-
-
-def _widest(outputs: list[Float[Array, "B T _"]]) -> Float[Array, "B T D"]:
-    """The channels of the last output, then those that only earlier ones have, each from the latest."""
-    x = outputs[-1]
-    for earlier in reversed(outputs[:-1]):
-        x = jnp.concatenate([x, earlier[..., x.shape[-1] :]], axis=-1)
-    return x
+    def _feature_masks(self, num_rows: int, step: Step) -> list[Float[Array, "B 1 _"] | None]:
+        settings = self.settings
+        if step is None or not settings.skip:
+            return [None] * len(settings.dims)
+        key = self.make_rng("dropout")
+        masks = feature_masks(key, num_rows, widths=settings.dims, unmasked=settings.unmasked_dims, dtype=self.dtype)
+        return list(masks)

@@ -1,4 +1,4 @@
-"""Attention whose weights are computed once and used by several modules (Yao et al. 2023, arXiv:2310.11230, section 3.2)."""
+"""Attention whose weights are computed once and used by several modules (Yao et al. 2023, arXiv:2310.11230)."""
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +8,12 @@ from jaxtyping import Array, Bool, Float
 
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.positions import relative_shift
-from asr_jax.nn.schedules import Schedule, Step, over_training, piecewise_linear
-from asr_jax.nn.stochastic import Regulariser, kept
+from asr_jax.nn.schedules import Step, over_training, piecewise_linear
+from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
 
 # Masked scores: finite, so that a row without any key stays finite; exp of it is exactly zero.
 MASKED_SCORE = -1000.0
 SKIP_POSITIONS = piecewise_linear((0, 0.5), (4000, 0.0))
-
-
-def whitening_limit(start: float, *, ratio: float = 2.0) -> Schedule:
-    """The published limits of whitening."""
-    return over_training(start, ratio * start)
 
 
 class AttentionWeights(nn.Module):
@@ -32,6 +27,7 @@ class AttentionWeights(nn.Module):
     num_heads: int
     query_dim: int
     position_dim: int
+    skip_positions: bool = True
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -54,7 +50,7 @@ class AttentionWeights(nn.Module):
         scores = jnp.einsum("hbtc,hbsc->hbts", query, key)
 
         offsets = Linear(heads * self.position_dim, 0.05, use_bias=False, dtype=self.dtype, name="positions")(positions)
-        if step is not None:
+        if step is not None and self.skip_positions:
             offsets *= kept(self.make_rng("dropout"), SKIP_POSITIONS(step), ()).astype(offsets.dtype)
         offsets = offsets.reshape(-1, heads, self.position_dim)
         by_offset = jnp.einsum("hbtc,rhc->hbtr", position_query, offsets)

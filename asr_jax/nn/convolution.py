@@ -9,10 +9,9 @@ from jaxtyping import Array, Float, Int
 from asr_jax.core.batch import length_mask
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.activations import swoosh_r
-from asr_jax.nn.attention import whitening_limit
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.schedules import over_training, piecewise_linear
-from asr_jax.nn.stochastic import Regulariser
+from asr_jax.nn.stochastic import Regulariser, whitening_limit
 
 
 class DepthwiseConv(nn.Module):
@@ -70,7 +69,7 @@ class ChunkDepthwiseConv(nn.Module):
 def _edge_scale(
     edges: Float[Array, "2 K D"], position: Int[Array, "1 T"], ends: Int[Array, "C 1"]
 ) -> Float[Array, "C T D"]:
-    """1 + what is learned for frames near a chunk's left end (K frames from 0) and right end (K frames up to `ends`)."""
+    """1 + what is learned for the K frames from a chunk's left end, and for the K frames up to its right end."""
     size = edges.shape[1]
     nothing = jnp.zeros_like(edges[:, :1])
     left, right = jnp.concatenate([edges, nothing], axis=1)

@@ -1,14 +1,15 @@
 """Linear layers that begin as PyTorch's do, which published recipes rely on."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
-def uniform(bound: float) -> Initializer:
+def uniform(bound: float) -> Callable[..., Array]:
     """Values drawn evenly from (-bound, bound)."""
 
     def draw(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

@@ -14,7 +14,7 @@ class BiasNorm(nn.Module):
 
     While training with regularisers, log_scale is kept within ±1.5.
 
-    Source: Yao et al. 2023 (arXiv:2310.11230), equation 3; `BiasNorm` in icefall's zipformer/scaling.py.
+    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.3; `BiasNorm` in icefall's zipformer/scaling.py.
     """
 
     @nn.compact

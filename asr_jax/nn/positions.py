@@ -28,7 +28,7 @@ def compact_positions(num_frames: int, width: int) -> Float[np.ndarray, "R P"]:
 
 
 def relative_shift(scores: Float[Array, "... T R"]) -> Float[Array, "... T T"]:
-    """From scores of query t and offset s - t, R = 2T - 1, those of query t and key s: out[t, s] = in[t, T - 1 + s - t].
+    """From scores by query t and offset s - t, R = 2T - 1, those by query t and key s: y[t, s] = x[t, T - 1 + s - t].
 
     In row-major order row t begins 2T - 2 further on than row t - 1, so two slices and two reshapes do it.
     """

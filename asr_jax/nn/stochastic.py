@@ -4,19 +4,23 @@ import itertools
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from asr_jax.nn.gradients import limit_values, penalize_large, scale_gradient
 from asr_jax.nn.regularizers import Mask, balance, whiten
-from asr_jax.nn.schedules import Step, Value, at, piecewise_linear
+from asr_jax.nn.schedules import Schedule, Step, Value, at, over_training, piecewise_linear
 
 BALANCE_CHANCE = piecewise_linear((0, 0.5), (8000, 0.125))
 WHITEN_CHANCE = 0.25
 LIMIT_CHANCE = 0.6
 PENALIZE_CHANCE = 0.1
 MOST_DRAWS = 64
+
+
+def whitening_limit(start: float, *, ratio: float = 2.0) -> Schedule:
+    """The published limits of whitening metrics."""
+    return over_training(start, ratio * start)
 
 
 def kept(key: PRNGKeyArray, rate: float | Float[Array, ""], shape: tuple[int, ...]) -> Bool[Array, "..."]:

@@ -43,6 +43,7 @@ class ConvEmbedding(nn.Module):
     """At the start and after 20000 batches."""
     mask_padding: bool = True
     regularise: bool = True
+    skip: bool = True
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -60,7 +61,7 @@ class ConvEmbedding(nn.Module):
         x = self._conv(x, third, strides=(1, 2), name="conv_2")
         regularise.mask = mask = self._mask(embedding_length(lengths), x)
         x = swoosh_r(regularise.balance(x, max_abs=4.0))
-        x = ConvNeXt(dtype=self.dtype, name="convnext")(x, mask, step=step, regularise=regularise)
+        x = ConvNeXt(self.skip, self.dtype, name="convnext")(x, mask, step=step, regularise=regularise)
         x = Linear(self.features, dtype=self.dtype, name="out")(x.reshape(*x.shape[:2], -1))
         x = regularise.whiten(x, limit=over_training(4.0, 8.0), grad_scale=0.02)
         x = BiasNorm(name="norm")(x, regularise=regularise)
@@ -92,11 +93,14 @@ class FilterBank(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """x + project(Swoosh-L(expand(depthwise 7×7(x)))), over [B T F C]; some rows skip it while training.
+    """x + project(Swoosh-L(expand(depthwise 7×7(x)))), over [B T F C].
+
+    With `skip`, some rows do without it while training.
 
     Source: `ConvNeXt` in icefall's egs/librispeech/ASR/zipformer/subsampling.py.
     """
 
+    skip: bool = True
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -111,7 +115,7 @@ class ConvNeXt(nn.Module):
         y = Linear(3 * channels, dtype=self.dtype, name="expand")(y)
         y = swoosh_l(regularise.balance(y, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0))
         y = Linear(channels, 0.01, dtype=self.dtype, name="project")(y)
-        if step is not None:
+        if step is not None and self.skip:
             y *= kept(self.make_rng("dropout"), SKIP_CONVNEXT(step), (len(x), 1, 1, 1)).astype(y.dtype)
         y = regularise.balance(x + y, min_positive=0.4, max_positive=0.6, min_abs=1.0, max_abs=6.0)
         return regularise.whiten(y, limit=5.0)

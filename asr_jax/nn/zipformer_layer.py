@@ -14,20 +14,20 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
-from asr_jax.nn.activations import swoosh_l
-from asr_jax.nn.attention import AttentionWeights, NonlinearAttention, SelfAttention, whitening_limit
+from asr_jax.nn.attention import AttentionWeights, NonlinearAttention, SelfAttention
 from asr_jax.nn.convolution import ConvolutionModule
-from asr_jax.nn.linear import Linear, per_channel
+from asr_jax.nn.feed_forward import FeedForward
+from asr_jax.nn.linear import per_channel
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
-from asr_jax.nn.stochastic import Regulariser, dropout, kept
+from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
 
 SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
 SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
 CONSTANT_ATTENTION = piecewise_linear((0, 0.25), (4000, 0.025))
 SMALLEST_BYPASS = over_training(0.9, 0.2)
 # Ranges of what each module adds to the layer's sum; they are asked for seldom.
-ADDED = {"min_positive": 0.3, "max_positive": 0.7, "chance": 0.05}
+ADDED: dict[str, Any] = {"min_positive": 0.3, "max_positive": 0.7, "chance": 0.05}
 ADDED_BY_NONLINEAR_ATTENTION = {**ADDED, "min_abs": piecewise_linear((0, 0.004), (4000, 0.02))}
 ADDED_BY_FEED_FORWARD_2 = {**ADDED, "min_abs": piecewise_linear((0, 0.0), (4000, 0.1)), "max_abs": 2.0}
 ADDED_BY_FEED_FORWARD_3 = {**ADDED, "min_abs": piecewise_linear((0, 0.0), (4000, 0.2)), "max_abs": 4.0}
@@ -92,14 +92,12 @@ class ZipformerLayer(nn.Module):
         self, x: Float[Array, "B T D"], skip_rate: Float[Array, ""], shared: Shared
     ) -> tuple[Float[Array, "B T D"], None]:
         """`skip_rate`: how often a row skips the layer while training."""
-        sizes, policy, step, original = self.sizes, self.policy, shared.step, x
+        policy, step, original = self.policy, shared.step, x
         mask = length_mask(shared.lengths, x.shape[1]) if policy.mask_padding else None
         regularise = Regulariser.of(self, step=step, use=policy.regularise, mask=mask)
         keep = self._keep(x, skip_rate, step)
 
-        weights = AttentionWeights(
-            sizes.num_heads, sizes.query_dim, sizes.position_dim, policy.dtype, name="attention_weights"
-        )(x, shared.positions, shared.allowed, step=step, regularise=regularise)
+        weights = self._attention_weights(x, shared, regularise)
         x += self._feed_forward(1, x, step, regularise)
         y = NonlinearAttention(policy.dtype, name="nonlinear_attention")(
             x, self._first_head(weights[0], step), regularise=regularise
@@ -141,6 +139,18 @@ class ZipformerLayer(nn.Module):
         use = kept(self.make_rng("dropout"), CONSTANT_ATTENTION(step), ())
         return jnp.where(use, weights, constant.astype(weights.dtype))
 
+    def _attention_weights(self, x: Array, shared: Shared, regularise: Regulariser) -> Float[Array, "H B T T"]:
+        sizes, policy = self.sizes, self.policy
+        module = AttentionWeights(
+            sizes.num_heads,
+            sizes.query_dim,
+            sizes.position_dim,
+            skip_positions=policy.skip,
+            dtype=policy.dtype,
+            name="attention_weights",
+        )
+        return module(x, shared.positions, shared.allowed, step=shared.step, regularise=regularise)
+
     def _feed_forward(self, number: int, x: Array, step: Step, regularise: Regulariser) -> Array:
         hidden_dim = self.sizes.feedforward_dim * (number + 2) // 4  # 3/4, 4/4 and 5/4 of it
         module = FeedForward(hidden_dim, self.policy.dropout, self.policy.dtype, name=f"feed_forward_{number}")
@@ -160,26 +170,6 @@ class ZipformerLayer(nn.Module):
             name=f"convolution_{number}",
         )
         return module(x, lengths, regularise=regularise)
-
-
-class FeedForward(nn.Module):
-    """Projection, Swoosh-L, dropout with one choice for all frames, projection."""
-
-    hidden_dim: int
-    dropout: tuple[float, float]
-    """At the start and after 20000 batches."""
-    dtype: DTypeLike = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], *, step: Step, regularise: Regulariser) -> Float[Array, "B T D"]:
-        hidden = Linear(self.hidden_dim, dtype=self.dtype, name="in")(x)
-        hidden = regularise.balance(hidden, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0)
-        hidden = swoosh_l(hidden)
-        if step is not None:
-            rate = over_training(*self.dropout)(step)
-            hidden = dropout(hidden, self.make_rng("dropout"), rate=rate, shared_axis=1)
-        y = Linear(x.shape[-1], 0.1, dtype=self.dtype, name="out")(hidden)
-        return regularise.whiten(y, limit=whitening_limit(7.5))
 
 
 class Bypass(nn.Module):

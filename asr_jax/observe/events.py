@@ -18,6 +18,7 @@ FILE_NAME = "events.jsonl"
 EVENTS: dict[str, str] = {
     "run_start": "a job begins: run, num_updates, num_epochs, num_parameters, num_devices",
     "resumed": "the job goes on from a checkpoint: update, data_position, path",
+    "compile_start": "shapes: how many are compiled before the first update",
     "compile": "the bucket table: rows [{bucket, batch_size, flops, ..}], one per compiled shape",
     "skipped": "records were left out: count, reasons {reason: count}",
     "batch_start": "a batch was taken: update, epoch, data_position, bucket",

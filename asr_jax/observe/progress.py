@@ -44,6 +44,9 @@ class ProgressView:
         self._views: dict[str, Callable[[Data], None]] = {
             "run_start": self._run_start,
             "resumed": self._resumed,
+            "compile_start": lambda data: self._say(
+                f"compiling {data['shapes']} shapes; later starts find them in a cache"
+            ),
             "compile": lambda data: self._table(data["rows"], title="Compiled, one row per bucket"),
             "skipped": self._skipped,
             "train_step": self._train_step,

@@ -18,7 +18,7 @@ from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.data.buckets import Bucket, largest_first
 from asr_jax.models.base import Recogniser
 from asr_jax.training.state import TrainState, average_of, initial_state
-from asr_jax.training.step import Accumulated, accumulate, apply_update, batch_weights, nothing_accumulated
+from asr_jax.training.step import accumulate, apply_update, batch_weights, nothing_accumulated
 
 Compiled = Callable[..., Any]
 
@@ -53,7 +53,9 @@ def abstract_training(
     model: Recogniser, optimizer: optax.GradientTransformation, *, mesh: Mesh
 ) -> tuple[TrainState, Tree]:
     """Shapes, types and shardings of a state and its average, without computing them: to compile or restore with."""
-    shapes: tuple[TrainState, Tree] = abstract(jax.eval_shape(lambda: _begin_training(model, optimizer, 0)), replicated(mesh))
+    shapes: tuple[TrainState, Tree] = abstract(
+        jax.eval_shape(lambda: _begin_training(model, optimizer, 0)), replicated(mesh)
+    )
     return shapes
 
 

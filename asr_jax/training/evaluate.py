@@ -101,9 +101,7 @@ def _decoded(
     decoder: Decoder, variables: Tree, data: PlannedData, *, workers: int, threads: int
 ) -> Iterator[tuple[LoadedBatch, list[str]]]:
     decoder.prepare(data.plan.buckets[bucket] for bucket in _used(data))
-    source = BatchSource(
-        data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count()
-    )
+    source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
     with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
         for loaded in batches:
             ids, lengths = decoder(variables, global_batch(loaded.batch, decoder.mesh))
@@ -159,4 +157,8 @@ def predictions(data: PlannedData, hypotheses: Hypotheses) -> Iterator[dict[str,
     for row, text in enumerate(hypotheses.texts):
         if text is not None:
             names = {"id": data.index.ids.text(row), "audio_path": data.index.audio_paths.text(row)}
-            yield names | {"reference": data.index.texts.text(row), "hypothesis": text, "source": data.index.source(row)}
+            yield names | {
+                "reference": data.index.texts.text(row),
+                "hypothesis": text,
+                "source": data.index.source(row),
+            }

@@ -66,6 +66,7 @@ def _train(setup: Setup, log: EventLog, checkpoints: Checkpoints) -> dict[str, A
         return checkpoints.meta(latest)["summary"] | {"already": True}
     num_parameters = num_elements(state_shapes.params)
     _announce(setup, log, num_parameters=num_parameters)
+    log.write("compile_start", shapes=len(plan.buckets))
     steps = compile_steps(
         setup.model, setup.optimizer, plan.buckets, scales=scales, schedule=setup.schedule,
         ema_decay=training.ema_decay, mesh=setup.mesh,
@@ -81,9 +82,7 @@ def _train(setup: Setup, log: EventLog, checkpoints: Checkpoints) -> dict[str, A
         update, position = latest, int(meta["data_position"])
         log.write("resumed", update=update, data_position=position, path=checkpoints.path(latest))
     accumulated = steps.begin(state)
-    source = BatchSource(
-        setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count()
-    )
+    source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     reader, reporter = Reader(setup, log), Reporter(setup, log)
     timed, first = reporter.throughput.timed, update
     with open_batches(
@@ -95,7 +94,9 @@ def _train(setup: Setup, log: EventLog, checkpoints: Checkpoints) -> dict[str, A
                 reporter.flush(update=update, epoch=position // plan.batches_per_epoch + 1, scales=scales)
             if finished or (update > first and update % training.validate_every == 0):
                 found = _validate(setup, log, decoder, average, update)
-                summary = _summary(setup, checkpoints, found, update, seconds=log.elapsed_s, num_parameters=num_parameters)
+                summary = _summary(
+                    setup, checkpoints, found, update, seconds=log.elapsed_s, num_parameters=num_parameters
+                )
                 meta = {"data_position": position, "experiment": to_json(experiment), "summary": summary}
                 checkpoints.save(update, state=state, average=average, meta=meta, wer=found["wer"])
                 log.write("checkpoint_saved", update=update, path=checkpoints.path(update))

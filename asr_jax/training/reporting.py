@@ -39,8 +39,8 @@ class Reader:
             last = loaded.skipped[-1]
             raise RunError(
                 f"{len(self._seen)} files cannot be read, more than training.max_skipped ({self._limit}); the last: "
-                f"{last['audio_path']}: {last['reason']}. All are named in {self._folder / SKIPPED}; mend them, take them "
-                "out of the manifest, or allow more with --training.max-skipped"
+                f"{last['audio_path']}: {last['reason']}. All are named in {self._folder / SKIPPED}; mend them, take "
+                "them out of the manifest, or allow more with --training.max-skipped"
             )
         return loaded
 

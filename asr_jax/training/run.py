@@ -44,7 +44,9 @@ def write_experiment(experiment: Experiment, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         save_experiment(experiment, folder / EXPERIMENT)
     except OSError as error:
-        raise UserError(f"the run's folder {folder} cannot be written: {error.strerror}; choose another --run-dir") from error
+        raise UserError(
+            f"the run's folder {folder} cannot be written: {error.strerror}; choose another --run-dir"
+        ) from error
 
 
 def append_skipped(folder: Path, entries: Sequence[Mapping[str, object]]) -> None:

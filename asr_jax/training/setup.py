@@ -54,7 +54,9 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         records, data, encode=tokenizer.encode, output_length=model.output_length, rate_hz=front_end.rate_hz,
         hop_samples=front_end.hop, seed=experiment.seed, num_devices=mesh.size,
     )  # fmt: skip
-    num_updates = run_length(training.num_updates, training.num_epochs, train.plan.batches_per_epoch / training.accumulate)
+    num_updates = run_length(
+        training.num_updates, training.num_epochs, train.plan.batches_per_epoch / training.accumulate
+    )
     return Setup(
         experiment=experiment,
         folder=folder,
@@ -85,4 +87,3 @@ def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) ->
     if num_epochs:
         limits.append(math.ceil(num_epochs * updates_per_epoch))
     return min(limits)
-

@@ -74,7 +74,9 @@ def load_buckets(folder: Path) -> tuple[Bucket, ...]:
     try:
         return tuple(Bucket(**bucket) for bucket in json.loads((folder / BUCKETS).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder / BUCKETS} cannot be read: {error}; continue the training, which writes it") from error
+        raise UserError(
+            f"{folder / BUCKETS} cannot be read: {error}; continue the training, which writes it"
+        ) from error
 
 
 def _mesh(batch_multiple: int) -> Mesh:

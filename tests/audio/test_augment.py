@@ -29,9 +29,7 @@ def test_specaugment_masks_whole_bins_and_frames_with_the_mean():
 
 def test_specaugment_widths_are_uniform():
     frames = random_frames([100] * 4000, num_frames=100, num_bins=4)
-    settings = SpecAugment(
-        probability=1.0, num_freq_masks=0, num_time_masks=1, max_time_frames=10, max_time_share=1.0
-    )
+    settings = SpecAugment(probability=1.0, num_freq_masks=0, num_time_masks=1, max_time_frames=10, max_time_share=1.0)
     masked = settings(frames, jax.random.key(0))
     widths = np.asarray((masked.values != frames.values)[:, :, 0].sum(axis=1))
     counts = np.bincount(widths, minlength=11)

@@ -11,15 +11,20 @@ from asr_jax.optim.schedules import WarmupHoldDecay
 def test_adamw_follows_the_formula_clips_by_global_norm_and_decays_kernels_only():
     settings = AdamW(WarmupHoldDecay(peak_lr=0.1, warmup_updates=0, decay="none"), weight_decay=0.5, clip_norm=1.0)
     optimizer = settings.build(10)
-    params = {"dense": {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([3.0])}, "stack": {"gain": jnp.ones((2, 2))}}
+    params = {
+        "dense": {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([3.0])},
+        "stack": {"gain": jnp.ones((2, 2))},
+    }
     state = optimizer.init(params)
-    m = {k: 0.0 for k in ("kernel", "bias", "gain")}
+    m = dict.fromkeys(("kernel", "bias", "gain"), 0.0)
     v = dict(m)
     ours = {"kernel": np.array([[1.0, -2.0]]), "bias": np.array([3.0]), "gain": np.ones((2, 2))}
     for t in (1, 2, 3):
         grads = {"kernel": np.array([[3.0, 4.0]]) * t, "bias": np.array([12.0]), "gain": np.zeros((2, 2))}
         tree = {"dense": {"kernel": grads["kernel"], "bias": grads["bias"]}, "stack": {"gain": grads["gain"]}}
-        updates, state = optimizer.update({k: {n: jnp.asarray(x) for n, x in d.items()} for k, d in tree.items()}, state, params)
+        updates, state = optimizer.update(
+            {k: {n: jnp.asarray(x) for n, x in d.items()} for k, d in tree.items()}, state, params
+        )
         params = optax.apply_updates(params, updates)
         norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
         for name, grad in grads.items():

@@ -28,9 +28,7 @@ def depthwise_conv(
     Raises:
         ValueError: the channels differ, or there are fewer padded frames than taps.
     """
-    y = depthwise_conv_2d(
-        x[:, :, None], kernel[:, None], padding=(padding, (0, 0)), implementation=implementation
-    )
+    y = depthwise_conv_2d(x[:, :, None], kernel[:, None], padding=(padding, (0, 0)), implementation=implementation)
     return y[:, :, 0]
 
 

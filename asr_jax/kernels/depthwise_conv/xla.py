@@ -18,9 +18,7 @@ from asr_jax.kernels.depthwise_conv.reference import Padding
 MOST_ROWS_UNROLLED = 8
 
 
-def shifted(
-    x: Float[Array, "B T F C"], kernel: Float[Array, "K L D"], *, padding: Padding
-) -> Float[Array, "B S G D"]:
+def shifted(x: Float[Array, "B T F C"], kernel: Float[Array, "K L D"], *, padding: Padding) -> Float[Array, "B S G D"]:
     """The value of `depthwise_conv_lax`, in the type of `x`, summed in float32."""
     padded = _pad(x, padding)
     weights = kernel.astype(jnp.float32)[:, :, None, None, None, :]

@@ -1,0 +1,31 @@
+"""Feed-forward modules."""
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from asr_jax.nn.activations import swoosh_l
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.schedules import Step, over_training
+from asr_jax.nn.stochastic import Regulariser, dropout, whitening_limit
+
+
+class FeedForward(nn.Module):
+    """Projection, Swoosh-L, dropout with one choice for all frames, projection."""
+
+    hidden_dim: int
+    dropout: tuple[float, float]
+    """At the start and after 20000 batches."""
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], *, step: Step, regularise: Regulariser) -> Float[Array, "B T D"]:
+        hidden = Linear(self.hidden_dim, dtype=self.dtype, name="in")(x)
+        hidden = regularise.balance(hidden, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0)
+        hidden = swoosh_l(hidden)
+        if step is not None:
+            rate = over_training(*self.dropout)(step)
+            hidden = dropout(hidden, self.make_rng("dropout"), rate=rate, shared_axis=1)
+        y = Linear(x.shape[-1], 0.1, dtype=self.dtype, name="out")(hidden)
+        return regularise.whiten(y, limit=whitening_limit(7.5))
