@@ -4,7 +4,6 @@ For each bucket, on its first real batch: reading the batch, the front-end with 
 loss, the forward and backward pass, and the update; medians, in milliseconds. Figures are of one machine at one time.
 """
 
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,6 +1,5 @@
 """Error rates of a run on manifests: `python -m asr_jax.evaluate RUN --data MANIFEST … [--json OUT]`."""
 
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -4,7 +4,6 @@
 its result is there already.
 """
 
-
 import argparse
 import json
 import time

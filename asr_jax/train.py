@@ -3,7 +3,6 @@
 Exit codes: 0 the run is complete; 1 it had begun and could not go on; 2 it could not begin.
 """
 
-
 from collections.abc import Sequence
 
 from asr_jax.command_line import parse_experiment, run_command

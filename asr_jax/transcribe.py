@@ -1,6 +1,5 @@
 """Text of audio files: `python -m asr_jax.transcribe RUN FILES…` prints a line per file: path, tab, text."""
 
-
 import argparse
 import json
 import sys

@@ -87,7 +87,7 @@ def _balance_backward(saved: Any, dy: Array) -> tuple[Any, ...]:
 _balance.defvjp(lambda x, apply, limits, shares: (x, (x, apply, limits, shares)), _balance_backward)
 
 
-def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Array, ...], shares: Array | None) -> Array:
+def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Any, ...], shares: Any) -> Array:
     """dy + grad_scale · |dy| · g / RMS(g), g being the gradient by channel of |m - clip(m)| + |log(r / clip(r))| with
     m = mean/deviation and r = RMS.
 
@@ -124,9 +124,7 @@ def _whiten_backward(num_groups: int, saved: Any, dy: Array) -> tuple[Any, ...]:
 _whiten.defvjp(lambda x, *rest: (x, (x, *rest[:4])), _whiten_backward)
 
 
-def _whitened_gradient(
-    x: Array, dy: Array, *, limit: Array, grad_scale: Array, shares: Array | None, num_groups: int
-) -> Array:
+def _whitened_gradient(x: Array, dy: Array, *, limit: Any, grad_scale: Any, shares: Any, num_groups: int) -> Array:
     """dy + grad_scale · ‖dy‖ · p / ‖p‖, p ∝ the gradient of the metric: x (C/v - metric · I), v = mean variance."""
     centred = _centred(x, shares)
     covariance = _covariance(centred, num_groups)

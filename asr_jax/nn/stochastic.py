@@ -23,8 +23,8 @@ def whitening_limit(start: float, *, ratio: float = 2.0) -> Schedule:
     return over_training(start, ratio * start)
 
 
-def kept(key: PRNGKeyArray, rate: float | Float[Array, ""], shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """False with a chance of `rate`."""
+def kept(key: PRNGKeyArray, rate: float | Float[Array, "..."], shape: tuple[int, ...]) -> Bool[Array, "..."]:
+    """False with a chance of `rate`, which broadcasts to `shape`."""
     return jax.random.uniform(key, shape) >= rate
 
 

@@ -43,7 +43,10 @@ def train(experiment: Experiment) -> dict[str, Any]:
         save_buckets(setup.train.plan.buckets, folder)
         if not continued:
             folders.append_skipped(folder, setup.train.dropped.entries)
-        sinks = [ProgressView(num_samples=training.num_samples), TensorBoard(folder / folders.TENSORBOARD)]
+        sinks = [
+            ProgressView(plain_every=training.log_every, num_samples=training.num_samples),
+            TensorBoard(folder / folders.TENSORBOARD),
+        ]
     with (
         EventLog(folder / folders.EVENTS, enabled=is_main, sinks=sinks) as log,
         Checkpoints(

@@ -1,6 +1,9 @@
 """Outputs and gradients of icefall's zipformer, from its own weights."""
 
+import json
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +18,8 @@ from asr_jax.pretrained.icefall import export_ctc, export_encoder, import_ctc, i
 
 pytestmark = pytest.mark.golden
 
+# Compile time is most of these tests' time, and what is compiled runs once.
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 ENCODERS = golden_cases("icefall_zipformer", "encoder_*")
 MODELS = golden_cases("icefall_zipformer", "asr_model*")
 
@@ -50,6 +55,22 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def frames_of(arrays: dict[str, np.ndarray]) -> Frames:
+    return Frames(jnp.asarray(arrays["input/feats"]), jnp.asarray(arrays["input/feat_lens"], jnp.int32))
+
+
+@cache
+def program(settings: Zipformer) -> Any:
+    """Compiled once per settings and shapes: gradients of sum(output · weights), and what is encoded."""
+    encoder = settings.build(dtype=jnp.float32)
+
+    def loss(params: Any, frames: Frames, weights: Any) -> Any:
+        encoded = encoder.apply({"params": params}, frames, step=None)
+        return jnp.sum(encoded.frames.values * weights), encoded
+
+    return fast_jit(jax.grad(loss, has_aux=True))
+
+
 @dataclass(frozen=True)
 class Run:
     """What our encoder gives with the peer's weights."""
@@ -61,32 +82,19 @@ class Run:
     grads: Any
 
 
-@pytest.fixture(scope="module")
-def runs() -> dict[str, Run]:
-    return {}
+@cache
+def run_case(path: Path) -> Run:
+    case = GoldenCase(path, json.loads(path.read_text()))
+    arrays, settings = case.arrays(), settings_of(case.info)
+    params = import_encoder(part(arrays, "param/"), settings)
+    weights = jnp.asarray(arrays["input/grad_weights"]).transpose(1, 0, 2)
+    grads, encoded = program(settings)(params, frames_of(arrays), weights)
+    return Run(settings, arrays, params, encoded, grads)
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest, runs: dict[str, Run]) -> Run:
-    case: GoldenCase = request.param
-    if case.path.stem not in runs:
-        runs[case.path.stem] = run_case(case)
-    return runs[case.path.stem]
-
-
-def run_case(case: GoldenCase) -> Run:
-    arrays, settings = case.arrays(), settings_of(case.info)
-    encoder = settings.build(dtype=jnp.float32)
-    params = import_encoder(part(arrays, "param/"), settings)
-    frames = Frames(jnp.asarray(arrays["input/feats"]), jnp.asarray(arrays["input/feat_lens"], jnp.int32))
-    weights = jnp.asarray(arrays["input/grad_weights"]).transpose(1, 0, 2)
-
-    def loss(params: Any) -> Any:
-        encoded = encoder.apply({"params": params}, frames, step=None)
-        return jnp.sum(encoded.frames.values * weights), encoded
-
-    grads, encoded = jax.jit(jax.grad(loss, has_aux=True))(params)
-    return Run(settings, arrays, params, encoded, grads)
+def run(request: pytest.FixtureRequest) -> Run:
+    return run_case(request.param.path)
 
 
 def report(record_property: Any, what: str, value: float) -> float:
@@ -130,8 +138,8 @@ def test_an_utterance_alone_is_the_same_in_a_batch_with_masked_padding(run: Run,
     """The peer's own output for the last utterance alone; in its padded batch, the peer's differs."""
     settings = Zipformer(**{**vars(run.settings), "mask_padding": True})
     encoder = settings.build(dtype=jnp.float32)
-    frames = Frames(jnp.asarray(run.arrays["input/feats"]), jnp.asarray(run.arrays["input/feat_lens"], jnp.int32))
-    values = jax.jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(run.params)
+    frames = frames_of(run.arrays)
+    values = fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(run.params)
     expected = run.arrays["out/encoder_last_alone_TNC"][:, 0]
     actual = np.asarray(values[-1, : len(expected)])
     assert report(record_property, "last alone", max_abs(actual, expected)) < 1e-4
@@ -152,18 +160,11 @@ def test_export_inverts_import(run: Run) -> None:
 def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase, record_property: Any) -> None:
     arrays, settings = case.arrays(), settings_of(case.info)
     weights = part(arrays, "param/")
-    encoder = settings.build(dtype=jnp.float32)
-    frames = Frames(jnp.asarray(arrays["input/feats"]), jnp.asarray(arrays["input/feat_lens"], jnp.int32))
-    params, ctc = import_encoder(weights, settings), import_ctc(weights)
-
-    def forward(params: Any) -> Any:
-        encoded = encoder.apply({"params": params}, frames, step=None).frames
-        logits = encoded.values @ ctc["output"]["kernel"] + ctc["output"]["bias"].reshape(1, 1, -1)
-        return encoded, jax.nn.log_softmax(logits)
-
-    encoded, log_probs = jax.jit(forward)(params)
-    assert report(record_property, "encoder", max_abs(encoded.values, arrays["out/encoder_out"])) < 1e-4
+    ctc, shape = import_ctc(weights)["output"], arrays["out/encoder_out"].shape
+    _, encoded = program(settings)(import_encoder(weights, settings), frames_of(arrays), jnp.zeros(shape))
+    assert report(record_property, "encoder", max_abs(encoded.frames.values, arrays["out/encoder_out"])) < 1e-4
+    np.testing.assert_array_equal(encoded.frames.lengths, arrays["out/encoder_lens"])
+    log_probs = jax.nn.log_softmax(np.asarray(encoded.frames.values) @ ctc["kernel"] + ctc["bias"])
     assert report(record_property, "CTC log-probs", max_abs(log_probs, arrays["out/ctc_logprobs"])) < 1e-4
-    np.testing.assert_array_equal(encoded.lengths, arrays["out/encoder_lens"])
-    for name, array in export_ctc(ctc).items():
+    for name, array in export_ctc({"output": ctc}).items():
         np.testing.assert_array_equal(array, weights[name])

@@ -1,0 +1,139 @@
+"""Parts of icefall's zipformer one by one: activations, norm, rates, positions, schedule, regularisers."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GoldenCase, golden_cases, max_abs, relative
+
+from asr_jax.nn.activations import swoosh_l, swoosh_r
+from asr_jax.nn.gradients import limit_values, penalize_large
+from asr_jax.nn.normalization import bias_norm
+from asr_jax.nn.positions import compact_positions
+from asr_jax.nn.regularizers import balance, whiten, whitening_metric
+from asr_jax.nn.schedules import piecewise_linear
+from asr_jax.nn.subsampling import Downsample, upsample
+
+pytestmark = [pytest.mark.golden, pytest.mark.parametrize("case", golden_cases("icefall_zipformer", "units*"))]
+YES = jnp.array(True)
+
+
+def report(record_property: Any, what: str, value: float) -> float:
+    record_property(what, value)
+    print(f"  {what}: {value:.2e}")
+    return value
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d*\.?\d+", text)]
+
+
+def named(text: str) -> dict[str, float]:
+    """`"groups 1 limit 1.5"` as a dictionary."""
+    return {name: float(value) for name, value in re.findall(r"([a-z_]+) (-?\d*\.?\d+)", text)}
+
+
+def check_gradient(record_property: Any, arrays: dict, name: str, regularised: Any, x: Any, w: Any) -> None:
+    """1e-3 relative or 1e-4 absolute."""
+    actual = jax.grad(lambda x: jnp.sum(regularised(x) * w))(jnp.asarray(x))
+    difference = report(record_property, f"{name}/dx", max_abs(actual, arrays[f"{name}/dx"]))
+    assert difference < 1e-4
+    assert relative(actual, arrays[f"{name}/dx"]) < 1e-3
+
+
+@pytest.mark.parametrize(("name", "swoosh"), [("swoosh_l", swoosh_l), ("swoosh_r", swoosh_r)])
+def test_swoosh(case: GoldenCase, name: str, swoosh: Any, record_property: Any) -> None:
+    arrays = case.arrays()
+    x = jnp.asarray(arrays[f"{name}/x"])
+    assert report(record_property, f"{name}/y", max_abs(swoosh(x), arrays[f"{name}/y"])) < 1e-4
+    slope = jax.vmap(jax.grad(swoosh))(x)
+    assert report(record_property, f"{name}/dydx", max_abs(slope, arrays[f"{name}/dydx"])) < 1e-4
+
+
+def test_bias_norm(case: GoldenCase, record_property: Any) -> None:
+    arrays = case.arrays()
+    inputs = [jnp.asarray(arrays[f"biasnorm/{name}"]) for name in ("x", "bias", "log_scale")]
+    y, backward = jax.vjp(bias_norm, *inputs)
+    gradients = backward(jnp.asarray(arrays["biasnorm/w"]))
+    for name, actual in zip(("y", "dx", "dbias", "dlog_scale"), (y, *gradients), strict=True):
+        assert report(record_property, f"biasnorm/{name}", max_abs(actual, arrays[f"biasnorm/{name}"])) < 1e-4
+
+
+def test_rates(case: GoldenCase, record_property: Any) -> None:
+    """`modifier/x`, [T B D], down and up again."""
+    arrays = case.arrays()
+    x = jnp.asarray(arrays["modifier/x"]).transpose(1, 0, 2)
+    lengths = jnp.full(len(x), x.shape[1])
+    for name in [name for name in arrays if name.startswith("downsample") and name.endswith("/y")]:
+        factor = int(*re.findall(r"\d+", name))
+        logits = jnp.asarray(arrays[f"downsample{factor}/bias"])
+        y = Downsample(factor).apply({"params": {"logits": logits}}, x, lengths).transpose(1, 0, 2)
+        assert report(record_property, name, max_abs(y, arrays[name])) < 1e-4
+    for name in [name for name in arrays if name.startswith("upsample")]:
+        factor = int(*re.findall(r"\d+", name))
+        y = upsample(x, factor=factor, num_frames=factor * x.shape[1]).transpose(1, 0, 2)
+        assert report(record_property, name, max_abs(y, arrays[name])) == 0
+
+
+def test_positions(case: GoldenCase, record_property: Any) -> None:
+    arrays = case.arrays()
+    for name in [name for name in arrays if re.fullmatch(r"relpos_\d+_\d+", name)]:
+        width, num_frames = (int(number) for number in name.split("_")[1:])
+        assert report(record_property, name, max_abs(compact_positions(num_frames, width), arrays[name][0])) < 1e-4
+
+
+def test_scheduled_float(case: GoldenCase, record_property: Any) -> None:
+    arrays = case.arrays()
+    points = re.findall(r"\(([\d.]+),([\d.]+)\)", case.info["note"].split("ScheduledFloat pairs")[1])
+    schedule = piecewise_linear(*((float(x), float(y)) for x, y in points))
+    values = jax.vmap(schedule)(jnp.asarray(arrays["scheduled_float/batch"]))
+    assert report(record_property, "scheduled_float", max_abs(values, arrays["scheduled_float/value"])) < 1e-6
+
+
+def test_balance(case: GoldenCase, record_property: Any) -> None:
+    arrays = case.arrays()
+    x, w = arrays["modifier/x"], arrays["modifier/w"]
+    for name, text in case.info["configs"].items():
+        if name.startswith("bal"):
+            fields = ("min_positive", "max_positive", "min_abs", "max_abs", "grad_scale")
+            options = dict(zip(fields, numbers(text), strict=False))
+            check_gradient(record_property, arrays, name, lambda x, o=options: balance(x, YES, **o), x, w)
+
+
+def test_whiten(case: GoldenCase, record_property: Any) -> None:
+    arrays = case.arrays()
+    x, w = arrays["modifier/x"], arrays["modifier/w"]
+    for name, text in case.info["configs"].items():
+        if name.startswith("whiten"):
+            fields = {"groups": 1.0, "grad_scale": 0.5, **named(text)}
+            num_groups = int(fields["groups"])
+            metric = whitening_metric(jnp.asarray(x), num_groups=num_groups)
+            assert report(record_property, f"{name}/metric", max_abs(metric, arrays[f"{name}/metric"])) < 1e-4
+            options = {"limit": fields["limit"], "grad_scale": fields["grad_scale"], "num_groups": num_groups}
+            check_gradient(record_property, arrays, name, lambda x, o=options: whiten(x, YES, **o), x, w)
+
+
+def test_limits_of_values(case: GoldenCase, record_property: Any) -> None:
+    arrays = case.arrays()
+    for name in [name.removesuffix("/dx") for name in arrays if name.endswith("/dx")]:
+        if name.startswith("limit_param_"):
+            low, high = (float(number) for number in name.removeprefix("limit_param_").split("_"))
+            x, w = arrays["limit_param/x"], arrays["limit_param/w"]
+            limited = lambda x, low=low, high=high: limit_values(x, YES, minimum=low, maximum=high)  # noqa: E731
+            check_gradient(record_property, arrays, name, limited, x, w)
+        if name.startswith("penalize_abs_"):
+            limit, penalty = (float(number) for number in name.removeprefix("penalize_abs_").split("_"))
+            penalised = lambda x, a=limit, b=penalty: penalize_large(x, YES, limit=a, penalty=b)  # noqa: E731
+            check_gradient(record_property, arrays, name, penalised, arrays["modifier/x"], arrays["modifier/w"])
+
+
+def test_every_array_is_compared(case: GoldenCase) -> None:
+    known = (
+        r"(swoosh_[lr]|biasnorm|(down|up)sample\d|relpos_.*|scheduled_float|modifier"
+        r"|bal\d+|whiten.*|limit_param.*|penalize_abs.*)(/.*)?"
+    )
+    assert [name for name in case.arrays() if not re.fullmatch(known, name)] == []
+    assert np.isfinite([array.sum() for array in case.arrays().values()]).all()

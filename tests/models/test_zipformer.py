@@ -1,0 +1,174 @@
+"""Zipformer: the suite of all encoders, the published sizes, and what its settings change."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from encoder_suite import EncoderSuite, Made, fast_jit
+from support import max_abs, relative
+
+from asr_jax.core.batch import Frames
+from asr_jax.core.pytrees import flatten, num_elements
+from asr_jax.models.base import Encoder
+from asr_jax.models.zipformer import PER_STACK, Zipformer
+
+TINY = Zipformer(
+    num_mels=16,
+    embed_channels=(2, 3, 4),
+    downsampling=(1, 2),
+    dims=(12, 16),
+    num_layers=(1, 2),
+    unmasked_dims=(8, 12),
+    num_heads=(2, 4),
+    query_dims=(4, 4),
+    value_dims=(4, 4),
+    position_dims=(2, 2),
+    feedforward_dims=(16, 24),
+    kernel_sizes=(5, 3),
+    positions_dim=8,
+    dropout_start=0.0,
+    dropout_end=0.0,
+    regularise=False,  # for the time to compile: see test_regularisers_act_on_gradients_alone
+    taps=("embed", "stack_0"),
+)
+
+
+class TestZipformer(EncoderSuite):
+    settings = TINY
+    num_features = TINY.num_mels
+
+    def test_evaluation_draws_nothing_and_training_does(self, made: Made) -> None:
+        losses = [
+            float(made.gradients(made.params, self.frames(), 0.0 * self.targets(made), key, jnp.int32(0))[0])
+            for key in jax.random.split(jax.random.key(0), 3)
+        ]
+        assert len(set(losses)) == 3
+        made.forward(made.params, self.frames())  # without any random stream: it would raise
+
+    def targets(self, made: Made) -> jnp.ndarray:
+        return made.forward(made.params, self.frames()).values
+
+    def test_taps_are_inner_frames_at_the_rate_of_the_embedding(self, made: Made) -> None:
+        frames = self.frames()
+
+        def taps(params: Any) -> dict[str, Any]:
+            encoded = made.encoder.apply({"params": params}, frames, step=None)
+            return {name: tap.values for name, tap in encoded.taps.items()}
+
+        shapes = {name: values.shape for name, values in jax.eval_shape(taps, made.params).items()}
+        assert shapes == {"embed": (4, 20, 12), "stack_0": (4, 20, 12)}
+
+    def test_training_without_anything_random_is_evaluation(self, made: Made) -> None:
+        encoder = replace(TINY, skip=False).build(dtype=jnp.float32)
+        train = fast_jit(lambda p, f: encoder.apply({"params": p}, f, step=jnp.int32(0), rngs=self.rngs()).frames)
+        expected = made.forward(made.params, self.frames())
+        assert max_abs(train(made.params, self.frames()).values, expected.values) < 1e-5
+
+    def rngs(self) -> dict[str, jax.Array]:
+        return {"dropout": jax.random.key(0)}  # of rate 0
+
+
+ONE_STACK = replace(TINY, taps=(), **{name: (getattr(TINY, name)[1],) for name in (*PER_STACK, "unmasked_dims")})
+
+
+@cache
+def regularised(*, remat: bool) -> tuple[Any, Any]:
+    """Loss and gradients of one stack with regularisers and skipping, by the two random streams."""
+    encoder = replace(ONE_STACK, regularise=True, remat=remat).build(dtype=jnp.float32)
+    frames = Frames(jnp.asarray(np.random.default_rng(0).normal(size=(2, 32, 16)), jnp.float32), jnp.array([32, 20]))
+
+    def loss(params: Any, dropout: Any, regularise: Any) -> Any:
+        rngs = {"dropout": dropout, "regularise": regularise}
+        return jnp.sum(encoder.apply(params, frames, step=jnp.int32(0), rngs=rngs).frames.values ** 2)
+
+    return drawn(encoder, frames), fast_jit(jax.value_and_grad(loss))
+
+
+def test_regularisers_act_on_gradients_alone() -> None:
+    params, run = regularised(remat=False)
+    keys = jax.random.split(jax.random.key(0), 3)
+    loss, gradients = run(params, keys[0], keys[1])
+    other_loss, other_gradients = run(params, keys[0], keys[2])
+    assert loss == other_loss
+    differing = 0
+    for path, leaf in flatten(gradients).items():
+        assert jnp.isfinite(leaf).all(), path
+        differing += bool((leaf != flatten(other_gradients)[path]).any())
+    assert differing > 20
+
+
+def test_remat_gives_the_same_gradients() -> None:
+    keys = jax.random.split(jax.random.key(0))
+    (params, run), (_, run_again) = regularised(remat=False), regularised(remat=True)
+    plain, again = (flatten(function(params, *keys)[1]) for function in (run, run_again))
+    assert max(relative(again[path], plain[path]) for path in plain) < 1e-4
+
+
+def drawn(encoder: Encoder, frames: Frames) -> Any:
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.2, leaf.shape), jnp.float32), shapes)
+
+
+@pytest.mark.parametrize(("size", "published"), [("small", 22118279), ("medium", 64250603), ("large", 147010094)])
+def test_published_sizes(size: str, published: int) -> None:
+    """icefall's RESULTS.md, CR-CTC: with a CTC head of 500 tokens, and with a scale per layer that it never uses."""
+    settings = getattr(Zipformer, size)()
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jnp.zeros((1, 100, 80)), jnp.array([100]))
+    params = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    unused = sum(width * layers for width, layers in zip(settings.dims, settings.num_layers, strict=True))
+    assert num_elements(params) + unused + 500 * (max(settings.dims) + 1) == published
+
+
+def test_the_program_does_not_grow_with_depth() -> None:
+    def size(num_layers: int) -> int:
+        encoder = replace(ONE_STACK, num_layers=(num_layers,)).build(dtype=jnp.float32)
+        frames = Frames(jnp.zeros((1, 20, 16)), jnp.array([20]))
+        params = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+        return len(jax.jit(lambda p: encoder.apply(p, frames, step=None)).lower(params).as_text().splitlines())
+
+    assert size(6) == size(2)
+
+
+def test_a_chunk_is_encoded_without_what_follows() -> None:
+    settings = replace(TINY, causal=True, chunk_frames=4, left_context_frames=8)
+    encoder = settings.build(dtype=jnp.float32)
+    values = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 16)), jnp.float32)
+    lengths = jnp.array([64])
+    params = drawn(encoder, Frames(values, lengths))
+    forward = fast_jit(lambda values: encoder.apply(params, Frames(values, lengths), step=None).frames.values)
+    changed = forward(values.at[:, 40:].add(1.0)) - forward(values)
+    # Frame 40 enters frame 16 of the embedding at the earliest, and 13 through its seven taps: chunk 3, output 6.
+    assert not changed[:, :6].any()
+    assert changed[:, 6:].any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dims": (12,)}, "dims has 1 values, expected 2"),
+        ({"kernel_sizes": (4, 3)}, "expected odd"),
+        ({"unmasked_dims": (99, 3)}, "none above dims"),
+        ({"chunk_frames": 4}, "expected None without causal"),
+        ({"causal": True, "chunk_frames": 3}, "multiple of each"),
+        ({"taps": ("stack_7",)}, "expected some of"),
+        ({"positions_dim": 7}, "even"),
+        ({"batches_per_update": 0.0}, "more than 0"),
+    ],
+)
+def test_settings_that_cannot_be(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
+
+
+def test_batches_that_are_too_short_for_the_embedding() -> None:
+    encoder = TINY.build(dtype=jnp.float32)
+    with pytest.raises(ValueError, match="at least 9 frames, got 8"):
+        jax.eval_shape(
+            lambda: encoder.init(jax.random.key(0), Frames(jnp.zeros((1, 8, 16)), jnp.array([8])), step=None)
+        )

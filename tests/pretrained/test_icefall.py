@@ -1,0 +1,63 @@
+"""The table of icefall's names covers all parameters of the encoder, of any form and size."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.pretrained.icefall import export_ctc, export_encoder, import_ctc, import_encoder
+from asr_jax.pretrained.keymap import check_shapes
+
+SETTINGS = [
+    Zipformer.medium(num_mels=40),
+    Zipformer(
+        causal=True,
+        downsampling=(2,),
+        dims=(8,),
+        num_layers=(1,),
+        unmasked_dims=(8,),
+        num_heads=(2,),
+        query_dims=(2,),
+        value_dims=(2,),
+        position_dims=(2,),
+        feedforward_dims=(8,),
+        kernel_sizes=(3,),
+        output_downsampling=1,
+    ),
+]
+
+
+def shapes_of(settings: Zipformer) -> dict:
+    frames = Frames(jnp.zeros((1, 20, settings.num_mels)), jnp.array([20]))
+    encoder = settings.build(dtype=jnp.float32)
+    return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["medium", "causal"])
+def test_all_parameters_have_a_name_there_and_come_back(settings: Zipformer) -> None:
+    shapes = shapes_of(settings)
+    params = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), shapes)
+    params["embed"]["out"]["kernel"] = np.random.default_rng(0).normal(size=shapes["embed"]["out"]["kernel"].shape)
+    theirs = export_encoder(params, settings)
+    assert len(theirs) == len(set(theirs))
+    assert theirs["encoder_embed.out.weight"].shape[0] == settings.dims[0]
+    again = import_encoder(theirs, settings)
+    check_shapes(again, shapes, source="export")
+    np.testing.assert_allclose(again["embed"]["out"]["kernel"], params["embed"]["out"]["kernel"], rtol=1e-6)
+
+
+def test_heads_and_what_is_never_used_are_passed_over_and_nothing_else() -> None:
+    settings = SETTINGS[-1]
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes_of(settings))
+    theirs = export_encoder(params, settings)
+    theirs["encoder.encoders.0.encoder.layers.0.bypass_scale"] = np.zeros(8)
+    theirs["ctc_output.1.weight"], theirs["ctc_output.1.bias"] = np.zeros((5, 8)), np.zeros(5)
+    theirs["joiner.output_linear.bias"] = np.zeros(5)
+    import_encoder(theirs, settings)
+    assert import_ctc(theirs)["output"]["kernel"].shape == (8, 5)
+    assert export_ctc(import_ctc(theirs)).keys() == {"ctc_output.1.weight", "ctc_output.1.bias"}
+    with pytest.raises(UserError, match=r"encoder\.new: there, not expected"):
+        import_encoder({**theirs, "encoder.new": np.zeros(1)}, settings)

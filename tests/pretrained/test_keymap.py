@@ -1,0 +1,84 @@
+"""Tables of names: stacking, layouts, and what does not fit."""
+
+import numpy as np
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.pretrained.keymap import (
+    CONV_2D,
+    DEPTHWISE,
+    DEPTHWISE_2D,
+    LINEAR,
+    POINTWISE,
+    Row,
+    check_shapes,
+    export_params,
+    import_params,
+)
+
+ROWS = [
+    Row("embed.weight", "embed/kernel", LINEAR),
+    Row("layers.0.bias", "layers/bias", layer=0),
+    Row("layers.1.bias", "layers/bias", layer=1),
+]
+WEIGHTS = {
+    "embed.weight": np.arange(6.0).reshape(2, 3),
+    "layers.1.bias": np.full(4, 1.0),
+    "layers.0.bias": np.full(4, 0.0),
+    "old.thing": np.zeros(1),
+}
+UNUSED = {r"old\..*": "never read"}
+
+
+def imported(**changes: np.ndarray) -> dict:
+    weights = {**WEIGHTS, **changes}
+    return import_params(weights, ROWS, unused=UNUSED, source="the file")
+
+
+def test_import_stacks_layers_and_export_takes_them_apart() -> None:
+    params = imported()
+    np.testing.assert_array_equal(params["embed"]["kernel"], WEIGHTS["embed.weight"].T)
+    np.testing.assert_array_equal(params["layers"]["bias"], [[0] * 4, [1] * 4])
+    assert params["layers"]["bias"].dtype == np.float32
+    exported = export_params(params, ROWS)
+    assert exported.keys() == WEIGHTS.keys() - {"old.thing"}
+    for name, array in exported.items():
+        np.testing.assert_array_equal(array, WEIGHTS[name])
+
+
+def test_names_that_are_missing_or_unknown_are_all_named() -> None:
+    weights = {"embed.wieght": np.zeros((2, 3)), "layers.0.bias": np.zeros(4), "more": np.zeros(1)}
+    with pytest.raises(UserError) as raised:
+        import_params(weights, ROWS, unused=UNUSED, source="the file")
+    message = str(raised.value)
+    assert "embed.weight: expected, not there; did you mean 'embed.wieght'?" in message
+    assert "layers.1.bias: expected" in message
+    assert "more: there, not expected" in message
+
+
+def test_parameters_without_a_name_there() -> None:
+    with pytest.raises(UserError, match="head/kernel"):
+        export_params({**imported(), "head": {"kernel": np.zeros(1)}}, ROWS)
+
+
+def test_shapes_are_compared_by_path() -> None:
+    params = imported()
+    check_shapes(params, params, source="the file")
+    with pytest.raises(UserError, match=r"embed/kernel: \(3, 2\), expected \(2, 2\)"):
+        check_shapes(params, {**params, "embed": {"kernel": np.zeros((2, 2))}}, source="the file")
+
+
+@pytest.mark.parametrize(
+    ("layout", "theirs", "ours"),
+    [
+        (LINEAR, (5, 4), (4, 5)),
+        (CONV_2D, (5, 4, 2, 3), (2, 3, 4, 5)),
+        (POINTWISE, (5, 4, 1, 1), (4, 5)),
+        (DEPTHWISE, (5, 1, 3), (3, 5)),
+        (DEPTHWISE_2D, (5, 1, 2, 3), (2, 3, 5)),
+    ],
+)
+def test_layouts(layout, theirs, ours) -> None:
+    array = np.random.default_rng(0).normal(size=theirs)
+    assert layout.ours(array).shape == ours
+    np.testing.assert_array_equal(layout.theirs(layout.ours(array)), array)
