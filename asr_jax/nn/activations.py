@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 def swoosh_l(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """log(1 + exp(x - 4)) - 0.08 x - 0.035, in the type of `x`, computed in float32.
 
-    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.4. Its derivative is in (-0.08, 0.92); only `x` is kept for it.
+    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.4. For its derivative, only `x` is kept.
     """
     return _swoosh(x, 4.0, 0.035)
 
@@ -18,7 +18,7 @@ def swoosh_l(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def swoosh_r(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """log(1 + exp(x - 1)) - 0.08 x - 0.313261687, in the type of `x`, computed in float32: swoosh_r(0) = 0.
 
-    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.4. Its derivative is in (-0.08, 0.92); only `x` is kept for it.
+    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.4. For its derivative, only `x` is kept.
     """
     return _swoosh(x, 1.0, 0.313261687)
 

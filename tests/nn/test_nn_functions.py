@@ -19,8 +19,8 @@ SWOOSH = [(swoosh_l, 4.0, 0.035), (swoosh_r, 1.0, 0.313261687)]
 def test_swoosh_and_its_slope(swoosh, shift, offset):
     x = np.array([-1e4, -90.0, -5.0, -0.1, 0.0, 0.5, shift, 7.0, 95.0, 1e4])
     expected = np.logaddexp(0.0, x - shift) - 0.08 * x - offset
-    np.testing.assert_allclose(swoosh(jnp.asarray(x, jnp.float32)), expected, rtol=1e-6, atol=1e-6)
-    slopes = jax.vmap(jax.grad(swoosh))(jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(jax.jit(swoosh)(jnp.asarray(x, jnp.float32)), expected, rtol=1e-6, atol=1e-6)
+    slopes = jax.jit(jax.vmap(jax.grad(swoosh)))(jnp.asarray(x, jnp.float32))
     np.testing.assert_allclose(slopes, 1 / (1 + np.exp(np.minimum(shift - x, 500))) - 0.08, atol=1e-6)
 
 
@@ -40,8 +40,11 @@ def test_swoosh_r_is_zero_at_zero():
 def test_piecewise_linear_of_a_traced_step(step, value):
     schedule = piecewise_linear((0, 0.3), (2000, 0.2), (20000, 0.1))
     assert float(jax.jit(schedule)(jnp.int32(step))) == pytest.approx(value, abs=1e-6)
-    assert float(at(schedule, jnp.int32(step))) == pytest.approx(value, abs=1e-6)
-    assert float(at(0.5, jnp.int32(step))) == 0.5
+
+
+def test_a_value_may_be_constant_or_change():
+    schedule = piecewise_linear((0, 0.0), (10, 1.0))
+    assert [float(at(value, jnp.int32(5))) for value in (0.25, schedule)] == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("points", [(), ((1, 0.0), (1, 1.0)), ((2, 0.0), (1, 1.0))])
@@ -53,7 +56,7 @@ def test_points_out_of_order(points):
 @pytest.mark.parametrize("num_frames", [1, 2, 7])
 def test_relative_shift(num_frames):
     scores = np.random.default_rng(0).normal(size=(2, num_frames, 2 * num_frames - 1)).astype(np.float32)
-    shifted = relative_shift(jnp.asarray(scores))
+    shifted = np.asarray(jax.jit(relative_shift)(scores))
     for t in range(num_frames):
         for s in range(num_frames):
             np.testing.assert_array_equal(shifted[:, t, s], scores[:, t, num_frames - 1 + s - t])
@@ -71,7 +74,7 @@ def test_positions_depend_on_the_offset_alone():
 
 @pytest.mark.parametrize(("initial_scale", "kernel_bound", "bias_bound"), [(None, 0.1, 0.1), (0.05, 0.005, 0.005)])
 def test_initial_values_of_a_linear_layer(initial_scale, kernel_bound, bias_bound):
-    params = Linear(500, initial_scale).init(jax.random.key(0), jnp.zeros((1, 100)))["params"]
+    params = jax.jit(Linear(500, initial_scale).init)(jax.random.key(0), jnp.zeros((1, 100)))["params"]
     assert 0.99 * kernel_bound < jnp.abs(params["kernel"]).max() <= kernel_bound
     assert 0.9 * bias_bound < jnp.abs(params["bias"]).max() <= bias_bound
     assert abs(float(params["kernel"].mean())) < 0.01 * kernel_bound
@@ -100,4 +103,4 @@ def test_bias_norm_of_a_frame_that_equals_the_bias_is_finite_with_its_gradient()
     def loss(x):
         return bias_norm(x, jnp.zeros(4), jnp.zeros(())).sum()
 
-    assert jnp.isfinite(jax.grad(loss)(jnp.zeros((1, 4)))).all()
+    assert jnp.isfinite(jax.jit(jax.grad(loss))(jnp.zeros((1, 4)))).all()

@@ -27,13 +27,18 @@ def made(module, *args, **kwargs):
     return jax.tree.map(lambda leaf: 0.3 * draw(*leaf.shape, seed=leaf.size), shapes)
 
 
+def applied(module, params, *args, **kwargs):
+    """`module.apply` as one program, which compiles faster than its operations one by one."""
+    return jax.jit(lambda params, *args: module.apply(params, *args, **kwargs))(params, *args)
+
+
 def test_attention_weights_by_their_formula():
     x, num_heads, query_dim, position_dim = draw(2, 5, 6), 2, 3, 2
     allowed = jnp.array([[[1, 1, 1, 1, 1]], [[1, 1, 1, 0, 0]]], bool)
     positions = jnp.asarray(compact_positions(5, 4))
     module = AttentionWeights(num_heads, query_dim, position_dim)
     params = made(module, x, positions, allowed, step=None, regularise=OFF)
-    weights = module.apply(params, x, positions, allowed, step=None, regularise=OFF)
+    weights = applied(module, params, x, positions, allowed, step=None, regularise=OFF)
 
     p = jax.tree.map(np.asarray, params["params"])
     projected = np.asarray(x) @ p["in"]["kernel"] + p["in"]["bias"]
@@ -61,7 +66,7 @@ def test_self_attention_averages_values():
     values = (np.asarray(x) @ p["in"]["kernel"] + p["in"]["bias"]).reshape(2, 5, 3, 4)
     mixed = np.einsum("hbts,bshc->bthc", weights, values).reshape(2, 5, 12)
     expected = mixed @ p["out"]["kernel"] + p["out"]["bias"]
-    assert max_abs(module.apply(params, x, weights, regularise=OFF), expected) < 1e-5
+    assert max_abs(applied(module, params, x, weights, regularise=OFF), expected) < 1e-5
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -69,9 +74,9 @@ def test_padding_does_not_reach_valid_frames_through_the_convolution(causal):
     module = ConvolutionModule(5, causal=causal, chunk_frames=4 if causal else None)
     x, lengths = draw(2, 10, 4), jnp.array([10, 6])
     params = made(module, x, lengths, regularise=OFF)
-    y = module.apply(params, x, lengths, regularise=OFF)
-    noisy = module.apply(params, x.at[1, 6:].set(50.0), lengths, regularise=OFF)
-    alone = module.apply(params, x[1:, :6], lengths[1:], regularise=OFF)
+    y = applied(module, params, x, lengths, regularise=OFF)
+    noisy = applied(module, params, x.at[1, 6:].set(50.0), lengths, regularise=OFF)
+    alone = applied(module, params, x[1:, :6], lengths[1:], regularise=OFF)
     assert max_abs(noisy[0], y[0]) == 0
     assert max_abs(noisy[1, :6], y[1, :6]) == 0
     assert max_abs(alone[0], y[1, :6]) < 1e-5
@@ -82,7 +87,7 @@ def test_a_chunk_sees_itself_and_what_was_before(chunk):
     module = ChunkDepthwiseConv(7, chunk)
     x, lengths = draw(1, 11, 2), jnp.array([11])
     params = made(module, x, lengths)
-    influence = jax.jacobian(lambda x: module.apply(params, x, lengths).sum(-1))(x)[0, :, 0].any(-1)
+    influence = jax.jit(jax.jacobian(lambda x: module.apply(params, x, lengths).sum(-1)))(x)[0, :, 0].any(-1)
     for t in range(11):
         end = 11 if chunk is None else min((t // chunk + 1) * chunk, 11)
         assert influence[t].any()
@@ -95,9 +100,9 @@ def test_a_row_of_chunks_is_the_same_alone_and_in_a_bucket(chunk):
     x, lengths = jnp.pad(draw(2, 9, 2), ((0, 0), (0, 5), (0, 0))), jnp.array([9, 5])
     x = x.at[1, 5:].set(0.0)
     params = made(module, x, lengths)
-    y = module.apply(params, x, lengths)
+    y = applied(module, params, x, lengths)
     for row, length in enumerate((9, 5)):
-        alone = module.apply(params, x[row : row + 1, :length], lengths[row : row + 1])
+        alone = applied(module, params, x[row : row + 1, :length], lengths[row : row + 1])
         assert max_abs(alone[0], y[row, :length]) < 1e-5
 
 
@@ -106,7 +111,7 @@ def test_downsample_repeats_each_rows_last_frame(factor):
     x, lengths = draw(2, 8, 3), jnp.array([8, 5])
     params = made(Downsample(factor), x, lengths)
     shares = jax.nn.softmax(params["params"]["logits"])
-    y = Downsample(factor).apply(params, x.at[1, 5:].set(jnp.nan), lengths)
+    y = applied(Downsample(factor), params, x.at[1, 5:].set(jnp.nan), lengths)
     for row, length in enumerate((8, 5)):
         valid = np.asarray(x[row, :length])
         valid = np.concatenate([valid, np.repeat(valid[-1:], -length % factor, axis=0)])
@@ -133,20 +138,21 @@ def test_embedding_length():
 def test_skip_rates_warm_up_one_layer_after_the_other():
     sizes = StackSizes(8, 2, 4, 1, 2, 2, 2, 8, 3, None, None)
 
+    @jax.jit
     def rates(step):
-        return layer_skip_rates(1, 3, sizes, step=jnp.float32(step))
+        return layer_skip_rates(1, 3, sizes, step=step)
 
-    np.testing.assert_allclose(rates(2000), [0.5, 0.5])  # the second of three stacks begins at 2/4 of 4000
-    np.testing.assert_allclose(rates(2250), [0.285, 0.5], atol=1e-6)  # half-way from 0.5 to 0.035 √4
-    np.testing.assert_allclose(rates(3000), [0.07, 0.07], atol=1e-6)
+    np.testing.assert_allclose(rates(2000.0), [0.5, 0.5])  # the second of three stacks begins at 2/4 of 4000
+    np.testing.assert_allclose(rates(2250.0), [0.285, 0.5], atol=1e-6)  # half-way from 0.5 to 0.035 √4
+    np.testing.assert_allclose(rates(3000.0), [0.07, 0.07], atol=1e-6)
     np.testing.assert_array_equal(layer_skip_rates(1, 3, sizes, step=None), [0, 0])
 
 
 def test_feature_masks_agree_between_stacks():
     options = {"widths": (4, 8), "unmasked": (4, 2), "dtype": jnp.float32}
-    narrow, wide = feature_masks(jax.random.key(0), 4000, **options)
+    narrow, wide = jax.jit(lambda key: feature_masks(key, 4000, **options))(jax.random.key(0))
     assert (narrow == 1).all()
-    rows = wide[:, 0]
+    rows = np.asarray(wide[:, 0])
     assert (rows[:, :2] == 1).all()
     np.testing.assert_array_equal(rows[:, 2], rows[:, 4])
     np.testing.assert_array_equal(rows[:, 5], rows[:, 7])
