@@ -10,27 +10,19 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.models.base import Encoder, EncoderSettings
-from asr_jax.nn.schedules import Step
 from asr_jax.nn.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.subsampling import ConvEmbedding, Downsample, embedding_length
 from asr_jax.nn.zipformer_layer import Policy, StackSizes
 
 # In the order of the fields of `StackSizes`.
 PER_STACK = (
-    "dims",
-    "num_layers",
-    "downsampling",
-    "num_heads",
-    "query_dims",
-    "position_dims",
-    "value_dims",
-    "feedforward_dims",
+    "dims", "num_layers", "downsampling", "num_heads", "query_dims", "position_dims", "value_dims", "feedforward_dims",
     "kernel_sizes",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,15 +90,21 @@ class Zipformer(EncoderSettings):
             if len(getattr(self, name)) != num_stacks
         ]
         known_taps = {"embed", *(f"stack_{number}" for number in range(num_stacks))}
-        chunks_fit = [(self.chunk_frames or 0) % factor == 0 for factor in self.downsampling]
+        chunk = self.chunk_frames
         masked = [u <= d for u, d in zip(self.unmasked_dims, self.dims, strict=False)]
         checks = {
             f"num_mels is {self.num_mels}, expected at least 7": self.num_mels >= 7,
             f"positions_dim is {self.positions_dim}, expected an even number": self.positions_dim % 2 == 0,
             f"kernel_sizes are {self.kernel_sizes}, expected odd ones": all(k % 2 for k in self.kernel_sizes),
             f"unmasked_dims are {self.unmasked_dims}, expected none above dims, {self.dims}": all(masked),
-            f"chunk_frames is {self.chunk_frames}, expected None without causal": self.causal or not self.chunk_frames,
-            f"chunk_frames is {self.chunk_frames}, expected a multiple of each of {self.downsampling}": all(chunks_fit),
+            f"num_layers are {self.num_layers}, expected at least 1 each": all(n > 0 for n in self.num_layers),
+            f"output_downsampling is {self.output_downsampling}, expected at least 1": self.output_downsampling > 0,
+            f"dropout goes from {self.dropout_start} to {self.dropout_end}, expected within 0 and 1": all(
+                0 <= rate < 1 for rate in (self.dropout_start, self.dropout_end)
+            ),
+            f"chunk_frames is {chunk}, expected None without causal": self.causal or chunk is None,
+            f"chunk_frames is {chunk}, expected a multiple of each of {self.downsampling}": chunk is None
+            or (chunk > 0 and all(chunk % factor == 0 for factor in self.downsampling)),
             f"taps are {self.taps}, expected some of {sorted(known_taps)}": known_taps >= set(self.taps),
             f"batches_per_update is {self.batches_per_update}, expected more than 0": self.batches_per_update > 0,
         }
@@ -117,12 +115,11 @@ class Zipformer(EncoderSettings):
     @classmethod
     def small(cls, **changes: Any) -> "Zipformer":
         """Zipformer-S of the paper's table 1: 22.1 M parameters with a CTC head of 500 tokens."""
-        dims, feedforward_dims = (192, 256, 256, 256, 256, 256), (512, 768, 768, 768, 768, 768)
         sizes = {
-            "dims": dims,
+            "dims": (192, 256, 256, 256, 256, 256),
             "num_layers": (2,) * 6,
             "unmasked_dims": (192,) * 6,
-            "feedforward_dims": feedforward_dims,
+            "feedforward_dims": (512, 768, 768, 768, 768, 768),
         }
         return cls(**{**sizes, **changes})
 
@@ -147,17 +144,13 @@ class Zipformer(EncoderSettings):
 
     def stacks(self) -> list[StackSizes]:
         """The sizes of each stack."""
+        chunk, context = self.chunk_frames, self.left_context_frames
+        left_chunks = None if chunk is None or context is None else max(context // chunk, 1)
         stacks = []
         for values in zip(*(getattr(self, name) for name in PER_STACK), strict=True):
             sizes = dict(zip(StackSizes.__dataclass_fields__, values, strict=False))
-            chunk, context = self.chunk_frames, self.left_context_frames
-            stacks.append(
-                StackSizes(
-                    **sizes,
-                    chunk_frames=chunk and chunk // sizes["downsampling"],
-                    left_chunks=None if chunk is None or context is None else max(context // chunk, 1),
-                )
-            )
+            chunk_frames = chunk and chunk // sizes["downsampling"]
+            stacks.append(StackSizes(**sizes, chunk_frames=chunk_frames, left_chunks=left_chunks))
         return stacks
 
     def policy(self, dtype: DTypeLike) -> Policy:
@@ -183,6 +176,8 @@ class ZipformerEncoder(Encoder):
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
         settings, policy = self.settings, self.settings.policy(self.dtype)
+        if frames.values.shape[-1] != settings.num_mels:
+            raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
         batches = None if step is None else step * jnp.float32(settings.batches_per_update)
         embed = ConvEmbedding(
             settings.dims[0],
@@ -197,7 +192,13 @@ class ZipformerEncoder(Encoder):
         x = embed(frames.values, frames.lengths, step=batches)
         lengths = embedding_length(frames.lengths)
         inner, outputs = {"embed": x}, []
-        masks = self._feature_masks(len(x), step)
+        masks = feature_masks(
+            self.make_rng("dropout") if policy.skip and step is not None else None,
+            len(x),
+            widths=settings.dims,
+            unmasked=settings.unmasked_dims,
+            dtype=self.dtype,
+        )
         for number, (sizes, feature_mask) in enumerate(zip(settings.stacks(), masks, strict=True)):
             skip_rates = layer_skip_rates(number, len(masks), sizes, step=batches)
             stack = ZipformerStack(sizes, policy, name=f"stack_{number}")
@@ -213,11 +214,3 @@ class ZipformerEncoder(Encoder):
 
     def output_length(self, num_frames: Any) -> Any:
         return -(-embedding_length(num_frames) // self.settings.output_downsampling)
-
-    def _feature_masks(self, num_rows: int, step: Step) -> list[Float[Array, "B 1 _"] | None]:
-        settings = self.settings
-        if step is None or not settings.skip:
-            return [None] * len(settings.dims)
-        key = self.make_rng("dropout")
-        masks = feature_masks(key, num_rows, widths=settings.dims, unmasked=settings.unmasked_dims, dtype=self.dtype)
-        return list(masks)

@@ -89,15 +89,18 @@ def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: S
 
 
 def feature_masks(
-    key: PRNGKeyArray, num_rows: int, *, widths: tuple[int, ...], unmasked: tuple[int, ...], dtype: DTypeLike
-) -> list[Float[Array, "B 1 _"]]:
+    key: PRNGKeyArray | None, num_rows: int, *, widths: tuple[int, ...], unmasked: tuple[int, ...], dtype: DTypeLike
+) -> list[Float[Array, "B 1 _"] | None]:
     """Per stack, 0 for the channels that a row goes without: the same rows in every stack, so that the masks agree.
 
-    An eighth of the rows goes without all channels beyond the unmasked ones, another eighth without half of those.
+    An eighth of the rows goes without all channels beyond the unmasked ones, another ninth without half of those.
+    Without a key there are none.
     """
+    if key is None:
+        return [None] * len(widths)
     drawn = kept(key, MASKED_FEATURES, (2, num_rows, 1, 1))
     first, second = drawn[0], drawn[0] & drawn[1]
-    masks = []
+    masks: list[Float[Array, "B 1 _"] | None] = []
     for width, always in zip(widths, unmasked, strict=True):
         channel = jnp.arange(width)[None, None]
         middle = always + (width - always) // 2

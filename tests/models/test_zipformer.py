@@ -101,6 +101,7 @@ def test_regularisers_act_on_gradients_alone() -> None:
     assert differing > 20
 
 
+@pytest.mark.slow
 def test_remat_gives_the_same_gradients() -> None:
     keys = jax.random.split(jax.random.key(0))
     (params, run), (_, run_again) = regularised(remat=False), regularised(remat=True)
@@ -154,6 +155,8 @@ def test_a_chunk_is_encoded_without_what_follows() -> None:
         ({"dims": (12,)}, "dims has 1 values, expected 2"),
         ({"kernel_sizes": (4, 3)}, "expected odd"),
         ({"unmasked_dims": (99, 3)}, "none above dims"),
+        ({"dropout_end": 1.0}, "within 0 and 1"),
+        ({"num_layers": (0, 1)}, "at least 1 each"),
         ({"chunk_frames": 4}, "expected None without causal"),
         ({"causal": True, "chunk_frames": 3}, "multiple of each"),
         ({"taps": ("stack_7",)}, "expected some of"),
@@ -164,6 +167,15 @@ def test_a_chunk_is_encoded_without_what_follows() -> None:
 def test_settings_that_cannot_be(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **changes)
+
+
+def test_frames_of_another_width() -> None:
+    with pytest.raises(ValueError, match="80 values, expected num_mels, 16"):
+        jax.eval_shape(
+            lambda: TINY.build(dtype=jnp.float32).init(
+                jax.random.key(0), Frames(jnp.zeros((1, 20, 80)), jnp.array([20])), step=None
+            )
+        )
 
 
 def test_batches_that_are_too_short_for_the_embedding() -> None:
