@@ -13,7 +13,7 @@ from typing import Any
 
 import tyro
 
-from asr_jax.config import Experiment
+from asr_jax.config import Experiment, load_experiment
 from asr_jax.core.errors import UserError, nearest
 
 # Short spellings of fields that are typed often.
@@ -40,6 +40,8 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
 def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     """The experiment of the file after `--config`, with the fields that are given by dotted name replaced.
 
+    Without `--config`, that of the run in `--run-dir`: to continue it.
+
     `--optim.peak-lr 3e-4`, `--optim.peak_lr=3e-4` and `--config.optim.peak_lr=3e-4` are the same. `--help` prints every
     field with its type, meaning and value in that file, and exits.
 
@@ -48,7 +50,14 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     """
     parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
+    parser.add_argument("--run-dir", "--run_dir")
     known, rest = parser.parse_known_args(list(arguments))
+    if known.run_dir is not None:
+        rest += ["--run-dir", known.run_dir]
+        if known.config is None and (Path(known.run_dir) / "experiment.json").is_file():
+            return _overridden(
+                rest, load_experiment(Path(known.run_dir) / "experiment.json"), prog=prog, of=known.run_dir
+            )
     if known.config is None:
         if {"-h", "--help"} & set(rest):
             print(
@@ -57,17 +66,21 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
             sys.exit(0)
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
     default = load_config(known.config)
-    rest = [_plain(argument) for argument in rest]
-    if {"-h", "--help"} & set(rest):
-        _parse(rest, default, prog=f"{prog} --config {known.config}")
-    problems = _problems(rest, default)
+    return _overridden(rest, default, prog=prog, of=f"--config {known.config}")
+
+
+def _overridden(arguments: Sequence[str], default: Experiment, *, prog: str, of: str) -> Experiment:
+    arguments = [_plain(argument) for argument in arguments]
+    if {"-h", "--help"} & set(arguments):
+        _parse(arguments, default, prog=f"{prog} {of}")
+    problems = _problems(arguments, default)
     if problems:
         raise UserError(
-            f"{len(problems)} setting{'s' * (len(problems) > 1)} cannot be used:\n"
+            f"{len(problems)} setting{'s' * (len(problems) > 1)} of {of} cannot be used:\n"
             + "\n".join(f"  {problem}" for problem in problems)
-            + f"\n{prog} --config {known.config} --help lists all fields"
+            + "\n--help lists all fields"
         )
-    return _parse(rest, default, prog=prog)
+    return _parse(arguments, default, prog=prog)
 
 
 def load_config(path: str) -> Experiment:

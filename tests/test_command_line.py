@@ -54,7 +54,7 @@ def test_all_mistakes_are_named_at_once_with_the_nearest_field():
             "--model.heads.ctc.dropout", "1.5", "--training.ema-decay", "2",
         )  # fmt: skip
     said = str(caught.value)
-    assert said.startswith("5 settings cannot be used")
+    assert said.startswith("5 settings of --config configs/quickstart.py cannot be used")
     for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "ema_decay is 2.0", "--data.buckets.num"):
         assert part in said, f"{part!r} is not in\n{said}"
     assert caught.value.exit_code == 2
@@ -130,3 +130,13 @@ def test_a_mistake_writes_nothing_and_exits_2(tmp_path):
     assert "--sed is not a field; did you mean '--seed'?" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+def test_a_run_is_continued_by_its_folder_alone(tmp_path):
+    before = parse("--run-dir", str(tmp_path), "--seed", "7")
+    save_experiment(before, tmp_path / "experiment.json")
+    arguments = ["--run-dir", str(tmp_path), "--training.num-updates", "9"]
+    again = parse_experiment(arguments, prog="train")
+    assert again.seed == 7
+    assert again.training.num_updates == 9
+    assert differences(before, again) == []
