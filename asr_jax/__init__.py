@@ -1,3 +1,5 @@
 """A JAX/Flax trainer for speech recognition. Start at README.md, then configs/quickstart.py and training/loop.py."""
 
+import asr_jax.core.environment  # noqa: F401  must be set before JAX starts, whatever is imported first
+
 __version__ = "0.1.0"

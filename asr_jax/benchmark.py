@@ -17,11 +17,10 @@ def main(arguments: Sequence[str]) -> None:
     experiment = parse_experiment(arguments, prog="python -m asr_jax.benchmark")
 
     from asr_jax.observe.tables import print_table
-    from asr_jax.training.run import open_run
+    from asr_jax.training.run import find_run
     from asr_jax.training.setup import set_up
 
-    _, folder, _ = open_run(experiment)
-    setup = set_up(experiment, folder)
+    setup = set_up(experiment, find_run(experiment))
     rows = step_times(setup)
     print_table(rows, title=f"{experiment.name}: milliseconds per batch, padding {setup.train.plan.padding_share:.1%}")
 

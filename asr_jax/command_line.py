@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import errno
 import importlib.util
 import io
 import re
@@ -13,8 +14,8 @@ from typing import Any
 
 import tyro
 
-from asr_jax.config import Experiment, load_experiment
-from asr_jax.core.errors import UserError, nearest
+from asr_jax.config import Experiment, classes, load_experiment
+from asr_jax.core.errors import RunError, UserError, nearest
 
 # Short spellings of fields that are typed often.
 ALIASES = {
@@ -25,6 +26,10 @@ ALIASES = {
 }
 
 
+# What a person can mend, wherever in a command it is met.
+OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
+
+
 def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
     """Calls a command's main: an error that is for a person is printed without a traceback and sets the exit code."""
     try:
@@ -32,6 +37,12 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in OF_THE_MACHINE:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"error: {error.strerror}{where}; mend that and give the same command again", file=sys.stderr)
+        sys.exit(RunError.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -96,6 +107,7 @@ def load_config(path: str) -> Experiment:
     if spec is None or spec.loader is None:
         raise UserError(f"config {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
         experiment = module.experiment()
@@ -104,6 +116,12 @@ def load_config(path: str) -> Experiment:
         raise UserError(f"config {path}{line}: {type(error).__name__}: {error}") from error
     if not isinstance(experiment, Experiment):
         raise UserError(f"config {path}: experiment() returned {type(experiment).__name__}, expected an Experiment")
+    own = sorted(name for name in classes(experiment) if name.startswith(spec.name + ":"))
+    if own:
+        raise UserError(
+            f"config {path} defines {', '.join(own)}, which nobody could load again to evaluate the run: "
+            "move it to a module that can be imported"
+        )
     return experiment
 
 
@@ -137,8 +155,13 @@ def _problems(arguments: Sequence[str], default: Experiment) -> list[str]:
     together = _complaint([argument for override in known for argument in override], default)
     if not together:
         return problems
-    alone = [(override, _complaint(override, default)) for override in known]
-    found = [f"{' '.join(override)}: {message}" for override, message in alone if message]
+    found = []
+    for i, override in enumerate(known):
+        # Wrong by itself, and not mended by the others (sizes that must agree are right together only).
+        others = [other for j, other in enumerate(known) if j != i and not _complaint(other, default)]
+        message = _complaint(override, default)
+        if message and _complaint([argument for other in (override, *others) for argument in other], default):
+            found.append(f"{' '.join(override)}: {message}")
     return problems + (found or [together])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.core.precision import Precision
 from asr_jax.data.dataset import Data
 from asr_jax.models.base import Model
@@ -20,7 +21,7 @@ class Training:
     """How long a run is, what it computes in, and when it looks, saves and speaks."""
 
     num_updates: int = 0
-    """Updates of the parameters in the run; 0 leaves the length to num_epochs. With both, the shorter one counts."""
+    """Updates of the run, voided ones among them; 0 leaves the length to num_epochs. With both, the shorter counts."""
     num_epochs: float = 0.0
     """Passes over the training data; 0 leaves the length to num_updates."""
     accumulate: int = 1
@@ -43,6 +44,8 @@ class Training:
     """Transcripts shown at each validation."""
     max_skipped: int = 100
     """Files that may be unreadable before the run stops; each is named in skipped.jsonl."""
+    max_failed: int = 200
+    """Updates in a row that may be not finite before the run stops; each changes nothing."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -53,7 +56,7 @@ class Training:
             )
         problems += [
             f"{name} is {getattr(self, name)}: expected at least 1"
-            for name in ("accumulate", "validate_every", "keep_last", "log_every")
+            for name in ("accumulate", "validate_every", "keep_last", "log_every", "max_failed")
             if getattr(self, name) < 1
         ]
         problems += [
@@ -88,6 +91,12 @@ class Experiment:
     fresh: bool = False
     """Start anew in a folder beside the existing one (NAME-2, NAME-3 …); nothing is deleted."""
 
+    def __post_init__(self) -> None:
+        problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
+        problems += [f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value]
+        if problems:
+            raise ValueError("; ".join(problems))
+
     @property
     def folder(self) -> Path:
         return Path(self.run_dir or Path("runs") / self.name)
@@ -97,9 +106,15 @@ class Experiment:
 MAY_CHANGE = (
     "run_dir", "fresh",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
-    "training.num_samples", "training.max_skipped", "training.keep_last", "training.keep_best", "training.milestones",
+    "training.num_samples", "training.max_skipped", "training.max_failed", "training.keep_last", "training.keep_best",
+    "training.milestones",
     "data.validation", "data.workers", "data.threads",
 )  # fmt: skip
+
+
+def classes(settings: Any) -> set[str]:
+    """The classes of a tree of settings, as `to_json` names them."""
+    return {value for name, value in _leaves(to_json(settings)) if name.rpartition(".")[2] == "class"}
 
 
 def to_json(settings: Any) -> Any:
@@ -140,7 +155,7 @@ def from_json(values: Any) -> Any:
 
 
 def save_experiment(experiment: Experiment, path: Path) -> None:
-    path.write_text(json.dumps(to_json(experiment), indent=2) + "\n")
+    write_whole(path, json.dumps(to_json(experiment), indent=2) + "\n")
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -159,14 +174,15 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:
-    """Fields by dotted name whose values differ and may not, with both values."""
+    """Fields by dotted name whose values differ, with both values."""
     old, new = dict(_leaves(to_json(before))), dict(_leaves(to_json(after)))
     names = sorted(old.keys() | new.keys())
-    return [
-        (name, old.get(name), new.get(name))
-        for name in names
-        if old.get(name) != new.get(name) and not any(name == may or name.startswith(may + ".") for may in MAY_CHANGE)
-    ]
+    return [(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
+
+
+def may_change(name: str) -> bool:
+    """Whether a continuation of a run may have another value of the field."""
+    return any(name == may or name.startswith(may + ".") for may in MAY_CHANGE)
 
 
 def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

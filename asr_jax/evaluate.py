@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.command_line import run_command
+from asr_jax.core.errors import UserError
 from asr_jax.observe.tables import percent, print_table
 
 
@@ -23,6 +24,9 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.training.evaluate import evaluate, predictions
     from asr_jax.training.trained import load_trained
 
+    for out in (options.json, options.predictions):
+        if out:
+            make_room(out)
     records = {manifest: read_manifests([manifest]) for manifest in options.data}
     trained = load_trained(options.run, updates=options.checkpoint)
     decoder, sets, rows = trained.decoder(), {}, []
@@ -39,9 +43,21 @@ def main(arguments: Sequence[str]) -> None:
     normaliser = trained.tokenizer.normaliser
     print_table(rows, title=f"{options.run}, checkpoint {trained.updates}, text normalised by {normaliser}")
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         result = {"sets": sets, "run": str(options.run), "checkpoint": trained.updates, "normaliser": normaliser}
         options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+def make_room(out: Path) -> None:
+    """Makes the folder of a file to be written: what cannot be written should show before the work.
+
+    Raises: UserError where it cannot.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a"):
+            pass
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}; choose another place") from error
 
 
 def table_rows(manifest: str, counts: dict[str, Any]) -> list[dict[str, Any]]:

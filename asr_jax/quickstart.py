@@ -6,6 +6,7 @@ its result is there already.
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
 
     made = speak(corpus)
     summary = train(options.config)
-    scores = evaluate(run, test, summary["checkpoint"])
+    scores, checkpoint = evaluate(run, test, summary["checkpoint"])
     transcribe(run, test)
 
     final = {
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
         "parameters": summary["parameters"],
         "validation_wer": summary["best_wer"],
         "test_words": scores["words"],
-        "checkpoint": summary["checkpoint"],
+        "checkpoint": checkpoint,
     }
     (run / "summary.json").write_text(json.dumps(final, indent=2) + "\n")
     print(
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     print("(made speech: it shows that training works, and says nothing about people's voices)")
     for name, place in (
-        ("checkpoint", summary["checkpoint"]),
+        ("checkpoint", checkpoint),
         ("events", run / "events.jsonl"),
         ("curves", run / "curves.png"),
         ("summary", run / "summary.json"),
@@ -75,17 +76,18 @@ def train(config: str) -> dict[str, Any]:
     return summary
 
 
-def evaluate(run: Path, test: Path, checkpoint: str) -> dict[str, Any]:
+def evaluate(run: Path, test: Path, last: str) -> tuple[dict[str, Any], str]:
+    """The scores on the test set, and the checkpoint that they are of: the best by validation."""
     from asr_jax.evaluate import main as evaluate_main
 
     out = run / "test.json"
     _say(f"python -m asr_jax.evaluate {run} --data {test} --json {out}")
-    if out.exists() and out.stat().st_mtime > (Path(checkpoint) / "meta").stat().st_mtime:
+    if out.exists() and out.stat().st_mtime > (Path(last) / "meta").stat().st_mtime:
         print(f"already evaluated: {out}")
     else:
         evaluate_main([str(run), "--data", str(test), "--json", str(out)])
-    scores: dict[str, Any] = json.loads(out.read_text())["sets"][str(test)]
-    return scores
+    found = json.loads(out.read_text())
+    return found["sets"][str(test)], str(run / "checkpoints" / str(found["checkpoint"]))
 
 
 def transcribe(run: Path, test: Path) -> None:
@@ -94,7 +96,7 @@ def transcribe(run: Path, test: Path) -> None:
 
     records = read_manifest(test)
     chosen = [records[len(records) * part // 4] for part in (1, 2, 3)]
-    files = [str(Path(record.audio_path).relative_to(Path.cwd())) for record in chosen]
+    files = [os.path.relpath(record.audio_path) for record in chosen]
     _say(f"python -m asr_jax.transcribe {run} {' '.join(files)}")
     transcribe_main([str(run), *files])
     print("said were:")

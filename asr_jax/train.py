@@ -11,10 +11,14 @@ from asr_jax.command_line import parse_experiment, run_command
 def main(arguments: Sequence[str]) -> None:
     experiment = parse_experiment(arguments, prog="python -m asr_jax.train")
 
-    from asr_jax.training.loop import train  # after parsing: --help and mistakes need not wait for it
+    from asr_jax.core.processes import is_main, join  # after parsing: --help and mistakes need not wait for it
+    from asr_jax.training.loop import train
     from asr_jax.training.run import CURVES, EVENTS
 
+    join()
     summary = train(experiment)
+    if not is_main():
+        return
     folder = summary["folder"]
     if summary.get("already"):
         print(f"already trained: {summary['update']} updates in {folder}; a longer run: --training.num-updates N")

@@ -34,12 +34,14 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError("none of the files is audio that can be read")
     trained = load_trained(options.run, updates=options.checkpoint)
     data = trained.plan(records)
-    texts = dict(recognise(trained.decoder(), trained.variables, data))
-    for row, record in enumerate(records):
-        text = texts[row]
+    found = recognise(trained.decoder(), trained.variables, data)
+    texts = {data.index.ids.text(row): text for row, text in found.texts.items()}
+    reasons = {entry["id"]: entry["reason"] for entry in found.skipped + data.dropped.entries}
+    for record in records:
+        text = texts.get(record.id)
         if text is None:
             broken += 1
-            print(f"skipped {record.audio_path}: cannot be decoded", file=sys.stderr)
+            print(f"skipped {record.audio_path}: {reasons[record.id]}", file=sys.stderr)
         elif options.json:
             line = {"path": record.audio_path, "text": text, "duration": record.duration_s}
             print(json.dumps(line, ensure_ascii=False))

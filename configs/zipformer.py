@@ -24,6 +24,7 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.text.tokenizer import TokenizerSettings
 
+BATCH_S = 4000.0
 MANIFESTS = "data/librispeech/manifests"
 
 
@@ -33,7 +34,7 @@ def experiment() -> Experiment:
         model=Model(
             front_end=KaldiFbank(num_mels=80),
             augment=(SpecAugment(),),
-            encoder=Zipformer.medium(),
+            encoder=Zipformer.medium(batches_per_update=BATCH_S / 600),  # the recipe's schedules count 600 s a batch
             heads={"ctc": CTC(dropout=0.1)},
         ),
         data=Data(
@@ -41,7 +42,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=500),
             filters=Filters(min_duration_s=1.0, max_duration_s=20.0),
-            buckets=Buckets(num=12, batch_seconds=4000.0, batch_multiple=8),
+            buckets=Buckets(num=12, batch_seconds=BATCH_S, batch_multiple=8),
             speeds=(0.9, 1.0, 1.1),
             workers=8,
         ),

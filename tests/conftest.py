@@ -3,13 +3,12 @@
 import os
 from pathlib import Path
 
-import asr_jax.core.environment  # noqa: F401  sets NPROC: without it collectives of virtual devices deadlock
-
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 
 import jax
+
+import asr_jax  # noqa: F401  sets NPROC: without it collectives of virtual devices deadlock
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if os.environ["JAX_PLATFORMS"] == "cpu":

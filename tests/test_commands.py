@@ -61,7 +61,7 @@ def events(folder, *names):
 
 
 def test_training_leaves_a_whole_run(trained):
-    for name in ("experiment.json", "buckets.json", "events.jsonl", "curves.png", "tokenizer/tokenizer.json"):
+    for name in ("experiment.json", "plan.json", "events.jsonl", "curves.png", "tokenizer/tokenizer.json"):
         assert (trained / name).stat().st_size > 0, name
     assert any((trained / "tensorboard").iterdir())
     assert {p.name for p in (trained / "checkpoints").iterdir()} >= {"3", "6"}

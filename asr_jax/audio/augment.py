@@ -7,12 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Frames, length_mask
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """Settings of an augmentation; calling it draws from `key` and changes values, never lengths."""
+
+    def check(self, front_end: FrontEnd) -> None:
+        """Raises: ValueError where the front-end's features are not those that the augmentation is made for."""
 
     def __call__(self, frames: Frames, key: PRNGKeyArray) -> Frames:
         raise NotImplementedError
@@ -100,6 +104,14 @@ class VocalTract(Augmentation):
     """Lower edge of the mel bank that the features come from."""
     high_hz: float = 7600.0
     """Upper edge of the mel bank that the features come from."""
+
+    def check(self, front_end: FrontEnd) -> None:
+        if front_end.band_hz != (self.low_hz, self.high_hz):
+            low_hz, high_hz = front_end.band_hz
+            raise ValueError(
+                f"VocalTract's mel bank has low_hz {self.low_hz} and high_hz {self.high_hz}, the front-end's {low_hz} "
+                f"and {high_hz}: set both alike"
+            )
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_warp < 1 or not 0 <= self.probability <= 1:

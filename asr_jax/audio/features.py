@@ -13,6 +13,7 @@ from asr_jax.core.batch import Frames, length_mask
 
 Window = Literal["povey", "hanning", "hamming"]
 
+MAX_BLOCKS = 64  # slices per window; the time to compile them grows with their number
 FLOAT_EPSILON = 1.1920928955078125e-07  # Kaldi's floor before the logarithm
 
 
@@ -29,6 +30,11 @@ class FrontEnd:
         raise NotImplementedError
 
     @property
+    def band_hz(self) -> tuple[float, float]:
+        """Lower and upper edge of what is heard."""
+        raise NotImplementedError
+
+    @property
     def hop(self) -> int:
         """Samples from one frame to the next."""
         raise NotImplementedError
@@ -38,7 +44,7 @@ class FrontEnd:
         raise NotImplementedError
 
     def __call__(self, audio: Shaped[Array, "B S"], lengths: Int[Array, " B"]) -> Frames:
-        """Features of int16 or float samples of full scale ±32767; frames beyond the length are those of silence."""
+        """Features of int16 or float samples of full scale 32768; frames beyond the length are those of silence."""
         raise NotImplementedError
 
 
@@ -81,10 +87,11 @@ class KaldiFbank(FrontEnd):
             raise ValueError(f"num_mels is {self.num_mels}: expected at least 1")
         if not 0 < self.hop_ms <= self.window_ms:
             raise ValueError(f"hop_ms is {self.hop_ms}: expected more than 0 and at most window_ms ({self.window_ms})")
-        if not 0 <= self.low_hz < self._upper_hz <= self.rate_hz / 2:
+        low_hz, high_hz = self.band_hz
+        if not 0 <= low_hz < high_hz <= self.rate_hz / 2:
             raise ValueError(
-                f"low_hz {self.low_hz} and high_hz {self.high_hz} give a mel bank from {self.low_hz} to "
-                f"{self._upper_hz} Hz: expected to rise within 0 and {self.rate_hz / 2}"
+                f"low_hz {self.low_hz} and high_hz {self.high_hz} give a mel bank from {low_hz} to "
+                f"{high_hz} Hz: expected to rise within 0 and {self.rate_hz / 2}"
             )
 
     @property
@@ -105,8 +112,8 @@ class KaldiFbank(FrontEnd):
         return 1 << (length - 1).bit_length() if self.round_to_power_of_two else length
 
     @property
-    def _upper_hz(self) -> float:
-        return self.high_hz if self.high_hz > 0 else self.rate_hz / 2 + self.high_hz
+    def band_hz(self) -> tuple[float, float]:
+        return self.low_hz, self.high_hz if self.high_hz > 0 else self.rate_hz / 2 + self.high_hz
 
     def output_length(self, num_samples: Any) -> Any:
         if self.snip_edges:
@@ -118,40 +125,53 @@ class KaldiFbank(FrontEnd):
         num_frames, frame_lengths = self.output_length(audio.shape[1]), self.output_length(lengths)
         samples = audio.astype(jnp.float32) * (self.scale / 32768.0)
         if not self.snip_edges:
-            samples = _mirror_ends(samples, lengths, before=self._window_length // 2 - self.hop // 2)
+            before = self._window_length // 2 - self.hop // 2
+            samples = _mirror_ends(samples, lengths, before=before, after=self._window_length - before)
         frames = _cut_frames(samples, num_frames, window=self._window_length, hop=self.hop)
         if self.remove_dc:
             frames = frames - frames.mean(axis=-1, keepdims=True)
         if self.preemphasis:
-            before = jnp.concatenate([frames[..., :1], frames[..., :-1]], axis=-1)
-            frames = frames - self.preemphasis * before
+            previous = jnp.concatenate([frames[..., :1], frames[..., :-1]], axis=-1)
+            frames = frames - self.preemphasis * previous
         spectrum = jnp.fft.rfft(frames * _window(self.window, self._window_length)[None, None], n=self._fft_length)
         magnitude = jnp.square(spectrum.real) + jnp.square(spectrum.imag)
         if not self.power:
             magnitude = jnp.sqrt(magnitude)
-        bank = mel_bank(self.num_mels, self._fft_length, self.rate_hz, self.low_hz, self._upper_hz)
+        bank = mel_bank(self.num_mels, self._fft_length, self.rate_hz, *self.band_hz)
         # HIGHEST: the default on recent GPUs is TF32, which costs three digits of every feature.
         mels = jnp.matmul(magnitude[..., : bank.shape[0]], bank, precision=jax.lax.Precision.HIGHEST)
         mask = length_mask(frame_lengths, num_frames)[..., None]
         return Frames(jnp.log(jnp.maximum(jnp.where(mask, mels, 0.0), FLOAT_EPSILON)), frame_lengths)
 
 
-def _mirror_ends(samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, before: int) -> Float[Array, "B padded"]:
-    """Mirrors `before` samples in front of a row and one more hop behind its own end; the edge sample is repeated."""
-    after = before + 80
-    steps = jnp.arange(after)
-    behind = jnp.take_along_axis(samples, jnp.maximum(lengths[:, None] - 1 - steps[None], 0), axis=1)
+def _mirror_ends(
+    samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, before: int, after: int
+) -> Float[Array, "B padded"]:
+    """Mirrors samples in front of each row and behind its own end; the edge sample is repeated, and a row that is
+    shorter than what is mirrored is mirrored again and again."""
+    length = jnp.maximum(lengths, 1)[:, None]
+
+    def mirrored(positions: Int[Array, "B N"]) -> Float[Array, "B N"]:
+        round_trip = positions % (2 * length)
+        return jnp.take_along_axis(samples, jnp.minimum(round_trip, 2 * length - 1 - round_trip), axis=1)
+
+    front = mirrored(jnp.arange(-before, 0)[None] + jnp.zeros_like(length))
+    behind = mirrored(lengths[:, None] + jnp.arange(after)[None])
     padded = jnp.pad(samples, ((0, 0), (0, after)))
     padded = jax.vmap(lambda row, tail, start: jax.lax.dynamic_update_slice(row, tail, (start,)))(
         padded, behind, lengths
     )
-    return jnp.concatenate([samples[:, :before][:, ::-1], padded], axis=1)
+    return jnp.concatenate([front, padded], axis=1)
 
 
 def _cut_frames(samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int) -> Float[Array, "B T window"]:
-    """Overlapping windows as strided slices of blocks (a gather is many times slower)."""
+    """Overlapping windows as strided slices of blocks: a gather is many times slower, and left to odd sizes."""
     block = int(np.gcd(window, hop))
     per_window, per_hop = window // block, hop // block
+    if per_window > MAX_BLOCKS:
+        missing = max((num_frames - 1) * hop + window - samples.shape[1], 0)
+        positions = hop * np.arange(num_frames)[:, None] + np.arange(window)[None]
+        return jnp.pad(samples, ((0, 0), (0, missing)))[:, positions]
     num_blocks = (num_frames - 1) * per_hop + per_window if num_frames else 0
     missing = max(num_blocks * block - samples.shape[1], 0)
     blocks = jnp.pad(samples, ((0, 0), (0, missing)))[:, : num_blocks * block]

@@ -1,15 +1,29 @@
 """Checkpoints of a run: written in the background, whole or not at all; newest, best and milestones are kept."""
 
+import os
+import re
+from logging import LogRecord
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 from absl import logging
 from orbax.checkpoint.checkpoint_managers import preservation_policy as preservation
 
-from asr_jax.core.errors import UserError
+from asr_jax.checkpoints.integrity import damage, seal
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import Tree
+
+# State is the same on every device and the first one writes it. Orbax would have each write a slice, which compiles a
+# program for every shape in the middle of a run.
+ocp.type_handlers.register_type_handler(
+    jax.Array, ocp.type_handlers.ArrayHandler(use_replica_parallel=False), override=True
+)
+
+UNFINISHED = ".orbax-checkpoint-tmp"
+REFUSED = "refused"
 
 
 class Checkpoints:
@@ -32,6 +46,7 @@ class Checkpoints:
                 )
             )
         self.folder = folder
+        self._saving: int | None = None
         self._manager = ocp.CheckpointManager(
             folder.absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -39,6 +54,8 @@ class Checkpoints:
                 best_fn=_wer,
                 best_mode="min",
                 enable_async_checkpointing=True,
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+                cleanup_tmp_directories=True,
             ),
         )
 
@@ -48,12 +65,27 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.wait()
-        self._manager.close()
+        try:
+            self.wait()
+        except RunError:
+            if error is None:  # else what went wrong first is what a person should read
+                raise
+        finally:
+            self._manager.close()
 
     def wait(self) -> None:
-        """Returns when all that was saved is written."""
-        self._manager.wait_until_finished()
+        """Returns when all that was saved is written.
+
+        Raises: RunError where it could not be.
+        """
+        try:
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+        except Exception as error:  # Orbax's and TensorStore's own kinds, and those of the file system
+            raise RunError(
+                f"checkpoint {self.path(self._saving or 0)} could not be written: {_reason(error)}; the ones before "
+                "it are whole: mend what is named (make room on the disk) and give the same command again"
+            ) from error
 
     @property
     def latest(self) -> int | None:
@@ -75,8 +107,25 @@ class Checkpoints:
     def path(self, updates: int) -> Path:
         return self.folder / str(updates)
 
+    def finished(self) -> int | None:
+        """Number of updates of the checkpoint that was saved last, the first time that this is asked after it was
+        written; None otherwise.
+
+        Raises: RunError where it could not be written.
+        """
+        if self._saving is None or self._manager.is_saving_in_progress():
+            return None
+        self.wait()
+        done, self._saving = self._saving, None
+        return done
+
     def save(self, updates: int, *, state: Tree, average: Tree, meta: dict[str, Any], wer: float) -> None:
-        """Begins to write and returns once the arrays are copied; the caller may then overwrite them."""
+        """Begins to write and returns once the arrays are copied; the caller may then overwrite them.
+
+        Raises: RunError where the checkpoint before could not be written.
+        """
+        self.wait()
+        self._saving = updates
         self._manager.save(
             updates,
             args=ocp.args.Composite(
@@ -102,6 +151,61 @@ class Checkpoints:
     def meta(self, updates: int) -> dict[str, Any]:
         return self._manager.restore(updates, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
 
+    def _seal(self) -> None:
+        """Orbax calls it when all files are written, before the rename that makes them a checkpoint."""
+        for folder in self.folder.glob(f"{self._saving}{UNFINISHED}*"):
+            seal(folder)
+
+
+def refuse_damaged(folder: Path) -> list[str]:
+    """Moves the newest checkpoints, as long as they are not as they were written, to `refused` beside `folder`.
+
+    Gives a line for each, with its reason. To be called before `Checkpoints` opens the folder.
+    Raises: RunError where none is left: to begin anew is a person's decision.
+    """
+    lines: list[str] = []
+    for updates in sorted(_numbers(folder), reverse=True):
+        wrong = damage(folder / str(updates))
+        if not wrong:
+            return lines
+        place = _unused(folder.parent / REFUSED / str(updates))
+        place.parent.mkdir(exist_ok=True)
+        (folder / str(updates)).rename(place)
+        lines.append(f"checkpoint {folder / str(updates)} is refused: {wrong}; it lies in {place} now")
+    if lines:
+        raise RunError("\n".join(lines) + "\nno whole checkpoint is left; --fresh True starts anew beside this run")
+    return lines
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
+
+
+def _unused(place: Path) -> Path:
+    number, free = 2, place
+    while free.exists():
+        free, number = place.with_name(f"{place.name}-{number}"), number + 1
+    return free
+
+
+def _reason(error: BaseException) -> str:
+    """What the operating system said, or the first line of the first cause."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):  # TensorStore's way of saying it
+        return os.strerror(int(code[1]))
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _is_news(record: LogRecord) -> bool:
+    """False for the tracebacks that Orbax logs of a failed save, seven times: `wait` raises what they say."""
+    return record.exc_info is None
+
+
+logging.get_absl_logger().addFilter(_is_news)
+
 
 def _wer(metrics: dict[str, float]) -> float:
     return metrics["wer"]
@@ -121,13 +225,24 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
         if updates is not None and updates not in known:
             raise UserError(f"{folder} has no checkpoint {updates}: expected one of {', '.join(map(str, known))}")
         best = manager.best_step()
-        return updates if updates is not None else known[-1] if best is None else best
+    chosen = updates if updates is not None else known[-1] if best is None else best
+    if wrong := damage(folder / str(chosen)):
+        others = [str(number) for number in reversed(known) if number != chosen and not damage(folder / str(number))]
+        mend = f"--checkpoint takes another: {', '.join(others)}" if others else "no other one is whole"
+        raise UserError(f"checkpoint {folder / str(chosen)} is refused: {wrong}; {mend}")
+    return chosen
 
 
 def restore_average(folder: Path, updates: int, abstract: Tree) -> Tree:
     """The averaged weights of a checkpoint alone, in the shapes and shardings of an abstract tree."""
     with _reader(folder) as manager:
         return manager.restore(updates, args=ocp.args.Composite(average=ocp.args.StandardRestore(abstract)))["average"]
+
+
+def restore_meta(folder: Path, updates: int) -> dict[str, Any]:
+    """The meta item of a checkpoint."""
+    with _reader(folder) as manager:
+        return manager.restore(updates, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
 
 
 def _reader(folder: Path) -> ocp.CheckpointManager:

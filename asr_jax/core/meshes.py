@@ -9,8 +9,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 def data_mesh(num_devices: int | None = None) -> Mesh:
     """All devices of all processes (or the first `num_devices`) along one axis named `data`."""
-    devices = jax.devices()[:num_devices]
-    return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+    # Not jax.make_mesh, which may order devices for their links: each process loads its contiguous rows of a batch.
+    return Mesh(np.array(jax.devices()[:num_devices]), ("data",), axis_types=(AxisType.Auto,))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -50,6 +50,10 @@ class PlannedData:
     plan: BatchPlan
     dropped: Dropped
 
+    def fingerprint(self) -> str:
+        """Equal where every batch at every position holds the same records with the same labels."""
+        return f"{self.index.fingerprint()}-{self.plan.fingerprint()}"
+
 
 def read_training_records(data: Data) -> list[Record]:
     """Raises: UserError that gives the three ways on where the manifests are missing."""
@@ -96,7 +100,7 @@ def plan_training(
 
 
 def plan_evaluation(
-    records: Sequence[Record], buckets: Sequence[Bucket], *, rate_hz: int, hop_samples: int, batch_multiple: int
+    records: Sequence[Record], buckets: Sequence[Bucket], *, rate_hz: int, hop_samples: int, num_devices: int
 ) -> PlannedData:
     """Index and plan of an evaluation set: every record once, in the shapes of training and, for longer ones, more.
 
@@ -107,18 +111,19 @@ def plan_evaluation(
     if not len(index):
         raise UserError("no record can be read: " + "; ".join(dropped.lines()))
     longest = int(index.samples.max())
-    shapes = evaluation_buckets(buckets, longest, hop_samples=hop_samples, batch_multiple=batch_multiple)
+    shapes = evaluation_buckets(buckets, longest, hop_samples=hop_samples, num_devices=num_devices)
     return PlannedData(index, BatchPlan(index.samples, index.labels.lengths(), shapes, shuffle=False), dropped)
 
 
 def evaluation_buckets(
-    buckets: Sequence[Bucket], longest: int, *, hop_samples: int, batch_multiple: int
+    buckets: Sequence[Bucket], longest: int, *, hop_samples: int, num_devices: int
 ) -> tuple[Bucket, ...]:
-    """The buckets, and as many more as records of up to `longest` samples need, each half as long again."""
+    """The buckets, and as many more as records of up to `longest` samples need, each half as long again, with fewer
+    rows, down to one per device."""
     shapes = list(buckets)
     while shapes[-1].longest < longest:
         last = shapes[-1]
         num_samples = -(-last.num_samples * 3 // 2 // hop_samples) * hop_samples
-        rows = max(last.batch_size * last.num_samples // num_samples // batch_multiple, 1) * batch_multiple
+        rows = max(last.batch_size * last.num_samples // num_samples // num_devices, 1) * num_devices
         shapes.append(Bucket(num_samples, last.num_tokens, rows, num_samples - hop_samples))  # manifests round
     return tuple(shapes)

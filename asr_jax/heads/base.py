@@ -37,6 +37,10 @@ class HeadSettings:
     scale: float = 1.0
     """Weight of the head's terms in the sum of all heads' losses."""
 
+    def __post_init__(self) -> None:
+        if self.scale < 0:
+            raise ValueError(f"scale is {self.scale}: expected 0 or more")
+
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Head:
         """The module for a vocabulary of `vocab_size` labels, blank included."""
         raise NotImplementedError

@@ -27,11 +27,12 @@ class CTC(HeadSettings):
     """What the loss is the mean over: utterances, labels (each label counts the same) or frames."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "CTCHead":
-        return CTCHead(self, vocab_size, blank_id, dtype)
+        return CTCHead(self, vocab_size, blank_id)
 
 
 class CTCHead(Head):
@@ -40,11 +41,11 @@ class CTCHead(Head):
     settings: CTC
     vocab_size: int
     blank_id: int
-    dtype: DTypeLike
 
     def setup(self) -> None:
         self.dropout = nn.Dropout(self.settings.dropout)
-        self.output = nn.Dense(self.vocab_size, dtype=self.dtype)
+        # In float32 whatever the encoder computes in: rounded logits change which label is best.
+        self.output = nn.Dense(self.vocab_size, dtype=jnp.float32)
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         frames = encoded.frames
@@ -72,5 +73,4 @@ class CTCHead(Head):
 
     def emit(self, encoded: Encoded) -> Frames:
         """Log-probabilities `[B T V]`, float32, with their lengths."""
-        logits = self.output(encoded.frames.values).astype(jnp.float32)
-        return Frames(jax.nn.log_softmax(logits), encoded.frames.lengths)
+        return Frames(jax.nn.log_softmax(self.output(encoded.frames.values)), encoded.frames.lengths)

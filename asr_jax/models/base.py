@@ -34,6 +34,9 @@ class Encoder(nn.Module):
 class EncoderSettings:
     """Sizes and rates of an encoder; `build` makes its module."""
 
+    def check(self, front_end: FrontEnd) -> None:
+        """Raises: ValueError where the front-end's features are not those that the encoder is made for."""
+
     def build(self, *, dtype: DTypeLike) -> Encoder:
         """The module, computing in `dtype` with float32 parameters."""
         raise NotImplementedError
@@ -106,6 +109,9 @@ class Model:
     def __post_init__(self) -> None:
         if not self.heads:
             raise ValueError("heads is empty: expected at least one, such as {'ctc': CTC()}")
+        self.encoder.check(self.front_end)
+        for augmentation in self.augment:
+            augmentation.check(self.front_end)
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         dtype = compute_dtype(precision)

@@ -12,6 +12,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
+from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.models.base import Encoder, EncoderSettings
 from asr_jax.nn.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
@@ -60,7 +61,7 @@ class Zipformer(EncoderSettings):
     dropout_start: float = 0.3
     """Dropout of feed-forward modules and of the embedding at the first update ..."""
     dropout_end: float = 0.1
-    """... and after 20000 batches of the peer, linear between."""
+    """... and after 20000 of the recipe's batches, linear between."""
     causal: bool = False
     """Convolutions that see no frame beyond their chunk, for streaming: with parameters of their own."""
     chunk_frames: int | None = None
@@ -68,8 +69,8 @@ class Zipformer(EncoderSettings):
     left_context_frames: int | None = None
     """With `chunk_frames`, frames before a chunk that it attends to, in whole chunks, at least one. None: all."""
     batches_per_update: float = 1.0
-    """Batches of the peer (about 600 s of audio each) that one update counts for in the published schedules of dropout,
-    skipping and regularisers, which run over 4000 to 50000 batches."""
+    """Batches of icefall's recipe (about 600 s of audio each) that one update counts for in the published schedules of
+    dropout, skipping and regularisers, which run over 4000 to 50000 batches."""
     skip: bool = True
     """Skip layers, modules, positions and features at random while training, as published."""
     regularise: bool = True
@@ -138,6 +139,12 @@ class Zipformer(EncoderSettings):
             "feedforward_dims": (512, 768, 1536, 2048, 1536, 768),
         }
         return cls(**{**sizes, **changes})
+
+    def check(self, front_end: FrontEnd) -> None:
+        if front_end.num_features != self.num_mels:
+            raise ValueError(
+                f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
+            )
 
     def build(self, *, dtype: DTypeLike) -> "ZipformerEncoder":
         return ZipformerEncoder(self, dtype)

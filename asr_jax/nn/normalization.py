@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from asr_jax.core.batch import length_mask
 from asr_jax.nn.linear import per_channel
 from asr_jax.nn.stochastic import Regulariser
 
@@ -33,3 +34,44 @@ def bias_norm(
     # The small number keeps padding, which may equal the bias, from giving infinity times zero.
     inverse = jax.lax.rsqrt(jnp.mean(deviation**2, axis=-1, keepdims=True) + 1e-20)
     return (wide * (inverse * jnp.exp(log_scale))).astype(x.dtype)
+
+
+class BatchNorm(nn.Module):
+    """Each channel's values over the valid frames of the batch, to mean 0 and variance 1; then a gain and a bias.
+
+    The batch is the global one: under jit the sums go over all devices. Padding and rows of length 0 have no influence
+    and come out as anything. Running statistics (mean; variance with n - 1) take `momentum` of each batch; a batch
+    without frames leaves them as they are.
+
+    Source: Ioffe and Szegedy 2015 (arXiv:1502.03167), algorithm 1.
+    Differs from: flax.linen.BatchNorm, whose momentum is the share that is kept and whose running variance is with n;
+    PyTorch is equal where nothing is padded.
+    """
+
+    momentum: float = 0.1
+    eps: float = 1e-5
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, use_running: bool
+    ) -> Float[Array, "B T D"]:
+        width = x.shape[-1]
+        gain = self.param("gain", nn.initializers.ones, (width,))
+        bias = self.param("bias", nn.initializers.zeros, (width,))
+        mean = self.variable("batch_stats", "mean", jnp.zeros, (width,))
+        variance = self.variable("batch_stats", "variance", jnp.ones, (width,))
+        wide = x.astype(jnp.float32)
+        if use_running:
+            centre, spread = mean.value, variance.value
+        else:
+            mask = length_mask(lengths, x.shape[1])[..., None]
+            num = jnp.sum(lengths).astype(jnp.float32)
+            centre = jnp.sum(jnp.where(mask, wide, 0), (0, 1)) / jnp.maximum(num, 1)
+            squares = jnp.sum(jnp.where(mask, (wide - per_channel(centre, wide)) ** 2, 0), (0, 1))
+            spread = squares / jnp.maximum(num, 1)
+            if not self.is_initializing():
+                share = jnp.where(num > 1, self.momentum, 0.0)
+                mean.value += share * (centre - mean.value)
+                variance.value += share * (squares / jnp.maximum(num - 1, 1) - variance.value)
+        scale = gain * jax.lax.rsqrt(spread + self.eps)
+        return ((wide - per_channel(centre, wide)) * per_channel(scale, wide) + per_channel(bias, wide)).astype(x.dtype)

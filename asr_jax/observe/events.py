@@ -17,20 +17,21 @@ FILE_NAME = "events.jsonl"
 
 EVENTS: dict[str, str] = {
     "run_start": "a job begins: run, num_updates, num_epochs, num_parameters, num_devices",
+    "setting_changed": "the job continues a run with another value of a setting: setting, old, new",
     "resumed": "the job goes on from a checkpoint: update, data_position, path",
     "compile_start": "shapes: how many are compiled before the first update",
     "compile": "the bucket table: rows [{bucket, batch_size, flops, ..}], one per compiled shape",
     "skipped": "records were left out: count, reasons {reason: count}",
-    "batch_start": "a batch was taken: update, epoch, data_position, bucket",
+    "recompiled": "something was compiled after the first update: function, seconds, reason",
     "train_step": "means since the last one: update, epoch (from 1), losses {total, term: ..}, learning_rate, "
     "gradient_norm, throughput {metrics/throughput.py: rates}",
-    "optimizer_flush": "accumulated gradients were applied: update, num_micro_batches, reason",
     "validation_start": "a validation begins: update, set, weights, utterances",
     "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), loss, wer, cer, "
     "substitutions, deletions, insertions, words, utterances, skipped, by_source, "
     "samples [{id, reference, hypothesis}]",
-    "checkpoint_saved": "a checkpoint is on disk: update, path, kinds [last, best, milestone]",
+    "checkpoint_saved": "a checkpoint is on disk: update, path",
     "warning": "what a person should look at: message, update, and what the detector measured",
+    "run_failed": "the job could not go on, or was interrupted: reason",
     "run_complete": "the job ends: update, reason, and what the summary holds",
 }
 """Every event by name and what its data hold besides `elapsed_s`; further fields may be added, none are renamed."""

@@ -43,6 +43,7 @@ class ProgressView:
         self._numbers = ""
         self._views: dict[str, Callable[[Data], None]] = {
             "run_start": self._run_start,
+            "setting_changed": lambda data: self._say(f"{data['setting']}: {data['old']} before, {data['new']} now"),
             "resumed": self._resumed,
             "compile_start": lambda data: self._say(
                 f"compiling {data['shapes']} shapes; later starts find them in a cache"
@@ -53,6 +54,7 @@ class ProgressView:
             "validation_start": lambda data: self._bar.update(self._task, description=f"validating {set_name(data)}"),
             "validation": self._validation,
             "checkpoint_saved": self._checkpoint_saved,
+            "recompiled": self._recompiled,
             "warning": lambda data: self._say(f"warning: {data['message']}", style="bold yellow"),
             "run_complete": self._run_complete,
         }
@@ -112,8 +114,11 @@ class ProgressView:
                 self._say("  " + line, style="dim" if line.startswith("ref") else "")
 
     def _checkpoint_saved(self, data: Data) -> None:
-        kinds = f" ({', '.join(data['kinds'])})" if data.get("kinds") else ""
-        self._say(f"checkpoint at update {data['update']:,}{kinds}: {data.get('path', '')}")
+        self._say(f"checkpoint at update {data['update']:,}: {data.get('path', '')}")
+
+    def _recompiled(self, data: Data) -> None:
+        about = f"{data['function']} ({data['seconds']:.1f} s): {data['reason']}"
+        self._say(f"warning: compiled after the first update: {about}", style="bold yellow")
 
     def _run_complete(self, data: Data) -> None:
         self.close()

@@ -13,4 +13,10 @@ def updated_average(average: Tree, live: Tree, *, decay: float, updates: Int[Arr
     The decay is at most (1 + u) / (10 + u), so that the initial weights are forgotten early in a run.
     """
     bounded = jnp.minimum(decay, (1 + updates) / (10 + updates))
-    return jax.tree.map(lambda old, new: old * bounded + new.astype(old.dtype) * (1 - bounded), average, live)
+
+    def updated(old: Array, new: Array) -> Array:
+        if not jnp.issubdtype(old.dtype, jnp.floating):
+            return new  # a count has no average
+        return old * bounded + new.astype(old.dtype) * (1 - bounded)
+
+    return jax.tree.map(updated, average, live)

@@ -25,7 +25,8 @@ class AdamW:
     eps: float = 1e-8
     """Added to the root of the second moment."""
     weight_decay: float = 0.01
-    """Decay, times the learning rate, of the parameters named kernel or embedding: not of biases, gains and scales."""
+    """Decay, times the learning rate, of the parameters whose name ends in kernel or embedding: not of biases, gains
+    and scales."""
     clip_norm: float = 1.0
     """Gradients of a larger global norm are scaled down to it; 0 for no clipping."""
 
@@ -51,5 +52,5 @@ class AdamW:
 def is_kernel(params: Tree) -> Tree:
     """True where decay applies: by name, since in a stack of scanned layers vectors have two axes as well."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: jax.tree_util.keystr(path[-1:], simple=True) in ("kernel", "embedding"), params
+        lambda path, _: jax.tree_util.keystr(path[-1:], simple=True).endswith(("kernel", "embedding")), params
     )

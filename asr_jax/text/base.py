@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from asr_jax.core.files import write_whole
 from asr_jax.text.normalise import normalise
 
 DESCRIPTION = "tokenizer.json"
@@ -67,7 +68,7 @@ class Tokenizer:
             "blank_id": self.blank_id,
             "symbols": self.symbols,
         }
-        (folder / DESCRIPTION).write_text(json.dumps(description, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        write_whole(folder / DESCRIPTION, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
 
     def _encode(self, text: str) -> list[int]:
         raise NotImplementedError

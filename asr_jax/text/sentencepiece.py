@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.text.base import DESCRIPTION, Tokenizer
 from asr_jax.text.normalise import normalise
 
@@ -106,8 +107,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def save(self, folder: Path) -> None:
         """Writes `tokenizer.json` and `tokenizer.model` into a folder, which is made."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / MODEL, self.model)
         super().save(folder)
-        (folder / MODEL).write_bytes(self.model)
 
     @functools.cached_property
     def _processor(self) -> SentencePieceProcessor:

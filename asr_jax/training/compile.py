@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,19 @@ import optax
 from jax.sharding import Mesh
 
 from asr_jax.core.batch import Batch
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, by_rows, replicated
-from asr_jax.core.pytrees import Tree, num_elements
+from asr_jax.core.pytrees import Tree, num_bytes, num_elements
 from asr_jax.data.buckets import Bucket, largest_first
 from asr_jax.models.base import Recogniser
 from asr_jax.training.state import TrainState, average_of, initial_state
-from asr_jax.training.step import accumulate, apply_update, batch_weights, nothing_accumulated
+from asr_jax.training.step import accumulate, added_weights, apply_update, batch_weights, nothing_accumulated
 
 Compiled = Callable[..., Any]
+
+SMALLER_BATCHES = (
+    "lower --data.buckets.batch-seconds, or --data.filters.max-duration-s where one long recording fills the batch"
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,12 @@ class CompiledSteps:
     weights: dict[Bucket, Compiled]
     accumulate: dict[Bucket, Compiled]
     apply_update: Compiled
+    loss_terms: tuple[str, ...]
+    """Names of the sums that are losses; the others are metrics."""
     begin: Compiled
     """Zeros to accumulate into."""
+    add_weights: Compiled
+    """The weights of each term over a list of batches."""
     table: list[dict[str, Any]]
     """A row per bucket: shape, rows, parameters, FLOPs and bytes, by XLA's own account."""
 
@@ -68,8 +77,12 @@ def compile_steps(
     schedule: optax.Schedule,
     ema_decay: float,
     mesh: Mesh,
+    num_batches: int = 1,
 ) -> CompiledSteps:
-    """Compiles every bucket, largest first, two at a time. What does not fit into memory shows here."""
+    """Compiles every bucket, largest first, two at a time. What does not fit into memory shows here.
+
+    `num_batches`: of an update.
+    """
     same = replicated(mesh)
     state, average = abstract_training(model, optimizer, mesh=mesh)
     weigh = functools.partial(batch_weights, model)
@@ -80,9 +93,8 @@ def compile_steps(
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
 
     gradients = jax.jit(functools.partial(accumulate, model, scales), donate_argnums=1, out_shardings=same)
-    update = jax.jit(
-        functools.partial(apply_update, optimizer, schedule, ema_decay), donate_argnums=(0, 1, 2), out_shardings=same
-    )
+    applying = functools.partial(apply_update, optimizer, schedule, ema_decay, tuple(weights))
+    update = jax.jit(applying, donate_argnums=(0, 1, 2), out_shardings=same)
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(2) as pool:
         jobs = {
@@ -91,15 +103,20 @@ def compile_steps(
         }
         updating = pool.submit(_compile, update, state, average, empty)
         beginning = pool.submit(_compile, jax.jit(lambda s: nothing_accumulated(s, sums), out_shardings=same), state)
+        adding = pool.submit(_compile, jax.jit(added_weights, out_shardings=same), [weights] * num_batches)
         weighing = jax.jit(weigh, out_shardings=same)
         weighed = {b: pool.submit(_compile, weighing, abstract_batch(b, mesh)) for b in ordered}
-        compiled = {bucket: job.result() for bucket, job in jobs.items()}
+        compiled = {bucket: _result(job, bucket) for bucket, job in jobs.items()}
+        table = [_row(bucket, compiled[bucket], state, model) for bucket in ordered]
+        _check_memory(table, num_bytes(average), mesh)
         return CompiledSteps(
             weights={bucket: job.result() for bucket, job in weighed.items()},
             accumulate=compiled,
             apply_update=updating.result(),
+            loss_terms=tuple(weights),
             begin=beginning.result(),
-            table=[_row(bucket, compiled[bucket], state, model) for bucket in ordered],
+            add_weights=adding.result(),
+            table=table,
         )
 
 
@@ -123,6 +140,31 @@ def abstract_batch(bucket: Bucket, mesh: Mesh) -> Batch:
 
 def _compile(function: Any, *abstract: Any) -> Compiled:
     return function.lower(*abstract).compile()
+
+
+def _result(job: Future[Compiled], bucket: Bucket) -> Compiled:
+    """Raises: UserError that names the bucket where XLA says that it does not fit."""
+    try:
+        return job.result()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise UserError(
+            f"the batch of {bucket.batch_size} × {bucket.num_samples:,} samples does not fit into the device's memory: "
+            f"{str(error).partition(chr(10))[0]}; {SMALLER_BATCHES}"
+        ) from error
+
+
+def _check_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: Mesh) -> None:
+    """Raises: UserError where the largest bucket, with what lies beside it, needs more than a device has."""
+    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # nothing on a CPU
+    worst = max(table, key=lambda row: row["bytes"])
+    needed = worst["bytes"] + average_bytes
+    if limit and needed > limit:
+        raise UserError(
+            f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with all that lies "
+            f"beside it, and a device has {limit / 1e9:.1f} GB; {SMALLER_BATCHES}"
+        )
 
 
 def _sums(model: Recogniser, state: TrainState, batch: Batch) -> Any:

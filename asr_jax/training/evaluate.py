@@ -1,23 +1,24 @@
 """Evaluation and transcription: the forward pass in the shapes of training, and greedy decoding on the device."""
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float32, Int, Int32
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import abstract, by_rows, global_batch, replicated
+from asr_jax.core.processes import gathered
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.buckets import Bucket
 from asr_jax.data.dataset import PlannedData
-from asr_jax.data.source import BatchSource, LoadedBatch, open_batches
+from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.decoding.greedy import greedy_ids, to_texts
 from asr_jax.metrics.errors import score
 from asr_jax.models.base import Recogniser
@@ -28,10 +29,24 @@ from asr_jax.training.compile import abstract_batch
 
 @dataclass(frozen=True)
 class Hypotheses:
-    """What was recognised, by row of the index; None for a row whose audio could not be read."""
+    """What was recognised, by row of the index; rows whose audio could not be read are not among them."""
 
-    texts: list[str | None]
+    texts: dict[int, str]
     skipped: list[dict[str, Any]]
+    """`{id, audio_path, reason}` of those."""
+
+
+class Decoded(NamedTuple):
+    """A batch, decoded, on the host."""
+
+    ids: Int32[np.ndarray, "B T"]
+    """Labels, -1 beyond the end."""
+    lengths: Int32[np.ndarray, " B"]
+    """How many labels."""
+    weights: Float32[np.ndarray, " B"]
+    """0 for padding and for rows that could not be read."""
+    records: Int32[np.ndarray, " B"]
+    """Row of the index."""
 
 
 class Decoder:
@@ -54,15 +69,19 @@ class Decoder:
                 batch = without_labels(abstract_batch(bucket, self.mesh))
                 self._compiled[key] = self._pool.submit(self._compile, batch)
 
-    def __call__(self, variables: Tree, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Label ids (-1 beyond the end) and their number for every row of the global batch."""
+    def wait(self) -> None:
+        """Returns when all shapes that were prepared are compiled."""
+        for compiled in self._compiled.values():
+            compiled.result()
+
+    def __call__(self, variables: Tree, batch: Batch) -> Decoded:
+        """Every row of a global batch without labels."""
         assert batch.audio is not None
         decode = self._compiled[batch.audio.shape].result()
-        found = decode(variables, without_labels(batch))
+        found = (*decode(variables, batch), batch.weights, batch.records)
         if jax.process_count() > 1:
             found = multihost_utils.process_allgather(found, tiled=True)
-        ids, lengths = jax.device_get(found)
-        return ids, lengths
+        return Decoded(*jax.device_get(found))
 
     def _compile(self, batch: Batch) -> Any:
         return self._jitted.lower(self._variables, batch).compile()
@@ -87,29 +106,26 @@ def without_labels(batch: Batch) -> Batch:
 
 def recognise(
     decoder: Decoder, variables: Tree, data: PlannedData, *, workers: int = 0, threads: int = 2
-) -> Iterator[tuple[int, str | None]]:
-    """Row of the index and its text, batch by batch; None where the audio could not be read."""
-    for loaded, texts in _decoded(decoder, variables, data, workers=workers, threads=threads):
-        unread = {entry["id"] for entry in loaded.skipped}
-        rows = data.plan[loaded.position].rows
-        for row, text in zip(rows, texts, strict=True):
-            if row >= 0:
-                yield int(row), None if data.index.ids.text(int(row)) in unread else text
-
-
-def _decoded(
-    decoder: Decoder, variables: Tree, data: PlannedData, *, workers: int, threads: int
-) -> Iterator[tuple[LoadedBatch, list[str]]]:
-    decoder.prepare(data.plan.buckets[bucket] for bucket in _used(data))
+) -> Hypotheses:
+    """The text of every recording of a set; the same on all processes."""
+    decoder.prepare(used_buckets(data))
+    texts: dict[int, str] = {}
+    skipped: list[dict[str, Any]] = []
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
     with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
         for loaded in batches:
-            ids, lengths = decoder(variables, global_batch(loaded.batch, decoder.mesh))
-            yield loaded, to_texts(ids, lengths, decoder.tokenizer)
+            skipped += loaded.skipped
+            found = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
+            read = found.weights > 0
+            words = to_texts(found.ids[read], found.lengths[read], decoder.tokenizer)
+            texts.update(zip(found.records[read].tolist(), words, strict=True))
+    return Hypotheses(texts, [entry for entries in gathered(skipped) for entry in entries])
 
 
-def _used(data: PlannedData) -> list[int]:
-    return sorted({data.plan[position].bucket for position in range(data.plan.batches_per_epoch)})
+def used_buckets(data: PlannedData) -> list[Bucket]:
+    """The shapes that a set's batches have."""
+    used = {data.plan[position].bucket for position in range(data.plan.batches_per_epoch)}
+    return [data.plan.buckets[number] for number in sorted(used)]
 
 
 def evaluate(
@@ -119,34 +135,26 @@ def evaluate(
 
     References and hypotheses go through the normaliser that the labels were made with.
     """
-    texts: list[str | None] = [None] * len(data.index)
-    for row, text in recognise(decoder, variables, data, workers=workers, threads=threads):
-        texts[row] = text
-    skipped = list(data.dropped.entries)
+    found = recognise(decoder, variables, data, workers=workers, threads=threads)
     tidy = functools.partial(normalise, name=decoder.tokenizer.normaliser)
-    rows = [row for row, text in enumerate(texts) if text is not None]
     counts = score(
-        [tidy(data.index.texts.text(row)) for row in rows],
-        [tidy(texts[row] or "") for row in rows],
-        [data.index.source(row) for row in rows],
+        [tidy(data.index.texts.text(row)) for row in found.texts],
+        [tidy(text) for text in found.texts.values()],
+        [data.index.source(row) for row in found.texts],
     )
-    skipped += [
-        {"id": data.index.ids.text(row), "audio_path": data.index.audio_paths.text(row), "reason": "unreadable audio"}
-        for row, text in enumerate(texts)
-        if text is None
-    ]
-    return counts | {"skipped": len(skipped)}, Hypotheses(texts, skipped)
+    skipped = data.dropped.entries + found.skipped
+    return counts | {"skipped": len(skipped)}, Hypotheses(found.texts, skipped)
 
 
 def samples(data: PlannedData, hypotheses: Hypotheses, number: int) -> list[dict[str, str]]:
     """Some transcripts to show: the same rows every time, spread over the set."""
-    rows: Sequence[int] = [row for row, text in enumerate(hypotheses.texts) if text is not None]
+    rows = sorted(hypotheses.texts)
     rows = rows[:: max(len(rows) // max(number, 1), 1)][:number]
     return [
         {
             "id": data.index.ids.text(row),
             "reference": data.index.texts.text(row),
-            "hypothesis": hypotheses.texts[row] or "",
+            "hypothesis": hypotheses.texts[row],
         }
         for row in rows
     ]
@@ -154,11 +162,11 @@ def samples(data: PlannedData, hypotheses: Hypotheses, number: int) -> list[dict
 
 def predictions(data: PlannedData, hypotheses: Hypotheses) -> Iterator[dict[str, Any]]:
     """A row per recording that was read: id, reference and hypothesis as they are, source."""
-    for row, text in enumerate(hypotheses.texts):
-        if text is not None:
-            names = {"id": data.index.ids.text(row), "audio_path": data.index.audio_paths.text(row)}
-            yield names | {
-                "reference": data.index.texts.text(row),
-                "hypothesis": text,
-                "source": data.index.source(row),
-            }
+    for row, text in sorted(hypotheses.texts.items()):
+        yield {
+            "id": data.index.ids.text(row),
+            "audio_path": data.index.audio_paths.text(row),
+            "reference": data.index.texts.text(row),
+            "hypothesis": text,
+            "source": data.index.source(row),
+        }

@@ -1,58 +1,78 @@
 """What the loop tells: batches that could not be read whole, and means over the updates since the last line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from asr_jax.core.errors import RunError
+from asr_jax.core.processes import gathered, is_main, on_main
 from asr_jax.core.sums import merge
 from asr_jax.data.source import LoadedBatch
 from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
-from asr_jax.training.run import SKIPPED, append_skipped
+from asr_jax.training.run import SKIPPED, append_skipped, skipped_paths
 from asr_jax.training.setup import Setup
 from asr_jax.training.step import UpdateReport
 
 
-class Reader:
-    """Takes batches, and names and counts what could not be read; each file once, however many epochs there are."""
+class Unread:
+    """Names and counts the files that could not be read; each once, however many epochs and jobs there are."""
 
     def __init__(self, setup: Setup, log: EventLog) -> None:
         self._folder, self._log = setup.folder, log
         self._limit = setup.experiment.training.max_skipped
-        self._seen: set[str] = set()
+        before = on_main(lambda: sorted(skipped_paths(setup.folder)))
+        paths = setup.train.index.audio_paths
+        # Records that a filter dropped are in the file as well, but not in the index.
+        self._seen = set(before) & {paths.text(row) for row in range(len(paths))} if before else set()
+        self._new: list[dict[str, str]] = []
 
-    def take(self, batches: Iterator[LoadedBatch]) -> LoadedBatch:
-        """The next batch.
+    def add(self, group: Sequence[LoadedBatch]) -> None:
+        """What could not be read of the batches of an update."""
+        self._new += [entry for loaded in group for entry in loaded.skipped if entry["audio_path"] not in self._seen]
 
-        Raises: RunError where more files than allowed cannot be read.
+    def flush(self) -> None:
+        """Writes what has come together, of all processes.
+
+        Raises: RunError, on all of them, where more files than allowed cannot be read.
         """
-        loaded = next(batches)
-        new = [entry for entry in loaded.skipped if entry["id"] not in self._seen]
-        if new:
-            self._seen.update(entry["id"] for entry in new)
-            append_skipped(self._folder, new)
-            self._log.write("skipped", count=len(new), reasons={entry["reason"]: 1 for entry in new})
+        new = [entry for entries in gathered(self._new) for entry in entries]
+        self._new = []
+        if not new:
+            return
+        self._seen.update(entry["audio_path"] for entry in new)
+        report_skipped(self._folder, self._log, new)
         if len(self._seen) > self._limit:
-            last = loaded.skipped[-1]
             raise RunError(
                 f"{len(self._seen)} files cannot be read, more than training.max_skipped ({self._limit}); the last: "
-                f"{last['audio_path']}: {last['reason']}. All are named in {self._folder / SKIPPED}; mend them, take "
-                "them out of the manifest, or allow more with --training.max-skipped"
+                f"{new[-1]['audio_path']}: {new[-1]['reason']}. All are named in {self._folder / SKIPPED}; mend them, "
+                "take them out of the manifest, or allow more with --training.max-skipped"
             )
-        return loaded
+
+
+def report_skipped(folder: Path, log: EventLog, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Names, in skipped.jsonl, and counts what is not named there yet."""
+    if is_main() and entries:
+        before = skipped_paths(folder)
+        by_path = {entry["audio_path"]: entry for entry in entries if entry["audio_path"] not in before}
+        if new := list(by_path.values()):
+            append_skipped(folder, new)
+            log.write("skipped", count=len(new), reasons=Counter(entry["reason"] for entry in new))
 
 
 class Reporter:
     """Adds up what updates and batches give, and writes a train_step event with their means."""
 
-    def __init__(self, setup: Setup, log: EventLog) -> None:
-        self._setup, self._log = setup, log
+    def __init__(self, setup: Setup, log: EventLog, *, loss_terms: Sequence[str]) -> None:
+        self._setup, self._log, self._loss_terms = setup, log, loss_terms
         self.throughput = Throughput(num_devices=setup.mesh.size, num_warmup=setup.experiment.training.accumulate)
         self._reports: list[UpdateReport] = []
-        self.voided = 0
+        self._failed_in_a_row = 0
 
     def add(self, report: UpdateReport, group: Sequence[LoadedBatch]) -> None:
         """An update that was dispatched, and its batches."""
@@ -78,28 +98,50 @@ class Reporter:
             jax.block_until_ready(self._reports[-1 - in_flight].updates)
 
     def flush(self, *, update: int, epoch: int, scales: Mapping[str, float]) -> None:
-        """Writes what has come together since the last call."""
+        """Writes what has come together since the last call.
+
+        Raises: RunError where more updates in a row than allowed were not finite.
+        """
         if not self._reports:
             return
         with self.throughput.timed("device"):
             reports: list[Any] = jax.device_get(self._reports)
-        means = {name: value.mean() for name, value in merge(report.sums for report in reports).items()}
-        losses = {name: mean for name, mean in means.items() if not name.endswith("/infeasible")}
+        # Updates that were voided are counted, and kept out of the means, which they would make useless.
+        applied = [report for report in reports if report.applied]
+        means = {name: value.mean() for name, value in merge(report.sums for report in applied).items()}
+        losses = {name: means.get(name, math.nan) for name in self._loss_terms}
         total = sum(scales[name.split("/")[0]] * mean for name, mean in losses.items())
-        voided = sum(not report.applied for report in reports)
-        self.voided += voided
         self._log.write(
             "train_step", update=update, epoch=epoch, losses={"total": total} | losses,
             metrics={name: mean for name, mean in means.items() if name not in losses},
-            learning_rate=float(reports[-1].learning_rate), voided=self.voided,
-            gradient_norm=float(np.mean([report.gradient_norm for report in reports])),
+            learning_rate=float(reports[-1].learning_rate), voided=update - int(reports[-1].updates),
+            gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,
             throughput=self.throughput.rates(),
         )  # fmt: skip
-        if voided:
-            self._log.write(
-                "warning", update=update,
-                message=f"{voided} of the last {len(reports)} updates were not finite and changed nothing: "
-                "look at the gradient norm before them; lower the learning rate or clip harder",
-            )  # fmt: skip
+        self._warn(update, reports)
         self._reports = []
         self.throughput.reset()
+
+    def _warn(self, update: int, reports: Sequence[Any]) -> None:
+        failed = [not report.finite for report in reports]
+        empty = sum(bool(report.finite and not report.applied) for report in reports)
+        if any(failed):
+            self._log.write(
+                "warning", update=update,
+                message=f"{sum(failed)} of the last {len(reports)} updates were not finite and changed nothing: "
+                "look at the gradient norm before them; lower the learning rate or clip harder",
+            )  # fmt: skip
+        if empty:
+            self._log.write(
+                "warning", update=update,
+                message=f"{empty} of the last {len(reports)} updates had nothing to count and changed nothing: none of "
+                "their recordings could be read, or none holds its labels",
+            )  # fmt: skip
+        for bad in failed:
+            self._failed_in_a_row = self._failed_in_a_row + 1 if bad else 0
+        if self._failed_in_a_row >= self._setup.experiment.training.max_failed:
+            raise RunError(
+                f"the last {self._failed_in_a_row} updates were not finite (training.max_failed is "
+                f"{self._setup.experiment.training.max_failed}); the checkpoints are from before: lower the learning "
+                "rate (--optim.schedule.peak-lr) and start beside this run with --fresh True"
+            )

@@ -1,52 +1,73 @@
 """The folder of a run: made, continued or refused; and what a finished one gives to evaluation."""
 
+import contextlib
+import fcntl
 import json
 import os
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from asr_jax.config import Experiment, differences, load_experiment, save_experiment
+from asr_jax.config import Experiment, differences, load_experiment, may_change
 from asr_jax.core.errors import UserError
 
-EXPERIMENT, BUCKETS, EVENTS = "experiment.json", "buckets.json", "events.jsonl"
-SKIPPED, CURVES = "skipped.jsonl", "curves.png"
+EXPERIMENT, PLAN, EVENTS = "experiment.json", "plan.json", "events.jsonl"
+SKIPPED, CURVES, LOCK = "skipped.jsonl", "curves.png", "lock"
 CHECKPOINTS, TOKENIZER, TENSORBOARD = "checkpoints", "tokenizer", "tensorboard"
 
 
-def open_run(experiment: Experiment) -> tuple[Experiment, Path, bool]:
-    """The experiment with its folder settled, the folder, and whether it is continued.
+def find_run(experiment: Experiment) -> Path:
+    """The folder to train in, new or to be continued; writes nothing.
 
     Raises: UserError where the folder holds another experiment (each differing field is named with both values), or
     cannot be written.
     """
-    if experiment.fresh:
-        experiment = replace(experiment, run_dir=str(_unused(experiment.folder)), fresh=False)
-    folder = experiment.folder
+    folder = _unused(experiment.folder) if experiment.fresh else experiment.folder
     before = folder / EXPERIMENT
     if before.exists():
-        changed = differences(load_experiment(before), experiment)
+        changed = [change for change in differences(load_experiment(before), experiment) if not may_change(change[0])]
         if changed:
             lines = [f"  {name}: {_short(old)} there, {_short(new)} now" for name, old, new in changed]
             raise UserError(
                 f"{folder} holds a run with other settings:\n" + "\n".join(lines)
                 + "\ngive the same settings to continue it, --fresh True to start anew beside it, or another --run-dir"
             )  # fmt: skip
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, expected the folder of a run: choose another --run-dir")
+    elif folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
         raise UserError(f"{folder} is not empty and not a run: choose another --run-dir, or empty it")
-    return experiment, folder, before.exists()
+    return folder
 
 
-def write_experiment(experiment: Experiment, folder: Path) -> None:
-    """Raises: UserError where the folder cannot be made or written."""
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Makes the folder and keeps other jobs out of it for as long as this one is there.
+
+    Raises: UserError where another job trains in it, or where it cannot be made or written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_experiment(experiment, folder / EXPERIMENT)
+        file = (folder / LOCK).open("a+")
     except OSError as error:
         raise UserError(
             f"the run's folder {folder} cannot be written: {error.strerror}; choose another --run-dir"
         ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise UserError(
+                f"{folder} is being trained in already ({file.read().strip() or 'by another process'}); wait for it, "
+                "stop it, or choose another --run-dir"
+            ) from error
+        except OSError:
+            pass  # a file system without locks
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
 
 
 def append_skipped(folder: Path, entries: Sequence[Mapping[str, object]]) -> None:
@@ -56,12 +77,19 @@ def append_skipped(folder: Path, entries: Sequence[Mapping[str, object]]) -> Non
         os.fsync(file.fileno())
 
 
+def skipped_paths(folder: Path) -> set[str]:
+    """Audio files that skipped.jsonl names; a line that was cut is passed over."""
+    paths = set()
+    for line in (folder / SKIPPED).read_text().splitlines() if (folder / SKIPPED).exists() else ():
+        with contextlib.suppress(ValueError):
+            paths.add(json.loads(line)["audio_path"])
+    return paths
+
+
 def _unused(folder: Path) -> Path:
-    stem, number = re.sub(r"-\d+$", "", folder.name), 2
-    candidate = folder
+    candidate, number = folder, 2
     while candidate.exists():
-        candidate = folder.with_name(f"{stem}-{number}")
-        number += 1
+        candidate, number = folder.with_name(f"{folder.name}-{number}"), number + 1
     return candidate
 
 

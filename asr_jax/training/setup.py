@@ -4,14 +4,17 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
 from asr_jax.config import Experiment
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.data.dataset import Data, PlannedData, plan_evaluation, plan_training, read_training_records
 from asr_jax.data.manifest import Record, read_manifests
 from asr_jax.models.base import Recogniser
+from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.run import TOKENIZER
 
@@ -54,6 +57,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         records, data, encode=tokenizer.encode, output_length=model.output_length, rate_hz=front_end.rate_hz,
         hop_samples=front_end.hop, seed=experiment.seed, num_devices=mesh.size,
     )  # fmt: skip
+    check_labels(train, tokenizer)
     num_updates = run_length(
         training.num_updates, training.num_epochs, train.plan.batches_per_epoch / training.accumulate
     )
@@ -68,15 +72,29 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         train=train,
         validation=plan_evaluation(
             validation_records, train.plan.buckets, rate_hz=front_end.rate_hz, hop_samples=front_end.hop,
-            batch_multiple=data.buckets.batch_multiple,
+            num_devices=mesh.size,
         ),
         num_updates=num_updates,
     )  # fmt: skip
 
 
+def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
+    """Raises: UserError that names the first record whose labels hold the blank, or none of the vocabulary's: a loss
+    that is computed on a device cannot say so."""
+    labels = data.index.labels
+    wrong = np.flatnonzero((labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size))
+    if len(wrong):
+        row = int(np.searchsorted(labels.offsets, wrong[0], side="right")) - 1
+        raise UserError(
+            f"record {data.index.ids.text(row)}: label {labels.values[wrong[0]]} of {data.index.texts.text(row)!r} is "
+            f"the blank ({tokenizer.blank_id}) or outside of the vocabulary of {tokenizer.vocab_size}; the tokenizer "
+            "does not fit: make it anew"
+        )
+
+
 def make_tokenizer(data: Data, folder: Path, records: list[Record]) -> Tokenizer:
     """The run's own where it has one, else one made from the training texts."""
-    if (folder / TOKENIZER).is_dir():
+    if (folder / TOKENIZER / DESCRIPTION).is_file():
         return load_tokenizer(folder / TOKENIZER)
     return train_tokenizer(data.tokenizer, (record.text for record in records))
 

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.pytrees import Tree
 from asr_jax.models.base import Recogniser
 
+GENERATOR = "threefry2x32"
 STREAMS = ("dropout", "augment", "regularise")
 
 
@@ -24,8 +25,8 @@ class TrainState(struct.PyTreeNode):
     batch_stats: Tree
     """Running statistics of normalisation; empty where the model has none."""
     opt_state: Any
-    key: PRNGKeyArray
-    """The key that all random numbers of training are folded from; it never changes."""
+    key: UInt32[Array, "2"]
+    """Data of the (threefry) key that all random numbers of training are folded from; it never changes."""
 
 
 def initial_state(model: Recogniser, optimizer: optax.GradientTransformation, *, seed: int) -> TrainState:
@@ -40,7 +41,7 @@ def initial_state(model: Recogniser, optimizer: optax.GradientTransformation, *,
             params=params,
             batch_stats=variables.get("batch_stats", {}),
             opt_state=optimizer.init(params),
-            key=jax.random.key(seed),
+            key=jax.random.key_data(jax.random.key(seed, impl=GENERATOR)),
         )
 
     # rbg draws in one operation where the default generator is a loop to compile for each parameter.
@@ -52,9 +53,9 @@ def average_of(state: TrainState) -> Tree:
     return {"params": state.params, "batch_stats": state.batch_stats}
 
 
-def random_streams(key: PRNGKeyArray, position: Int[Array, ""]) -> dict[str, PRNGKeyArray]:
+def random_streams(key: UInt32[Array, "2"], position: Int[Array, ""]) -> dict[str, PRNGKeyArray]:
     """A key for each stream of random numbers, for the batch at a position of the plan."""
-    folded = jax.random.fold_in(key, position)
+    folded = jax.random.fold_in(jax.random.wrap_key_data(key, impl=GENERATOR), position)
     return {name: jax.random.fold_in(folded, i) for i, name in enumerate(STREAMS)}
 
 

@@ -2,10 +2,11 @@
 
 The loss is Σ scale · total / W over terms, W being the term's weight over all devices and all batches of the update.
 W is known before the first gradient, so that accumulation is a plain sum, exact for any mixture of terms, and a bad
-batch voids the whole update: parameters, optimizer, statistics and average stay as they were.
+batch voids the whole update: parameters, optimizer, statistics and average stay as they were. So does an update that
+has nothing to count.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,8 @@ class Accumulated(struct.PyTreeNode):
     batch_stats: Tree
     """Statistics as the last batch left them."""
     sums: Sums
+    weight: Float[Array, ""]
+    """The largest weight of a term in the update."""
 
 
 class UpdateReport(struct.PyTreeNode):
@@ -41,14 +44,21 @@ class UpdateReport(struct.PyTreeNode):
     learning_rate: Float[Array, ""]
     updates: Int[Array, ""]
     """Updates applied so far."""
+    finite: Bool[Array, ""]
+    """False where a loss, the gradient or a statistic was not."""
     applied: Bool[Array, ""]
-    """False where something was not finite and the update was voided."""
+    """False where the update was voided: not finite, or without anything to count."""
 
 
 def batch_weights(model: Recogniser, batch: Batch) -> Weights:
     """The weight of each loss term of a batch."""
     weights: Weights = model.apply({}, batch, method="weights")  # type: ignore[assignment]
     return weights
+
+
+def added_weights(each: list[Weights]) -> Weights:
+    """The weight of each term over all batches of an update."""
+    return jax.tree.map(lambda *weights: jnp.sum(jnp.stack(weights)), *each)
 
 
 def accumulate(
@@ -67,13 +77,18 @@ def accumulate(
         variables = {"params": params, "batch_stats": accumulated.batch_stats}
         streams = random_streams(state.key, position)
         sums, changed = model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
-        return total_loss(sums, weights, scales), (sums, changed.get("batch_stats", {}))
+        return weight * total_loss(sums, weights, scales), (sums, changed.get("batch_stats", {}))
 
+    # What goes back through the model is the gradient of a sum over the batch, not of a mean: modules that add to the
+    # gradient (regularisers) have constants that were chosen for sums.
+    weight = jnp.max(jnp.stack(list(weights.values())))
     grads, (sums, batch_stats) = jax.grad(loss_of, has_aux=True)(state.params)
+    share = 1 / jnp.maximum(weight, 1e-30)
     return Accumulated(
-        grads=jax.tree.map(jnp.add, accumulated.grads, grads),
+        grads=jax.tree.map(lambda old, new: old + share * new, accumulated.grads, grads),
         batch_stats=batch_stats,
         sums={name: accumulated.sums[name] + sums[name] for name in sums},
+        weight=weight,
     )
 
 
@@ -92,6 +107,7 @@ def nothing_accumulated(state: TrainState, names: Iterable[str]) -> Accumulated:
         grads=jax.tree.map(jnp.zeros_like, state.params),
         batch_stats=state.batch_stats,
         sums={name: Sum(jnp.zeros(()), jnp.zeros(())) for name in names},
+        weight=jnp.zeros(()),
     )
 
 
@@ -99,14 +115,16 @@ def apply_update(
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     ema_decay: float,
+    loss_terms: Sequence[str],
     state: TrainState,
     average: Tree,
     accumulated: Accumulated,
 ) -> tuple[TrainState, Tree, Accumulated, UpdateReport]:
-    """The next state and average, zeros to accumulate into, and the report."""
+    """The next state and average, zeros to accumulate into, and the report. `loss_terms`: of the sums, those that have
+    a weight; the others are metrics."""
     norm, rate = optax.tree.norm(accumulated.grads), jnp.asarray(schedule(state.updates), jnp.float32)
-    totals = jnp.stack([value.total for value in accumulated.sums.values()])
-    finite = jnp.isfinite(norm) & jnp.all(jnp.isfinite(totals))
+    losses = [accumulated.sums[name].total for name in loss_terms]
+    finite = _all_finite([norm, losses, accumulated.batch_stats])
     changes, opt_state = optimizer.update(accumulated.grads, state.opt_state, state.params)
     updated = state.replace(
         updates=state.updates + 1,
@@ -116,9 +134,14 @@ def apply_update(
     )
     live = average_of(updated)
     new_average = updated_average(average, live, decay=ema_decay, updates=updated.updates) if ema_decay else live
-    state, average = _select(finite, (updated, new_average), (state, average))
-    report = UpdateReport(accumulated.sums, norm, rate, state.updates, finite)
+    applied = finite & (accumulated.weight > 0)
+    state, average = _select(applied, (updated, new_average), (state, average))
+    report = UpdateReport(accumulated.sums, norm, rate, state.updates, finite, applied)
     return state, average, nothing_accumulated(state, accumulated.sums), report
+
+
+def _all_finite(tree: Tree) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def _select(condition: Bool[Array, ""], yes: Tree, no: Tree) -> Tree:

@@ -1,15 +1,18 @@
 """A trained run, loaded for evaluation: model, tokenizer, averaged weights and the shapes it was trained in."""
 
 import json
+from base64 import b64decode, b64encode
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_average
+from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_average, restore_meta
 from asr_jax.config import Experiment, load_experiment
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.core.meshes import abstract, data_mesh, replicated
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.buckets import Bucket
@@ -18,7 +21,7 @@ from asr_jax.data.manifest import Record
 from asr_jax.models.base import Recogniser
 from asr_jax.text.tokenizer import Tokenizer, load_tokenizer
 from asr_jax.training.evaluate import Decoder
-from asr_jax.training.run import BUCKETS, CHECKPOINTS, EXPERIMENT, TOKENIZER
+from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
 from asr_jax.training.state import average_of, initial_state
 
 
@@ -41,9 +44,8 @@ class Trained:
     def plan(self, records: list[Record]) -> PlannedData:
         """The records in the shapes of training, so that what was compiled there is found in the cache."""
         front_end = self.model.front_end
-        multiple = self.experiment.data.buckets.batch_multiple
         return plan_evaluation(
-            records, self.buckets, rate_hz=front_end.rate_hz, hop_samples=front_end.hop, batch_multiple=multiple
+            records, self.buckets, rate_hz=front_end.rate_hz, hop_samples=front_end.hop, num_devices=self.mesh.size
         )
 
 
@@ -53,8 +55,10 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
     Raises: UserError where the folder is not a run or has no such checkpoint.
     """
     experiment = load_experiment(folder / EXPERIMENT)
-    tokenizer = load_tokenizer(folder / TOKENIZER)
     chosen = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)
+    if not (folder / TOKENIZER).exists():
+        _restore_tokenizer(folder, chosen)
+    tokenizer = load_tokenizer(folder / TOKENIZER)
     model = experiment.model.build(
         vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=experiment.training.precision
     )
@@ -65,17 +69,48 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
     return Trained(experiment, model, tokenizer, variables, load_buckets(folder), chosen, mesh)
 
 
-def save_buckets(buckets: tuple[Bucket, ...], folder: Path) -> None:
-    (folder / BUCKETS).write_text(json.dumps([asdict(bucket) for bucket in buckets], indent=2) + "\n")
+def save_plan(data: PlannedData, folder: Path) -> None:
+    """Writes the shapes that a run is trained in, and which data they were made from.
+
+    Raises: UserError where the run began with other data.
+    """
+    path, now = folder / PLAN, data.fingerprint()
+    before = _read_plan(path)["data"] if path.exists() else now
+    if before != now:
+        raise UserError(
+            f"the training data of {folder} have changed since it began (data {before} then, {now} now): records, "
+            "durations, texts or their order in the manifests. Give it the data that it began with, or start anew "
+            "beside it with --fresh True"
+        )
+    buckets = [asdict(bucket) for bucket in data.plan.buckets]
+    write_whole(path, json.dumps({"data": now, "buckets": buckets}, indent=2) + "\n")
+
+
+def tokenizer_files(folder: Path) -> dict[str, str]:
+    """The files of a run's tokenizer as text (base64), for its checkpoints."""
+    return {path.name: b64encode(path.read_bytes()).decode() for path in sorted((folder / TOKENIZER).iterdir())}
+
+
+def _restore_tokenizer(folder: Path, updates: int) -> None:
+    """Writes the tokenizer of a checkpoint where the run has lost its own."""
+    (folder / TOKENIZER).mkdir()
+    for name, content in restore_meta(folder / CHECKPOINTS, updates)["tokenizer"].items():
+        write_whole(folder / TOKENIZER / name, b64decode(content))
 
 
 def load_buckets(folder: Path) -> tuple[Bucket, ...]:
     """The shapes that a run was trained in."""
+    return tuple(Bucket(**bucket) for bucket in _read_plan(folder / PLAN)["buckets"])
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
     try:
-        return tuple(Bucket(**bucket) for bucket in json.loads((folder / BUCKETS).read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        plan: dict[str, Any] = json.loads(path.read_text())
+        return {"data": plan["data"], "buckets": plan["buckets"]}
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
-            f"{folder / BUCKETS} cannot be read: {error}; continue the training, which writes it"
+            f"{path} cannot be read: {error!r}; where the data are unchanged, delete it and continue the training, "
+            "which writes it"
         ) from error
 
 

@@ -7,11 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 
+from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import flatten
+from asr_jax.core.sums import Sum
+from asr_jax.models.base import Encoder, Recogniser
+from asr_jax.nn.gradients import penalize_large
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.training.compile import initial_training
+from asr_jax.training.state import TrainState
 from asr_jax.training.step import accumulate, apply_update, batch_weights, nothing_accumulated
 from tests.training.toy import as_features, joined, toy_batch, toy_model
 
@@ -92,18 +98,22 @@ def without_key(tree):
     return {path: leaf for path, leaf in flatten(tree).items() if path != "key"}
 
 
-def test_what_is_not_finite_voids_the_whole_update(parts):
+def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
     _, optimizer, state, average, _ = parts
     good = gradients(parts, toy_batch(seed=8))
     bad = good.replace(grads=jax.tree.map(lambda g: g.at[(0,) * g.ndim].set(jnp.nan), good.grads))
+    nothing = gradients(parts, toy_batch(seed=8).replace(weights=jnp.zeros(4)))
     schedule = optax.constant_schedule(0.1)
-    update = jax.jit(functools.partial(apply_update, optimizer, schedule, 0.9))
-    after, after_average, zeros, report = update(state, average, bad)
-    assert not report.applied
-    for before, now in ((state, after), (average, after_average)):
-        jax.tree.map(np.testing.assert_array_equal, without_key(now), without_key(before))
-    assert all((leaf == 0).all() for leaf in jax.tree.leaves(zeros.grads))
-    after, _, _, report = update(state, average, good)
+    update = jax.jit(functools.partial(apply_update, optimizer, schedule, 0.9, ("ctc/loss",)))
+    for accumulated, finite in ((nothing, True), (bad, False)):
+        after, after_average, zeros, report = update(state, average, accumulated)
+        assert not report.applied
+        assert report.finite == finite
+        for before, now in ((state, after), (average, after_average)):
+            jax.tree.map(np.testing.assert_array_equal, without_key(now), without_key(before))
+        assert all((leaf == 0).all() for leaf in jax.tree.leaves(zeros.grads))
+    infinite_metric = good.replace(sums=good.sums | {"ctc/infeasible": Sum(jnp.inf, jnp.float32(1.0))})
+    after, _, _, report = update(state, average, infinite_metric)
     assert report.applied
     assert int(after.updates) == int(state.updates) + 1
 
@@ -116,3 +126,23 @@ def test_dropout_depends_on_the_position_in_the_plan_alone():
     weights = batch_weights(model, batch)
     losses = [add(state, zeros, batch, weights, jnp.int32(p)).sums["ctc/loss"].mean() for p in (3, 3, 4)]
     assert losses[0] == losses[1] != losses[2]
+
+
+def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch():
+    """A regulariser's constant means the same in a batch of any size: it is divided as the sum of the losses is."""
+
+    class Penalised(Recogniser):
+        @nn.compact
+        def __call__(self, batch, *, step):
+            value = self.param("value", nn.initializers.ones, ())
+            always = jnp.array(True)
+            value = penalize_large(value, always, limit=0.5, penalty=10.0)
+            return {"ctc/loss": Sum(value * jnp.sum(batch.weights), jnp.sum(batch.weights))}
+
+    model, batch = Penalised(KaldiFbank(), (), Encoder(), {}), toy_batch(rows=4)
+    params = model.init(jax.random.key(0), batch, step=None)["params"]
+    state = TrainState(jnp.int32(0), params, {}, None, jnp.zeros(2, jnp.uint32))
+    weights = {"ctc/loss": jnp.float32(4.0)}
+    zeros = nothing_accumulated(state, ("ctc/loss",))
+    found = accumulate(model, SCALES, state, zeros, batch, weights, jnp.int32(0))
+    np.testing.assert_allclose(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)

@@ -10,6 +10,7 @@ from flax import linen as nn
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Encoder, EncoderSettings, Model
+from asr_jax.nn.normalization import BatchNorm
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Toy(EncoderSettings):
     """Width."""
     dropout: float = 0.0
     """Dropout of the layer's output."""
+    norm: bool = False
+    """Batch normalisation before the layer."""
 
     def build(self, *, dtype):
         return ToyEncoder(self, dtype)
@@ -33,6 +36,9 @@ class ToyEncoder(Encoder):
     def __call__(self, frames: Frames, *, step):
         batch, time, bins = frames.values.shape
         pairs = frames.values[:, : time // 2 * 2].reshape(batch, time // 2, 2 * bins) / 10
+        if self.settings.norm:
+            lengths = self.output_length(frames.lengths)
+            pairs = BatchNorm(name="norm")(pairs, lengths, use_running=step is None)
         hidden = nn.tanh(nn.Dense(self.settings.dim, dtype=self.dtype, name="hidden")(pairs))
         hidden = nn.Dropout(self.settings.dropout, deterministic=step is None)(hidden)
         return Encoded(Frames(hidden, self.output_length(frames.lengths)))

@@ -1,0 +1,62 @@
+"""Whether a checkpoint is still what was written: a seal with every file's size and digest lies in it."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from asr_jax.core.files import write_whole
+
+SEAL = "seal.json"
+# Orbax writes the time of the commit into the first, and the second, between the seal and the rename that gives the
+# checkpoint its name.
+METADATA, COMMITTED = "_CHECKPOINT_METADATA", "commit_success.txt"
+
+
+def seal(folder: Path) -> None:
+    """Flushes every file of a finished checkpoint to the disk and writes the seal."""
+    files = {}
+    for path in _files(folder):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
+    write_whole(folder / SEAL, json.dumps({"files": files, "metadata": _metadata(folder)}, indent=1) + "\n")
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with a checkpoint, for a person; empty where it is as it was written."""
+    try:
+        sealed = json.loads((folder / SEAL).read_text())
+        files, metadata = sealed["files"], sealed["metadata"]
+    except OSError:
+        return f"it has no {SEAL}: it was not written to its end"
+    except (ValueError, KeyError, TypeError):
+        return f"its {SEAL} is broken"
+    if any(name.endswith("/" + COMMITTED) for name in files) and not (folder / COMMITTED).exists():
+        return f"it has no {COMMITTED}: it was not written to its end"
+    for name, written in files.items():
+        path = folder / name
+        try:
+            if path.stat().st_size != written["bytes"]:
+                return f"{name} has {path.stat().st_size} bytes, {written['bytes']} were written"
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != written["sha256"]:
+                    return f"{name} differs from what was written"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+    try:
+        return "" if _metadata(folder) == metadata else f"{METADATA} differs from what was written"
+    except (OSError, ValueError, AttributeError) as error:
+        return f"{METADATA} cannot be read: {error}"
+
+
+def _files(folder: Path) -> list[Path]:
+    unsealed = {folder / name for name in (SEAL, METADATA, COMMITTED)}
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path not in unsealed)
+
+
+def _metadata(folder: Path) -> dict[str, Any]:
+    values = json.loads((folder / METADATA).read_text())
+    return {name: value for name, value in values.items() if name != "commit_timestamp_nsecs"}

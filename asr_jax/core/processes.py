@@ -1,0 +1,76 @@
+"""The processes of one run: who writes, and how all of them come to know the same."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from asr_jax.core.errors import RunError, UserError
+
+
+def join(environment: Mapping[str, str] = os.environ) -> None:
+    """Joins the processes of a run where the environment says that there are several; call it before JAX is used.
+
+    JAX_COORDINATOR_ADDRESS (host:port of the first one), JAX_NUM_PROCESSES and JAX_PROCESS_ID say so by hand; srun,
+    mpirun and Cloud TPU pods say it themselves.
+
+    Raises: UserError where one of the three is missing or no number.
+    """
+    by_hand = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = [name for name in by_hand if name in environment]
+    if given:
+        address, count, number = (environment.get(name, "") for name in by_hand)
+        if not (address and count.isdecimal() and number.isdecimal() and int(number) < int(count)):
+            values = ", ".join(f"{name}={environment.get(name, '')!r}" for name in by_hand)
+            raise UserError(
+                f"{values}: expected host:port, the number of processes and this one's, from 0 to one less; "
+                "set all three in every process, or none"
+            )
+        jax.distributed.initialize(address, int(count), int(number))
+    elif _launched(environment):
+        jax.distributed.initialize()
+
+
+def _launched(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher that JAX knows has started several processes."""
+    tasks = (environment.get(name, "") for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
+    return any(task.isdecimal() and int(task) > 1 for task in tasks) or "," in environment.get(
+        "TPU_WORKER_HOSTNAMES", ""
+    )
+
+
+def is_main() -> bool:
+    """True on the one process that writes."""
+    return jax.process_index() == 0
+
+
+def on_main(function: Callable[[], Any]) -> Any:
+    """What `function` gives on the main process, as JSON carries it, on all; a UserError of it is raised on all."""
+    if jax.process_count() == 1:
+        return function()
+    told: dict[str, Any] = {}
+    if is_main():
+        try:
+            told = {"value": function()}
+        except UserError as error:
+            told = {"error": str(error), "exit_code": error.exit_code}
+    told = gathered(told)[0]
+    if "error" in told:
+        raise (RunError if told["exit_code"] == RunError.exit_code else UserError)(told["error"])
+    return told["value"]
+
+
+def gathered(value: Any) -> list[Any]:
+    """The JSON values of all processes, in their order; every process must call it."""
+    if jax.process_count() == 1:
+        return [value]
+    content = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = np.asarray(multihost_utils.process_allgather(np.array([len(content)], np.int32))).reshape(-1)
+    padded = np.zeros(int(lengths.max()), np.uint8)
+    padded[: len(content)] = content
+    rows = np.asarray(multihost_utils.process_allgather(padded)).reshape(len(lengths), -1)
+    return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]

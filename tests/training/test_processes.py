@@ -1,0 +1,128 @@
+"""Runs on 1, 2 and 4 devices, and in two processes, are the run of one: the same losses, records and weights."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.processes import join
+from asr_jax.observe.events import read_events
+from tests.training.test_resume import ROOT, batches, contents
+
+UPDATES = 20
+
+
+@pytest.fixture(scope="module")
+def manifests(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus") / "made"
+    command = [sys.executable, "-m", "asr_jax.data.synthetic", "--out", folder, "--minutes", "0.6", "--processes", "1"]
+    subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
+    lines = (folder / "manifests/train.jsonl").read_text().splitlines()
+    lines[3] = lines[3].replace(".flac", ".gone.flac")  # a file that is missing, on whichever process
+    (folder / "manifests/train.jsonl").write_text("\n".join(lines) + "\n")
+    return folder / "manifests"
+
+
+def start(manifests, folder, *, devices, more=(), **environment):
+    sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
+    log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
+    command = [sys.executable, "-m", "tests.training.recorded", log, "never", "--config", "tests/resume_config.py"]
+    command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10, *more]
+    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"} | environment
+    return subprocess.Popen(
+        list(map(str, command)), cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(*jobs):
+    said = []
+    try:
+        said = [job.communicate(timeout=240)[0] for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()  # SIGTERM is caught where several processes were joined
+    assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(part[-3000:] for part in said)
+    return said
+
+
+@pytest.fixture(scope="module")
+def alone(manifests, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    finish(start(manifests, folder, devices=1))
+    return folder
+
+
+def losses(folder):
+    return [event["data"]["losses"]["total"] for event in read_events(folder / "events.jsonl", "train_step")]
+
+
+def errors(folder):
+    found = [event["data"] for event in read_events(folder / "events.jsonl", "validation")]
+    return [(data["wer"], data["cer"], data["samples"], data["skipped"]) for data in found]
+
+
+def assert_alike(folder, alone):
+    np.testing.assert_allclose(losses(folder), losses(alone), rtol=1e-5)
+    assert len(losses(folder)) == UPDATES // 2
+    assert errors(folder) == errors(alone)
+    assert (folder / "skipped.jsonl").read_text() == (alone / "skipped.jsonl").read_text()
+    assert len((alone / "skipped.jsonl").read_text().splitlines()) == 1
+    expected, found = contents(alone, UPDATES), contents(folder, UPDATES)
+    for path, leaf in found.items():
+        if "params" in path or "batch_stats" in path:
+            scale = np.abs(expected[path]).max()
+            np.testing.assert_allclose(leaf, expected[path], atol=1e-5 * max(scale, 1.0), rtol=0, err_msg=path)
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_agree_with_one(manifests, alone, tmp_path, devices):
+    folder = tmp_path / "many"
+    finish(start(manifests, folder, devices=devices))
+    assert_alike(folder, alone)
+    assert batches(tmp_path / "many-0") == batches(alone.with_name("alone-0"))
+
+
+def test_two_processes_agree_with_one(manifests, alone, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path / "two"
+    both = [
+        start(
+            manifests, folder, devices=1, JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}", JAX_NUM_PROCESSES="2",
+            JAX_PROCESS_ID=str(number),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    said = finish(*both)
+    assert "validation WER" in said[0]
+    assert "validation WER" not in said[1]
+    assert_alike(folder, alone)
+    whole = batches(alone.with_name("alone-0"))
+    first, second = (batches(tmp_path / f"two-{number}") for number in range(2))
+    assert whole.keys() == first.keys() == second.keys()
+    for position, (rows, lengths) in whole.items():
+        parts = first[position], second[position]
+        assert [*parts[0][0], *parts[1][0]] == rows
+        assert [*parts[0][1], *parts[1][1]] == lengths
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:1"},
+        {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"},
+        {"JAX_NUM_PROCESSES": "two", "JAX_PROCESS_ID": "0"},
+    ],
+)
+def test_processes_that_are_half_described_are_refused(environment):
+    with pytest.raises(UserError, match="JAX_PROCESS_ID="):
+        join(environment)
+
+
+def test_one_process_is_left_alone():
+    join({"SLURM_STEP_NUM_TASKS": "1"})
