@@ -75,6 +75,11 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
                 f"usage: {prog} --config FILE [--field.name VALUE …]\n\n{prog} --config FILE --help lists its fields."
             )
             sys.exit(0)
+        if known.run_dir is not None:
+            raise UserError(
+                f"{known.run_dir} is not a run (it has no experiment.json), and --config is missing: give the folder "
+                f"of a run to continue it, or {prog} --config FILE --run-dir {known.run_dir} to begin one"
+            )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
     default = load_config(known.config)
     return _overridden(rest, default, prog=prog, of=f"--config {known.config}")
@@ -82,6 +87,9 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
 
 def _overridden(arguments: Sequence[str], default: Experiment, *, prog: str, of: str) -> Experiment:
     arguments = [_plain(argument) for argument in arguments]
+    for i, argument in enumerate(arguments):
+        if argument == "--fresh" and (i + 1 == len(arguments) or arguments[i + 1].startswith("--")):
+            arguments[i] = "--fresh=True"
     if {"-h", "--help"} & set(arguments):
         _parse(arguments, default, prog=f"{prog} {of}")
     problems = _problems(arguments, default)
@@ -103,7 +111,7 @@ def load_config(path: str) -> Experiment:
     if not file.is_file():
         others = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise UserError(f"config {path} does not exist{nearest(path, others)}")
-    spec = importlib.util.spec_from_file_location(f"asr_jax_config_{file.stem}", file)
+    spec = importlib.util.spec_from_file_location(f"asr_jax_config_{file.stem}", file.absolute())
     if spec is None or spec.loader is None:
         raise UserError(f"config {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -112,7 +120,7 @@ def load_config(path: str) -> Experiment:
         spec.loader.exec_module(module)
         experiment = module.experiment()
     except Exception as error:  # a config is a person's own code: say what failed in it, and where
-        line = next((f":{e.lineno}" for e in _frames(error) if e.filename == str(file)), "")
+        line = next((f":{e.lineno}" for e in _frames(error) if Path(e.filename) == file.absolute()), "")
         raise UserError(f"config {path}{line}: {type(error).__name__}: {error}") from error
     if not isinstance(experiment, Experiment):
         raise UserError(f"config {path}: experiment() returned {type(experiment).__name__}, expected an Experiment")
@@ -152,17 +160,23 @@ def _problems(arguments: Sequence[str], default: Experiment) -> list[str]:
     overrides = _overrides(arguments)
     problems = [_unknown(override[0], fields) for override in overrides if _flag(override) not in fields]
     known = [override for override in overrides if _flag(override) in fields]
+    flags = [_flag(override) for override in known]
+    problems += [f"{flag} is given {flags.count(flag)} times" for flag in dict.fromkeys(flags) if flags.count(flag) > 1]
     together = _complaint([argument for override in known for argument in override], default)
     if not together:
         return problems
-    found = []
+    found, right = [], []
     for i, override in enumerate(known):
         # Wrong by itself, and not mended by the others (sizes that must agree are right together only).
         others = [other for j, other in enumerate(known) if j != i and not _complaint(other, default)]
         message = _complaint(override, default)
         if message and _complaint([argument for other in (override, *others) for argument in other], default):
             found.append(f"{' '.join(override)}: {message}")
-    return problems + (found or [together])
+        else:
+            right += override
+    # What is wrong between fields that are each right by themselves.
+    between = _complaint(right, default) if found else together
+    return problems + found + ([between] if between else [])
 
 
 def _flag(override: Sequence[str]) -> str:
@@ -173,7 +187,8 @@ def _unknown(argument: str, fields: set[str]) -> str:
     if not argument.startswith("--"):
         return f"{argument!r} belongs to no field: expected --field.name before it"
     flag = argument.partition("=")[0]
-    return f"{flag} is not a field{nearest(flag, fields)}"
+    suggestion = nearest(flag.removeprefix("--"), [known.removeprefix("--") for known in fields])
+    return f"{flag} is not a field{suggestion.replace(chr(39), chr(39) + '--', 1)}"
 
 
 def _overrides(arguments: Sequence[str]) -> list[list[str]]:
@@ -195,7 +210,10 @@ def _complaint(arguments: Sequence[str], default: Experiment) -> str:
     except SystemExit:
         lines = [re.sub(r"[╭╮╰╯│─|+]+|-{5,}", " ", line).strip() for line in said.getvalue().splitlines()]
         text = " ".join(line for line in lines[1:] if line and "For full helptext" not in line)
-        return re.sub(r"^Error parsing [\w.-]+: ", "", " ".join(text.split()))
+        text = re.sub(r"^Error parsing [\w.-]+: ", "", " ".join(text.split()))
+        text = re.sub(r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number", text)
+        text = re.sub(r"could not convert string to float: ('.*?')", r"\1 is not a number", text)
+        return text.partition(" Argument helptext: ")[0]
     return ""
 
 

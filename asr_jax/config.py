@@ -32,6 +32,8 @@ class Training:
     """Decay of the averaged weights that evaluation uses; 0 for none."""
     validate_every: int = 1000
     """Updates from one validation, and the checkpoint after it, to the next; both follow the last update too."""
+    save_minutes: float = 15.0
+    """Minutes from one checkpoint to the next where validations are further apart; 0 for none between them."""
     keep_last: int = 2
     """Newest checkpoints that are kept, beside the best and the milestones."""
     keep_best: int = 1
@@ -61,7 +63,7 @@ class Training:
         ]
         problems += [
             f"{name} is {getattr(self, name)}: expected 0 or more"
-            for name in ("keep_best", "num_samples", "max_skipped")
+            for name in ("keep_best", "num_samples", "max_skipped", "save_minutes")
             if getattr(self, name) < 0
         ]
         if not 0 <= self.ema_decay < 1:
@@ -106,8 +108,8 @@ class Experiment:
 MAY_CHANGE = (
     "run_dir", "fresh",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
-    "training.num_samples", "training.max_skipped", "training.max_failed", "training.keep_last", "training.keep_best",
-    "training.milestones",
+    "training.save_minutes", "training.num_samples", "training.max_skipped", "training.max_failed",
+    "training.keep_last", "training.keep_best", "training.milestones",
     "data.validation", "data.workers", "data.threads",
 )  # fmt: skip
 

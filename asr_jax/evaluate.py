@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.command_line import run_command
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.observe.tables import percent, print_table
 
 
@@ -41,10 +41,13 @@ def main(arguments: Sequence[str]) -> None:
         for entry in found.skipped:
             print(f"skipped {entry['id']}: {entry['audio_path']}: {entry['reason']}")
     normaliser = trained.tokenizer.normaliser
+    nothing = [manifest for manifest, counts in sets.items() if counts["wer"] is None]
     print_table(rows, title=f"{options.run}, checkpoint {trained.updates}, text normalised by {normaliser}")
     if options.json:
         result = {"sets": sets, "run": str(options.run), "checkpoint": trained.updates, "normaliser": normaliser}
         options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    if nothing:
+        raise RunError(f"{', '.join(nothing)}: no word could be scored; the reasons are above")
 
 
 def make_room(out: Path) -> None:

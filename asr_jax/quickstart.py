@@ -19,15 +19,14 @@ CONFIG = "configs/quickstart.py"
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="./scripts/quickstart.sh", description=__doc__)
-    parser.add_argument("--config", default=CONFIG, help="what to train (%(default)s)")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     started = time.monotonic()
-    experiment = load_config(options.config)
+    experiment = load_config(CONFIG)
     corpus = Path(experiment.data.train[0]).parent.parent
     run, test = experiment.folder, corpus / "manifests" / "test.jsonl"
 
     made = speak(corpus)
-    summary = train(options.config)
+    summary = train(CONFIG)
     scores, checkpoint = evaluate(run, test, summary["checkpoint"])
     transcribe(run, test)
 

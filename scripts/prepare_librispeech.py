@@ -97,6 +97,8 @@ def prepare(librispeech: Path, out: Path, *, threads: int = 8) -> None:
             print(f"{subset}: no utterance; no manifest written")
     if all(subset in found for subset in TRAIN_960):
         _write(manifests / "train-960.jsonl", chain.from_iterable(found[subset] for subset in TRAIN_960))
+    else:
+        print(f"no train-960.jsonl, which configs/zipformer.py trains on: it is made of {', '.join(TRAIN_960)}")
     (out / "skipped.jsonl").unlink(missing_ok=True)
     if all_skipped:
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in all_skipped)

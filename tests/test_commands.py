@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from asr_jax.config import load_experiment
 from asr_jax.data.manifest import read_manifest
@@ -120,9 +122,14 @@ def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, cor
     assert [line.split("\t")[0] for line in said.splitlines()] == paths
     broken = tmp_path / "broken.flac"
     broken.write_bytes(b"no audio")
-    done = run("asr_jax.transcribe", trained, "--json", paths[0], broken, code=1)
-    assert [json.loads(line)["path"] for line in done.stdout.splitlines()] == paths[:1]
+    empty = tmp_path / "empty.wav"
+    soundfile.write(empty, np.zeros(0, np.int16), 16000)
+    done = run("asr_jax.transcribe", trained, "--json", paths[0], empty, paths[1], broken, paths[2], code=1)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["path"] for line in lines] == paths
+    assert [line["text"] for line in lines] == [line.split("\t")[1] for line in said.splitlines()]
     assert str(broken) in done.stderr
+    assert str(empty) in done.stderr
 
 
 def test_broken_files_are_named_counted_and_skipped_up_to_a_limit(corpus, tmp_path):
@@ -156,5 +163,7 @@ def test_missing_data_give_three_ways_on(tmp_path):
 
 
 def test_not_a_run(tmp_path):
-    done = run("asr_jax.evaluate", tmp_path, "--data", "x.jsonl", code=2)
-    assert "x.jsonl" in done.stderr or "is not a run" in done.stderr
+    manifest = tmp_path / "m.jsonl"
+    manifest.write_text('{"audio_path": "a.flac", "text": "hello", "duration": 1.5}\n')
+    done = run("asr_jax.evaluate", tmp_path, "--data", manifest, code=2)
+    assert f"{tmp_path} is not a run" in done.stderr

@@ -22,27 +22,31 @@ def seal(folder: Path) -> None:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
-    write_whole(folder / SEAL, json.dumps({"files": files, "metadata": _metadata(folder)}, indent=1) + "\n")
+    write_whole(folder / SEAL, _text({"files": files, "metadata": _metadata(folder)}))
 
 
 def damage(folder: Path) -> str:
     """What is wrong with a checkpoint, for a person; empty where it is as it was written."""
     try:
-        sealed = json.loads((folder / SEAL).read_text())
-        files, metadata = sealed["files"], sealed["metadata"]
+        text = (folder / SEAL).read_text()
+        sealed = json.loads(text)
+        files = {name: (written["bytes"], written["sha256"]) for name, written in sealed["files"].items()}
+        metadata = sealed["metadata"]
     except OSError:
         return f"it has no {SEAL}: it was not written to its end"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return f"its {SEAL} is broken"
+    if text != _text(sealed):
+        return f"its {SEAL} differs from what was written"
     if any(name.endswith("/" + COMMITTED) for name in files) and not (folder / COMMITTED).exists():
         return f"it has no {COMMITTED}: it was not written to its end"
-    for name, written in files.items():
+    for name, (size, digest) in files.items():
         path = folder / name
         try:
-            if path.stat().st_size != written["bytes"]:
-                return f"{name} has {path.stat().st_size} bytes, {written['bytes']} were written"
+            if path.stat().st_size != size:
+                return f"{name} has {path.stat().st_size} bytes, {size} were written"
             with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != written["sha256"]:
+                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                     return f"{name} differs from what was written"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
@@ -50,6 +54,10 @@ def damage(folder: Path) -> str:
         return "" if _metadata(folder) == metadata else f"{METADATA} differs from what was written"
     except (OSError, ValueError, AttributeError) as error:
         return f"{METADATA} cannot be read: {error}"
+
+
+def _text(sealed: dict[str, Any]) -> str:
+    return json.dumps(sealed, indent=1) + "\n"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -119,12 +119,16 @@ class Checkpoints:
         done, self._saving = self._saving, None
         return done
 
-    def save(self, updates: int, *, state: Tree, average: Tree, meta: dict[str, Any], wer: float) -> None:
+    def save(self, updates: int, *, state: Tree, average: Tree, meta: dict[str, Any], wer: float | None = None) -> None:
         """Begins to write and returns once the arrays are copied; the caller may then overwrite them.
+
+        `wer`: of the validation; without it the checkpoint is never the best.
 
         Raises: RunError where the checkpoint before could not be written.
         """
         self.wait()
+        if updates in self._manager.all_steps():  # saved without a validation, which has come now
+            self._manager.delete(updates)
         self._saving = updates
         self._manager.save(
             updates,
@@ -133,7 +137,7 @@ class Checkpoints:
                 average=ocp.args.StandardSave(average),
                 meta=ocp.args.JsonSave(meta),
             ),
-            metrics={"wer": wer},
+            metrics=None if wer is None else {"wer": wer},
         )
 
     def restore(self, updates: int, *, state: Tree, average: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
@@ -175,6 +179,11 @@ def refuse_damaged(folder: Path) -> list[str]:
     if lines:
         raise RunError("\n".join(lines) + "\nno whole checkpoint is left; --fresh True starts anew beside this run")
     return lines
+
+
+def newest(folder: Path) -> int:
+    """Number of updates of the newest checkpoint, 0 where there is none."""
+    return max(_numbers(folder), default=0)
 
 
 def _numbers(folder: Path) -> list[int]:

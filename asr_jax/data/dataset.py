@@ -57,19 +57,26 @@ class PlannedData:
 
 def read_training_records(data: Data) -> list[Record]:
     """Raises: UserError that gives the three ways on where the manifests are missing."""
-    for name, manifests in (("train", data.train), ("validation", data.validation)):
-        if not manifests:
-            raise UserError(f"data.{name} is empty: expected at least one manifest (--data.{name} FILE.jsonl)")
-        missing = [path for path in manifests if not os.path.exists(path)]
-        if missing:
-            raise UserError(
-                f"data.{name}: {', '.join(missing)} does not exist (relative paths start at {Path.cwd()}). "
-                "Three ways on:\n"
-                "  prepare LibriSpeech from a local copy: python scripts/prepare_librispeech.py --librispeech DIR\n"
-                "  bring your own: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, a line a recording: "
-                '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}\n'
-                "  or see it work on made speech first: ./scripts/quickstart.sh"
-            )
+    sets = {"train": data.train, "validation": data.validation}
+    problems = [
+        f"data.{name} is empty: expected at least one manifest (--data.{name} FILE.jsonl)"
+        for name, manifests in sets.items()
+        if not manifests
+    ]
+    problems += [
+        f"data.{name}: {path} does not exist (relative paths start at {Path.cwd()})"
+        for name, manifests in sets.items()
+        for path in manifests
+        if not os.path.exists(path)
+    ]
+    if problems:
+        raise UserError(
+            "\n".join(problems) + "\nThree ways on:\n"
+            "  prepare LibriSpeech from a local copy: python scripts/prepare_librispeech.py --librispeech DIR\n"
+            "  bring your own: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, a line a recording: "
+            '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}\n'
+            "  or see it work on made speech first: ./scripts/quickstart.sh"
+        )
     return read_manifests(data.train)
 
 

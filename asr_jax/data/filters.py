@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from asr_jax.audio.io import AudioError, probe
 from asr_jax.data.manifest import Record
 
 # Longer ones are durations in milliseconds; their samples would not fit 32 bits either.
@@ -62,7 +63,7 @@ def broken_rule(record: Record, filters: Filters) -> tuple[str, float | None, fl
     """Reason, value and limit of the first rule that the record breaks."""
     duration_s = record.duration_s
     if math.isnan(duration_s):
-        return "unreadable: no duration in the manifest, none in the audio's header", None, None
+        return f"no duration in the manifest, and the audio: {_why_unreadable(record)}", None, None
     if duration_s <= 0 or duration_s < filters.min_duration_s:
         return "too short", duration_s, filters.min_duration_s
     if duration_s > filters.max_duration_s:
@@ -73,3 +74,11 @@ def broken_rule(record: Record, filters: Filters) -> tuple[str, float | None, fl
     if chars_per_s > filters.max_chars_per_s:
         return "too many characters per second", chars_per_s, filters.max_chars_per_s
     return None
+
+
+def _why_unreadable(record: Record) -> str:
+    try:
+        probe(record.audio_path)
+    except AudioError as error:
+        return error.reason
+    return "could not be read"

@@ -5,7 +5,8 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -45,12 +46,13 @@ def read_manifest(path: PathLike) -> list[Record]:
 
     Raises: UserError, naming file and line, for what is not UTF-8, not JSON or has wrong fields, and for no records.
     """
-    parsed = (_parse(line, path, number) for number, line in _lines(path))
-    first = list(islice(parsed, 100))
-    if not first:
-        raise UserError(f"{path} has no records; expected one JSON object per line: {EXAMPLE}")
-    root = _audio_root(path, [fields["audio_path"] for fields in first])
-    return [_record(fields, root) for fields in chain(first, parsed)]
+    with closing(_lines(path)) as lines:
+        parsed = (_parse(line, path, number) for number, line in lines)
+        first = list(islice(parsed, 100))
+        if not first:
+            raise UserError(f"{path} has no records; expected one JSON object per line: {EXAMPLE}")
+        root = _audio_root(path, [fields["audio_path"] for fields in first])
+        return [_record(fields, root) for fields in chain(first, parsed)]
 
 
 def read_manifests(paths: Sequence[PathLike]) -> list[Record]:
@@ -92,7 +94,7 @@ def write_manifest(path: PathLike, records: Iterable[Record]) -> None:
     os.replace(partial, path)
 
 
-def _lines(path: PathLike) -> Iterator[tuple[int, str]]:
+def _lines(path: PathLike) -> Generator[tuple[int, str]]:
     """Lines that are not blank with their numbers from 1, without a byte-order mark or line ends."""
     try:
         with open(path, "rb") as file:

@@ -106,6 +106,8 @@ class Corpus:
     """Speech in all three splits, in minutes, about: it sets the number of utterances."""
     seed: int = 0
     """Another seed gives other sentences, and other combinations of the same voices and accents."""
+    sentences: tuple[str, ...] = SENTENCES
+    """What is said: words, and names of `PHRASES` in braces."""
 
     def __post_init__(self) -> None:
         if not 0 < self.minutes <= 6000:
@@ -131,7 +133,7 @@ def plan(settings: Corpus) -> list[Utterance]:
     for stream, (split, share) in enumerate(SHARES.items()):
         rng = np.random.default_rng((settings.seed, stream))
         num = max(2, round(settings.minutes * 60 / _MEAN_S * share))
-        utterances += [_drawn(rng, split=split, name=f"{split}-{row:05d}") for row in range(num)]
+        utterances += [_drawn(rng, settings.sentences, split=split, name=f"{split}-{row:05d}") for row in range(num)]
     return utterances
 
 
@@ -161,10 +163,10 @@ def voices_of(split: str) -> list[str]:
     return [name for group in VOICES[split] for name in group.split(", ")]
 
 
-def _drawn(rng: np.random.Generator, *, split: str, name: str) -> Utterance:
-    text = _sentence(rng)
+def _drawn(rng: np.random.Generator, sentences: Sequence[str], *, split: str, name: str) -> Utterance:
+    text = _sentence(rng, sentences)
     while split_of(text) != split:
-        text = _sentence(rng)
+        text = _sentence(rng, sentences)
     manner = espeak.Manner(
         accent=_one_of(espeak.ACCENTS, rng),
         variant=_one_of(voices_of(split), rng),
@@ -175,8 +177,8 @@ def _drawn(rng: np.random.Generator, *, split: str, name: str) -> Utterance:
     return Utterance(name, split, text, manner, peak_db=float(rng.uniform(-20, -3)))
 
 
-def _sentence(rng: np.random.Generator) -> str:
-    text = _one_of(SENTENCES, rng)
+def _sentence(rng: np.random.Generator, sentences: Sequence[str]) -> str:
+    text = _one_of(sentences, rng)
     while "{" in text:
         text = re.sub(r"{(.*?)}", lambda slot: _one_of(PHRASES[slot[1]].split(", "), rng), text)
     return text

@@ -167,7 +167,7 @@ def _caption(steps: Sequence[Event], validations: Sequence[Event]) -> str:
         parts.append(f"epoch {steps[-1]['data']['epoch']:,}")
     known = [event for event in validations if event["data"].get("wer") is not None]
     if known:
-        best = min(known, key=lambda event: event["data"]["wer"])
+        best = min(reversed(known), key=lambda event: event["data"]["wer"])  # of equal ones the last, as evaluation
         parts.append(f"best WER {100 * best['data']['wer']:.2f} % at update {best['data']['update']:,}")
     return "  ·  ".join(parts)
 

@@ -20,8 +20,9 @@ EVENTS: dict[str, str] = {
     "setting_changed": "the job continues a run with another value of a setting: setting, old, new",
     "resumed": "the job goes on from a checkpoint: update, data_position, path",
     "compile_start": "shapes: how many are compiled before the first update",
+    "compiled": "one of them is done: number (from 1), shapes, bucket",
     "compile": "the bucket table: rows [{bucket, batch_size, flops, ..}], one per compiled shape",
-    "skipped": "records were left out: count, reasons {reason: count}",
+    "skipped": "records were left out: count, reasons {reason: count}, files [the first ones], path of the whole list",
     "recompiled": "something was compiled after the first update: function, seconds, reason",
     "train_step": "means since the last one: update, epoch (from 1), losses {total, term: ..}, learning_rate, "
     "gradient_norm, throughput {metrics/throughput.py: rates}",

@@ -48,6 +48,7 @@ class ProgressView:
             "compile_start": lambda data: self._say(
                 f"compiling {data['shapes']} shapes; later starts find them in a cache"
             ),
+            "compiled": self._compiled,
             "compile": lambda data: self._table(data["rows"], title="Compiled, one row per bucket"),
             "skipped": self._skipped,
             "train_step": self._train_step,
@@ -90,6 +91,10 @@ class ProgressView:
     def _skipped(self, data: Data) -> None:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in data.get("reasons", {}).items())
         self._say(f"skipped {data['count']:,} records: {reasons}", style="yellow")
+        for file in data.get("files", []):
+            self._say(f"  {file}", style="yellow")
+        if data["count"] > len(data.get("files", [])) and "path" in data:
+            self._say(f"  … all of them in {data['path']}", style="yellow")
 
     def _train_step(self, data: Data) -> None:
         self._first = self._first or data
@@ -115,6 +120,12 @@ class ProgressView:
 
     def _checkpoint_saved(self, data: Data) -> None:
         self._say(f"checkpoint at update {data['update']:,}: {data.get('path', '')}")
+
+    def _compiled(self, data: Data) -> None:
+        done = f"{data['number']} of {data['shapes']}"
+        self._bar.update(self._task, description=f"compiled {done} shapes")
+        if not self._live:
+            self._say(f"compiled {done}")
 
     def _recompiled(self, data: Data) -> None:
         about = f"{data['function']} ({data['seconds']:.1f} s): {data['reason']}"
@@ -154,9 +165,9 @@ def step_numbers(data: Data, *, left_s: float | int | None, wer: str | None) -> 
     """The numbers of a train_step on one line."""
     speed = data.get("throughput", {})
     parts = [f"loss {_number(data['losses'].get('total'), '.4g')}", f"lr {_number(data.get('learning_rate'), '.2e')}"]
-    if "audio_s_per_s" in speed:
+    if speed.get("audio_s_per_s"):
         parts.append(f"{_number(speed['audio_s_per_s'], ',.1f')} audio-s/s")
-    if "padding_share" in speed:
+    if speed.get("padding_share") is not None:
         parts.append(f"padding {percent(speed['padding_share'], digits=1)}")
     if left_s is not None:
         parts.append(f"left {clock(left_s)}")

@@ -14,11 +14,11 @@ DESCRIPTION = "tokenizer.json"
 
 
 class OutOfVocabulary(ValueError):
-    """A text has characters that no symbol stands for; `characters` are these, sorted."""
+    """A text has characters or words that no symbol stands for; `missing` are these, sorted."""
 
-    def __init__(self, characters: str) -> None:
-        super().__init__(f"characters outside of the vocabulary: {', '.join(map(repr, characters))}")
-        self.characters = characters
+    def __init__(self, missing: Sequence[str]) -> None:
+        super().__init__(f"outside of the vocabulary: {', '.join(map(repr, missing))}")
+        self.missing = missing
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,22 @@ from typing import Any, Literal
 
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
-from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.characters import CharacterTokenizer, WordTokenizer
 from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 from asr_jax.text.sentencepiece import Pieces, SentencePieceTokenizer
 
 __all__ = ["OutOfVocabulary", "Tokenizer", "TokenizerSettings", "load_tokenizer", "train_tokenizer"]
 
-KINDS = {kind.kind: kind for kind in (CharacterTokenizer, SentencePieceTokenizer)}
+KINDS = {kind.kind: kind for kind in (CharacterTokenizer, WordTokenizer, SentencePieceTokenizer)}
 
 
 @dataclass(frozen=True)
 class TokenizerSettings:
     """How text becomes labels. The tokenizer is made from the training texts and stored with the run."""
 
-    kind: Literal["characters", "sentencepiece"] = "characters"
-    """characters: a label for each character; sentencepiece: subword units found in the training texts."""
+    kind: Literal["characters", "words", "sentencepiece"] = "characters"
+    """characters: a label for each character; words: one for each word of the training texts, and no other word can be
+    recognised; sentencepiece: subword units found in the training texts."""
     normaliser: str = "lower.v1"
     """What is done to every text, in training and in scoring: none, lower.v1 (Unicode NFC, lower case, single spaces)
     or english_letters.v1 (a to z, the apostrophe and single spaces)."""
@@ -53,6 +54,8 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokeni
     """
     if settings.kind == "characters":
         return CharacterTokenizer.train(texts, alphabet=settings.alphabet, normaliser=settings.normaliser)
+    if settings.kind == "words":
+        return WordTokenizer.train(texts, normaliser=settings.normaliser)
     return SentencePieceTokenizer.train(
         texts,
         vocab_size=settings.vocab_size,

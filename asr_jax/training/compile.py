@@ -78,10 +78,11 @@ def compile_steps(
     ema_decay: float,
     mesh: Mesh,
     num_batches: int = 1,
+    tell: Callable[[Bucket], None] = lambda bucket: None,
 ) -> CompiledSteps:
     """Compiles every bucket, largest first, two at a time. What does not fit into memory shows here.
 
-    `num_batches`: of an update.
+    `num_batches`: of an update. `tell` is called, in this thread, for each bucket that is done.
     """
     same = replicated(mesh)
     state, average = abstract_training(model, optimizer, mesh=mesh)
@@ -106,7 +107,10 @@ def compile_steps(
         adding = pool.submit(_compile, jax.jit(added_weights, out_shardings=same), [weights] * num_batches)
         weighing = jax.jit(weigh, out_shardings=same)
         weighed = {b: pool.submit(_compile, weighing, abstract_batch(b, mesh)) for b in ordered}
-        compiled = {bucket: _result(job, bucket) for bucket, job in jobs.items()}
+        compiled = {}
+        for bucket, job in jobs.items():
+            compiled[bucket] = _result(job, bucket)
+            tell(bucket)
         table = [_row(bucket, compiled[bucket], state, model) for bucket in ordered]
         _check_memory(table, num_bytes(average), mesh)
         return CompiledSteps(

@@ -1,7 +1,9 @@
 """The training loop: validate → save → take a batch → step, in the order of the plan."""
 
 import functools
+import itertools
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from asr_jax.checkpoints.store import Checkpoints, refuse_damaged
-from asr_jax.config import Experiment, differences, load_experiment, save_experiment, to_json
-from asr_jax.core.errors import RunError
+from asr_jax.checkpoints.store import Checkpoints, newest, refuse_damaged
+from asr_jax.config import Experiment, differences, load_experiment, save_experiment
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import is_main, on_main
 from asr_jax.core.pytrees import Tree, num_elements
@@ -22,12 +24,15 @@ from asr_jax.observe.events import EventLog, Sink
 from asr_jax.observe.progress import ProgressView
 from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
-from asr_jax.training.compile import abstract_training, compile_steps, initial_training
+from asr_jax.training.compile import CompiledSteps, abstract_training, compile_steps, initial_training
 from asr_jax.training.evaluate import Decoder, evaluate, samples, used_buckets
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import Reporter, Unread, report_skipped
+from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, set_up
-from asr_jax.training.trained import save_plan, tokenizer_files
+from asr_jax.training.state import TrainState
+from asr_jax.training.stopping import Signals, Stopped
+from asr_jax.training.trained import save_plan
 
 # Updates that may be dispatched before the oldest of them must be done: the device is never idle, and batches do not
 # pile up in its memory.
@@ -64,8 +69,9 @@ def train(experiment: Experiment) -> dict[str, Any]:
         except BaseException as error:
             log.write("run_failed", reason=f"{type(error).__name__}: {error}")
             raise
-    if is_main():
-        draw_curves(folder / folders.EVENTS, folder / folders.CURVES)
+        finally:
+            if is_main():
+                draw_curves(folder / folders.EVENTS, folder / folders.CURVES)
     return summary
 
 
@@ -76,6 +82,13 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
     """
     folder, changed = setup.folder, None
     stack.enter_context(folders.held(folder))
+    refused = refuse_damaged(folder / folders.CHECKPOINTS)
+    done = newest(folder / folders.CHECKPOINTS)
+    if done > setup.num_updates:
+        raise UserError(
+            f"{folder} has {done} updates already, and the settings end it after {setup.num_updates}: "
+            "raise --training.num-updates, or start anew beside it with --fresh True"
+        )
     save_plan(setup.train, folder)
     setup.tokenizer.save(folder / folders.TOKENIZER)
     if (folder / folders.EXPERIMENT).exists():
@@ -85,7 +98,7 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
         (folder / folders.SKIPPED).unlink(missing_ok=True)
         folders.append_skipped(folder, setup.train.dropped.entries)
     save_experiment(setup.experiment, folder / folders.EXPERIMENT)
-    return {"changed": changed, "refused": refuse_damaged(folder / folders.CHECKPOINTS)}
+    return {"changed": changed, "refused": refused}
 
 
 def _train(
@@ -93,57 +106,36 @@ def _train(
 ) -> dict[str, Any]:
     experiment, training, plan = setup.experiment, setup.experiment.training, setup.train.plan
     scales = {name: head.scale for name, head in experiment.model.heads.items()}
-    state_shapes, average_shapes = abstract_training(setup.model, setup.optimizer, mesh=setup.mesh)
-    started_s, latest = time.monotonic(), checkpoints.latest
-    if latest is not None and latest >= setup.num_updates:
-        # The folder may have another name now than when the summary was written.
-        places = {"folder": str(setup.folder), "checkpoint": str(checkpoints.path(latest))}
-        return checkpoints.meta(latest)["summary"] | places | {"already": True}
-    num_parameters = num_elements(state_shapes.params)
-    _announce(setup, log, num_parameters=num_parameters, changed=changed)
-    log.write("compile_start", shapes=len(plan.buckets))
-    steps = compile_steps(
-        setup.model, setup.optimizer, plan.buckets, scales=scales, schedule=setup.schedule,
-        ema_decay=training.ema_decay, mesh=setup.mesh, num_batches=training.accumulate,
-    )  # fmt: skip
-    decoder = Decoder(setup.model, setup.tokenizer, mesh=setup.mesh, variables=average_shapes)
-    decoder.prepare(used_buckets(setup.validation))
-    decoder.wait()
-    log.write("compile", rows=steps.table, seconds=round(time.monotonic() - started_s, 1))
-    if latest is None:
-        state, average = initial_training(setup.model, setup.optimizer, seed=experiment.seed, mesh=setup.mesh)
-        update = position = 0
-    else:
-        state, average, meta = checkpoints.restore(latest, state=state_shapes, average=average_shapes)
-        update, position = latest, int(meta["data_position"])
-        log.write("resumed", update=update, data_position=position, path=checkpoints.path(latest))
+    shapes = abstract_training(setup.model, setup.optimizer, mesh=setup.mesh)
+    saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes[0].params))
+    if already := saver.finished_before():
+        return already
+    _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
+    steps, decoder = _compile(setup, log, scales, shapes[1])
+    state, average, update, position = _first_state(setup, log, checkpoints, shapes)
     accumulated = steps.begin(state)
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread, reporter = Unread(setup, log), Reporter(setup, log, loss_terms=steps.loss_terms)
-    timed, first, watch = reporter.throughput.timed, update, CompileWatch(functools.partial(_recompiled, log))
-    with ExitStack() as stack:
+    timed, first = reporter.throughput.timed, update
+    with Signals() as signals, ExitStack() as stack:
         batches = stack.enter_context(
             open_batches(source, start=position, workers=experiment.data.workers, threads=experiment.data.threads)
         )
         while True:
-            finished = update == setup.num_updates
-            if finished or update % training.log_every == 0 or update % training.validate_every == 0:
-                _report_saved(log, checkpoints)
+            finished, summary = update == setup.num_updates, None
+            validates = finished or (update > first and update % training.validate_every == 0)
+            at_line = validates or update % training.log_every == 0
+            signal = signals.agreed() if at_line or jax.process_count() == 1 else ""
+            if at_line or signal:
+                saver.report()
                 unread.flush()
                 reporter.flush(update=update, epoch=max(position - 1, 0) // plan.batches_per_epoch + 1, scales=scales)
-            if finished or (update > first and update % training.validate_every == 0):
-                found = _validate(setup, log, decoder, average, update)
-                summary = _summary(
-                    setup, checkpoints, found, update, seconds=log.elapsed_s, num_parameters=num_parameters
-                )
-                meta = {
-                    "data_position": position, "experiment": to_json(experiment), "summary": summary,
-                    "tokenizer": tokenizer_files(setup.folder),
-                }  # fmt: skip
-                checkpoints.save(update, state=state, average=average, meta=meta, wer=found["wer"])
-            if finished:
-                checkpoints.wait()
-                _report_saved(log, checkpoints)
+            if validates:
+                summary = saver.summary(_validate(setup, log, decoder, average, update), update)
+            if validates or (update > first and (signal or (at_line and saver.is_overdue()))):
+                saver.save(update, state, average, data_position=position, summary=summary)
+            if finished or signal:
+                saver.finish()
                 break
             with timed("waiting"):
                 group = [next(batches) for _ in range(training.accumulate)]
@@ -162,19 +154,49 @@ def _train(
             with timed("device"):
                 reporter.wait(IN_FLIGHT)
             if update == first + 1:
-                stack.enter_context(watch)
+                stack.enter_context(CompileWatch(functools.partial(_recompiled, log)))
+    if summary is None or not finished:
+        raise Stopped(
+            f"{signal} stopped the run after update {update}; the same command, or --run-dir {setup.folder} alone, "
+            "continues it",
+            signal,
+        )
     log.write("run_complete", reason="all updates done", **summary)
     return summary
 
 
+def _compile(setup: Setup, log: EventLog, scales: Mapping[str, float], average: Tree) -> tuple[CompiledSteps, Decoder]:
+    """All that training and validation will run, before anything runs."""
+    started_s, buckets, number = time.monotonic(), setup.train.plan.buckets, itertools.count(1)
+    log.write("compile_start", shapes=len(buckets))
+    steps = compile_steps(
+        setup.model, setup.optimizer, buckets, scales=scales, schedule=setup.schedule,
+        ema_decay=setup.experiment.training.ema_decay, mesh=setup.mesh,
+        num_batches=setup.experiment.training.accumulate,
+        tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
+    )  # fmt: skip
+    decoder = Decoder(setup.model, setup.tokenizer, mesh=setup.mesh, variables=average)
+    decoder.prepare(used_buckets(setup.validation))
+    decoder.wait()
+    log.write("compile", rows=steps.table, seconds=round(time.monotonic() - started_s, 1))
+    return steps, decoder
+
+
+def _first_state(
+    setup: Setup, log: EventLog, checkpoints: Checkpoints, shapes: tuple[TrainState, Tree]
+) -> tuple[TrainState, Tree, int, int]:
+    """State, average, updates and position in the plan to begin with: of the newest checkpoint, or new."""
+    latest = checkpoints.latest
+    if latest is None:
+        state, average = initial_training(setup.model, setup.optimizer, seed=setup.experiment.seed, mesh=setup.mesh)
+        return state, average, 0, 0
+    state, average, meta = checkpoints.restore(latest, state=shapes[0], average=shapes[1])
+    log.write("resumed", update=latest, data_position=meta["data_position"], path=checkpoints.path(latest))
+    return state, average, latest, int(meta["data_position"])
+
+
 def _recompiled(log: EventLog, function: str, seconds: float, reason: str) -> None:
     log.write("recompiled", function=function, seconds=round(seconds, 2), reason=reason)
-
-
-def _report_saved(log: EventLog, checkpoints: Checkpoints) -> None:
-    done = checkpoints.finished()
-    if done is not None:
-        log.write("checkpoint_saved", update=done, path=checkpoints.path(done))
 
 
 def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list[tuple[str, Any, Any]] | None) -> None:
@@ -188,7 +210,10 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     for name, old, new in changed or ():
         log.write("setting_changed", setting=name, old=old, new=new)
     if dropped.records and changed is None:
-        log.write("skipped", count=sum(dropped.records.values()), reasons=dropped.records)
+        log.write(
+            "skipped", count=sum(dropped.records.values()), reasons=dropped.records,
+            files=[entry["audio_path"] for entry in dropped.entries[:3]], path=setup.folder / folders.SKIPPED,
+        )  # fmt: skip
 
 
 def _validate(setup: Setup, log: EventLog, decoder: Decoder, average: Tree, update: int) -> dict[str, Any]:
@@ -199,22 +224,9 @@ def _validate(setup: Setup, log: EventLog, decoder: Decoder, average: Tree, upda
     shown = samples(data, found, setup.experiment.training.num_samples)
     report_skipped(setup.folder, log, found.skipped)
     if counts["wer"] is None:
-        raise RunError("no word of the validation set could be scored: its audio cannot be read, see skipped.jsonl")
+        raise RunError(
+            "no word of the validation set could be scored: none of its audio can be read, or its texts are empty; see "
+            f"{setup.folder / folders.SKIPPED}"
+        )
     log.write("validation", update=update, weights=weights, samples=shown, **counts)
     return counts
-
-
-def _summary(
-    setup: Setup, checkpoints: Checkpoints, found: dict[str, Any], update: int, *, seconds: float, num_parameters: int
-) -> dict[str, Any]:
-    best = checkpoints.best_wer
-    return {
-        "update": update,
-        "wer": found["wer"],
-        "cer": found["cer"],
-        "best_wer": min(best, found["wer"]) if best is not None else found["wer"],
-        "seconds": round(seconds, 1),
-        "checkpoint": str(checkpoints.path(update)),
-        "folder": str(setup.folder),
-        "parameters": num_parameters,
-    }

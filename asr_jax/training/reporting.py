@@ -30,6 +30,7 @@ class Unread:
         paths = setup.train.index.audio_paths
         # Records that a filter dropped are in the file as well, but not in the index.
         self._seen = set(before) & {paths.text(row) for row in range(len(paths))} if before else set()
+        self._num_records = len(paths)
         self._new: list[dict[str, str]] = []
 
     def add(self, group: Sequence[LoadedBatch]) -> None:
@@ -47,11 +48,12 @@ class Unread:
             return
         self._seen.update(entry["audio_path"] for entry in new)
         report_skipped(self._folder, self._log, new)
-        if len(self._seen) > self._limit:
+        if len(self._seen) > min(self._limit, self._num_records // 2):
             raise RunError(
-                f"{len(self._seen)} files cannot be read, more than training.max_skipped ({self._limit}); the last: "
-                f"{new[-1]['audio_path']}: {new[-1]['reason']}. All are named in {self._folder / SKIPPED}; mend them, "
-                "take them out of the manifest, or allow more with --training.max-skipped"
+                f"{len(self._seen)} files of {self._num_records} cannot be read, more than training.max_skipped "
+                f"({self._limit}) or half of them; the last: {new[-1]['audio_path']}: {new[-1]['reason']}. All are "
+                f"named in {self._folder / SKIPPED}; mend them, take them out of the manifest, or allow more with "
+                "--training.max-skipped"
             )
 
 
@@ -62,7 +64,10 @@ def report_skipped(folder: Path, log: EventLog, entries: Sequence[Mapping[str, A
         by_path = {entry["audio_path"]: entry for entry in entries if entry["audio_path"] not in before}
         if new := list(by_path.values()):
             append_skipped(folder, new)
-            log.write("skipped", count=len(new), reasons=Counter(entry["reason"] for entry in new))
+            log.write(
+                "skipped", count=len(new), reasons=Counter(entry["reason"] for entry in new),
+                files=[entry["audio_path"] for entry in new[:3]], path=folder / SKIPPED,
+            )  # fmt: skip
 
 
 class Reporter:

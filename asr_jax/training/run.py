@@ -1,6 +1,7 @@
 """The folder of a run: made, continued or refused; and what a finished one gives to evaluation."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -49,6 +50,10 @@ def held(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("a+")
+        for inner in (CHECKPOINTS, TOKENIZER, TENSORBOARD):
+            if (folder / inner).exists() and not os.access(folder / inner, os.W_OK | os.X_OK):
+                file.close()
+                raise PermissionError(errno.EACCES, f"no permission to write into {inner}")
     except OSError as error:
         raise UserError(
             f"the run's folder {folder} cannot be written: {error.strerror}; choose another --run-dir"

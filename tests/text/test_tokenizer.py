@@ -67,7 +67,7 @@ def test_characters_out_of_the_vocabulary_raise_and_are_named():
     tokenizer = train_tokenizer(settings("characters"), ["abc"])
     with pytest.raises(OutOfVocabulary, match="' ', 'x', 'é'") as error:
         tokenizer.encode("aéX b")
-    assert error.value.characters == " xé"
+    assert error.value.missing == [" ", "x", "é"]
     assert isinstance(error.value, ValueError)
     assert "<unk>" not in tokenizer.symbols
 

@@ -1,0 +1,82 @@
+"""Checkpoints of a run while it goes on: what lies in them, and when they are due."""
+
+import time
+from typing import Any
+
+from asr_jax.checkpoints.store import Checkpoints
+from asr_jax.config import to_json
+from asr_jax.core.processes import on_main
+from asr_jax.core.pytrees import Tree
+from asr_jax.observe.events import EventLog
+from asr_jax.training.setup import Setup
+from asr_jax.training.state import TrainState
+from asr_jax.training.trained import tokenizer_files
+
+
+class Saver:
+    """Saves, and writes an event for each checkpoint once it is on the disk."""
+
+    def __init__(self, setup: Setup, log: EventLog, checkpoints: Checkpoints, *, num_parameters: int) -> None:
+        self.num_parameters = num_parameters
+        self._setup, self._log, self._checkpoints = setup, log, checkpoints
+        self._saved_s = time.monotonic()
+
+    def finished_before(self) -> dict[str, Any] | None:
+        """The summary of a run that has all its updates already."""
+        latest = self._checkpoints.latest
+        if latest is None or latest < self._setup.num_updates:
+            return None
+        summary: dict[str, Any] | None = self._checkpoints.meta(latest)["summary"]
+        # The folder may have another name now than when the summary was written.
+        return summary and summary | self._places(latest) | {"already": True}
+
+    def summary(self, found: dict[str, Any], update: int) -> dict[str, Any]:
+        """What a validation says of the run, for people and scripts."""
+        best = self._checkpoints.best_wer
+        return {
+            "update": update,
+            "wer": found["wer"],
+            "cer": found["cer"],
+            "best_wer": min(best, found["wer"]) if best is not None else found["wer"],
+            "seconds": round(self._log.elapsed_s, 1),
+            "parameters": self.num_parameters,
+        } | self._places(update)
+
+    def save(
+        self, update: int, state: TrainState, average: Tree, *, data_position: int, summary: dict[str, Any] | None
+    ) -> None:
+        """Begins to write; `summary` where a validation came before it.
+
+        Raises: RunError where the checkpoint before could not be written.
+        """
+        meta = {
+            "data_position": data_position,
+            "experiment": to_json(self._setup.experiment),
+            "tokenizer": tokenizer_files(self._setup.folder),
+            "summary": summary,
+        }
+        wer = summary["wer"] if summary else None
+        self._checkpoints.save(update, state=state, average=average, meta=meta, wer=wer)
+        self._saved_s = time.monotonic()
+
+    def is_overdue(self) -> bool:
+        """Whether training.save_minutes are over, by the main process's clock; all processes must ask together."""
+        limit_s = 60 * self._setup.experiment.training.save_minutes
+        return bool(limit_s and on_main(lambda: time.monotonic() - self._saved_s > limit_s))
+
+    def report(self) -> None:
+        """Tells of a checkpoint that was written since the last call.
+
+        Raises: RunError where it could not be written.
+        """
+        done = self._checkpoints.finished()
+        if done is not None:
+            self._log.write("checkpoint_saved", update=done, path=self._checkpoints.path(done))
+
+    def finish(self) -> None:
+        """Waits for what is being written, and tells of it. Raises: as `report`."""
+        self._checkpoints.wait()
+        self.report()
+
+    def _places(self, update: int) -> dict[str, str]:
+        return {"folder": str(self._setup.folder), "checkpoint": str(self._checkpoints.path(update))}

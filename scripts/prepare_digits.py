@@ -1,0 +1,104 @@
+"""Training data for `configs/digits.py` from a folder of isolated spoken digits: the recordings themselves, strings of
+them joined across speakers and sources, and made speech.
+
+    python scripts/prepare_digits.py --digits DIR [--out data/digits]
+
+DIR has `manifests/{train,val,test,connected}.jsonl`. Writes `OUT/manifests/{train,validation,test,connected}.jsonl`
+and the joined strings' audio; recordings are used where they are. Only train.jsonl is joined: where few speakers say a
+word, or the speakers of one source say only some of the words, a model learns who says what instead of what is said,
+and strings of words of all sources, each word as often as any other, take that away. Made speech (digit strings by
+eSpeak NG) adds voices.
+"""
+
+import argparse
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from asr_jax.audio.io import read_audio, write_flac
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifest import Record, read_manifest, write_manifest
+from asr_jax.data.synthetic import make_corpus
+from asr_jax.data.utterances import Corpus
+
+RATE_HZ = 16000
+STRINGS = tuple(" ".join(["{digit}"] * number) for number in (2, 3, 4))
+LEVEL_DB = (-38.0, -14.0)  # of the words in a string: root mean square, against full scale
+NOISE_DB = (-75.0, -42.0)
+
+
+def joined(records: list[Record], number: int, audio: Path, seed: int) -> list[Record]:
+    """Strings of one to five of the recordings: each word is as likely as any other, and so is each of its sources."""
+    by_word: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        by_word.setdefault(record.text, {}).setdefault(record.source, []).append(record)
+    audio.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor() as pool:
+        return list(
+            pool.map(lambda row: _string(by_word, row, audio, np.random.default_rng((seed, row))), range(number))
+        )
+
+
+def _string(by_word: dict[str, dict[str, list[Record]]], row: int, audio: Path, rng: np.random.Generator) -> Record:
+    words, parts = [], []
+    for _ in range(rng.integers(1, 6)):
+        word = str(rng.choice(sorted(by_word)))
+        of_source = by_word[word][str(rng.choice(sorted(by_word[word])))]
+        samples = read_audio(of_source[rng.integers(len(of_source))].audio_path, rate_hz=RATE_HZ).astype(np.float64)
+        level = 32768 * 10 ** (rng.uniform(*LEVEL_DB) / 20) / max(float(np.sqrt(np.mean(samples**2))), 1.0)
+        parts += [samples * min(level, 32000 / max(float(np.abs(samples).max()), 1.0))]
+        parts += [np.zeros(int(rng.uniform(0.0, 0.25) * RATE_HZ))]
+        words.append(word)
+    samples = np.concatenate(parts)
+    samples += rng.normal(0, 32768 * 10 ** (rng.uniform(*NOISE_DB) / 20), len(samples))
+    path = audio / f"{row:05d}.flac"
+    write_flac(path, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
+    return Record(f"joined-{row:05d}", str(path), " ".join(words), len(samples) / RATE_HZ, "", "joined")
+
+
+def made(folder: Path, minutes: float) -> list[Record]:
+    """Digit strings of eSpeak NG, in all the voices of the embedded corpus."""
+    make_corpus(folder, Corpus(minutes=minutes, sentences=STRINGS))
+    splits = [read_manifest(folder / f"manifests/{split}.jsonl") for split in ("train", "validation", "test")]
+    return [replace(record, id=f"made-{record.id}") for records in splits for record in records]
+
+
+def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int) -> None:
+    """Raises: UserError where a manifest is missing."""
+    manifests = {
+        name: read_manifest(digits / "manifests" / f"{name}.jsonl") for name in ("train", "val", "test", "connected")
+    }
+    train = manifests.pop("train")
+    parts = {
+        "recordings": train,
+        "joined": joined(train, strings, (out / "audio" / "joined").absolute(), seed),
+        "made": made(out / "made", minutes),
+    }
+    for name, records in parts.items():
+        print(f"{name}: {len(records)} utterances, {sum(record.duration_s for record in records) / 3600:.2f} h")
+    write_manifest(out / "manifests/train.jsonl", [record for records in parts.values() for record in records])
+    for name, records in manifests.items():
+        write_manifest(out / f"manifests/{'validation' if name == 'val' else name}.jsonl", records)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--digits", type=Path, required=True, help="folder of the recordings")
+    parser.add_argument("--out", type=Path, default=Path("data/digits"), help="default: %(default)s")
+    parser.add_argument("--strings", type=int, default=4000, help="joined strings; default: %(default)s")
+    parser.add_argument("--minutes", type=float, default=80.0, help="of made speech; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    given = parser.parse_args(argv)
+    try:
+        prepare(given.digits, given.out, strings=given.strings, minutes=given.minutes, seed=given.seed)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

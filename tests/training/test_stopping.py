@@ -1,0 +1,93 @@
+"""Told to stop, a run saves and says how it goes on; without room or rights it says what to mend."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from asr_jax.observe.events import read_events
+from tests.training.test_resume import ROOT, assert_same, manifests, train, unbroken  # noqa: F401  fixtures
+
+
+def started(manifests, folder, *more, prefix=()):  # noqa: F811
+    sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
+    command = [*prefix, sys.executable, "-m", "tests.training.recorded", folder.with_suffix(".log"), "never"]
+    command += ["--config", "tests/resume_config.py", *sets, "--run-dir", folder, *more]
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    return subprocess.Popen(
+        list(map(str, command)), cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def wait_for(path, job, lines=1):
+    """Until a file has that many lines."""
+    while not path.exists() or len(path.read_text().splitlines()) < lines:
+        assert job.poll() is None, job.stdout.read()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken, tmp_path, number):  # noqa: F811
+    folder = tmp_path / "stopped"
+    job = started(manifests, folder)
+    wait_for(folder.with_suffix(".log"), job, lines=2)
+    job.send_signal(number)
+    said, _ = job.communicate(timeout=120)
+    assert job.returncode == 128 + number, said
+    assert "Traceback" not in said
+    assert "saving after this update" in said
+    assert f"{number.name} stopped the run after update" in said
+    assert (folder / "curves.png").stat().st_size > 0
+    stopped = [event["data"]["update"] for event in read_events(folder / "events.jsonl", "checkpoint_saved")][-1]
+    code, said = train(manifests, folder)
+    assert code == 0, said
+    assert f"resumed at update {stopped}" in said
+    assert_same(folder, unbroken, 12)
+
+
+def test_two_jobs_in_one_folder_the_second_is_refused(manifests, tmp_path):  # noqa: F811
+    folder = tmp_path / "shared"
+    job = started(manifests, folder, "--training.num-updates", "2000")
+    try:
+        wait_for(folder / "lock", job)
+        code, said = train(manifests, folder, more=("--training.num-updates", "2000"))
+        assert code == 2
+        assert f"{folder} is being trained in already (process {job.pid} on" in said
+    finally:
+        job.kill()
+        job.communicate()
+
+
+def can_mount(tmp_path):
+    mounting = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
+    return shutil.which("unshare") and subprocess.run(mounting, capture_output=True, check=False).returncode == 0
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_what_to_do(manifests, tmp_path):  # noqa: F811
+    """The folder of the checkpoints is a file system of its own, with room for one of them or two."""
+    if not can_mount(tmp_path):
+        pytest.skip("no right to mount a small file system")
+    folder = tmp_path / "full"
+    code, said = train(manifests, folder, more=("--training.num-updates", "3"))
+    assert code == 0, said
+    size_kb = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*")) // 1000
+    kept, small = tmp_path / "kept", folder / "checkpoints"
+    small.rename(kept)
+    small.mkdir()
+    script = f"mount -t tmpfs -o size={size_kb * 2}k tmpfs {small} && cp -r {kept}/. {small}"
+    script += f' && "$@"; code=$?; ls {small}; rm -r {kept}; cp -r {small} {kept}; exit $code'
+    more = ("--training.num-updates", "30", "--training.keep-last", "30")
+    job = started(manifests, folder, *more, prefix=["unshare", "-m", "sh", "-c", script, "sh"])
+    said, _ = job.communicate(timeout=240)
+    assert job.returncode == 1, said
+    assert "could not be written: No space left on device" in said
+    assert "Traceback" not in said
+    small.rmdir()
+    kept.rename(small)
+    code, said = train(manifests, folder, more=("--training.num-updates", "12"))
+    assert code == 0, said
+    assert "resumed at update" in said
