@@ -14,7 +14,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy as preserva
 
 from asr_jax.checkpoints.integrity import damage, seal
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.pytrees import Tree
+from asr_jax.core.pytrees import Tree, flatten
 
 # State is the same on every device and the first one writes it. Orbax would have each write a slice, which compiles a
 # program for every shape in the middle of a run.
@@ -141,7 +141,11 @@ class Checkpoints:
         )
 
     def restore(self, updates: int, *, state: Tree, average: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
-        """State, average and meta of a checkpoint, in the shapes and shardings of the abstract trees given."""
+        """State, average and meta of a checkpoint, in the shapes and shardings of the abstract trees given.
+
+        Raises: UserError where it does not fit them.
+        """
+        _check_fits(self.path(updates) / "state", state)
         restored = self._manager.restore(
             updates,
             args=ocp.args.Composite(
@@ -243,9 +247,27 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
 
 
 def restore_average(folder: Path, updates: int, abstract: Tree) -> Tree:
-    """The averaged weights of a checkpoint alone, in the shapes and shardings of an abstract tree."""
+    """The averaged weights of a checkpoint alone, in the shapes and shardings of an abstract tree.
+
+    Raises: UserError where they do not fit it.
+    """
     with _reader(folder) as manager:
+        _check_fits(folder / str(updates) / "average", abstract)
         return manager.restore(updates, args=ocp.args.Composite(average=ocp.args.StandardRestore(abstract)))["average"]
+
+
+def _check_fits(item: Path, abstract: Tree) -> None:
+    with ocp.StandardCheckpointer() as reader:
+        there = {name: leaf.shape for name, leaf in flatten(reader.metadata(item.absolute()).item_metadata).items()}
+    wanted = {name: leaf.shape for name, leaf in flatten(abstract).items()}
+    wrong = [name for name in sorted(there.keys() | wanted.keys()) if there.get(name) != wanted.get(name)]
+    if wrong:
+        first = wrong[0]
+        raise UserError(
+            f"checkpoint {item.parent} does not fit the model: {first} is {there.get(first, 'not there')} in it and "
+            f"{wanted.get(first, 'not there')} in the model, one of {len(wrong)} such parameters. It was made with "
+            "another experiment or another vocabulary: take the experiment.json and tokenizer that belong to it"
+        )
 
 
 def restore_meta(folder: Path, updates: int) -> dict[str, Any]:
