@@ -1,5 +1,5 @@
-"""Training data for `configs/digits.py` from a folder of isolated spoken digits: the recordings themselves, strings of
-them joined across speakers and sources, and made speech.
+"""Training data for `configs/digits.py` from a folder of isolated spoken digits: strings of them, joined across
+speakers and sources with noise under them, and made speech.
 
     python scripts/prepare_digits.py --digits DIR [--out data/digits]
 
@@ -27,36 +27,60 @@ from asr_jax.data.utterances import Corpus
 RATE_HZ = 16000
 STRINGS = tuple(" ".join(["{digit}"] * number) for number in (2, 3, 4))
 LEVEL_DB = (-38.0, -14.0)  # of the words in a string: root mean square, against full scale
-NOISE_DB = (-75.0, -42.0)
+NOISE_DB = (-80.0, -35.0)  # of what lies under them: the quietest quarter second of a recording, over and over
+SHARE_OF_ONE = 0.35  # of the strings, those of one word
 
 
 def joined(records: list[Record], number: int, audio: Path, seed: int) -> list[Record]:
-    """Strings of one to five of the recordings: each word is as likely as any other, and so is each of its sources."""
+    """Strings of one to four of the recordings: each word is as likely as any other, and so is each of its sources."""
     by_word: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         by_word.setdefault(record.text, {}).setdefault(record.source, []).append(record)
     audio.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
+        noises = [noise for noise in pool.map(_noise, records) if noise is not None]
+        rows = range(number)
         return list(
-            pool.map(lambda row: _string(by_word, row, audio, np.random.default_rng((seed, row))), range(number))
+            pool.map(lambda row: _string(by_word, noises, row, audio, np.random.default_rng((seed, row))), rows)
         )
 
 
-def _string(by_word: dict[str, dict[str, list[Record]]], row: int, audio: Path, rng: np.random.Generator) -> Record:
-    words, parts = [], []
-    for _ in range(rng.integers(1, 6)):
+def _noise(record: Record) -> np.ndarray | None:
+    """The quietest quarter of a second, of root mean square 1; None where the recording is short or silent there."""
+    samples, size = read_audio(record.audio_path, rate_hz=RATE_HZ).astype(np.float64), RATE_HZ // 4
+    if len(samples) < 3 * size:
+        return None
+    power = np.convolve(samples**2, np.ones(size) / size, "valid")
+    start = int(power.argmin())
+    return samples[start : start + size] / np.sqrt(power[start]) if power[start] > 1 else None
+
+
+def _string(
+    by_word: dict[str, dict[str, list[Record]]],
+    noises: list[np.ndarray],
+    row: int,
+    audio: Path,
+    rng: np.random.Generator,
+) -> Record:
+    words, parts = [], [_gap(rng)]
+    for _ in range(1 if rng.random() < SHARE_OF_ONE else rng.integers(2, 5)):
         word = str(rng.choice(sorted(by_word)))
         of_source = by_word[word][str(rng.choice(sorted(by_word[word])))]
         samples = read_audio(of_source[rng.integers(len(of_source))].audio_path, rate_hz=RATE_HZ).astype(np.float64)
         level = 32768 * 10 ** (rng.uniform(*LEVEL_DB) / 20) / max(float(np.sqrt(np.mean(samples**2))), 1.0)
-        parts += [samples * min(level, 32000 / max(float(np.abs(samples).max()), 1.0))]
-        parts += [np.zeros(int(rng.uniform(0.0, 0.25) * RATE_HZ))]
+        parts += [samples * min(level, 32000 / max(float(np.abs(samples).max()), 1.0)), _gap(rng)]
         words.append(word)
     samples = np.concatenate(parts)
-    samples += rng.normal(0, 32768 * 10 ** (rng.uniform(*NOISE_DB) / 20), len(samples))
+    noise = noises[rng.integers(len(noises))]
+    there_and_back = np.concatenate([noise, noise[::-1]])  # without a step where it begins anew
+    samples += np.resize(there_and_back, len(samples)) * 32768 * 10 ** (rng.uniform(*NOISE_DB) / 20)
     path = audio / f"{row:05d}.flac"
     write_flac(path, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
     return Record(f"joined-{row:05d}", str(path), " ".join(words), len(samples) / RATE_HZ, "", "joined")
+
+
+def _gap(rng: np.random.Generator) -> np.ndarray:
+    return np.zeros(int(rng.uniform(0.0, 0.25) * RATE_HZ))
 
 
 def made(folder: Path, minutes: float) -> list[Record]:
@@ -73,7 +97,6 @@ def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int)
     }
     train = manifests.pop("train")
     parts = {
-        "recordings": train,
         "joined": joined(train, strings, (out / "audio" / "joined").absolute(), seed),
         "made": made(out / "made", minutes),
     }
@@ -88,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--digits", type=Path, required=True, help="folder of the recordings")
     parser.add_argument("--out", type=Path, default=Path("data/digits"), help="default: %(default)s")
-    parser.add_argument("--strings", type=int, default=4000, help="joined strings; default: %(default)s")
+    parser.add_argument("--strings", type=int, default=9000, help="joined strings; default: %(default)s")
     parser.add_argument("--minutes", type=float, default=80.0, help="of made speech; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     given = parser.parse_args(argv)

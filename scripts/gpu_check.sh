@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Everything that wants a GPU, in one call of less than 9 minutes: the tests marked gpu, training throughput of
+# Zipformer-S and -M with synthetic batches and with the real loader, memory, roofline, an XLA trace. Figures as JSON.
+#   --smoke            the same on a CPU with tiny sizes: whether it runs
+#   PYTHON             a Python with jax (default: .venv/bin/python where there is one, else python3)
+#   ASR_JAX_SHARED     folder with data/read_speech_6h and goldens; without it those parts are left out
+#   OUT                where figures and trace go (default: benchmarks/results)
+# Packages that the Python lacks are taken from .wheels (scripts/gpu_wheels.sh fills it), into .carry/packages.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+smoke=""; [ "${1:-}" = "--smoke" ] && smoke="--smoke"
+python=${PYTHON:-python3}; [ -z "${PYTHON:-}" ] && [ -x .venv/bin/python ] && python=.venv/bin/python
+out=${OUT:-benchmarks/results}; mkdir -p "$out"
+shared=${ASR_JAX_SHARED:-../shared}
+
+if ls .wheels/*.whl >/dev/null 2>&1; then
+    missing=()
+    for wheel in .wheels/*.whl; do
+        name=$(basename "$wheel" | cut -d- -f1)
+        "$python" -c "import importlib.metadata as m, sys; m.version(sys.argv[1])" "$name" 2>/dev/null || missing+=("$wheel")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then
+        echo "gpu_check: adding ${#missing[@]} packages from .wheels"
+        "$python" -m pip install --quiet --no-index --no-deps --target .carry/packages --upgrade "${missing[@]}"
+        export PYTHONPATH="$PWD/.carry/packages${PYTHONPATH:+:$PYTHONPATH}"
+    fi
+fi
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+if [ -z "$smoke" ]; then
+    nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
+    export JAX_PLATFORMS=cuda,cpu XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}
+else
+    export JAX_PLATFORMS=cpu
+fi
+
+started=$SECONDS
+echo "gpu_check: tests marked gpu"
+code=0
+"$python" -m pytest -q -m gpu -p no:cacheprovider tests > "$out/gpu_tests.txt" 2>&1 || code=$?
+tail -n 15 "$out/gpu_tests.txt"
+[ "$code" = 5 ] && { echo "gpu_check: no test is marked gpu" >&2; exit 1; }
+
+data=()
+manifests="$shared/data/read_speech_6h/manifests"
+[ -f "$manifests/train.jsonl" ] && data=(--data "$manifests/train.jsonl" --validation "$manifests/val.jsonl")
+echo "gpu_check: throughput"
+"$python" benchmarks/training_throughput.py $smoke ${data[@]+"${data[@]}"} --json "$out/gpu_check.json" \
+    --trace "$out/trace" || code=$?
+# One folder down and named plainly: what a machine that only gives files back can give.
+find "$out/trace" -name 'perfetto_trace.json.gz' -exec cp {} "$out/perfetto_trace.json.gz" \; 2>/dev/null || true
+echo "gpu_check: done in $((SECONDS - started)) s, exit code $code; figures in $out/gpu_check.json"
+exit $code

@@ -1,0 +1,94 @@
+"""What a GPU computes, beside what the CPU of the same machine does. Run by scripts/gpu_check.sh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import relative
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.batch import Frames
+from asr_jax.core.pytrees import flatten
+from asr_jax.losses.ctc import ctc_loss
+from asr_jax.models.zipformer import Zipformer
+
+pytestmark = pytest.mark.gpu
+
+SMALL = Zipformer(
+    downsampling=(1, 2, 4), dims=(64, 96, 64), num_layers=(1, 2, 1), unmasked_dims=(64, 64, 64), num_heads=(4,) * 3,
+    query_dims=(16,) * 3, value_dims=(12,) * 3, position_dims=(4,) * 3, feedforward_dims=(128,) * 3,
+    kernel_sizes=(31, 15, 31),
+)  # fmt: skip
+
+
+def on_both(function, *arguments):
+    """What the accelerator gives, and what the CPU gives; in a run without one, the CPU twice."""
+    return [jax.device_get(jax.jit(function)(*jax.device_put(arguments, jax.devices(kind)[0])))
+            for kind in (jax.default_backend(), "cpu")]  # fmt: skip
+
+
+def test_features_agree():
+    rng = np.random.default_rng(0)
+    audio = rng.integers(-9000, 9000, (4, 32000)).astype(np.int16)
+    lengths = np.array([32000, 30001, 16000, 400], np.int32)
+    found, expected = on_both(lambda a, n: KaldiFbank()(a, n).values, audio, lengths)
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_ctc_agrees_in_value_and_gradient():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 3, (8, 300, 200)).astype(np.float32)
+    lengths = np.array([300, 280, 200, 90, 60, 300, 300, 10], np.int32)
+    labels, label_lengths = rng.integers(0, 199, (8, 50)).astype(np.int32), np.full(8, 50, np.int32)
+
+    def both(logits):
+        return jax.value_and_grad(
+            lambda x: ctc_loss(x, jnp.asarray(lengths), jnp.asarray(labels), jnp.asarray(label_lengths), blank_id=199)[
+                0
+            ].sum()
+        )(logits)
+
+    (loss, gradient), (expected_loss, expected) = on_both(both, logits)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    assert relative(gradient, expected) < 1e-4
+
+
+def test_the_zipformer_agrees_in_output_and_gradients():
+    encoder = SMALL.build(dtype=jnp.float32)
+    rng = np.random.default_rng(2)
+    frames = Frames(jnp.asarray(rng.normal(-5, 3, (3, 200, 80)), jnp.float32), jnp.array([200, 150, 40]))
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.1, leaf.shape).astype(np.float32), shapes)
+
+    def loss(params, frames):
+        out = encoder.apply({"params": params}, frames, step=None).frames
+        return jnp.sum(jnp.tanh(out.values) ** 2), out.values
+
+    with jax.default_matmul_precision("highest"):
+        (found, gradients), (expected, expected_gradients) = on_both(
+            lambda p, f: (lambda v: (v[0][1], v[1]))(jax.value_and_grad(loss, has_aux=True)(p, f)), params, frames
+        )
+    assert relative(found, expected) < 1e-3
+    expected_gradients = flatten(expected_gradients)
+    largest = max(np.abs(leaf).max() for leaf in expected_gradients.values())
+    for path, leaf in flatten(gradients).items():
+        assert np.abs(leaf - expected_gradients[path]).max() < 1e-3 * largest, path
+
+
+def test_the_same_step_twice_gives_the_same_bits():
+    """Resume is exact on an accelerator too where its operations are deterministic."""
+    encoder = SMALL.build(dtype=jnp.bfloat16)
+    rng = np.random.default_rng(3)
+    frames = Frames(jnp.asarray(rng.normal(-5, 3, (4, 160, 80)), jnp.float32), jnp.array([160, 120, 90, 40]))
+    params = encoder.init(jax.random.key(0), frames, step=None)["params"]
+
+    @jax.jit
+    def gradients(params, key):
+        rngs = {"dropout": key, "regularise": key}
+        return jax.grad(
+            lambda p: jnp.sum(encoder.apply({"params": p}, frames, step=jnp.int32(5), rngs=rngs).frames.values ** 2)
+        )(params)
+
+    first, second = (flatten(gradients(params, jax.random.key(1))) for _ in range(2))
+    for path, leaf in first.items():
+        np.testing.assert_array_equal(leaf, second[path], err_msg=path)
