@@ -1,6 +1,7 @@
 """All shapes are compiled before step 0, so that nothing compiles, and no memory runs out, at hour 30."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def compile_steps(
     num_batches: int = 1,
     tell: Callable[[Bucket], None] = lambda bucket: None,
 ) -> CompiledSteps:
-    """Compiles every bucket, largest first, two at a time. What does not fit into memory shows here.
+    """Compiles every bucket, largest first, several at a time. What does not fit into memory shows here.
 
     `num_batches`: of an update. `tell` is called, in this thread, for each bucket that is done.
     """
@@ -97,7 +98,7 @@ def compile_steps(
     applying = functools.partial(apply_update, optimizer, schedule, ema_decay, tuple(weights))
     update = jax.jit(applying, donate_argnums=(0, 1, 2), out_shardings=same)
     ordered = [buckets[i] for i in largest_first(buckets)]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
         jobs = {
             bucket: pool.submit(_compile, gradients, state, empty, abstract_batch(bucket, mesh), weights, position)
             for bucket in ordered
