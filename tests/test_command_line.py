@@ -60,6 +60,52 @@ def test_all_mistakes_are_named_at_once_with_the_nearest_field():
     assert caught.value.exit_code == 2
 
 
+def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_in_them():
+    with pytest.raises(UserError) as caught:
+        parse("--data.filters.min-duration-s", "5", "--data.filters.max-duration-s", "2", "--data.buckets.num", "x")
+    assert str(caught.value).startswith("2 settings")
+    assert "'x' is not a whole number" in str(caught.value)
+    assert "expected 0 ≤ min < max" in str(caught.value)
+
+
+def test_fields_that_are_right_together_only_are_no_mistakes():
+    sizes = ["--model.encoder.dims", *["64"] * 4, "--model.encoder.unmasked-dims", *["32"] * 4]
+    with pytest.raises(UserError) as caught:
+        parse(*sizes, "--data.buckets.num", "many")
+    assert str(caught.value).startswith("1 setting ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--seed", "1", "--seed", "2"), "--seed is given 2 times"),
+        (("--seed", "-1"), "seed is -1"),
+        (("--optim.schedule.peak-lr", "nan"), "peak_lr is not a number"),
+        (("--model.heads.ctc.scale", "-1"), "scale is -1.0"),
+        (("--model.front-end.num-mels", "40"), "num_mels is 80 and the front-end gives 40"),
+    ],
+)
+def test_impossible_values_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        parse(*arguments)
+
+
+def test_a_config_may_not_define_what_evaluation_could_not_load(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass, replace\n"
+        "from asr_jax.audio.augment import SpecAugment\nfrom tests.toy_config import experiment as toy\n"
+        "@dataclass(frozen=True)\nclass Mine(SpecAugment):\n    mine: int = 1\n"
+        "def experiment():\n    e = toy()\n    return replace(e, model=replace(e.model, augment=(Mine(),)))\n"
+    )
+    with pytest.raises(UserError, match=r"defines asr_jax_config_own:Mine, .* move it to a module"):
+        load_config(str(path))
+
+
+def test_fresh_needs_no_value():
+    assert parse("--fresh", "--seed", "3").fresh
+
+
 def test_values_without_a_field_are_named():
     with pytest.raises(UserError, match="'3' belongs to no field"):
         parse("3")

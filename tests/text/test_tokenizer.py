@@ -8,7 +8,7 @@ import pytest
 
 from asr_jax.core.errors import UserError
 from asr_jax.text.base import Tokenizer
-from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.characters import CharacterTokenizer, WordTokenizer
 from asr_jax.text.normalise import normalise
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.tokenizer import OutOfVocabulary, TokenizerSettings, load_tokenizer, train_tokenizer
@@ -70,6 +70,18 @@ def test_characters_out_of_the_vocabulary_raise_and_are_named():
     assert error.value.missing == [" ", "x", "é"]
     assert isinstance(error.value, ValueError)
     assert "<unk>" not in tokenizer.symbols
+
+
+def test_words_are_symbols_and_other_words_are_named(tmp_path):
+    tokenizer = train_tokenizer(settings("words"), ["Two one", "one  three"])
+    assert tokenizer.symbols == ("one", "three", "two", None)
+    assert tokenizer.decode(tokenizer.encode(" THREE one ")) == "three one"
+    with pytest.raises(OutOfVocabulary, match="'four'"):
+        tokenizer.encode("one four")
+    tokenizer.save(tmp_path)
+    assert load_tokenizer(tmp_path) == tokenizer
+    with pytest.raises(UserError, match="training texts are empty"):
+        train_tokenizer(settings("words"), [" "])
 
 
 def test_a_blank_may_be_anywhere():
@@ -190,4 +202,5 @@ def test_a_damaged_folder_is_an_error_that_names_it(kind, how, tmp_path):
 
 def test_kinds_are_tokenizers():
     assert issubclass(CharacterTokenizer, Tokenizer)
+    assert issubclass(WordTokenizer, Tokenizer)
     assert issubclass(SentencePieceTokenizer, Tokenizer)

@@ -1,0 +1,61 @@
+"""A small Zipformer with characters for a few hours of read speech: an hour on two CPU cores.
+
+Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
+Command   python -m asr_jax.train --config configs/read_speech.py --data.train … --data.validation …
+Expected  on 5.9 h of LibriSpeech train-clean-5 and CMU ARCTIC as Opus: BUILD_NOTES.md; the yardstick for later work
+"""
+
+from asr_jax.audio.augment import SpecAugment, VocalTract
+from asr_jax.config import Experiment, Training
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.data.filters import Filters
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.text.tokenizer import TokenizerSettings
+
+MANIFESTS = "data/read_speech/manifests"
+
+
+def experiment() -> Experiment:
+    return Experiment(
+        name="read_speech",
+        model=Model(
+            augment=(
+                VocalTract(max_warp=0.12),
+                SpecAugment(max_freq_bins=20, num_time_masks=5, max_time_frames=60, max_time_share=0.15),
+            ),
+            encoder=Zipformer(
+                embed_channels=(4, 8, 16),
+                downsampling=(1, 2, 4, 2),
+                dims=(96, 128, 160, 128),
+                num_layers=(1, 2, 2, 1),
+                unmasked_dims=(96, 128, 160, 128),
+                num_heads=(4,) * 4,
+                query_dims=(16,) * 4,
+                value_dims=(12,) * 4,
+                position_dims=(4,) * 4,
+                feedforward_dims=(256, 384, 512, 384),
+                kernel_sizes=(31, 15, 15, 15),
+                batches_per_update=8.0,
+                dropout_start=0.2,
+                dropout_end=0.1,
+                regularise=False,
+                skip=False,
+            ),
+            heads={"ctc": CTC(dropout=0.1)},
+        ),
+        data=Data(
+            train=(f"{MANIFESTS}/train.jsonl",),
+            validation=(f"{MANIFESTS}/validation.jsonl",),
+            tokenizer=TokenizerSettings(kind="characters", normaliser="english_letters.v1"),
+            filters=Filters(max_duration_s=20.0),
+            buckets=Buckets(num=5, batch_seconds=80.0, batch_multiple=2),
+            speeds=(0.9, 1.0, 1.1),
+        ),
+        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=3e-3, warmup_updates=500, decay="cosine")),
+        training=Training(num_updates=8000, ema_decay=0.998, validate_every=500, log_every=50),
+    )

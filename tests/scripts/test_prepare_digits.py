@@ -1,0 +1,44 @@
+"""Strings of digits, on a few made recordings of two sources."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+from support import ROOT
+
+from asr_jax.audio.io import read_audio, write_flac
+from asr_jax.data.manifest import read_manifest
+
+
+def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "digits/manifests").mkdir(parents=True)
+    for split, speaker in (("train", "a"), ("val", "b"), ("test", "c"), ("connected", "d")):
+        rows = []
+        for word, source in [("one", "wide")] * 8 + [("one", "narrow"), ("six", "narrow")]:
+            path = tmp_path / f"digits/{split}-{len(rows)}.flac"
+            write_flac(path, rng.integers(-9000, 9000, 16000).astype(np.int16), 16000)
+            row = {"id": path.stem, "audio_path": path.name, "text": word, "duration": 1.0}
+            rows.append(row | {"speaker": speaker, "source": source})
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"digits/manifests/{split}.jsonl").write_text(lines)
+    command = [sys.executable, ROOT / "scripts/prepare_digits.py", "--digits", tmp_path / "digits"]
+    command += ["--out", tmp_path / "out", "--strings", 60, "--minutes", 0.5]
+    for _ in range(2):  # a second time finds the made speech there
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    train = read_manifest(tmp_path / "out/manifests/train.jsonl")
+    joined = [record for record in train if record.source == "joined"]
+    assert len(joined) == 60
+    words = Counter(word for record in joined for word in record.text.split())
+    assert 0.3 < words["six"] / words.total() < 0.7
+    for record in joined[:5]:
+        seconds = len(read_audio(record.audio_path)) / 16000
+        assert abs(seconds - record.duration_s) < 1e-3
+        assert len(record.text.split()) <= seconds
+    assert {record.source for record in train} == {"joined", "synthetic"}
+    for name, split in (("validation", "val"), ("test", "test"), ("connected", "connected")):
+        found = read_manifest(tmp_path / f"out/manifests/{name}.jsonl")
+        assert [record.id for record in found] == [f"{split}-{row}" for row in range(10)]
