@@ -16,6 +16,14 @@ from asr_jax.checkpoints.integrity import damage, seal
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import Tree, flatten
 
+
+def _is_news(record: LogRecord) -> bool:
+    """False for the tracebacks that Orbax logs of a failed save, seven times (`wait` raises what they say), and for its
+    word that a handler was replaced."""
+    return record.exc_info is None and "Type handler registry" not in record.getMessage()
+
+
+logging.get_absl_logger().addFilter(_is_news)
 # State is the same on every device and the first one writes it. Orbax would have each write a slice, which compiles a
 # program for every shape in the middle of a run.
 ocp.type_handlers.register_type_handler(
@@ -210,14 +218,6 @@ def _reason(error: BaseException) -> str:
     if code := re.search(r"os_error_code='(\d+)'", str(error)):  # TensorStore's way of saying it
         return os.strerror(int(code[1]))
     return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-def _is_news(record: LogRecord) -> bool:
-    """False for the tracebacks that Orbax logs of a failed save, seven times: `wait` raises what they say."""
-    return record.exc_info is None
-
-
-logging.get_absl_logger().addFilter(_is_news)
 
 
 def _wer(metrics: dict[str, float]) -> float:
