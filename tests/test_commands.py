@@ -117,7 +117,7 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
 
 
 def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, corpus, tmp_path):
-    paths = [record.audio_path for record in read_manifest(corpus / "test.jsonl")[:3]]
+    paths = [record.audio_path for record in read_manifest(corpus / "train.jsonl")[:3]]
     said = run("asr_jax.transcribe", trained, *paths).stdout
     assert [line.split("\t")[0] for line in said.splitlines()] == paths
     broken = tmp_path / "broken.flac"

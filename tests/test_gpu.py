@@ -21,6 +21,13 @@ SMALL = Zipformer(
 )  # fmt: skip
 
 
+def random_params(encoder, frames):
+    """Drawn on the host: running the model to initialise it would compile it operation by operation."""
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.1, leaf.shape), jnp.float32), shapes)
+
+
 def on_both(function, *arguments):
     """What the accelerator gives, and what the CPU gives; in a run without one, the CPU twice."""
     return [jax.device_get(jax.jit(function)(*jax.device_put(arguments, jax.devices(kind)[0])))
@@ -57,8 +64,7 @@ def test_the_zipformer_agrees_in_output_and_gradients():
     encoder = SMALL.build(dtype=jnp.float32)
     rng = np.random.default_rng(2)
     frames = Frames(jnp.asarray(rng.normal(-5, 3, (3, 200, 80)), jnp.float32), jnp.array([200, 150, 40]))
-    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
-    params = jax.tree.map(lambda leaf: rng.normal(0, 0.1, leaf.shape).astype(np.float32), shapes)
+    params = random_params(encoder, frames)
 
     def loss(params, frames):
         out = encoder.apply({"params": params}, frames, step=None).frames
@@ -80,7 +86,7 @@ def test_the_same_step_twice_gives_the_same_bits():
     encoder = SMALL.build(dtype=jnp.bfloat16)
     rng = np.random.default_rng(3)
     frames = Frames(jnp.asarray(rng.normal(-5, 3, (4, 160, 80)), jnp.float32), jnp.array([160, 120, 90, 40]))
-    params = encoder.init(jax.random.key(0), frames, step=None)["params"]
+    params = random_params(encoder, frames)
 
     @jax.jit
     def gradients(params, key):
