@@ -1,5 +1,5 @@
-"""Training data for `configs/digits.py` from a folder of isolated spoken digits: strings of them, joined across
-speakers and sources with noise under them, and made speech.
+"""Training data for `configs/digits.py` from a folder of isolated spoken digits: the recordings, strings of them joined
+across speakers and sources with noise under them, and made speech.
 
     python scripts/prepare_digits.py --digits DIR [--out data/digits]
 
@@ -7,7 +7,7 @@ DIR has `manifests/{train,val,test,connected}.jsonl`. Writes `OUT/manifests/{tra
 and the joined strings' audio; recordings are used where they are. Only train.jsonl is joined: where few speakers say a
 word, or the speakers of one source say only some of the words, a model learns who says what instead of what is said,
 and strings of words of all sources, each word as often as any other, take that away. Made speech (digit strings by
-eSpeak NG) adds voices.
+eSpeak NG) adds voices. Half of both is limited to 4 kHz, as one of the sources is.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import soxr
 
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.core.errors import UserError
@@ -27,7 +28,7 @@ from asr_jax.data.utterances import Corpus
 RATE_HZ = 16000
 STRINGS = tuple(" ".join(["{digit}"] * number) for number in (2, 3, 4))
 LEVEL_DB = (-38.0, -14.0)  # of the words in a string: root mean square, against full scale
-NOISE_DB = (-80.0, -35.0)  # of what lies under them: the quietest quarter second of a recording, over and over
+NOISE_DB = (-80.0, -45.0)  # of what lies under them: the quietest quarter second of a recording, over and over
 SHARE_OF_ONE = 0.35  # of the strings, those of one word
 
 
@@ -74,9 +75,17 @@ def _string(
     noise = noises[rng.integers(len(noises))]
     there_and_back = np.concatenate([noise, noise[::-1]])  # without a step where it begins anew
     samples += np.resize(there_and_back, len(samples)) * 32768 * 10 ** (rng.uniform(*NOISE_DB) / 20)
-    path = audio / f"{row:05d}.flac"
-    write_flac(path, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
-    return Record(f"joined-{row:05d}", str(path), " ".join(words), len(samples) / RATE_HZ, "", "joined")
+    return _written(
+        Record(f"joined-{row:05d}", str(audio / f"{row:05d}.flac"), " ".join(words), 0.0, "", "joined"), samples, rng
+    )
+
+
+def _written(record: Record, samples: np.ndarray, rng: np.random.Generator) -> Record:
+    """Writes the record's audio, every other time without what lies above 4 kHz."""
+    if rng.random() < 0.5:
+        samples = soxr.resample(soxr.resample(samples, RATE_HZ, 8000), 8000, RATE_HZ)
+    write_flac(record.audio_path, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
+    return replace(record, duration_s=len(samples) / RATE_HZ)
 
 
 def _gap(rng: np.random.Generator) -> np.ndarray:
@@ -87,7 +96,14 @@ def made(folder: Path, minutes: float) -> list[Record]:
     """Digit strings of eSpeak NG, in all the voices of the embedded corpus."""
     make_corpus(folder, Corpus(minutes=minutes, sentences=STRINGS))
     splits = [read_manifest(folder / f"manifests/{split}.jsonl") for split in ("train", "validation", "test")]
-    return [replace(record, id=f"made-{record.id}") for records in splits for record in records]
+    limited = (folder / "limited").absolute()
+    limited.mkdir(exist_ok=True)
+    found = []
+    for row, record in enumerate(record for records in splits for record in records):
+        samples = read_audio(record.audio_path, rate_hz=RATE_HZ).astype(np.float64)
+        new = replace(record, id=f"made-{record.id}", audio_path=str(limited / f"{record.id}.flac"))
+        found.append(_written(new, samples, np.random.default_rng((1, row))))
+    return found
 
 
 def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int) -> None:
@@ -97,6 +113,7 @@ def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int)
     }
     train = manifests.pop("train")
     parts = {
+        "recordings": train,
         "joined": joined(train, strings, (out / "audio" / "joined").absolute(), seed),
         "made": made(out / "made", minutes),
     }
@@ -111,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--digits", type=Path, required=True, help="folder of the recordings")
     parser.add_argument("--out", type=Path, default=Path("data/digits"), help="default: %(default)s")
-    parser.add_argument("--strings", type=int, default=9000, help="joined strings; default: %(default)s")
+    parser.add_argument("--strings", type=int, default=5000, help="joined strings; default: %(default)s")
     parser.add_argument("--minutes", type=float, default=80.0, help="of made speech; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     given = parser.parse_args(argv)

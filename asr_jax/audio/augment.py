@@ -1,6 +1,5 @@
 """Augmentation of features on the device, inside the training step, drawn anew for each row."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from asr_jax.audio.features import FLOAT_EPSILON, FrontEnd
+from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Frames, length_mask
-
-LOG_SILENCE = math.log(FLOAT_EPSILON)
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,11 @@ class VocalTract(Augmentation):
     """Upper edge of the mel bank that the features come from."""
 
     def check(self, front_end: FrontEnd) -> None:
-        _check_band(self, front_end)
+        if front_end.band_hz != (self.low_hz, self.high_hz):
+            raise ValueError(
+                f"VocalTract's mel bank is of (low_hz, high_hz) {(self.low_hz, self.high_hz)}, the front-end's of "
+                f"{front_end.band_hz}: set both alike"
+            )
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_warp < 1 or not 0 <= self.probability <= 1:
@@ -122,64 +123,11 @@ class VocalTract(Augmentation):
         factor = jnp.where(jax.random.bernoulli(apply_key, self.probability, (num_rows,)), factor, 1.0)
         first = _mel(self.low_hz)
         spacing = (_mel(self.high_hz) - first) / (num_bins + 1)
-        centres_hz = _centres_hz(self.low_hz, self.high_hz, num_bins)
+        centres_hz = 700 * jnp.expm1((first + spacing * jnp.arange(1, num_bins + 1)) / 1127)
         source = (_mel(factor[:, None] * centres_hz[None]) - first) / spacing - 1
         source = jnp.clip(source, 0, num_bins - 1)
         weights = jnp.maximum(1 - jnp.abs(source[:, None, :] - jnp.arange(num_bins)[None, :, None]), 0.0)
         return frames.replace(values=jnp.einsum("btf,bfm->btm", frames.values, weights))
-
-
-@dataclass(frozen=True)
-class BandLimit(Augmentation):
-    """Silence above a frequency drawn for each utterance, as if it had been recorded at a lower rate.
-
-    It makes speech of telephones and of wide-band microphones alike where a training set has both.
-    """
-
-    probability: float = 0.5
-    """Share of the utterances that are limited."""
-    lowest_hz: float = 3400.0
-    """The limit is uniform from here …"""
-    highest_hz: float = 4000.0
-    """… to here."""
-    low_hz: float = 20.0
-    """Lower edge of the mel bank that the features come from."""
-    high_hz: float = 7600.0
-    """Upper edge of the mel bank that the features come from."""
-
-    def check(self, front_end: FrontEnd) -> None:
-        _check_band(self, front_end)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1 or not 0 < self.lowest_hz <= self.highest_hz:
-            raise ValueError(
-                f"probability {self.probability}, lowest_hz {self.lowest_hz}, highest_hz {self.highest_hz}: expected a "
-                "probability within 0 and 1, and frequencies above 0 that rise"
-            )
-
-    def __call__(self, frames: Frames, key: PRNGKeyArray) -> Frames:
-        num_rows, _, num_bins = frames.values.shape
-        apply_key, limit_key = jax.random.split(key)
-        limit = jax.random.uniform(limit_key, (num_rows,), minval=self.lowest_hz, maxval=self.highest_hz)
-        limit = jnp.where(jax.random.bernoulli(apply_key, self.probability, (num_rows,)), limit, self.high_hz)
-        above = _centres_hz(self.low_hz, self.high_hz, num_bins)[None] > limit[:, None]
-        return frames.replace(values=jnp.where(above[:, None], LOG_SILENCE, frames.values))
-
-
-def _check_band(augmentation: "VocalTract | BandLimit", front_end: FrontEnd) -> None:
-    own = (augmentation.low_hz, augmentation.high_hz)
-    if front_end.band_hz != own:
-        raise ValueError(
-            f"{type(augmentation).__name__}'s mel bank is of (low_hz, high_hz) {own}, the front-end's of "
-            f"{front_end.band_hz}: set both alike"
-        )
-
-
-def _centres_hz(low_hz: float, high_hz: float, num_bins: int) -> Float[Array, " F"]:
-    """The middle of each bin of a mel bank."""
-    first, last = _mel(low_hz), _mel(high_hz)
-    spacing = (last - first) / (num_bins + 1)
-    return 700 * jnp.expm1((first + spacing * jnp.arange(1, num_bins + 1)) / 1127)
 
 
 def _mel(hz: Any) -> Any:

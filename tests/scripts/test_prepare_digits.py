@@ -38,7 +38,7 @@ def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp
         seconds = len(read_audio(record.audio_path)) / 16000
         assert abs(seconds - record.duration_s) < 1e-3
         assert len(record.text.split()) <= seconds
-    assert {record.source for record in train} == {"joined", "synthetic"}
+    assert {record.source for record in train} == {"wide", "narrow", "joined", "synthetic"}
     for name, split in (("validation", "val"), ("test", "test"), ("connected", "connected")):
         found = read_manifest(tmp_path / f"out/manifests/{name}.jsonl")
         assert [record.id for record in found] == [f"{split}-{row}" for row in range(10)]
