@@ -83,7 +83,18 @@ def test_a_finished_run_says_so_and_a_longer_one_continues(trained, corpus, tmp_
     shutil.copytree(trained, longer)
     said = train(corpus, longer, "--training.num-updates", "8").stdout
     assert "resumed at update 6" in said
+    assert "training.num_updates: 6 before, 8 now" in said
     assert [step["update"] for step in events(longer, "train_step")][-1] == 8
+
+
+def test_between_validations_it_saves_by_the_clock_and_never_as_the_best(corpus, tmp_path):
+    folder = tmp_path / "often"
+    train(corpus, folder, "--training.save-minutes", "0.0001", "--updates", "5", "--log-every", "1")
+    assert [event["update"] for event in events(folder, "checkpoint_saved")] == [1, 2, 3, 4, 5]
+    out = tmp_path / "scores.json"
+    run("asr_jax.evaluate", folder, "--data", corpus / "validation.jsonl", "--json", out)
+    validated = {event["update"]: event["wer"] for event in events(folder, "validation")}
+    assert json.loads(out.read_text())["checkpoint"] == max(validated, key=lambda update: (-validated[update], update))
 
 
 def test_another_experiment_in_the_same_folder_is_refused(trained, corpus):

@@ -223,3 +223,8 @@ def test_a_folder_without_rights_is_named(place):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr[-2000:]
     assert "cannot be written: Permission denied; choose another --run-dir" in done.stderr
+    (place / "run/checkpoints").chmod(0o555)
+    command = [*prefix, sys.executable, "-m", "asr_jax.train", "--run-dir", str(place / "run"), "--updates", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert "no permission to write into checkpoints; choose another --run-dir" in done.stderr

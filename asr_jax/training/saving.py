@@ -45,10 +45,11 @@ class Saver:
     def save(
         self, update: int, state: TrainState, average: Tree, *, data_position: int, summary: dict[str, Any] | None
     ) -> None:
-        """Begins to write; `summary` where a validation came before it.
+        """Begins to write, once the checkpoint before is written; `summary` where a validation came before it.
 
         Raises: RunError where the checkpoint before could not be written.
         """
+        self.finish()
         meta = {
             "data_position": data_position,
             "experiment": to_json(self._setup.experiment),
