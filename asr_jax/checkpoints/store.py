@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from logging import LogRecord
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +70,7 @@ class Checkpoints:
         )
 
     def __enter__(self) -> "Checkpoints":
+        sys.unraisablehook = _report_unraisable
         return self
 
     def __exit__(
@@ -81,6 +83,7 @@ class Checkpoints:
                 raise
         finally:
             self._manager.close()
+            sys.unraisablehook = sys.__unraisablehook__
 
     def wait(self) -> None:
         """Returns when all that was saved is written.
@@ -172,6 +175,12 @@ class Checkpoints:
         """Orbax calls it when all files are written, before the rename that makes them a checkpoint."""
         for folder in self.folder.glob(f"{self._saving}{UNFINISHED}*"):
             seal(folder)
+
+
+def _report_unraisable(unraisable: Any) -> None:
+    """Passes over what threads of TensorStore print when the first write that failed has ended the save for all."""
+    if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(unraisable)
 
 
 def refuse_damaged(folder: Path) -> list[str]:
