@@ -50,7 +50,9 @@ def initial_training(
     model: Recogniser, optimizer: optax.GradientTransformation, *, seed: int, mesh: Mesh
 ) -> tuple[TrainState, Tree]:
     """A new run's state and average, the same on every device."""
-    state, average = jax.device_put(_begin_training(model, optimizer, seed), replicated(mesh))
+    # Drawn on one device and copied: what several would draw together might be something else.
+    begun = jax.jit(lambda: _begin_training(model, optimizer, seed))()
+    state, average = jax.device_put(begun, replicated(mesh))
     return state, average
 
 
