@@ -13,7 +13,6 @@ import json
 import statistics
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +143,7 @@ def real(
             ),
             training=Training(num_updates=updates, precision=precision, log_every=updates // 2, validate_every=updates),
         )  # fmt: skip
-        train(replace(experiment))
+        train(experiment)
         events = list(read_events(f"{folder}/run/events.jsonl"))
         step = [event["data"] for event in events if event["event"] == "train_step"][-1]
         table = next(event["data"] for event in events if event["event"] == "compile")

@@ -11,7 +11,7 @@ eSpeak NG) adds voices. Half of both is limited to 4 kHz, as one of the sources 
 """
 
 import argparse
-import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 import soxr
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.core.errors import UserError
+from asr_jax.command_line import run_command
 from asr_jax.data.manifest import Record, read_manifest, write_manifest
 from asr_jax.data.synthetic import make_corpus
 from asr_jax.data.utterances import Corpus
@@ -124,21 +124,16 @@ def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int)
         write_manifest(out / f"manifests/{'validation' if name == 'val' else name}.jsonl", records)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--digits", type=Path, required=True, help="folder of the recordings")
     parser.add_argument("--out", type=Path, default=Path("data/digits"), help="default: %(default)s")
     parser.add_argument("--strings", type=int, default=5000, help="joined strings; default: %(default)s")
     parser.add_argument("--minutes", type=float, default=80.0, help="of made speech; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    given = parser.parse_args(argv)
-    try:
-        prepare(given.digits, given.out, strings=given.strings, minutes=given.minutes, seed=given.seed)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    given = parser.parse_args(arguments)
+    prepare(given.digits, given.out, strings=given.strings, minutes=given.minutes, seed=given.seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -8,13 +8,13 @@ writes `OUT/manifests/<subset>.jsonl` for every subset that is there, `train-960
 
 import argparse
 import json
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
 from asr_jax.audio.io import AudioError, probe
+from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifest import Record, write_manifest
 
@@ -126,19 +126,14 @@ def _tell_skipped(subset: str, skipped: list[Skipped]) -> None:
         print(f"{subset}: {len(names)} skipped, {reason}: {', '.join(names[:5])}{more}")
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--librispeech", type=Path, required=True, help="folder with the subsets, or the one above it")
     parser.add_argument("--out", type=Path, default=Path("data/librispeech"), help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=8, help="files read at a time; default: %(default)s")
-    given = parser.parse_args(argv)
-    try:
-        prepare(given.librispeech, given.out, threads=given.threads)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    given = parser.parse_args(arguments)
+    prepare(given.librispeech, given.out, threads=given.threads)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

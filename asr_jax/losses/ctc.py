@@ -35,7 +35,7 @@ def ctc_loss(
     gives it weight 0 and counts it. Computed in float32 (float64 for float64 logits) whatever the logits' type; the
     gradient has their type. What lies beyond the lengths has no influence and gets no gradient. Logits within the
     lengths that are not finite give a loss that is not finite. Labels must not contain the blank: nothing can be
-    raised for that here, `check_labels` does on the host.
+    raised for that here; `training.setup.check_labels` looks at all of them before a run.
 
     Source: Graves et al. 2006, "Connectionist temporal classification", equations 6-16.
     Differs from: the paper in its scaling (by a frame's largest state; occupancies are normalised per frame, which
@@ -55,25 +55,6 @@ def is_feasible(
     """
     repeats = (labels[:, 1:] == labels[:, :-1]) & (label_lengths[:, None] > np.arange(1, max(labels.shape[1], 1))[None])
     return frame_lengths >= label_lengths + repeats.sum(1)
-
-
-def check_labels(
-    labels: Int[np.ndarray, "B U"], label_lengths: Int[np.ndarray, " B"], *, blank_id: int, vocab_size: int
-) -> None:
-    """Checks targets once, on the host: within a jitted function nothing can be raised.
-
-    Raises: ValueError naming the first row with a label that is the blank or outside of the vocabulary.
-    """
-    used = np.arange(labels.shape[1])[None] < label_lengths[:, None]
-    wrong = np.argwhere(used & ((labels == blank_id) | (labels < 0) | (labels >= vocab_size)))
-    if len(wrong):
-        row, position = wrong[0]
-        label = int(labels[row, position])
-        reason = "is the blank" if label == blank_id else "is outside of the vocabulary"
-        raise ValueError(
-            f"row {row}: label {label} at position {position} {reason}; "
-            f"expected labels from 0 to {vocab_size - 1}, without the blank {blank_id}"
-        )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
