@@ -31,7 +31,7 @@ from asr_jax.models.zipformer import Zipformer
 from asr_jax.observe.events import read_events
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.text.tokenizer import TokenizerSettings
-from asr_jax.training.compile import compile_steps, initial_training
+from asr_jax.training.compile import abstract_beginning, compile_steps, initial_training, lower_beginning
 from asr_jax.training.loop import train
 
 # Dense bfloat16 FLOP/s by the makers' data sheets.
@@ -77,17 +77,19 @@ def synthetic(
     rows = max(int(batch_seconds / seconds) // mesh.size, 1) * mesh.size
     bucket = Bucket(int(seconds * 16000), int(6 * seconds) // 8 * 8 + 8, rows, int(seconds * 16000))
     optimizer, started = AdamW().build(1000), time.perf_counter()
+    beginning = lower_beginning(model, optimizer, seed=0)
     steps = compile_steps(
         model,
         optimizer,
         [bucket],
+        abstract_beginning(beginning, mesh),
         scales={"ctc": 1.0},
         schedule=AdamW().schedule.build(1000),
         ema_decay=0.999,
         mesh=mesh,
     )
     compile_s = time.perf_counter() - started
-    state, average = initial_training(model, optimizer, seed=0, mesh=mesh)
+    state, average = initial_training(beginning.compile(), mesh)
     accumulated, batch = steps.begin(state), global_batch(batch_of(bucket), mesh)
 
     def update(number: int) -> Any:

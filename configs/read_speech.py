@@ -44,9 +44,9 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/validation.jsonl",),
             tokenizer=TokenizerSettings(kind="characters", normaliser="english_letters.v1"),
             filters=Filters(max_duration_s=20.0),
-            buckets=Buckets(num=5, batch_seconds=80.0, batch_multiple=2),
+            buckets=Buckets(num=5, batch_seconds=40.0, batch_multiple=1),
             speeds=(0.9, 1.0, 1.1),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=3e-3, warmup_updates=500, decay="cosine")),
-        training=Training(num_updates=8000, ema_decay=0.998, validate_every=500, log_every=50),
+        training=Training(num_updates=7500, ema_decay=0.998, validate_every=500, log_every=50),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
@@ -22,6 +23,11 @@ class Sum(struct.PyTreeNode):
 
 
 Sums = dict[str, Sum]
+
+
+def empty_sums(names: Iterable[str]) -> Sums:
+    """Sums of nothing, on the device."""
+    return {name: Sum(jnp.zeros(()), jnp.zeros(())) for name in names}
 
 
 def merge(all_sums: Iterable[Sums]) -> Sums:

@@ -50,6 +50,7 @@ class ZipformerStack(nn.Module):
             split_rngs={"params": True, "dropout": True, "regularise": True},
             in_axes=(0, nn.broadcast),
             length=self.sizes.num_layers,
+            check_constancy_invariants=False,  # would trace the layer once more
         )(self.sizes, self.policy, name="layers")
         x, _ = layers(x, skip_rates, Shared(positions, allowed, lengths, feature_mask, step))
         if factor == 1:

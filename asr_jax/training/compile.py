@@ -5,18 +5,21 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
+from jax.stages import Lowered
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, by_rows, replicated
+from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree, num_bytes, num_elements
+from asr_jax.core.sums import Sums, empty_sums
 from asr_jax.data.buckets import Bucket, largest_first
 from asr_jax.models.base import Recogniser
 from asr_jax.training.state import TrainState, average_of, initial_state
@@ -46,70 +49,87 @@ class CompiledSteps:
     """A row per bucket: shape, rows, parameters, FLOPs and bytes, by XLA's own account."""
 
 
-def initial_training(
-    model: Recogniser, optimizer: optax.GradientTransformation, *, seed: int, mesh: Mesh
-) -> tuple[TrainState, Tree]:
+class Beginning(NamedTuple):
+    """What a run begins with, or its shapes."""
+
+    state: TrainState
+    average: Tree
+    sums: Sums
+    """Zeros, by the names that the model gives."""
+
+
+def lower_beginning(
+    model: Recogniser, optimizer: optax.GradientTransformation, *, seed: int, made_of: str | None = None
+) -> Lowered:
+    """The program that draws a new run's state: for its shapes, and to be compiled where a run is new."""
+
+    def begin() -> Beginning:
+        state, names = initial_state(model, optimizer, seed=seed)
+        return Beginning(state, jax.tree.map(jnp.copy, average_of(state)), empty_sums(names))
+
+    return lower("begin", begin, made_of=f"{made_of} seed {seed}" if made_of else None)
+
+
+def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
+    """Shapes, types and shardings, without computing anything: to compile or restore with."""
+    shapes: Beginning = abstract(beginning.out_info, replicated(mesh))
+    return shapes
+
+
+def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]:
     """A new run's state and average, the same on every device."""
     # Drawn on one device and copied: what several would draw together might be something else.
-    begun = jax.jit(lambda: _begin_training(model, optimizer, seed))()
-    state, average = jax.device_put(begun, replicated(mesh))
+    state, average, _ = jax.device_put(beginning(), replicated(mesh))
     return state, average
-
-
-def _begin_training(model: Recogniser, optimizer: optax.GradientTransformation, seed: int) -> tuple[TrainState, Tree]:
-    state = initial_state(model, optimizer, seed=seed)
-    return state, jax.tree.map(jnp.copy, average_of(state))
-
-
-def abstract_training(
-    model: Recogniser, optimizer: optax.GradientTransformation, *, mesh: Mesh
-) -> tuple[TrainState, Tree]:
-    """Shapes, types and shardings of a state and its average, without computing them: to compile or restore with."""
-    shapes: tuple[TrainState, Tree] = abstract(
-        jax.eval_shape(lambda: _begin_training(model, optimizer, 0)), replicated(mesh)
-    )
-    return shapes
 
 
 def compile_steps(
     model: Recogniser,
     optimizer: optax.GradientTransformation,
     buckets: Sequence[Bucket],
+    shapes: Beginning,
     *,
     scales: Mapping[str, float],
     schedule: optax.Schedule,
     ema_decay: float,
     mesh: Mesh,
     num_batches: int = 1,
+    made_of: str | None = None,
     tell: Callable[[Bucket], None] = lambda bucket: None,
 ) -> CompiledSteps:
     """Compiles every bucket, largest first, several at a time. What does not fit into memory shows here.
 
-    `num_batches`: of an update. `tell` is called, in this thread, for each bucket that is done.
+    `shapes`: of `abstract_beginning`; `num_batches`: of an update; `made_of`: see `core.programs.lower`. `tell` is
+    called, in this thread, for each bucket that is done.
     """
     same = replicated(mesh)
-    state, average = abstract_training(model, optimizer, mesh=mesh)
+    state, average, sums = shapes
     weigh = functools.partial(batch_weights, model)
     example = abstract_batch(buckets[0], mesh)
     weights = abstract(jax.eval_shape(weigh, example), same)
-    sums = jax.eval_shape(lambda s, b: _sums(model, s, b), state, example)
     empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(s, sums), state), same)
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
 
-    gradients = jax.jit(functools.partial(accumulate, model, scales), donate_argnums=1, out_shardings=same)
     applying = functools.partial(apply_update, optimizer, schedule, ema_decay, tuple(weights))
-    update = jax.jit(applying, donate_argnums=(0, 1, 2), out_shardings=same)
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
+
+        def compiling(name: str, function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Future[Compiled]:
+            # Traced here, one after the other: threads that trace together only wait for each other.
+            lowered = lower(name, function, *arguments, made_of=made_of, donate_argnums=donate, out_shardings=same)
+            return pool.submit(lowered.compile)
+
+        gradients = functools.partial(accumulate, model, scales)
         jobs = {
-            bucket: pool.submit(_compile, gradients, state, empty, abstract_batch(bucket, mesh), weights, position)
+            bucket: compiling(
+                "accumulate", gradients, state, empty, abstract_batch(bucket, mesh), weights, position, donate=(1,)
+            )
             for bucket in ordered
         }
-        updating = pool.submit(_compile, update, state, average, empty)
-        beginning = pool.submit(_compile, jax.jit(lambda s: nothing_accumulated(s, sums), out_shardings=same), state)
-        adding = pool.submit(_compile, jax.jit(added_weights, out_shardings=same), [weights] * num_batches)
-        weighing = jax.jit(weigh, out_shardings=same)
-        weighed = {b: pool.submit(_compile, weighing, abstract_batch(b, mesh)) for b in ordered}
+        updating = compiling("apply_update", applying, state, average, empty, donate=(0, 1, 2))
+        beginning = compiling("begin_update", lambda s: nothing_accumulated(s, sums), state)
+        adding = compiling("add_weights", added_weights, [weights] * num_batches)
+        weighed = {bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh)) for bucket in ordered}
         compiled = {}
         for bucket, job in jobs.items():
             compiled[bucket] = _result(job, bucket)
@@ -145,10 +165,6 @@ def abstract_batch(bucket: Bucket, mesh: Mesh) -> Batch:
     )
 
 
-def _compile(function: Any, *abstract: Any) -> Compiled:
-    return function.lower(*abstract).compile()
-
-
 def _result(job: Future[Compiled], bucket: Bucket) -> Compiled:
     """Raises: UserError that names the bucket where XLA says that it does not fit."""
     try:
@@ -172,10 +188,6 @@ def _check_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: 
             f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with all that lies "
             f"beside it, and a device has {limit / 1e9:.1f} GB; {SMALLER_BATCHES}"
         )
-
-
-def _sums(model: Recogniser, state: TrainState, batch: Batch) -> Any:
-    return model.apply({"params": state.params, "batch_stats": state.batch_stats}, batch, step=None)
 
 
 def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float32, Int, Int32
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import abstract, by_rows, global_batch, replicated
 from asr_jax.core.processes import gathered
+from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.buckets import Bucket
 from asr_jax.data.dataset import PlannedData
@@ -50,14 +51,24 @@ class Decoded(NamedTuple):
 
 
 class Decoder:
-    """Compiled greedy decoding of one head, by bucket; each shape is compiled once, in the background if asked to."""
+    """Compiled greedy decoding of one head, by bucket; each shape is compiled once, in the background if asked to.
 
-    def __init__(self, model: Recogniser, tokenizer: Tokenizer, *, mesh: Mesh, variables: Tree, head: str = "") -> None:
-        self.model, self.tokenizer, self.mesh = model, tokenizer, mesh
+    `made_of`: see `core.programs.lower`.
+    """
+
+    def __init__(
+        self,
+        model: Recogniser,
+        tokenizer: Tokenizer,
+        *,
+        mesh: Mesh,
+        variables: Tree,
+        head: str = "",
+        made_of: str | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.mesh, self.made_of = model, tokenizer, mesh, made_of
         self.head = head or next(iter(model.heads))
         self._variables = abstract(variables, replicated(mesh))
-        rows = by_rows(mesh)
-        self._jitted = jax.jit(self._decode, out_shardings=(rows, rows))
         self._compiled: dict[tuple[int, int], Future[Any]] = {}
         self._pool = ThreadPoolExecutor(1)
 
@@ -67,7 +78,11 @@ class Decoder:
             key = (bucket.batch_size, bucket.num_samples)
             if key not in self._compiled:
                 batch = without_labels(abstract_batch(bucket, self.mesh))
-                self._compiled[key] = self._pool.submit(self._compile, batch)
+                lowered = lower(
+                    f"decode_{self.head}", self._decode, self._variables, batch, made_of=self.made_of,
+                    out_shardings=by_rows(self.mesh),
+                )  # fmt: skip
+                self._compiled[key] = self._pool.submit(lowered.compile)
 
     def wait(self) -> None:
         """Returns when all shapes that were prepared are compiled."""
@@ -82,9 +97,6 @@ class Decoder:
         if jax.process_count() > 1:
             found = multihost_utils.process_allgather(found, tiled=True)
         return Decoded(*jax.device_get(found))
-
-    def _compile(self, batch: Batch) -> Any:
-        return self._jitted.lower(self._variables, batch).compile()
 
     def _decode(self, variables: Tree, batch: Batch) -> tuple[Int[Array, "B T"], Int[Array, " B"]]:
         emitted: Any = self.model.apply(variables, batch, method="emit")

@@ -4,6 +4,7 @@ import functools
 import itertools
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,14 @@ from asr_jax.observe.events import EventLog, Sink
 from asr_jax.observe.progress import ProgressView
 from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
-from asr_jax.training.compile import CompiledSteps, abstract_training, compile_steps, initial_training
+from asr_jax.training.compile import (
+    Beginning,
+    CompiledSteps,
+    abstract_beginning,
+    compile_steps,
+    initial_training,
+    lower_beginning,
+)  # fmt: skip
 from asr_jax.training.evaluate import Decoder, evaluate, samples, used_buckets
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import Reporter, Unread, report_skipped
@@ -106,13 +114,19 @@ def _train(
 ) -> dict[str, Any]:
     experiment, training, plan = setup.experiment, setup.experiment.training, setup.train.plan
     scales = {name: head.scale for name, head in experiment.model.heads.items()}
-    shapes = abstract_training(setup.model, setup.optimizer, mesh=setup.mesh)
-    saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes[0].params))
+    beginning = lower_beginning(setup.model, setup.optimizer, seed=experiment.seed, made_of=setup.made_of)
+    shapes = abstract_beginning(beginning, setup.mesh)
+    saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
         return already
     _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
-    steps, decoder = _compile(setup, log, scales, shapes[1])
-    state, average, update, position = _first_state(setup, log, checkpoints, shapes)
+    with ThreadPoolExecutor(1) as pool:
+        drawing = pool.submit(beginning.compile) if checkpoints.latest is None else None
+        steps, decoder = _compile(setup, log, scales, shapes)
+    if drawing:
+        (state, average), update, position = initial_training(drawing.result(), setup.mesh), 0, 0
+    else:
+        state, average, update, position = _restored(log, checkpoints, shapes)
     accumulated = steps.begin(state)
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread, reporter = Unread(setup, log), Reporter(setup, log, loss_terms=steps.loss_terms)
@@ -165,32 +179,30 @@ def _train(
     return summary
 
 
-def _compile(setup: Setup, log: EventLog, scales: Mapping[str, float], average: Tree) -> tuple[CompiledSteps, Decoder]:
+def _compile(
+    setup: Setup, log: EventLog, scales: Mapping[str, float], shapes: Beginning
+) -> tuple[CompiledSteps, Decoder]:
     """All that training and validation will run, before anything runs."""
     started_s, buckets, number = time.monotonic(), setup.train.plan.buckets, itertools.count(1)
     log.write("compile_start", shapes=len(buckets))
+    decoder = Decoder(setup.model, setup.tokenizer, mesh=setup.mesh, variables=shapes.average, made_of=setup.made_of)
+    decoder.prepare(used_buckets(setup.validation))
     steps = compile_steps(
-        setup.model, setup.optimizer, buckets, scales=scales, schedule=setup.schedule,
+        setup.model, setup.optimizer, buckets, shapes, scales=scales, schedule=setup.schedule,
         ema_decay=setup.experiment.training.ema_decay, mesh=setup.mesh,
-        num_batches=setup.experiment.training.accumulate,
+        num_batches=setup.experiment.training.accumulate, made_of=setup.made_of,
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
     )  # fmt: skip
-    decoder = Decoder(setup.model, setup.tokenizer, mesh=setup.mesh, variables=average)
-    decoder.prepare(used_buckets(setup.validation))
     decoder.wait()
     log.write("compile", rows=steps.table, seconds=round(time.monotonic() - started_s, 1))
     return steps, decoder
 
 
-def _first_state(
-    setup: Setup, log: EventLog, checkpoints: Checkpoints, shapes: tuple[TrainState, Tree]
-) -> tuple[TrainState, Tree, int, int]:
-    """State, average, updates and position in the plan to begin with: of the newest checkpoint, or new."""
+def _restored(log: EventLog, checkpoints: Checkpoints, shapes: Beginning) -> tuple[TrainState, Tree, int, int]:
+    """State, average, updates and position in the plan of the newest checkpoint."""
     latest = checkpoints.latest
-    if latest is None:
-        state, average = initial_training(setup.model, setup.optimizer, seed=setup.experiment.seed, mesh=setup.mesh)
-        return state, average, 0, 0
-    state, average, meta = checkpoints.restore(latest, state=shapes[0], average=shapes[1])
+    assert latest is not None, "no checkpoint"
+    state, average, meta = checkpoints.restore(latest, state=shapes.state, average=shapes.average)
     log.write("resumed", update=latest, data_position=meta["data_position"], path=checkpoints.path(latest))
     return state, average, latest, int(meta["data_position"])
 

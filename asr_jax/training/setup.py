@@ -1,5 +1,6 @@
 """Everything that a run stands on, made before its first update: tokenizer, model, plans, executables, state."""
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from asr_jax.config import Experiment
+from asr_jax.config import Experiment, classes, may_change, to_json
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.data.dataset import Data, PlannedData, plan_evaluation, plan_training, read_training_records
@@ -33,6 +34,10 @@ class Setup:
     train: PlannedData
     validation: PlannedData
     num_updates: int
+
+    @property
+    def made_of(self) -> str | None:
+        return made_of(self.experiment, self.tokenizer, num_updates=self.num_updates)
 
     @property
     def updates_per_epoch(self) -> float:
@@ -76,6 +81,18 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         ),
         num_updates=num_updates,
     )  # fmt: skip
+
+
+def made_of(experiment: Experiment, tokenizer: Tokenizer, *, num_updates: int) -> str | None:
+    """All settings that a run's programs hold, for `core.programs.lower`; None where classes of the user's own are
+    among them, whose sources nobody watches."""
+    if any(not name.startswith("asr_jax.") for name in classes(experiment)):
+        return None
+    # What programs cannot hold is left out by name, so that a new setting is in until it is known to be harmless.
+    outside = ("name", "run_dir", "fresh", "seed", "data")
+    settings = {n: v for n, v in to_json(experiment).items() if n not in outside}
+    settings["training"] = {n: v for n, v in settings["training"].items() if not may_change(f"training.{n}")}
+    return json.dumps([settings, tokenizer.vocab_size, tokenizer.blank_id, num_updates])
 
 
 def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:

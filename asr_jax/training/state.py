@@ -29,23 +29,23 @@ class TrainState(struct.PyTreeNode):
     """Data of the (threefry) key that all random numbers of training are folded from; it never changes."""
 
 
-def initial_state(model: Recogniser, optimizer: optax.GradientTransformation, *, seed: int) -> TrainState:
-    """Random weights and an empty optimizer, drawn on the device without running the model."""
-    batch = _example(model)
-
-    def begin(key: PRNGKeyArray) -> TrainState:
-        variables = model.init({"params": key}, batch, step=None)
-        params = variables["params"]
-        return TrainState(
-            updates=jnp.zeros((), jnp.int32),
-            params=params,
-            batch_stats=variables.get("batch_stats", {}),
-            opt_state=optimizer.init(params),
-            key=jax.random.key_data(jax.random.key(seed, impl=GENERATOR)),
-        )
-
+def initial_state(
+    model: Recogniser, optimizer: optax.GradientTransformation, *, seed: int
+) -> tuple[TrainState, tuple[str, ...]]:
+    """Random weights and an empty optimizer, and the names of the sums that the model gives. To be called under `jit`,
+    which leaves nothing of the model's run but its parameters."""
     # rbg draws in one operation where the default generator is a loop to compile for each parameter.
-    return jax.jit(begin)(jax.random.key(seed, impl="rbg"))
+    key = jax.random.key(seed, impl="rbg")
+    sums, variables = model.init_with_output({"params": key}, _example(model), step=None)
+    params = variables["params"]
+    state = TrainState(
+        updates=jnp.zeros((), jnp.int32),
+        params=params,
+        batch_stats=variables.get("batch_stats", {}),
+        opt_state=optimizer.init(params),
+        key=jax.random.key_data(jax.random.key(seed, impl=GENERATOR)),
+    )
+    return state, tuple(sums)
 
 
 def average_of(state: TrainState) -> Tree:

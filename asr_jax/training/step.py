@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.pytrees import Tree
-from asr_jax.core.sums import Sum, Sums
+from asr_jax.core.sums import Sums, empty_sums
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.ema import updated_average
 from asr_jax.training.state import TrainState, average_of, random_streams
@@ -106,7 +106,7 @@ def nothing_accumulated(state: TrainState, names: Iterable[str]) -> Accumulated:
     return Accumulated(
         grads=jax.tree.map(jnp.zeros_like, state.params),
         batch_stats=state.batch_stats,
-        sums={name: Sum(jnp.zeros(()), jnp.zeros(())) for name in names},
+        sums=empty_sums(names),
         weight=jnp.zeros(()),
     )
 

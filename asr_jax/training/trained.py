@@ -13,16 +13,17 @@ from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_average, r
 from asr_jax.config import Experiment, load_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
-from asr_jax.core.meshes import abstract, data_mesh, replicated
+from asr_jax.core.meshes import data_mesh
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.buckets import Bucket
 from asr_jax.data.dataset import PlannedData, plan_evaluation
 from asr_jax.data.manifest import Record
 from asr_jax.models.base import Recogniser
 from asr_jax.text.tokenizer import Tokenizer, load_tokenizer
+from asr_jax.training.compile import abstract_beginning, lower_beginning
 from asr_jax.training.evaluate import Decoder
 from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
-from asr_jax.training.state import average_of, initial_state
+from asr_jax.training.setup import made_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Trained:
     mesh: Mesh
 
     def decoder(self) -> Decoder:
-        return Decoder(self.model, self.tokenizer, mesh=self.mesh, variables=self.variables)
+        program = made_of(self.experiment, self.tokenizer, num_updates=1)
+        return Decoder(self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, made_of=program)
 
     def plan(self, records: list[Record]) -> PlannedData:
         """The records in the shapes of training, so that what was compiled there is found in the cache."""
@@ -63,9 +65,10 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
         vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=experiment.training.precision
     )
     mesh = _mesh(experiment.data.buckets.batch_multiple)
-    optimizer = experiment.optim.build(1)
-    shapes = jax.eval_shape(lambda: average_of(initial_state(model, optimizer, seed=0)))
-    variables = restore_average(folder / CHECKPOINTS, chosen, abstract(shapes, replicated(mesh)))
+    program = made_of(experiment, tokenizer, num_updates=1)
+    beginning = lower_beginning(model, experiment.optim.build(1), seed=experiment.seed, made_of=program)
+    shapes = abstract_beginning(beginning, mesh)
+    variables = restore_average(folder / CHECKPOINTS, chosen, shapes.average)
     return Trained(experiment, model, tokenizer, variables, load_buckets(folder), chosen, mesh)
 
 

@@ -1,13 +1,19 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import UserError
 from asr_jax.data.dataset import Data, PlannedData, plan_training
 from asr_jax.data.manifest import Record
+from asr_jax.models.base import Model
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.optimizers import AdamW
 from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.training.setup import check_labels
+from asr_jax.training.setup import check_labels, made_of
+from tests.training.toy import Toy
 
 TOKENIZER = CharacterTokenizer(symbols=("a", None, "b"), normaliser="none")
 
@@ -34,3 +40,54 @@ def test_labels_of_the_vocabulary_pass():
 def test_a_target_with_the_blank_or_beyond_the_vocabulary_names_its_record(label):
     with pytest.raises(UserError, match=re.escape(f"record id-y: label {label} of 'y' is the blank (1) or outside")):
         check_labels(planned({"x": [0, 2], "y": [0, label], "z": [2]}), TOKENIZER)
+
+
+EXPERIMENT = Experiment(
+    name="x", model=Model(encoder=Zipformer.tiny()), data=Data(train=("t",), validation=("v",)), optim=AdamW(),
+    training=Training(num_updates=10),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": Model(encoder=Zipformer.tiny(dropout_end=0.2))},
+        {"model": Model(encoder=Zipformer.tiny(), augment=())},
+        {"optim": AdamW(b2=0.99)},
+        {"training": Training(num_updates=10, ema_decay=0.5)},
+        {"training": Training(num_updates=10, precision="bf16")},
+    ],
+)
+def test_settings_that_a_program_holds_describe_it(other):
+    assert made_of(EXPERIMENT, TOKENIZER, num_updates=10) != made_of(
+        replace(EXPERIMENT, **other), TOKENIZER, num_updates=10
+    )
+
+
+def test_so_do_the_vocabulary_and_the_length_of_the_run():
+    described = {
+        made_of(EXPERIMENT, TOKENIZER, num_updates=10),
+        made_of(EXPERIMENT, TOKENIZER, num_updates=11),
+        made_of(EXPERIMENT, replace(TOKENIZER, symbols=("a", None, "b", "c")), num_updates=10),
+    }
+    assert len(described) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"run_dir": "elsewhere", "fresh": True, "seed": 3},
+        {"data": Data(train=("other",), validation=("v",))},
+        {"training": Training(num_updates=10, log_every=7, validate_every=3)},
+    ],
+)
+def test_settings_that_no_program_holds_do_not(other):
+    assert made_of(EXPERIMENT, TOKENIZER, num_updates=10) == made_of(
+        replace(EXPERIMENT, **other), TOKENIZER, num_updates=10
+    )
+
+
+def test_programs_of_the_users_own_classes_are_not_kept():
+    """Their sources may change without a sign."""
+    own = replace(EXPERIMENT, model=Model(encoder=Toy()))
+    assert made_of(own, TOKENIZER, num_updates=10) is None

@@ -16,7 +16,7 @@ from asr_jax.core.sums import Sum
 from asr_jax.models.base import Encoder, Recogniser
 from asr_jax.nn.gradients import penalize_large
 from asr_jax.optim.optimizers import AdamW
-from asr_jax.training.compile import initial_training
+from asr_jax.training.compile import initial_training, lower_beginning
 from asr_jax.training.state import TrainState
 from asr_jax.training.step import accumulate, apply_update, batch_weights, nothing_accumulated
 from tests.training.toy import as_features, joined, toy_batch, toy_model
@@ -29,7 +29,7 @@ SUMS = ("ctc/loss", "ctc/infeasible")
 def parts():
     model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
     optimizer = AdamW().build(100)
-    state, average = initial_training(model, optimizer, seed=0, mesh=data_mesh(1))
+    state, average = initial_training(lower_beginning(model, optimizer, seed=0).compile(), data_mesh(1))
     return model, optimizer, state, average, jax.jit(functools.partial(accumulate, model, SCALES))
 
 
@@ -120,7 +120,7 @@ def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
 
 def test_dropout_depends_on_the_position_in_the_plan_alone():
     model = toy_model(dropout=0.5).build(vocab_size=6, blank_id=5, precision="f32")
-    state, _ = initial_training(model, AdamW().build(10), seed=0, mesh=data_mesh(1))
+    state, _ = initial_training(lower_beginning(model, AdamW().build(10), seed=0).compile(), data_mesh(1))
     add = jax.jit(functools.partial(accumulate, model, SCALES))
     batch, zeros = toy_batch(seed=9), nothing_accumulated(state, SUMS)
     weights = batch_weights(model, batch)

@@ -54,23 +54,36 @@ def depthwise_conv_2d(
 # One derivative for both forms, so that only `x` and `kernel` are kept for it, whichever is compiled.
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _depthwise_conv(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> Array:
+    return _value(x, kernel, padding, implementation)
+
+
+def _forward(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> tuple[Array, Any]:
+    return _value(x, kernel, padding, implementation), (x, kernel)
+
+
+def _backward(padding: Padding, implementation: Implementation, saved: Any, dy: Array) -> tuple[Array, Array]:
+    return _gradients(*saved, dy, padding, implementation)
+
+
+_depthwise_conv.defvjp(_forward, _backward)
+
+
+# Under `jit` because a model has many of the same shape: the tens of operations are then traced once.
+@partial(jax.jit, static_argnums=(2, 3))
+def _value(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> Array:
     forms = {"lax": partial(depthwise_conv_lax, padding=padding), "shifted": partial(shifted, padding=padding)}
     return _choose(forms, implementation, x, kernel)
 
 
-def _forward(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> tuple[Array, Any]:
-    return _depthwise_conv(x, kernel, padding, implementation), (x, kernel)
-
-
-def _backward(padding: Padding, implementation: Implementation, saved: Any, dy: Array) -> tuple[Array, Array]:
+@partial(jax.jit, static_argnums=(3, 4))
+def _gradients(
+    x: Array, kernel: Array, dy: Array, padding: Padding, implementation: Implementation
+) -> tuple[Array, Array]:
     def gradients_lax(x: Array, kernel: Array, dy: Array) -> tuple[Array, Array]:
         return jax.vjp(partial(depthwise_conv_lax, padding=padding), x, kernel)[1](dy)
 
     forms = {"lax": gradients_lax, "shifted": partial(shifted_gradients, padding=padding)}
-    return _choose(forms, implementation, *saved, dy)
-
-
-_depthwise_conv.defvjp(_forward, _backward)
+    return _choose(forms, implementation, x, kernel, dy)
 
 
 def _choose(forms: dict[str, Any], implementation: Implementation, *arrays: Array) -> Any:

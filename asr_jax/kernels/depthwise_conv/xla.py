@@ -23,12 +23,17 @@ MOST_ROWS_UNROLLED = 8
 def shifted(x: Float[Array, "B T F C"], kernel: Float[Array, "K L D"], *, padding: Padding) -> Float[Array, "B S G D"]:
     """The value of `depthwise_conv_lax`, in the type of `x`, summed in float32."""
     padded = _pad(x, padding)
-    weights = kernel.astype(jnp.float32)[:, :, None, None, None, :]
+    weights = kernel.astype(jnp.float32)[None, None]
+    num_rows, num_channels = padded.shape[0], padded.shape[-1]
     num_frames, num_bins = (size - taps + 1 for size, taps in zip(padded.shape[1:3], kernel.shape[:2], strict=True))
-    products = [
-        padded[:, k : k + num_frames, f : f + num_bins].astype(jnp.float32) * weights[k, f]
-        for k, f in np.ndindex(kernel.shape[:2])
-    ]
+
+    # `lax.slice`, because indexing takes several times as long to trace.
+    def product(k: int, f: int) -> Array:
+        window = jax.lax.slice(padded, (0, k, f, 0), (num_rows, k + num_frames, f + num_bins, num_channels))
+        tap = jax.lax.slice(weights, (0, 0, k, f, 0), (1, 1, k + 1, f + 1, kernel.shape[2]))
+        return window.astype(jnp.float32) * tap.reshape(1, 1, 1, -1)
+
+    products = [product(k, f) for k, f in np.ndindex(kernel.shape[:2])]
     total = reduce(operator.add, products[:MOST_TAPS_FUSED])
     for first in range(MOST_TAPS_FUSED, len(products), MOST_TAPS_FUSED):
         part = reduce(operator.add, products[first : first + MOST_TAPS_FUSED])

@@ -1,0 +1,131 @@
+"""Traced programs, kept between starts: tracing a model takes longer than loading what was compiled from it.
+
+JAX's cache of compiled programs is found by the text of a program, which has to be traced and lowered for that. Here
+the text itself is found again, by what it was made of: the package's sources, the versions of the libraries, JAX's own
+settings, the device, the shapes of the arguments, and whatever else the caller's `made_of` says. The same text goes to
+the compiler the first time and every other, kept or not, so that a continued run computes the same bits.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax import export
+from jax.stages import Lowered
+
+from asr_jax.core.files import write_whole
+
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
+UNUSED_DAYS = 30.0
+
+
+def lower(
+    name: str,
+    function: Callable[..., Any],
+    *arguments: Any,
+    made_of: str | None,
+    donate_argnums: tuple[int, ...] = (),
+    out_shardings: Any = None,
+) -> Lowered:
+    """What `jax.jit(function, …).lower(*arguments)` gives, without tracing where the same was traced before.
+
+    Args:
+        name: of the function, one for each.
+        arguments: trees of `jax.ShapeDtypeStruct`.
+        made_of: a text that differs wherever the program would, for all that is not an argument and not in this
+            package's sources: sizes, rates, constants. None: always traced.
+        out_shardings: one for all outputs, or None.
+    """
+    jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
+    shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
+    if made_of is None:
+        return jitted(function, **shardings).lower(*arguments)
+    leaves, in_tree = jax.tree.flatten(arguments)
+    key = _digest(_surroundings(), name, made_of, str(in_tree), *(f"{leaf} {leaf.sharding}" for leaf in leaves))
+    folder = _folder()
+    found = folder and _read(folder / f"{name}-{key}")
+    if not found:
+        try:
+            found = _export(function, leaves, in_tree, shardings)
+        except (ValueError, NotImplementedError):  # a kernel that JAX does not promise to read again
+            return jitted(function, **shardings).lower(*arguments)
+        if folder:
+            _write(folder / f"{name}-{key}", *found)
+    program, out_tree = found
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        return jax.tree.unflatten(out_tree, program.call(*jax.tree.leaves(arguments)))
+
+    return jitted(call, **shardings).lower(*arguments)
+
+
+def _export(
+    function: Callable[..., Any], leaves: list[Any], in_tree: Any, shardings: dict[str, Any]
+) -> tuple[export.Exported, Any]:
+    """The function of the arguments' leaves, and the tree of its outputs."""
+    out_trees = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        outputs, out_tree = jax.tree.flatten(function(*jax.tree.unflatten(in_tree, leaves)))
+        out_trees.append(out_tree)
+        return outputs
+
+    return export.export(jax.jit(flat, **shardings))(*leaves), out_trees[0]
+
+
+def _folder() -> Path | None:
+    """Beside JAX's compiled programs; None where it is to keep none."""
+    folder = jax.config.jax_compilation_cache_dir
+    return Path(folder) / "traced" if folder and jax.config.jax_enable_compilation_cache else None
+
+
+def _read(path: Path) -> tuple[export.Exported, Any] | None:
+    """None where there is no such file, or not as it was written."""
+    try:
+        seal, content = path.read_bytes().split(b"\n", 1)
+        os.utime(path)
+    except (OSError, ValueError):
+        return None
+    if seal.decode(errors="replace") != hashlib.sha256(content).hexdigest():
+        return None
+    # Pickled by this package, into a folder that holds machine code as well.
+    program, out_tree = pickle.loads(content)
+    return export.deserialize(bytearray(program)), out_tree
+
+
+def _write(path: Path, program: export.Exported, out_tree: Any) -> None:
+    content = pickle.dumps((bytes(program.serialize()), out_tree))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        for other in path.parent.iterdir():
+            if time.time() - other.stat().st_mtime > UNUSED_DAYS * 86400:
+                other.unlink(missing_ok=True)
+    except OSError:  # without a cache, the next start takes longer
+        return
+
+
+@functools.cache
+def _surroundings() -> str:
+    """Of the code, the libraries and the device."""
+    root = Path(__file__).parents[1]
+    sources = [f"{path.relative_to(root)} {path.read_text()}" for path in sorted(root.rglob("*.py"))]
+    versions = [importlib.metadata.version(library) for library in LIBRARIES]
+    client = jax.devices()[0].client
+    settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
+    return _digest(
+        *sources, *versions, client.platform_version, str(jax.devices()),
+        str(sorted(settings.items(), key=str)), os.environ.get("XLA_FLAGS", ""),
+    )  # fmt: skip
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

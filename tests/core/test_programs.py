@@ -1,0 +1,149 @@
+"""A program is traced once, kept, and found again only where it would be the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from asr_jax.core import programs
+from asr_jax.core.meshes import by_rows, data_mesh, replicated
+from asr_jax.core.programs import lower
+
+X = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path):
+    kept = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    yield
+    jax.config.update("jax_compilation_cache_dir", kept)
+
+
+class Scaled:
+    """A function that counts how often it is traced."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale, self.traced = scale, 0
+
+    def __call__(self, x, extra):
+        self.traced += 1
+        return {"y": x * self.scale, "state": extra}
+
+
+def test_the_second_time_nothing_is_traced(tmp_path):
+    x, extra = np.arange(24.0, dtype=np.float32).reshape(8, 3), optax.ScaleByAdamState(jnp.int32(3), (), {"w": X})
+    shapes = jax.eval_shape(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), extra))
+    for times in (1, 0):
+        function = Scaled(2.0)
+        lowered = lower("scaled", function, X, shapes, made_of="2.0")
+        assert function.traced == times
+        assert lowered.out_info["y"].shape == (8, 3)
+        assert isinstance(lowered.out_info["state"], optax.ScaleByAdamState)
+        given = optax.ScaleByAdamState(jnp.int32(3), (), {"w": x})
+        found = lowered.compile()(x, given)
+        np.testing.assert_array_equal(found["y"], 2 * x)
+        np.testing.assert_array_equal(found["state"].nu["w"], x)
+    assert len(list((tmp_path / "traced").iterdir())) == 1
+
+
+def test_it_is_the_same_text_the_first_time_and_every_other():
+    texts = {lower("scaled", Scaled(2.0), X, X, made_of="2.0").as_text() for _ in range(3)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("other", ["made_of", "name", "shape", "type", "sharding", "tree", "surroundings"])
+def test_what_would_be_another_program_is_traced_anew(other, monkeypatch):
+    lower("scaled", Scaled(2.0), X, X, made_of="2.0")
+    mesh = data_mesh(4)
+    extra = {
+        "shape": jax.ShapeDtypeStruct((8, 4), jnp.float32),
+        "type": jax.ShapeDtypeStruct((8, 3), jnp.int32),
+        "sharding": jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=replicated(mesh)),
+        "tree": {"x": X},
+    }.get(other, X)
+    if other == "surroundings":
+        monkeypatch.setattr(programs, "_surroundings", lambda: "a newer version")
+    function = Scaled(3.0)
+    lower("other" if other == "name" else "scaled", function, X, extra, made_of="3.0" if other == "made_of" else "2.0")
+    assert function.traced == 1
+
+
+def test_the_surroundings_name_sources_settings_and_device():
+    before = programs._surroundings()
+    programs._surroundings.cache_clear()
+    assert programs._surroundings() == before
+    programs._surroundings.cache_clear()
+    with jax.default_matmul_precision("highest"):
+        other = programs._surroundings()
+    programs._surroundings.cache_clear()
+    assert other != before
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut", "empty", "text"])
+def test_a_damaged_file_is_traced_anew_and_written_again(tmp_path, harm):
+    lower("scaled", Scaled(2.0), X, X, made_of="2.0")
+    (path,) = (tmp_path / "traced").iterdir()
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    path.write_bytes({"flipped": bytes(flipped), "cut": whole[:-9], "empty": b"", "text": b"\xff\nno"}[harm])
+    function = Scaled(2.0)
+    lower("scaled", function, X, X, made_of="2.0")
+    assert function.traced == 1
+    again = Scaled(2.0)
+    lower("scaled", again, X, X, made_of="2.0")
+    assert again.traced == 0
+
+
+def test_without_a_description_or_a_cache_nothing_is_kept(tmp_path):
+    functions = [Scaled(2.0) for _ in range(4)]
+    for function in functions[:2]:
+        lower("scaled", function, X, X, made_of=None)
+    jax.config.update("jax_compilation_cache_dir", None)
+    for function in functions[2:]:
+        lower("scaled", function, X, X, made_of="2.0")
+    assert [function.traced for function in functions] == [1, 1, 1, 1]
+    assert not (tmp_path / "traced").exists()
+
+
+def test_a_program_that_cannot_be_kept_runs_all_the_same(tmp_path):
+    def on_the_host(x):
+        return jax.pure_callback(lambda x: np.asarray(x) + 1, X, x)
+
+    for _ in range(2):
+        compiled = lower("callback", on_the_host, X, made_of="").compile()
+        np.testing.assert_array_equal(compiled(np.ones((8, 3), np.float32)), 2)
+    assert not (tmp_path / "traced").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "traced").write_text("a file where the folder would be")
+    compiled = lower("scaled", Scaled(2.0), X, X, made_of="2.0").compile()
+    assert compiled(np.ones((8, 3), np.float32), np.ones((8, 3), np.float32))["y"].shape == (8, 3)
+
+
+def test_donation_and_shardings_hold():
+    mesh = data_mesh(4)
+    rows = jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=by_rows(mesh))
+    same = jax.ShapeDtypeStruct((3,), jnp.float32, sharding=replicated(mesh))
+    for _ in range(2):
+        compiled = lower(
+            "mean", lambda x, total: total + x.sum(0), rows, same, made_of="", donate_argnums=(1,),
+            out_shardings=replicated(mesh),
+        ).compile()  # fmt: skip
+        assert compiled.memory_analysis().alias_size_in_bytes >= 12
+        x = jax.device_put(np.ones((8, 3), np.float32), by_rows(mesh))
+        total = jax.device_put(np.ones(3, np.float32), replicated(mesh))
+        found = compiled(x, total)
+        np.testing.assert_array_equal(found, 9)
+        assert found.sharding.is_equivalent_to(replicated(mesh), 1)
+        assert total.is_deleted()
+
+
+def test_what_was_not_used_for_a_month_goes(tmp_path, monkeypatch):
+    lower("scaled", Scaled(2.0), X, X, made_of="old")
+    monkeypatch.setattr(programs, "UNUSED_DAYS", -1.0)
+    lower("scaled", Scaled(2.0), X, X, made_of="new")
+    assert not list((tmp_path / "traced").iterdir())
