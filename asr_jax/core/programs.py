@@ -6,6 +6,7 @@ settings, the device, the shapes of the arguments, and whatever else the caller'
 the compiler the first time and every other, kept or not, so that a continued run computes the same bits.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -91,9 +92,10 @@ def _read(path: Path) -> tuple[export.Exported, Any] | None:
     """None where there is no such file, or not as it was written."""
     try:
         seal, content = path.read_bytes().split(b"\n", 1)
-        os.utime(path)
     except (OSError, ValueError):
         return None
+    with contextlib.suppress(OSError):  # a folder that others fill
+        os.utime(path)
     if seal.decode(errors="replace") != hashlib.sha256(content).hexdigest():
         return None
     # Pickled by this package, into a folder that holds machine code as well.
