@@ -38,7 +38,7 @@ def step_times(setup: Any) -> list[dict[str, Any]]:
 
     training = setup.experiment.training
     scales = {name: head.scale for name, head in setup.experiment.model.heads.items()}
-    beginning = lower_beginning(setup.model, setup.optimizer, seed=0)
+    beginning = lower_beginning(setup.model, setup.optimizer, seed=setup.experiment.seed)
     shapes = abstract_beginning(beginning, setup.mesh)
     steps = compile_steps(
         setup.model, setup.optimizer, setup.train.plan.buckets, shapes, scales=scales, schedule=setup.schedule,

@@ -110,7 +110,8 @@ MAY_CHANGE = (
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
     "training.save_minutes", "training.num_samples", "training.max_skipped", "training.max_failed",
     "training.keep_last", "training.keep_best", "training.milestones",
-    "data.validation", "data.workers", "data.threads",
+    "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
+    "data.workers", "data.threads",
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from asr_jax.config import Experiment, Training
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import data_mesh, global_batch
 from asr_jax.core.precision import Precision
+from asr_jax.core.pytrees import num_bytes
 from asr_jax.data.buckets import Bucket, Buckets
 from asr_jax.data.dataset import Data
 from asr_jax.models.base import Model
@@ -76,6 +77,8 @@ def synthetic(
     model = Model(encoder=SIZES[size]()).build(vocab_size=VOCABULARY, blank_id=VOCABULARY - 1, precision=precision)
     rows = max(int(batch_seconds / seconds) // mesh.size, 1) * mesh.size
     bucket = Bucket(int(seconds * 16000), int(6 * seconds) // 8 * 8 + 8, rows, int(seconds * 16000))
+    device = jax.local_devices()[0]
+    peak_before = (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
     optimizer, started = AdamW().build(1000), time.perf_counter()
     beginning = lower_beginning(model, optimizer, seed=0)
     steps = compile_steps(
@@ -109,7 +112,6 @@ def synthetic(
             jax.block_until_ready([update(number) for number in range(3)])
     update_s = statistics.median(times[2:])
     (row,) = steps.table
-    device = jax.local_devices()[0]
     memory = device.memory_stats() or {}
     achieved = row["flops"] / update_s
     return {
@@ -123,8 +125,9 @@ def synthetic(
         "tflops": achieved / 1e12,
         **{f"share_of_{name}": achieved / peak for name, peak in peaks.items()},
         "compile_s": compile_s,
-        "planned_gb": row["bytes"] / 1e9,
-        "peak_gb": memory.get("peak_bytes_in_use", float("nan")) / 1e9,
+        "planned_gb": (row["bytes"] + num_bytes(average)) / 1e9,
+        # The peak is the process's: known where this model raised it.
+        "peak_gb": memory["peak_bytes_in_use"] / 1e9 if memory.get("peak_bytes_in_use", 0) > peak_before else None,
         "loss": float(report.sums["ctc/loss"].mean()),
     }
 

@@ -25,16 +25,17 @@ def experiment() -> Experiment:
         name="read_speech",
         model=Model(
             augment=(
-                VocalTract(max_warp=0.12),
-                SpecAugment(max_freq_bins=20, num_time_masks=5, max_time_frames=60, max_time_share=0.15),
+                VocalTract(max_warp=0.1),
+                SpecAugment(max_freq_bins=15, num_time_masks=2, max_time_frames=30, max_time_share=0.1),
             ),
             encoder=Zipformer.tiny(
                 dims=(96, 128, 160, 128),
                 num_layers=(1, 2, 2, 1),
                 unmasked_dims=(96, 128, 160, 128),
                 feedforward_dims=(256, 384, 512, 384),
+                output_downsampling=1,  # 50 frames a second: characters come at up to 20
                 batches_per_update=8.0,
-                dropout_start=0.2,
+                dropout_start=0.1,
                 dropout_end=0.1,
             ),
             heads={"ctc": CTC(dropout=0.1)},
@@ -47,6 +48,6 @@ def experiment() -> Experiment:
             buckets=Buckets(num=5, batch_seconds=40.0, batch_multiple=1),
             speeds=(0.9, 1.0, 1.1),
         ),
-        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=3e-3, warmup_updates=500, decay="cosine")),
-        training=Training(num_updates=7500, ema_decay=0.998, validate_every=500, log_every=50),
+        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1.2e-3, warmup_updates=500, decay="cosine")),
+        training=Training(num_updates=7000, ema_decay=0.998, validate_every=500, log_every=50),
     )

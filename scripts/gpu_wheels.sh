@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Collects, in .wheels, the packages that a GPU machine's Python may lack, for scripts/gpu_check.sh on a machine without
-# a network. Its own jax, flax, optax, orbax, pyarrow, sentencepiece and triton are used as they are.
+# a network. Its own jax, flax, optax, orbax, pyarrow and sentencepiece are used as they are.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./scripts/setup.sh
@@ -8,6 +8,5 @@ mkdir -p .wheels
 .venv/bin/python -m pip download --quiet --dest .wheels --only-binary :all: --no-deps \
     --python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform any \
     flatbuffers grain array-record tyro docstring-parser typeguard soundfile soxr cffi pycparser tensorboardX rapidfuzz rich \
-    markdown-it-py mdurl pygments jaxtyping wadler-lindig beartype pytest pluggy iniconfig pytest-xdist execnet \
-    "jax-triton==0.3.1"
+    markdown-it-py mdurl pygments jaxtyping wadler-lindig beartype pytest pluggy iniconfig pytest-xdist execnet
 du -sh .wheels

@@ -25,8 +25,9 @@ def seal(folder: Path) -> None:
     write_whole(folder / SEAL, _text({"files": files, "metadata": _metadata(folder)}))
 
 
-def damage(folder: Path) -> str:
-    """What is wrong with a checkpoint, for a person; empty where it is as it was written."""
+def damage(folder: Path, part: str = "") -> str:
+    """What is wrong with a checkpoint, for a person; empty where it is as it was written. `part`: only of the files
+    whose names begin so."""
     try:
         text = (folder / SEAL).read_text()
         sealed = json.loads(text)
@@ -41,6 +42,8 @@ def damage(folder: Path) -> str:
     if any(name.endswith("/" + COMMITTED) for name in files) and not (folder / COMMITTED).exists():
         return f"it has no {COMMITTED}: it was not written to its end"
     for name, (size, digest) in files.items():
+        if not name.startswith(part):
+            continue
         path = folder / name
         try:
             if path.stat().st_size != size:

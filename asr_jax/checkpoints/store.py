@@ -1,7 +1,10 @@
 """Checkpoints of a run: written in the background, whole or not at all; newest, best and milestones are kept."""
 
+import json
+import math
 import os
 import re
+import shutil
 import sys
 from logging import LogRecord
 from pathlib import Path
@@ -15,6 +18,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy as preserva
 
 from asr_jax.checkpoints.integrity import damage, seal
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.processes import is_main, on_main
 from asr_jax.core.pytrees import Tree, flatten
 
 
@@ -33,7 +37,9 @@ ocp.type_handlers.register_type_handler(
 )
 
 UNFINISHED = ".orbax-checkpoint-tmp"
-REFUSED = "refused"
+METRICS = "metrics/metrics"
+# Folders beside that of the checkpoints.
+REFUSED, REPLACED = "refused", "replaced"
 
 
 class Checkpoints:
@@ -129,6 +135,8 @@ class Checkpoints:
             return None
         self.wait()
         done, self._saving = self._saving, None
+        if is_main():
+            shutil.rmtree(self.folder.parent / REPLACED, ignore_errors=True)
         return done
 
     def save(self, updates: int, *, state: Tree, average: Tree, meta: dict[str, Any], wer: float | None = None) -> None:
@@ -140,7 +148,8 @@ class Checkpoints:
         """
         self.wait()
         if updates in self._manager.all_steps():  # saved without a validation, which has come now
-            self._manager.delete(updates)
+            on_main(lambda: _move(self.path(updates), self.folder.parent / REPLACED))
+            self._manager.reload()
         self._saving = updates
         self._manager.save(
             updates,
@@ -184,23 +193,27 @@ def _report_unraisable(unraisable: Any) -> None:
 
 
 def refuse_damaged(folder: Path) -> list[str]:
-    """Moves the newest checkpoints, as long as they are not as they were written, to `refused` beside `folder`.
+    """Moves the newest checkpoints, as long as they are not as they were written, to `refused` beside `folder`, and
+    older ones whose error rate is not: it says which is the best.
 
     Gives a line for each, with its reason. To be called before `Checkpoints` opens the folder.
-    Raises: RunError where none is left: to begin anew is a person's decision.
+    Raises: RunError where none is left, before anything is moved: to begin anew is a person's decision.
     """
-    lines: list[str] = []
+    for replaced in (folder.parent / REPLACED).glob("*"):  # of a save that did not end
+        if not (folder / replaced.name).exists():
+            replaced.rename(folder / replaced.name)
+    wrong: dict[Path, str] = {}
+    whole = False
     for updates in sorted(_numbers(folder), reverse=True):
-        wrong = damage(folder / str(updates))
-        if not wrong:
-            return lines
-        place = _unused(folder.parent / REFUSED / str(updates))
-        place.parent.mkdir(exist_ok=True)
-        (folder / str(updates)).rename(place)
-        lines.append(f"checkpoint {folder / str(updates)} is refused: {wrong}; it lies in {place} now")
-    if lines:
+        reason = damage(folder / str(updates), METRICS if whole else "")
+        if reason:
+            wrong[folder / str(updates)] = reason
+        whole = whole or not reason
+    lines = [f"checkpoint {path} is refused: {reason}" for path, reason in wrong.items()]
+    if lines and not whole:
         raise RunError("\n".join(lines) + "\nno whole checkpoint is left; --fresh True starts anew beside this run")
-    return lines
+    places = [_move(path, folder.parent / REFUSED) for path in wrong]
+    return [f"{line}; it lies in {place} now" for line, place in zip(lines, places, strict=True)]
 
 
 def newest(folder: Path) -> int:
@@ -212,11 +225,14 @@ def _numbers(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
 
 
-def _unused(place: Path) -> Path:
-    number, free = 2, place
+def _move(path: Path, to: Path) -> str:
+    """Moves a folder into another one, under a free name."""
+    to.mkdir(exist_ok=True)
+    number, free = 2, to / path.name
     while free.exists():
-        free, number = place.with_name(f"{place.name}-{number}"), number + 1
-    return free
+        free, number = to / f"{path.name}-{number}", number + 1
+    path.rename(free)
+    return str(free)
 
 
 def _reason(error: BaseException) -> str:
@@ -237,23 +253,30 @@ def _wer(metrics: dict[str, float]) -> float:
 def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     """The best checkpoint of a run by validation WER, or the one asked for.
 
-    Raises: UserError where there is none, or not that one.
+    Raises: UserError where there is none, or not that one, or where it is damaged.
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder.parent} has no checkpoints: the run's first validation is still to come")
-    with _reader(folder) as manager:
-        known = sorted(manager.all_steps())
-        if not known:
-            raise UserError(f"{folder} holds no finished checkpoint: train longer, or continue the run")
-        if updates is not None and updates not in known:
-            raise UserError(f"{folder} has no checkpoint {updates}: expected one of {', '.join(map(str, known))}")
-        best = manager.best_step()
-    chosen = updates if updates is not None else known[-1] if best is None else best
-    if wrong := damage(folder / str(chosen)):
+    known = sorted(_numbers(folder))
+    if not known:
+        raise UserError(
+            f"{folder.parent} has no finished checkpoint: the run's first validation is still to come; continue the run"
+        )
+    if updates is not None and updates not in known:
+        raise UserError(f"{folder} has no checkpoint {updates}: expected one of {', '.join(map(str, known))}")
+    candidates = known if updates is None else [updates]
+    wrong = {number: damage(folder / str(number), METRICS) for number in candidates}
+    rates = {number: _sealed_wer(folder / str(number)) for number in candidates if not wrong[number]}
+    chosen = min(candidates, key=lambda number: (not wrong[number], rates.get(number, math.inf), -number))
+    if reason := wrong[chosen] or damage(folder / str(chosen)):
         others = [str(number) for number in reversed(known) if number != chosen and not damage(folder / str(number))]
         mend = f"--checkpoint takes another: {', '.join(others)}" if others else "no other one is whole"
-        raise UserError(f"checkpoint {folder / str(chosen)} is refused: {wrong}; {mend}")
+        raise UserError(f"checkpoint {folder / str(chosen)} is refused: {reason}; {mend}")
     return chosen
+
+
+def _sealed_wer(checkpoint: Path) -> float:
+    """Validation WER of a checkpoint that is not damaged; infinite where it was saved without a validation."""
+    path = checkpoint / METRICS
+    return _wer(json.loads(path.read_text())) if path.exists() else math.inf
 
 
 def restore_average(folder: Path, updates: int, abstract: Tree) -> Tree:
@@ -261,9 +284,10 @@ def restore_average(folder: Path, updates: int, abstract: Tree) -> Tree:
 
     Raises: UserError where they do not fit it.
     """
-    with _reader(folder) as manager:
-        _check_fits(folder / str(updates) / "average", abstract)
-        return manager.restore(updates, args=ocp.args.Composite(average=ocp.args.StandardRestore(abstract)))["average"]
+    item = folder / str(updates) / "average"
+    _check_fits(item, abstract)
+    with ocp.StandardCheckpointer() as reader:
+        return reader.restore(item.absolute(), abstract)
 
 
 def _check_fits(item: Path, abstract: Tree) -> None:
@@ -282,11 +306,6 @@ def _check_fits(item: Path, abstract: Tree) -> None:
 
 def restore_meta(folder: Path, updates: int) -> dict[str, Any]:
     """The meta item of a checkpoint."""
-    with _reader(folder) as manager:
-        return manager.restore(updates, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
-
-
-def _reader(folder: Path) -> ocp.CheckpointManager:
-    logging.set_verbosity(logging.ERROR)  # it warns of what read_only implies
-    options = ocp.CheckpointManagerOptions(read_only=True, best_fn=_wer, best_mode="min")
-    return ocp.CheckpointManager(folder.absolute(), options=options)
+    with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
+        meta: dict[str, Any] = reader.restore((folder / str(updates) / "meta").absolute())
+        return meta

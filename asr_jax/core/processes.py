@@ -11,6 +11,9 @@ from jax.experimental import multihost_utils
 
 from asr_jax.core.errors import RunError, UserError
 
+# What processes exchange goes in messages of one size: each other size would compile a program in the middle of a run.
+MESSAGE_BYTES = 4096
+
 
 def join(environment: Mapping[str, str] = os.environ) -> None:
     """Joins the processes of a run where the environment says that there are several; call it before JAX is used.
@@ -49,7 +52,7 @@ def is_main() -> bool:
 
 
 def on_main(function: Callable[[], Any]) -> Any:
-    """What `function` gives on the main process, as JSON carries it, on all; a UserError of it is raised on all."""
+    """What `function` gives on the main process, as JSON carries it, on all; what it raises ends all of them."""
     if jax.process_count() == 1:
         return function()
     told: dict[str, Any] = {}
@@ -58,6 +61,9 @@ def on_main(function: Callable[[], Any]) -> Any:
             told = {"value": function()}
         except UserError as error:
             told = {"error": str(error), "exit_code": error.exit_code}
+        except Exception as error:  # else the others would wait for ever
+            gathered({"error": f"the main process ended: {error!r}", "exit_code": RunError.exit_code})
+            raise
     told = gathered(told)[0]
     if "error" in told:
         raise (RunError if told["exit_code"] == RunError.exit_code else UserError)(told["error"])
@@ -68,9 +74,13 @@ def gathered(value: Any) -> list[Any]:
     """The JSON values of all processes, in their order; every process must call it."""
     if jax.process_count() == 1:
         return [value]
-    content = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    lengths = np.asarray(multihost_utils.process_allgather(np.array([len(content)], np.int32))).reshape(-1)
-    padded = np.zeros(int(lengths.max()), np.uint8)
-    padded[: len(content)] = content
-    rows = np.asarray(multihost_utils.process_allgather(padded)).reshape(len(lengths), -1)
-    return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
+    content, position, longest = json.dumps(value).encode(), 0, 1
+    lengths, texts = list[int](), [b""] * jax.process_count()
+    while position < longest:
+        part = content[position : position + MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
+        message = np.frombuffer(len(content).to_bytes(8) + part, np.uint8)
+        rows = np.asarray(multihost_utils.process_allgather(message)).reshape(len(texts), -1)
+        lengths = [int.from_bytes(row[:8].tobytes()) for row in rows]
+        texts = [text + row[8:].tobytes() for text, row in zip(texts, rows, strict=True)]
+        position, longest = position + MESSAGE_BYTES, max(lengths)
+    return [json.loads(text[:length]) for text, length in zip(texts, lengths, strict=True)]

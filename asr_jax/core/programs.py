@@ -49,7 +49,9 @@ def lower(
     if made_of is None:
         return jitted(function, **shardings).lower(*arguments)
     leaves, in_tree = jax.tree.flatten(arguments)
-    key = _digest(_surroundings(), name, made_of, str(in_tree), *(f"{leaf} {leaf.sharding}" for leaf in leaves))
+    key = _digest(
+        SOURCES, _surroundings(), name, made_of, str(in_tree), *(f"{leaf} {leaf.sharding}" for leaf in leaves)
+    )
     folder = _folder()
     found = folder and _read(folder / f"{name}-{key}")
     if not found:
@@ -61,10 +63,10 @@ def lower(
             _write(folder / f"{name}-{key}", *found)
     program, out_tree = found
 
-    @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         return jax.tree.unflatten(out_tree, program.call(*jax.tree.leaves(arguments)))
 
+    call.__name__ = name  # as profiles show it
     return jitted(call, **shardings).lower(*arguments)
 
 
@@ -83,9 +85,12 @@ def _export(
 
 
 def _folder() -> Path | None:
-    """Beside JAX's compiled programs; None where it is to keep none."""
+    """Beside JAX's compiled programs; None where it keeps none, or none on this machine, or where the sources that are
+    running are no longer those that lie there."""
     folder = jax.config.jax_compilation_cache_dir
-    return Path(folder) / "traced" if folder and jax.config.jax_enable_compilation_cache else None
+    if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache or _sources() != SOURCES:
+        return None
+    return Path(folder) / "traced"
 
 
 def _read(path: Path) -> tuple[export.Exported, Any] | None:
@@ -104,30 +109,37 @@ def _read(path: Path) -> tuple[export.Exported, Any] | None:
 
 
 def _write(path: Path, program: export.Exported, out_tree: Any) -> None:
-    content = pickle.dumps((bytes(program.serialize()), out_tree))
     try:
+        content = pickle.dumps((bytes(program.serialize()), out_tree))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         for other in path.parent.iterdir():
             if time.time() - other.stat().st_mtime > UNUSED_DAYS * 86400:
                 other.unlink(missing_ok=True)
-    except OSError:  # without a cache, the next start takes longer
-        return
+    except (OSError, ValueError, NotImplementedError, pickle.PicklingError):
+        return  # without a cache, the next start takes longer
 
 
-@functools.cache
-def _surroundings() -> str:
-    """Of the code, the libraries and the device."""
+def _sources() -> str:
+    """A digest of the package's sources as they lie on the disk."""
     root = Path(__file__).parents[1]
-    sources = [f"{path.relative_to(root)} {path.read_text()}" for path in sorted(root.rglob("*.py"))]
+    return _digest(*(f"{path.relative_to(root)} {path.read_text()}" for path in sorted(root.rglob("*.py"))))
+
+
+def _surroundings() -> str:
+    """Of the libraries, JAX's settings and the device."""
     versions = [importlib.metadata.version(library) for library in LIBRARIES]
     client = jax.devices()[0].client
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     return _digest(
-        *sources, *versions, client.platform_version, str(jax.devices()),
+        *versions, client.platform_version, str(jax.devices()),
         str(sorted(settings.items(), key=str)), os.environ.get("XLA_FLAGS", ""),
     )  # fmt: skip
 
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+# As they were when this process loaded them; they may be edited while it reads its data.
+SOURCES = _sources()

@@ -67,9 +67,10 @@ class Index:
         return float(self.samples.sum(dtype=np.int64)) / self.rate_hz / 3600
 
     def fingerprint(self) -> str:
-        """Equal where ids, durations and labels of all rows are: what lies at which path does not count."""
+        """Equal where ids, durations, texts and labels of all rows are: what lies at which path does not count."""
         digest = hashlib.sha256()
-        for numbers in (self.samples, self.labels.offsets, self.labels.values, self.ids.offsets, self.ids.values):
+        columns = (self.ids, self.texts, self.labels)
+        for numbers in (self.samples, *(part for column in columns for part in (column.offsets, column.values))):
             digest.update(f"{numbers.dtype}{numbers.shape}".encode())
             digest.update(np.ascontiguousarray(numbers))
         return digest.hexdigest()[:16]

@@ -138,8 +138,9 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:
-    """Leaves Ctrl-C to the parent, and ends when the parent is gone: Grain's workers outlive a killed one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leaves signals to the parent, and ends when the parent is gone: Grain's workers outlive a killed one."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 

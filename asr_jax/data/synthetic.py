@@ -81,7 +81,8 @@ def make_corpus(folder: str | os.PathLike[str], settings: Corpus, *, processes: 
 def _found(folder: Path, settings: Corpus) -> dict[str, Any]:
     """The finished corpus in the folder, if it is the one that is asked for."""
     corpus = json.loads((folder / "corpus.json").read_text())
-    there = {"version": corpus.get("version"), **corpus.get("settings", {})}
+    # A setting that it does not have is newer than it, and has the value that it was made with unless told otherwise.
+    there = {"version": corpus.get("version"), **json.loads(json.dumps(asdict(Corpus()))), **corpus.get("settings", {})}
     asked = {"version": VERSION, **json.loads(json.dumps(asdict(settings)))}  # tuples as JSON has them
     differing = [f"{key} {there.get(key)} (asked for: {asked[key]})" for key in asked if there.get(key) != asked[key]]
     if differing:

@@ -132,7 +132,11 @@ def compile_steps(
         weighed = {bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh)) for bucket in ordered}
         compiled = {}
         for bucket, job in jobs.items():
-            compiled[bucket] = _result(job, bucket)
+            try:
+                compiled[bucket] = _result(job, bucket)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # nobody waits for the others
+                raise
             tell(bucket)
         table = [_row(bucket, compiled[bucket], state, model) for bucket in ordered]
         _check_memory(table, num_bytes(average), mesh)

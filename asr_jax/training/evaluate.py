@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
-from jaxtyping import Array, Float32, Int, Int32
+from jaxtyping import Array, Float, Float32, Int, Int32
 
 from asr_jax.core.batch import Batch
-from asr_jax.core.meshes import abstract, by_rows, global_batch, replicated
+from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.processes import gathered
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
@@ -80,7 +79,7 @@ class Decoder:
                 batch = without_labels(abstract_batch(bucket, self.mesh))
                 lowered = lower(
                     f"decode_{self.head}", self._decode, self._variables, batch, made_of=self.made_of,
-                    out_shardings=by_rows(self.mesh),
+                    out_shardings=replicated(self.mesh),
                 )  # fmt: skip
                 self._compiled[key] = self._pool.submit(lowered.compile)
 
@@ -92,16 +91,15 @@ class Decoder:
     def __call__(self, variables: Tree, batch: Batch) -> Decoded:
         """Every row of a global batch without labels."""
         assert batch.audio is not None
-        decode = self._compiled[batch.audio.shape].result()
-        found = (*decode(variables, batch), batch.weights, batch.records)
-        if jax.process_count() > 1:
-            found = multihost_utils.process_allgather(found, tiled=True)
-        return Decoded(*jax.device_get(found))
+        return Decoded(*jax.device_get(self._compiled[batch.audio.shape].result()(variables, batch)))
 
-    def _decode(self, variables: Tree, batch: Batch) -> tuple[Int[Array, "B T"], Int[Array, " B"]]:
+    def _decode(
+        self, variables: Tree, batch: Batch
+    ) -> tuple[Int[Array, "B T"], Int[Array, " B"], Float[Array, " B"], Int[Array, " B"]]:
         emitted: Any = self.model.apply(variables, batch, method="emit")
         frames = emitted[self.head]
-        return greedy_ids(frames.values, frames.lengths, blank_id=self.tokenizer.blank_id)
+        ids, lengths = greedy_ids(frames.values, frames.lengths, blank_id=self.tokenizer.blank_id)
+        return ids, lengths, batch.weights, batch.records
 
 
 def without_labels(batch: Batch) -> Batch:

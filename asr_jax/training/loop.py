@@ -5,7 +5,7 @@ import itertools
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from asr_jax.training.evaluate import Decoder, evaluate, samples, used_buckets
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import Reporter, Unread, report_skipped
 from asr_jax.training.saving import Saver
-from asr_jax.training.setup import Setup, set_up
+from asr_jax.training.setup import Setup, made_of, set_up
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.trained import save_plan
@@ -75,12 +75,23 @@ def train(experiment: Experiment) -> dict[str, Any]:
         try:
             summary = _train(setup, log, checkpoints, changed=begun["changed"])
         except BaseException as error:
-            log.write("run_failed", reason=f"{type(error).__name__}: {error}")
+            with suppress(OSError):  # a full disk: what went wrong first is what a person should read
+                log.write("run_failed", reason=f"{type(error).__name__}: {error}")
+            _draw(folder)
             raise
-        finally:
-            if is_main():
-                draw_curves(folder / folders.EVENTS, folder / folders.CURVES)
+        if wrong := _draw(folder):
+            log.write("warning", message=wrong)
     return summary
+
+
+def _draw(folder: Path) -> str:
+    """Draws the curves; gives why they could not be drawn, which does not undo what was trained."""
+    try:
+        if is_main():
+            draw_curves(folder / folders.EVENTS, folder / folders.CURVES)
+    except Exception as error:
+        return f"no curves were drawn: {error!r}"
+    return ""
 
 
 def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
@@ -97,7 +108,7 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
             f"{folder} has {done} updates already, and the settings end it after {setup.num_updates}: "
             "raise --training.num-updates, or start anew beside it with --fresh True"
         )
-    save_plan(setup.train, folder)
+    save_plan(setup.train, setup.validation, folder)
     setup.tokenizer.save(folder / folders.TOKENIZER)
     if (folder / folders.EXPERIMENT).exists():
         changed = differences(load_experiment(folder / folders.EXPERIMENT), setup.experiment)
@@ -171,7 +182,7 @@ def _train(
                 stack.enter_context(CompileWatch(functools.partial(_recompiled, log)))
     if summary is None or not finished:
         raise Stopped(
-            f"{signal} stopped the run after update {update}; the same command, or --run-dir {setup.folder} alone, "
+            f"{signal} stopped the run after update {update}; python -m asr_jax.train --run-dir {setup.folder} "
             "continues it",
             signal,
         )
@@ -185,7 +196,10 @@ def _compile(
     """All that training and validation will run, before anything runs."""
     started_s, buckets, number = time.monotonic(), setup.train.plan.buckets, itertools.count(1)
     log.write("compile_start", shapes=len(buckets))
-    decoder = Decoder(setup.model, setup.tokenizer, mesh=setup.mesh, variables=shapes.average, made_of=setup.made_of)
+    decoder = Decoder(
+        setup.model, setup.tokenizer, mesh=setup.mesh, variables=shapes.average,
+        made_of=made_of(setup.experiment, setup.tokenizer),
+    )  # fmt: skip
     decoder.prepare(used_buckets(setup.validation))
     steps = compile_steps(
         setup.model, setup.optimizer, buckets, shapes, scales=scales, schedule=setup.schedule,

@@ -5,7 +5,8 @@ from typing import Any
 
 from asr_jax.checkpoints.store import Checkpoints
 from asr_jax.config import to_json
-from asr_jax.core.processes import on_main
+from asr_jax.core.errors import RunError
+from asr_jax.core.processes import gathered, on_main
 from asr_jax.core.pytrees import Tree
 from asr_jax.observe.events import EventLog
 from asr_jax.training.setup import Setup
@@ -65,19 +66,26 @@ class Saver:
         limit_s = 60 * self._setup.experiment.training.save_minutes
         return bool(limit_s and on_main(lambda: time.monotonic() - self._saved_s > limit_s))
 
-    def report(self) -> None:
-        """Tells of a checkpoint that was written since the last call.
+    def report(self, *, wait: bool = False) -> None:
+        """Tells of a checkpoint that was written since the last call; all processes must call it together.
 
-        Raises: RunError where it could not be written.
+        Raises: RunError, on all of them, where one of them could not write it.
         """
-        done = self._checkpoints.finished()
+        done, wrong = None, ""
+        try:
+            if wait:
+                self._checkpoints.wait()
+            done = self._checkpoints.finished()
+        except RunError as error:
+            wrong = str(error)
+        if wrong := next(filter(None, gathered(wrong)), ""):
+            raise RunError(wrong)
         if done is not None:
             self._log.write("checkpoint_saved", update=done, path=self._checkpoints.path(done))
 
     def finish(self) -> None:
         """Waits for what is being written, and tells of it. Raises: as `report`."""
-        self._checkpoints.wait()
-        self.report()
+        self.report(wait=True)
 
     def _places(self, update: int) -> dict[str, str]:
         return {"folder": str(self._setup.folder), "checkpoint": str(self._checkpoints.path(update))}

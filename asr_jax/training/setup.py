@@ -83,9 +83,9 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     )  # fmt: skip
 
 
-def made_of(experiment: Experiment, tokenizer: Tokenizer, *, num_updates: int) -> str | None:
+def made_of(experiment: Experiment, tokenizer: Tokenizer, *, num_updates: int | None = None) -> str | None:
     """All settings that a run's programs hold, for `core.programs.lower`; None where classes of the user's own are
-    among them, whose sources nobody watches."""
+    among them, whose sources nobody watches. `num_updates`: of the run, for programs that train."""
     if any(not name.startswith("asr_jax.") for name in classes(experiment)):
         return None
     # What programs cannot hold is left out by name, so that a new setting is in until it is known to be harmless.

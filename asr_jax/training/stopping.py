@@ -42,4 +42,4 @@ class Signals:
         if self._noted:
             raise KeyboardInterrupt
         self._noted = signal.Signals(number).name
-        print(f"{self._noted}: saving after this update; once more ends at once", flush=True)
+        print(f"{self._noted}: saving and ending; once more ends at once", flush=True)

@@ -40,7 +40,7 @@ class Trained:
     mesh: Mesh
 
     def decoder(self) -> Decoder:
-        program = made_of(self.experiment, self.tokenizer, num_updates=1)
+        program = made_of(self.experiment, self.tokenizer)
         return Decoder(self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, made_of=program)
 
     def plan(self, records: list[Record]) -> PlannedData:
@@ -72,21 +72,25 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
     return Trained(experiment, model, tokenizer, variables, load_buckets(folder), chosen, mesh)
 
 
-def save_plan(data: PlannedData, folder: Path) -> None:
+def save_plan(train: PlannedData, validation: PlannedData, folder: Path) -> None:
     """Writes the shapes that a run is trained in, and which data they were made from.
 
-    Raises: UserError where the run began with other data.
+    Raises: UserError where the run began with other data: error rates on another validation set say nothing of which
+    checkpoint is the best.
     """
-    path, now = folder / PLAN, data.fingerprint()
-    before = _read_plan(path)["data"] if path.exists() else now
-    if before != now:
-        raise UserError(
-            f"the training data of {folder} have changed since it began (data {before} then, {now} now): records, "
-            "durations, texts or their order in the manifests. Give it the data that it began with, or start anew "
-            "beside it with --fresh True"
-        )
-    buckets = [asdict(bucket) for bucket in data.plan.buckets]
-    write_whole(path, json.dumps({"data": now, "buckets": buckets}, indent=2) + "\n")
+    path = folder / PLAN
+    # Of a validation set not its plan, which may be another on other devices.
+    now = {"data": train.fingerprint(), "validation": validation.index.fingerprint()}
+    before = _read_plan(path) if path.exists() else now
+    for name, what in (("data", "training"), ("validation", "validation")):
+        if before[name] != now[name]:
+            raise UserError(
+                f"the {what} data of {folder} have changed since it began ({before[name]} then, {now[name]} now): "
+                "records, durations, texts or their order in the manifests. Give it the data that it began with, or "
+                "start anew beside it with --fresh True"
+            )
+    buckets = [asdict(bucket) for bucket in train.plan.buckets]
+    write_whole(path, json.dumps(now | {"buckets": buckets}, indent=2) + "\n")
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
@@ -109,7 +113,7 @@ def load_buckets(folder: Path) -> tuple[Bucket, ...]:
 def _read_plan(path: Path) -> dict[str, Any]:
     try:
         plan: dict[str, Any] = json.loads(path.read_text())
-        return {"data": plan["data"], "buckets": plan["buckets"]}
+        return {name: plan[name] for name in ("data", "validation", "buckets")}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{path} cannot be read: {error!r}; where the data are unchanged, delete it and continue the training, "

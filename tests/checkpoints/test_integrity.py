@@ -107,5 +107,24 @@ def test_evaluation_refuses_it_and_names_the_others(copy):
 def test_where_none_is_left_nobody_begins_anew_in_silence(copy):
     for number in (10, 20):
         (copy / str(number) / "seal.json").write_text("{")
-    with pytest.raises(RunError, match=r"(?s)20 is refused.*10 is refused.*no whole checkpoint is left"):
-        refuse_damaged(copy)
+    for _ in range(2):  # whoever starts it again, a person or a scheduler
+        with pytest.raises(RunError, match=r"(?s)20 is refused.*10 is refused.*no whole checkpoint is left"):
+            refuse_damaged(copy)
+
+
+@pytest.mark.parametrize("change", ["cut", "flipped", "missing"])
+def test_an_older_one_whose_error_rate_is_damaged_is_refused_as_well(copy, change):
+    """It says which checkpoint is the best."""
+    path = copy / "10" / "metrics" / "metrics"
+    content = path.read_bytes()
+    assert b"0.1" in content
+    changed = {"cut": content[:-4], "flipped": content.replace(b"0.1", b"9.1"), "missing": None}[change]
+    path.unlink() if changed is None else path.write_bytes(changed)
+    with pytest.raises(UserError, match=r"10 is refused: metrics/metrics .*; --checkpoint takes another: 20"):
+        checkpoint_to_evaluate(copy)
+    assert checkpoint_to_evaluate(copy, 20) == 20
+    (line,) = refuse_damaged(copy)
+    assert "10 is refused: metrics/metrics" in line
+    assert checkpoint_to_evaluate(copy) == 20
+    with Checkpoints(copy) as checkpoints:
+        assert (checkpoints.latest, checkpoints.best) == (20, 20)

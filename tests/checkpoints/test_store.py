@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from asr_jax.checkpoints.store import Checkpoints, checkpoint_to_evaluate, restore_average
+from asr_jax.checkpoints.store import Checkpoints, checkpoint_to_evaluate, refuse_damaged, restore_average
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, data_mesh, replicated
 from asr_jax.core.pytrees import flatten
@@ -74,6 +74,28 @@ def test_saved_arrays_may_be_overwritten_at_once(tmp_path, on_mesh):
     assert (np.asarray(state["w"]) == 0).all()
 
 
+def test_a_checkpoint_that_is_written_again_is_there_all_the_while(tmp_path, on_mesh, monkeypatch):
+    """A run that was stopped where its last validation was due: saved without an error rate, and then with one."""
+    folder = tmp_path / "checkpoints"
+    with Checkpoints(folder, keep_last=1) as checkpoints:
+        save(checkpoints, 10, on_mesh, None)
+        checkpoints.wait()
+        assert checkpoints.best is None
+    with Checkpoints(folder, keep_last=1) as checkpoints:
+        monkeypatch.setattr(checkpoints._manager, "save", lambda *args, **options: None)  # killed before it is written
+        save(checkpoints, 10, on_mesh, 0.5)
+    assert not (folder / "10").exists()
+    assert refuse_damaged(folder) == []
+    with Checkpoints(folder, keep_last=1) as checkpoints:
+        assert (checkpoints.latest, checkpoints.best) == (10, None)
+        save(checkpoints, 10, on_mesh, 0.5)
+        checkpoints.wait()
+        assert checkpoints.finished() == 10
+        assert (checkpoints.latest, checkpoints.best, checkpoints.best_wer) == (10, 10, 0.5)
+    assert not (tmp_path / "replaced").exists()
+    assert refuse_damaged(folder) == []
+
+
 def test_missing_checkpoints_are_named(tmp_path, on_mesh):
     with pytest.raises(UserError, match="first validation is still to come"):
         checkpoint_to_evaluate(tmp_path / "none")
@@ -82,5 +104,5 @@ def test_missing_checkpoints_are_named(tmp_path, on_mesh):
     with pytest.raises(UserError, match="no checkpoint 7: expected one of 10"):
         checkpoint_to_evaluate(tmp_path, 7)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no finished checkpoint"):
+    with pytest.raises(UserError, match="no finished checkpoint: the run's first validation is still to come"):
         checkpoint_to_evaluate(tmp_path / "empty")

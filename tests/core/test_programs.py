@@ -70,15 +70,31 @@ def test_what_would_be_another_program_is_traced_anew(other, monkeypatch):
     assert function.traced == 1
 
 
-def test_the_surroundings_name_sources_settings_and_device():
+def test_the_surroundings_name_settings_and_device():
     before = programs._surroundings()
-    programs._surroundings.cache_clear()
     assert programs._surroundings() == before
-    programs._surroundings.cache_clear()
     with jax.default_matmul_precision("highest"):
-        other = programs._surroundings()
-    programs._surroundings.cache_clear()
-    assert other != before
+        assert programs._surroundings() != before
+
+
+def test_sources_that_were_edited_since_they_were_loaded_are_not_taken_for_what_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "_sources", lambda: "as edited")
+    for _ in range(2):
+        function = Scaled(2.0)
+        lower("scaled", function, X, X, made_of="2.0")
+        assert function.traced == 1
+    assert not (tmp_path / "traced").exists()
+
+
+def test_a_cache_that_is_not_on_this_machine_is_left_alone(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    jax.config.update("jax_compilation_cache_dir", "gs://bucket/folder")
+    lower("scaled", Scaled(2.0), X, X, made_of="2.0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_profiles_show_its_name():
+    assert "module @jit_scaled" in lower("scaled", Scaled(2.0), X, X, made_of="2.0").as_text()
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "empty", "text"])

@@ -1,6 +1,7 @@
 """Runs on 1, 2 and 4 devices, and in two processes, are the run of one: the same losses, records and weights."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -71,6 +72,7 @@ def assert_alike(folder, alone):
     assert errors(folder) == errors(alone)
     assert (folder / "skipped.jsonl").read_text() == (alone / "skipped.jsonl").read_text()
     assert len((alone / "skipped.jsonl").read_text().splitlines()) == 1
+    assert not list(read_events(folder / "events.jsonl", "recompiled"))
     expected, found = contents(alone, UPDATES), contents(folder, UPDATES)
     for path, leaf in found.items():
         if "params" in path or "batch_stats" in path:
@@ -86,19 +88,39 @@ def test_devices_agree_with_one(manifests, alone, tmp_path, devices):
     assert batches(tmp_path / "many-0") == batches(alone.with_name("alone-0"))
 
 
-def test_two_processes_agree_with_one(manifests, alone, tmp_path):
+def two(manifests, folder, *more):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = tmp_path / "two"
-    both = [
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return [
         start(
-            manifests, folder, devices=1, JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}", JAX_NUM_PROCESSES="2",
+            manifests, folder, devices=1, more=more, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2",
             JAX_PROCESS_ID=str(number),
         )
         for number in range(2)
     ]  # fmt: skip
-    said = finish(*both)
+
+
+def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
+    folder = tmp_path / "blocked"
+    shutil.copytree(alone, folder)
+    (folder / "experiment.json.unfinished").mkdir()
+    jobs = two(manifests, folder)
+    try:
+        main, other = (job.communicate(timeout=120)[0] for job in jobs)
+    finally:
+        for job in jobs:
+            job.kill()
+    assert jobs[1].returncode == 1, other
+    assert "error: the main process ended: IsADirectoryError" in other
+    assert jobs[0].returncode not in (0, None)
+    assert "IsADirectoryError" in main
+
+
+def test_two_processes_agree_with_one(manifests, alone, tmp_path):
+    folder = tmp_path / "two"
+    # Saving at every line: processes that agree on that exchange other things than before.
+    said = finish(*two(manifests, folder, "--training.save-minutes", "0.0001"))
     assert "validation WER" in said[0]
     assert "validation WER" not in said[1]
     assert_alike(folder, alone)

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from asr_jax.observe.events import read_events
+from asr_jax.training import loop
 from tests.training.test_resume import ROOT, assert_same, manifests, train, unbroken  # noqa: F401  fixtures
 
 
@@ -39,7 +40,7 @@ def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken
     said, _ = job.communicate(timeout=120)
     assert job.returncode == 128 + number, said
     assert "Traceback" not in said
-    assert "saving after this update" in said
+    assert "saving and ending" in said
     assert f"{number.name} stopped the run after update" in said
     assert (folder / "curves.png").stat().st_size > 0
     stopped = [event["data"]["update"] for event in read_events(folder / "events.jsonl", "checkpoint_saved")][-1]
@@ -47,6 +48,19 @@ def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken
     assert code == 0, said
     assert f"resumed at update {stopped}" in said
     assert_same(folder, unbroken, 12)
+
+
+def test_a_signal_to_the_whole_process_group_saves_as_well(manifests, tmp_path):  # noqa: F811
+    """As schedulers send it: the processes that read audio leave it to the one that trains."""
+    folder = tmp_path / "group"
+    job = started(manifests, folder, "--data.workers", "1", "--training.num-updates", "3000", prefix=["setsid"])
+    wait_for(folder.with_suffix(".log"), job, lines=2)
+    os.killpg(job.pid, signal.SIGTERM)
+    said, _ = job.communicate(timeout=120)
+    assert job.returncode == 128 + signal.SIGTERM, said
+    assert "Traceback" not in said
+    assert "SIGTERM stopped the run after update" in said
+    assert list(read_events(folder / "events.jsonl", "checkpoint_saved"))
 
 
 def test_two_jobs_in_one_folder_the_second_is_refused(manifests, tmp_path):  # noqa: F811
@@ -91,3 +105,11 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_what_to_do(manifes
     code, said = train(manifests, folder, more=("--training.num-updates", "12"))
     assert code == 0, said
     assert "resumed at update" in said
+
+
+def test_curves_that_cannot_be_drawn_are_told_and_end_nothing(tmp_path, monkeypatch):
+    def full(events, picture):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loop, "draw_curves", full)
+    assert "no curves were drawn: OSError(28, 'No space left on device')" in loop._draw(tmp_path)
