@@ -2,7 +2,7 @@
 
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
 Command   python -m asr_jax.train --config configs/read_speech.py --data.train … --data.validation …
-Expected  on 5.9 h of LibriSpeech train-clean-5 and CMU ARCTIC as Opus: BUILD_NOTES.md; the yardstick for later work
+Expected  on 5.9 h of LibriSpeech train-clean-5 and CMU ARCTIC as Opus: WER 81 %, CER 33 %; the yardstick for later work
 """
 
 from asr_jax.audio.augment import SpecAugment, VocalTract
