@@ -7,7 +7,9 @@ import errno
 import gc
 import importlib.util
 import io
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 import tyro
 
+from asr_jax.audio.io import AudioError
 from asr_jax.config import Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 
@@ -40,8 +43,14 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except AudioError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(RunError.exit_code)
+    except BrokenPipeError:  # whoever read the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        if error.errno not in OF_THE_MACHINE:
+        if error.errno not in OF_THE_MACHINE and not error.filename:
             raise
         where = f" ({error.filename})" if error.filename else ""
         print(f"error: {error.strerror}{where}; mend that and give the same command again", file=sys.stderr)

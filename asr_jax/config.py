@@ -115,6 +115,11 @@ MAY_CHANGE = (
 )  # fmt: skip
 
 
+def leaves(settings: Any) -> list[tuple[str, Any]]:
+    """Every value of a tree of settings with its dotted name."""
+    return list(_leaves(to_json(settings)))
+
+
 def classes(settings: Any) -> set[str]:
     """The classes of a tree of settings, as `to_json` names them."""
     return {value for name, value in _leaves(to_json(settings)) if name.rpartition(".")[2] == "class"}

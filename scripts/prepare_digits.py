@@ -132,6 +132,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--minutes", type=float, default=80.0, help="of made speech; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     given = parser.parse_args(arguments)
+    if given.strings < 0 or not 0 < given.minutes <= 6000 or given.seed < 0:
+        parser.error("expected --strings from 0, --minutes above 0 and up to 6000, --seed from 0")
     prepare(given.digits, given.out, strings=given.strings, minutes=given.minutes, seed=given.seed)
 
 

@@ -157,15 +157,41 @@ CASES = {
         lambda place: [replaced(place, '"dim": 24', '"dim": 25'), *EVALUATE(place)][1:], 2, ["checkpoint", "does not fit", "hidden"],
     ),
     "the tokenizer of another run": (
-        lambda place: [other_tokenizer(place), *EVALUATE(place)][1:], 2, ["does not fit", "vocabulary"],
+        lambda place: [other_tokenizer(place), *EVALUATE(place)][1:], 2, ["is not the tokenizer that checkpoint 2 was made with", "delete that folder"],
     ),
-    "a tokenizer that is cut": (lambda place: [damaged(place, "tokenizer/tokenizer.json", '{"kind"'), *EVALUATE(place)][1:], 2, ["tokenizer.json is not JSON"]),
+    "a tokenizer of the same size": (
+        lambda place: [same_size(place), *EVALUATE(place)][1:], 2, ["is not the tokenizer that checkpoint 2 was made with"],
+    ),
+    "to continue with it": (
+        lambda place: [same_size(place), "train", "--run-dir", place / "run"][1:], 2, ["is not the tokenizer that checkpoint 2 was"],
+    ),
+    "checkpoints that are gone": (
+        lambda place: [shutil.rmtree(place / "run/checkpoints"), "train", "--run-dir", place / "run"][1:], 1,
+        ["has no checkpoint, and", "events.jsonl tells of some"],
+    ),
+    "a name that is too long": (lambda place: ["train", *begin(place), "--run-dir", place / ("x" * 300)], 1, ["File name too long"]),
+    "nothing that can be read": (
+        lambda place: new(place, **with_lines(place, lambda row: row | {"audio_path": str(place / "train.jsonl")})), 1,
+        ["none of 2 updates had anything to count"],
+    ),
+    "a tokenizer that is cut": (lambda place: [damaged(place, "tokenizer/tokenizer.json", '{"kind"'), *EVALUATE(place)][1:], 2, ["is not the tokenizer that checkpoint 2 was made with", "delete that folder"]),
     "an experiment that is cut": (lambda place: [damaged(place, "experiment.json", '{"na'), *EVALUATE(place)][1:], 2, ["experiment.json cannot be read"]),
     "a class that no longer exists": (lambda place: [replaced(place, ":Toy", ":Gone"), *EVALUATE(place)][1:], 2, ["Gone", "cannot be loaded"]),
-    "a run without checkpoints": (lambda place: [shutil.rmtree(place / "run/checkpoints"), *EVALUATE(place)][1:], 2, ["has no checkpoints"]),
+    "a run without checkpoints": (lambda place: [shutil.rmtree(place / "run/checkpoints"), *EVALUATE(place)][1:], 2, ["has no finished checkpoint"]),
     "nothing that is audio": (lambda place: ["transcribe", place / "run", place / "train.jsonl"], 2, ["none of the files is audio"]),
     "one file that is no audio": (lambda place: ["transcribe", place / "run", place / "train.jsonl", place / "audio/1.flac"], 1, ["1 of 2 files could not be transcribed"]),
 }  # fmt: skip
+
+
+def same_size(place):
+    """Two labels of the run's tokenizer change places."""
+    path = place / "run/tokenizer/tokenizer.json"
+    description = json.loads(path.read_text())
+    symbols = description["symbols"]
+    first, second = (symbols.index(symbol) for symbol in ("a", "b"))
+    symbols[first], symbols[second] = "b", "a"
+    path.write_text(json.dumps(description))
+    return place / "run"
 
 
 def moved_manifest(place):

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from logging import LogRecord
+from logging import getLogger as get_logger
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,12 +25,13 @@ from asr_jax.core.pytrees import Tree, flatten
 
 def _is_news(record: LogRecord) -> bool:
     """False for the tracebacks that Orbax logs of a failed save, seven times (`wait` raises what they say), and for its
-    words that a handler was replaced, or a checkpoint saved without an error rate, which is meant."""
-    known = ("Type handler registry", "did not provide metrics")
+    words that a handler was replaced, a checkpoint saved without an error rate, or an item read alone, all meant."""
+    known = ("Type handler registry", "did not provide metrics", "Metadata file does not exist")
     return record.exc_info is None and not any(part in record.getMessage() for part in known)
 
 
 logging.get_absl_logger().addFilter(_is_news)
+get_logger("asyncio").setLevel("CRITICAL")  # the writes that were under way when one of them failed
 # State is the same on every device and the first one writes it. Orbax would have each write a slice, which compiles a
 # program for every shape in the middle of a run.
 ocp.type_handlers.register_type_handler(

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -27,7 +28,8 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
     given = [name for name in by_hand if name in environment]
     if given:
         address, count, number = (environment.get(name, "") for name in by_hand)
-        if not (address and count.isdecimal() and number.isdecimal() and int(number) < int(count)):
+        host, _, port = address.rpartition(":")
+        if not (host and port.isdecimal() and count.isdecimal() and number.isdecimal() and int(number) < int(count)):
             values = ", ".join(f"{name}={environment.get(name, '')!r}" for name in by_hand)
             raise UserError(
                 f"{values}: expected host:port, the number of processes and this one's, from 0 to one less; "
@@ -53,21 +55,51 @@ def is_main() -> bool:
 
 def on_main(function: Callable[[], Any]) -> Any:
     """What `function` gives on the main process, as JSON carries it, on all; what it raises ends all of them."""
+    value = together(lambda: function() if is_main() else None)
+    return gathered(value)[0]
+
+
+def together(function: Callable[[], Any]) -> Any:
+    """What `function` gives on this process; what it raises on any of them ends all of them, at once and with the same
+    words: one that went on would wait for ever."""
     if jax.process_count() == 1:
         return function()
-    told: dict[str, Any] = {}
-    if is_main():
-        try:
-            told = {"value": function()}
-        except UserError as error:
-            told = {"error": str(error), "exit_code": error.exit_code}
-        except Exception as error:  # else the others would wait for ever
-            gathered({"error": f"the main process ended: {error!r}", "exit_code": RunError.exit_code})
-            raise
-    told = gathered(told)[0]
-    if "error" in told:
-        raise (RunError if told["exit_code"] == RunError.exit_code else UserError)(told["error"])
-    return told["value"]
+    value = wrong = None
+    try:
+        value = function()
+    except UserError as error:
+        wrong = [error.exit_code, f"process {jax.process_index()}: {error}"]
+    except Exception as error:
+        gathered([RunError.exit_code, f"process {jax.process_index()} ended: {error!r}"])
+        _part()
+        raise
+    if told := next(filter(None, gathered(wrong)), None):
+        _part()
+        raise (RunError if told[0] == RunError.exit_code else UserError)(told[1])
+    return value
+
+
+def _part() -> None:
+    """Waits until all have heard why they end: who ends first would cut off who still listens."""
+    with suppress(Exception):
+        gathered(None)
+
+
+def agree(values: Mapping[str, Any]) -> None:
+    """Raises: UserError on all processes where one of them has another value, JSON all, than the first one."""
+    everyone = gathered(dict(values))
+    lines = [
+        f"  {name}: {everyone[0].get(name)!r} in process 0, {other.get(name)!r} in process {number}"
+        for number, other in enumerate(everyone)
+        for name in sorted(everyone[0].keys() | other.keys())
+        if everyone[0].get(name) != other.get(name)
+    ]
+    if lines:
+        _part()
+        raise UserError(
+            "the processes of this run were not started alike:\n" + "\n".join(lines[:20])
+            + "\ngive each of them the same settings and the same data"
+        )  # fmt: skip
 
 
 def gathered(value: Any) -> list[Any]:

@@ -98,17 +98,21 @@ class Zipformer(EncoderSettings):
             f"positions_dim is {self.positions_dim}, expected an even number": self.positions_dim % 2 == 0,
             f"kernel_sizes are {self.kernel_sizes}, expected odd ones": all(k % 2 for k in self.kernel_sizes),
             f"unmasked_dims are {self.unmasked_dims}, expected none above dims, {self.dims}": all(masked),
-            f"num_layers are {self.num_layers}, expected at least 1 each": all(n > 0 for n in self.num_layers),
             f"output_downsampling is {self.output_downsampling}, expected at least 1": self.output_downsampling > 0,
             f"dropout goes from {self.dropout_start} to {self.dropout_end}, expected within 0 and 1": all(
                 0 <= rate < 1 for rate in (self.dropout_start, self.dropout_end)
             ),
             f"chunk_frames is {chunk}, expected None without causal": self.causal or chunk is None,
             f"chunk_frames is {chunk}, expected a multiple of each of {self.downsampling}": chunk is None
-            or (chunk > 0 and all(chunk % factor == 0 for factor in self.downsampling)),
+            or (chunk > 0 and all(factor > 0 and chunk % factor == 0 for factor in self.downsampling)),
             f"taps are {self.taps}, expected some of {sorted(known_taps)}": known_taps >= set(self.taps),
             f"batches_per_update is {self.batches_per_update}, expected more than 0": self.batches_per_update > 0,
         }
+        problems += [
+            f"{name} are {getattr(self, name)}, expected at least 1 each"
+            for name in (*PER_STACK, "unmasked_dims", "embed_channels")
+            if any(value < 1 for value in getattr(self, name))
+        ]
         problems += [problem for problem, good in checks.items() if not good]
         if problems:
             raise ValueError("; ".join(problems))

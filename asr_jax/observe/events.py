@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypedDict, runtime_checkable
@@ -70,10 +71,14 @@ class EventLog:
         self.sinks = sinks if enabled else ()
         self._file: BinaryIO | None = None
         self._start_s = time.monotonic()
+        self.last = ""
+        """Name of the last event, of this job or of the one before."""
         if enabled:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab+")
-            self._start_s -= _repair(self._file)
+            if event := _repair(self._file):
+                self.last = event["event"]
+                self._start_s -= float(event["data"].get("elapsed_s", 0.0))
 
     @property
     def elapsed_s(self) -> float:
@@ -98,8 +103,12 @@ class EventLog:
         event = Event(event=name, timestamp_ms=time.time_ns() // 1_000_000, data=plain)
         line = json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n"
         # File names that are not UTF-8 arrive as lone surrogates: the backslash form of those is valid JSON.
-        self._file.write(line.encode("utf-8", "backslashreplace"))
-        self._file.flush()
+        try:
+            self._file.write(line.encode("utf-8", "backslashreplace"))
+            self._file.flush()
+        except OSError as error:  # which has no name of the file
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self.last = name
         for sink in self.sinks:
             sink(event)
 
@@ -107,7 +116,8 @@ class EventLog:
         """Closes the file and the sinks; a second call does nothing."""
         if self._file is None:
             return
-        self._file.close()
+        with suppress(OSError):  # a full disk, told of by `write` already
+            self._file.close()
         self._file = None
         for sink in self.sinks:
             sink.close()
@@ -147,8 +157,8 @@ def _parse(line: bytes) -> Event | None:
         return None
 
 
-def _repair(file: BinaryIO) -> float:
-    """Takes off a cut last line, or ends a whole one; gives the working time at the last event."""
+def _repair(file: BinaryIO) -> Event | None:
+    """Takes off a cut last line, or ends a whole one; gives the last event."""
     end, last = 0, b""
     file.seek(0)
     for line in file:
@@ -158,8 +168,7 @@ def _repair(file: BinaryIO) -> float:
     if last and not last.endswith(b"\n"):
         file.write(b"\n")
         file.flush()
-    event = _parse(last)
-    return float(event["data"].get("elapsed_s", 0.0)) if event else 0.0
+    return _parse(last)
 
 
 def _plain(value: Any, *, name: str, not_finite: list[str]) -> Any:

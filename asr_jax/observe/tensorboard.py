@@ -1,11 +1,16 @@
 """Events mirrored into TensorBoard: numbers of train_step and validation as scalars, sample transcripts as text."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event as TensorBoardEvent
+from tensorboardX.proto.event_pb2 import SessionLog
+from tensorboardX.summary import scalar
+from tensorboardX.summary import text as text_summary
 
 from asr_jax.observe.events import Event
 from asr_jax.observe.transcripts import aligned_lines
@@ -15,11 +20,14 @@ POSITIONS = ("update", "elapsed_s")
 
 
 class TensorBoard:
-    """A sink that writes `folder`. Its file is made at the first event that has something to show."""
+    """A sink that writes `folder`. Its file is made at the first event that has something to show.
+
+    It writes in the caller's thread: what the library's own thread meets (a full disk), nobody hears of in time.
+    """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self.folder = Path(folder)
-        self._writer: SummaryWriter | None = None
+        self._writer: EventsWriter | None = None
 
     def __call__(self, event: Event) -> None:
         numbers, texts = scalar_tags(event), text_tags(event)
@@ -28,16 +36,21 @@ class TensorBoard:
         update, time_s = event["data"]["update"], event["timestamp_ms"] / 1000
         if self._writer is None:
             # TensorBoard then forgets what an earlier job logged beyond the checkpoint that this one goes on from.
-            self._writer = SummaryWriter(str(self.folder), purge_step=update, flush_secs=10)
-        for tag, value in numbers.items():
-            self._writer.add_scalar(tag, value, update, walltime=time_s)
-        for tag, text in texts.items():
-            self._writer.add_text(tag, text, update, walltime=time_s)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._writer = EventsWriter(str(self.folder / "events"))
+            begun = SessionLog(status=SessionLog.START)
+            self._writer.write_event(TensorBoardEvent(wall_time=time_s, step=update, session_log=begun))
+        summaries = [scalar(tag, value) for tag, value in numbers.items()]
+        summaries += [text_summary(tag, text) for tag, text in texts.items()]
+        for summary in summaries:
+            self._writer.write_event(TensorBoardEvent(wall_time=time_s, step=update, summary=summary))
+        self._writer.flush()
 
     def close(self) -> None:
         """Writes out what is left; a second call does nothing."""
         if self._writer:
-            self._writer.close()
+            with suppress(OSError):  # a full disk, told of already
+                self._writer.close()
             self._writer = None
 
 

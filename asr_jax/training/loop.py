@@ -1,6 +1,7 @@
 """The training loop: validate → save → take a batch → step, in the order of the plan."""
 
 import functools
+import hashlib
 import itertools
 import time
 from collections.abc import Mapping
@@ -13,11 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from asr_jax.checkpoints.store import Checkpoints, newest, refuse_damaged
-from asr_jax.config import Experiment, differences, load_experiment, save_experiment
+from asr_jax.checkpoints.store import Checkpoints, newest, refuse_damaged, restore_meta
+from asr_jax.config import Experiment, differences, from_json, leaves, may_change, save_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch
-from asr_jax.core.processes import is_main, on_main
+from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.observe.curves import draw_curves
@@ -40,7 +41,7 @@ from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, made_of, set_up
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
-from asr_jax.training.trained import save_plan
+from asr_jax.training.trained import check_tokenizer, save_plan
 
 # Updates that may be dispatched before the oldest of them must be done: the device is never idle, and batches do not
 # pile up in its memory.
@@ -54,7 +55,8 @@ def train(experiment: Experiment) -> dict[str, Any]:
     """
     folder = Path(on_main(lambda: str(folders.find_run(experiment))))
     experiment = replace(experiment, run_dir=str(folder), fresh=False)
-    setup = set_up(experiment, folder)
+    setup = together(lambda: set_up(experiment, folder))
+    agree(_common(setup))
     training, sinks = experiment.training, list[Sink]()
     with ExitStack() as stack:
         begun = on_main(lambda: _begin(setup, stack))
@@ -94,30 +96,60 @@ def _draw(folder: Path) -> str:
     return ""
 
 
+def _common(setup: Setup) -> dict[str, Any]:
+    """What all processes of a run must have alike."""
+    settings = {name: value for name, value in leaves(setup.experiment) if not may_change(name)}
+    symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
+    return {"tokenizer": symbols} | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
+
+
 def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
     """Takes hold of the folder and writes what a run needs, its experiment last: that makes it a run.
 
-    Gives the settings that have `changed` since, None for a new run, and a line for each checkpoint that was `refused`.
+    Gives the settings that have `changed` since its newest checkpoint, None for a new run, and a line for each
+    checkpoint that was `refused`. Without a checkpoint nothing is lost, and the run is a new one.
     """
     folder, changed = setup.folder, None
     stack.enter_context(folders.held(folder))
     refused = refuse_damaged(folder / folders.CHECKPOINTS)
     done = newest(folder / folders.CHECKPOINTS)
+    if not done and folders.was_saved(folder):
+        raise RunError(
+            f"{folder / folders.CHECKPOINTS} has no checkpoint, and {folder / folders.EVENTS} tells of some: bring "
+            "them back (is a disk not mounted?), or start anew beside this run with --fresh True"
+        )
     if done > setup.num_updates:
         raise UserError(
             f"{folder} has {done} updates already, and the settings end it after {setup.num_updates}: "
             "raise --training.num-updates, or start anew beside it with --fresh True"
         )
-    save_plan(setup.train, setup.validation, folder)
     setup.tokenizer.save(folder / folders.TOKENIZER)
-    if (folder / folders.EXPERIMENT).exists():
-        changed = differences(load_experiment(folder / folders.EXPERIMENT), setup.experiment)
-        changed = [change for change in changed if change[0] not in ("run_dir", "fresh")]
+    if done:
+        check_tokenizer(folder, done)
+        changed = _changed_since(restore_meta(folder / folders.CHECKPOINTS, done), setup)
     else:
         (folder / folders.SKIPPED).unlink(missing_ok=True)
         folders.append_skipped(folder, setup.train.dropped.entries)
+    save_plan(setup.train, folder)
     save_experiment(setup.experiment, folder / folders.EXPERIMENT)
     return {"changed": changed, "refused": refused}
+
+
+def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any, Any]]:
+    """Settings that are others than in a checkpoint.
+
+    Raises: UserError where the data are others, or a setting that may not change.
+    """
+    for name, now in setup.data_fingerprints().items():
+        if meta["data"][name] != now:
+            raise UserError(
+                f"the {name} data of {setup.folder} have changed since it began ({meta['data'][name]} then, {now} "
+                "now): ids, durations, texts or order of the records in the manifests, or what the filters keep. Give "
+                "it the data that it began with, or start anew beside it with --fresh True"
+            )
+    changed = differences(from_json(meta["experiment"]), setup.experiment)
+    folders.refuse_changes(setup.folder, changed)
+    return [change for change in changed if change[0] not in ("run_dir", "fresh")]
 
 
 def _train(
@@ -129,6 +161,8 @@ def _train(
     shapes = abstract_beginning(beginning, setup.mesh)
     saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
+        if log.last != "run_complete":  # the job before was killed between its last checkpoint and its last words
+            log.write("run_complete", reason="all updates done", **already)
         return already
     _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
     with ThreadPoolExecutor(1) as pool:
@@ -185,6 +219,11 @@ def _train(
             f"{signal} stopped the run after update {update}; python -m asr_jax.train --run-dir {setup.folder} "
             "continues it",
             signal,
+        )
+    if not int(state.updates):
+        raise RunError(
+            f"none of {update} updates had anything to count: no recording could be read, or none holds its labels; "
+            f"see {setup.folder / folders.SKIPPED}"
         )
     log.write("run_complete", reason="all updates done", **summary)
     return summary

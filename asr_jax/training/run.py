@@ -26,19 +26,35 @@ def find_run(experiment: Experiment) -> Path:
     """
     folder = _unused(experiment.folder) if experiment.fresh else experiment.folder
     before = folder / EXPERIMENT
+    if before.exists() and not was_saved(folder):
+        return folder  # nothing is lost by other settings
     if before.exists():
-        changed = [change for change in differences(load_experiment(before), experiment) if not may_change(change[0])]
-        if changed:
-            lines = [f"  {name}: {_short(old)} there, {_short(new)} now" for name, old, new in changed]
-            raise UserError(
-                f"{folder} holds a run with other settings:\n" + "\n".join(lines)
-                + "\ngive the same settings to continue it, --fresh True to start anew beside it, or another --run-dir"
-            )  # fmt: skip
+        refuse_changes(folder, differences(load_experiment(before), experiment))
     elif folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, expected the folder of a run: choose another --run-dir")
     elif folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
         raise UserError(f"{folder} is not empty and not a run: choose another --run-dir, or empty it")
     return folder
+
+
+def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]]) -> None:
+    """Raises: UserError where a setting has changed, (name, old, new), that may not."""
+    lines = [f"  {name}: {_short(old)} there, {_short(new)} now" for name, old, new in changed if not may_change(name)]
+    if lines:
+        raise UserError(
+            f"{folder} holds a run with other settings:\n" + "\n".join(lines)
+            + "\ngive the same settings to continue it, --fresh True to start anew beside it, or another --run-dir"
+        )  # fmt: skip
+
+
+def was_saved(folder: Path) -> bool:
+    """Whether the run ever had a checkpoint, by its files or by its events."""
+    checkpoints = folder / CHECKPOINTS
+    if checkpoints.is_dir() and any(path.name.isdecimal() for path in checkpoints.iterdir()):
+        return True
+    with contextlib.suppress(OSError), (folder / EVENTS).open(errors="replace") as events:
+        return any('"checkpoint_saved"' in line for line in events)
+    return False
 
 
 @contextmanager

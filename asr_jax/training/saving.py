@@ -53,6 +53,7 @@ class Saver:
         self.finish()
         meta = {
             "data_position": data_position,
+            "data": self._setup.data_fingerprints(),
             "experiment": to_json(self._setup.experiment),
             "tokenizer": tokenizer_files(self._setup.folder),
             "summary": summary,

@@ -17,7 +17,7 @@ from asr_jax.data.manifest import Record, read_manifests
 from asr_jax.models.base import Recogniser
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from asr_jax.training.run import TOKENIZER
+from asr_jax.training.run import TOKENIZER, was_saved
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class Setup:
     @property
     def made_of(self) -> str | None:
         return made_of(self.experiment, self.tokenizer, num_updates=self.num_updates)
+
+    def data_fingerprints(self) -> dict[str, str]:
+        """Equal where training and validation are on the same data, wherever they lie."""
+        # Of a validation set not its plan, which may be another on other devices.
+        return {"training": self.train.fingerprint(), "validation": self.validation.index.fingerprint()}
 
     @property
     def updates_per_epoch(self) -> float:
@@ -110,8 +115,8 @@ def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
 
 
 def make_tokenizer(data: Data, folder: Path, records: list[Record]) -> Tokenizer:
-    """The run's own where it has one, else one made from the training texts."""
-    if (folder / TOKENIZER / DESCRIPTION).is_file():
+    """That of a run that is continued, else one made from the training texts."""
+    if (folder / TOKENIZER / DESCRIPTION).is_file() and was_saved(folder):
         return load_tokenizer(folder / TOKENIZER)
     return train_tokenizer(data.tokenizer, (record.text for record in records))
 

@@ -4,7 +4,6 @@ import json
 from base64 import b64decode, b64encode
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -60,6 +59,7 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
     chosen = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)
     if not (folder / TOKENIZER).exists():
         _restore_tokenizer(folder, chosen)
+    check_tokenizer(folder, chosen)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     model = experiment.model.build(
         vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=experiment.training.precision
@@ -72,25 +72,20 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
     return Trained(experiment, model, tokenizer, variables, load_buckets(folder), chosen, mesh)
 
 
-def save_plan(train: PlannedData, validation: PlannedData, folder: Path) -> None:
-    """Writes the shapes that a run is trained in, and which data they were made from.
-
-    Raises: UserError where the run began with other data: error rates on another validation set say nothing of which
-    checkpoint is the best.
-    """
-    path = folder / PLAN
-    # Of a validation set not its plan, which may be another on other devices.
-    now = {"data": train.fingerprint(), "validation": validation.index.fingerprint()}
-    before = _read_plan(path) if path.exists() else now
-    for name, what in (("data", "training"), ("validation", "validation")):
-        if before[name] != now[name]:
-            raise UserError(
-                f"the {what} data of {folder} have changed since it began ({before[name]} then, {now[name]} now): "
-                "records, durations, texts or their order in the manifests. Give it the data that it began with, or "
-                "start anew beside it with --fresh True"
-            )
+def save_plan(train: PlannedData, folder: Path) -> None:
+    """Writes the shapes that a run is trained in."""
     buckets = [asdict(bucket) for bucket in train.plan.buckets]
-    write_whole(path, json.dumps(now | {"buckets": buckets}, indent=2) + "\n")
+    write_whole(folder / PLAN, json.dumps({"buckets": buckets}, indent=2) + "\n")
+
+
+def check_tokenizer(folder: Path, updates: int) -> None:
+    """Raises: UserError where a run's tokenizer is not the one that its checkpoint was made with: the ids would mean
+    other symbols."""
+    if tokenizer_files(folder) != restore_meta(folder / CHECKPOINTS, updates)["tokenizer"]:
+        raise UserError(
+            f"{folder / TOKENIZER} is not the tokenizer that checkpoint {updates} was made with; delete that folder: "
+            "the right one comes back"
+        )
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
@@ -107,17 +102,12 @@ def _restore_tokenizer(folder: Path, updates: int) -> None:
 
 def load_buckets(folder: Path) -> tuple[Bucket, ...]:
     """The shapes that a run was trained in."""
-    return tuple(Bucket(**bucket) for bucket in _read_plan(folder / PLAN)["buckets"])
-
-
-def _read_plan(path: Path) -> dict[str, Any]:
     try:
-        plan: dict[str, Any] = json.loads(path.read_text())
-        return {name: plan[name] for name in ("data", "validation", "buckets")}
+        plan = json.loads((folder / PLAN).read_text())
+        return tuple(Bucket(**bucket) for bucket in plan["buckets"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
-            f"{path} cannot be read: {error!r}; where the data are unchanged, delete it and continue the training, "
-            "which writes it"
+            f"{folder / PLAN} cannot be read: {error!r}; continue the training, which writes it anew"
         ) from error
 
 

@@ -28,8 +28,8 @@ def manifests(tmp_path_factory):
     return folder / "manifests"
 
 
-def start(manifests, folder, *, devices, more=(), **environment):
-    sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
+def start(manifests, folder, *, devices, more=(), train="train.jsonl", **environment):
+    sets = ["--data.train", manifests / train, "--data.validation", manifests / "validation.jsonl"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
     command = [sys.executable, "-m", "tests.training.recorded", log, "never", "--config", "tests/resume_config.py"]
     command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10, *more]
@@ -88,13 +88,15 @@ def test_devices_agree_with_one(manifests, alone, tmp_path, devices):
     assert batches(tmp_path / "many-0") == batches(alone.with_name("alone-0"))
 
 
-def two(manifests, folder, *more):
+def two(manifests, folder, *more, second=(), train="train.jsonl"):
+    """Two processes; `second` and `train` are more arguments and the manifest of the second one alone."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     return [
         start(
-            manifests, folder, devices=1, more=more, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2",
+            manifests, folder, devices=1, more=(*more, *second) if number else more,
+            train=train if number else "train.jsonl", JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2",
             JAX_PROCESS_ID=str(number),
         )
         for number in range(2)
@@ -112,9 +114,33 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
         for job in jobs:
             job.kill()
     assert jobs[1].returncode == 1, other
-    assert "error: the main process ended: IsADirectoryError" in other
+    assert "error: process 0 ended: IsADirectoryError" in other
     assert jobs[0].returncode not in (0, None)
     assert "IsADirectoryError" in main
+
+
+@pytest.mark.parametrize(
+    ("unlike", "said"),
+    [
+        ({"second": ("--optim.clip-norm", "0.5")}, "optim.clip_norm: 1.0 in process 0, 0.5 in process 1"),
+        ({"train": "reversed.jsonl"}, "training data: "),
+        ({"train": "gone.jsonl"}, "process 1: data.train: "),
+    ],
+    ids=["settings", "order of the data", "no data"],
+)
+def test_processes_that_are_not_started_alike_are_refused_together(manifests, tmp_path, unlike, said):
+    lines = (manifests / "train.jsonl").read_text().splitlines()
+    (manifests / "reversed.jsonl").write_text("\n".join(reversed(lines)) + "\n")
+    jobs = two(manifests, tmp_path / "run", **unlike)
+    try:
+        for job in jobs:
+            words = job.communicate(timeout=90)[0]
+            assert job.returncode == 2, words
+            assert said in words
+    finally:
+        for job in jobs:
+            job.kill()
+    assert not (tmp_path / "run" / "experiment.json").exists()
 
 
 def test_two_processes_agree_with_one(manifests, alone, tmp_path):
