@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,3 +111,26 @@ def test_killed_a_hundred_times_nothing_differs(manifests, tmp_path):
     print(f"killed {kinds} in {time.monotonic() - begun:.0f} s")
     assert sum(kinds.values()) >= 90
     assert_same(folder, whole, 150)
+
+
+def test_without_a_checkpoint_nothing_is_lost_and_mended_settings_are_taken(manifests, tmp_path):
+    folder = tmp_path / "mended"
+    code, said = train(manifests, folder, kill="update:2")
+    assert code == -signal.SIGKILL, said[-3000:]
+    assert (folder / "experiment.json").exists()
+    code, said = train(manifests, folder, more=("--training.ema-decay", "0.5", "--training.num-updates", "3"))
+    assert code == 0, said[-3000:]
+
+
+@pytest.mark.parametrize("gone", ["experiment.json", "plan.json", "tokenizer"])
+def test_what_a_run_is_lies_in_its_checkpoints(manifests, unbroken, tmp_path, gone):
+    folder = tmp_path / "gone"
+    shutil.copytree(unbroken, folder)
+    shutil.rmtree(folder / gone) if gone == "tokenizer" else (folder / gone).unlink()
+    code, said = train(manifests, folder, more=("--training.ema-decay", "0.5", "--training.num-updates", "13"))
+    assert code == 2, said[-3000:]
+    assert "training.ema_decay: 0.9 there, 0.5 now" in said
+    code, said = train(manifests, folder)
+    assert code == 0, said[-3000:]
+    assert "already trained" in said
+    assert (folder / gone).exists()
