@@ -36,8 +36,8 @@ class Data:
     """Reading threads of each process."""
 
     def __post_init__(self) -> None:
-        if not self.speeds or min(self.speeds) <= 0:
-            raise ValueError(f"speeds {self.speeds}: expected at least one, all above 0")
+        if not self.speeds or min(self.speeds) <= 0 or len(set(self.speeds)) < len(self.speeds):
+            raise ValueError(f"speeds {self.speeds}: expected at least one, all above 0, each once")
         if self.workers < 0 or self.threads < 1:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
 
@@ -72,7 +72,8 @@ def read_training_records(data: Data) -> list[Record]:
     if problems:
         raise UserError(
             "\n".join(problems) + "\nThree ways on:\n"
-            "  prepare LibriSpeech from a local copy: python scripts/prepare_librispeech.py --librispeech DIR\n"
+            "  prepare LibriSpeech, or spoken digits, from a local copy: scripts/prepare_librispeech.py, "
+            "scripts/prepare_digits.py\n"
             "  bring your own: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, a line a recording: "
             '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}\n'
             "  or see it work on made speech first: ./scripts/quickstart.sh"
@@ -97,7 +98,11 @@ def plan_training(
         max_speed=max(data.speeds),
     )  # fmt: skip
     if not len(index):
-        raise UserError("no training record is left: " + "; ".join(dropped.lines()))
+        raise UserError(
+            f"no training record is left: {'; '.join(dropped.lines())}. The limits are those of --data.filters: "
+            f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s, "
+            f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters a second"
+        )
     num_labels = index.labels.lengths()
     buckets = make_buckets(
         index.samples, num_labels, data.buckets, rate_hz=rate_hz, hop_samples=hop_samples, speeds=data.speeds,

@@ -23,8 +23,8 @@ class WarmupHoldDecay:
     """Share of the peak that cosine and linear end with, and below which inverse_sqrt does not fall."""
 
     def __post_init__(self) -> None:
-        if self.peak_lr <= 0:
-            raise ValueError(f"peak_lr is {self.peak_lr}: expected more than 0")
+        if not 0 < self.peak_lr < float("inf"):
+            raise ValueError(f"peak_lr is {self.peak_lr}: expected a finite number above 0")
         if self.warmup_updates < 0 or self.hold_updates < 0:
             raise ValueError(
                 f"warmup_updates {self.warmup_updates} and hold_updates {self.hold_updates}: expected 0 or more"
