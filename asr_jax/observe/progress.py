@@ -49,7 +49,9 @@ class ProgressView:
                 f"compiling {data['shapes']} shapes; later starts find them in a cache"
             ),
             "compiled": self._compiled,
-            "compile": lambda data: self._table(data["rows"], title="Compiled, one row per bucket"),
+            "compile": lambda data: self._table(
+                data["rows"], title="Compiled, one row per bucket (flops and bytes: of each device)"
+            ),
             "skipped": self._skipped,
             "train_step": self._train_step,
             "validation_start": lambda data: self._bar.update(self._task, description=f"validating {set_name(data)}"),
