@@ -179,9 +179,6 @@ class Checkpoints:
         )
         return restored["state"], restored["average"], restored["meta"]
 
-    def meta(self, updates: int) -> dict[str, Any]:
-        return self._manager.restore(updates, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
-
     def _seal(self) -> None:
         """Orbax calls it when all files are written, before the rename that makes them a checkpoint."""
         for folder in self.folder.glob(f"{self._saving}{UNFINISHED}*"):

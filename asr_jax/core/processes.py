@@ -71,15 +71,15 @@ def together(function: Callable[[], Any]) -> Any:
         wrong = [error.exit_code, f"process {jax.process_index()}: {error}"]
     except Exception as error:
         gathered([RunError.exit_code, f"process {jax.process_index()} ended: {error!r}"])
-        _part()
+        _wait_for_all()
         raise
     if told := next(filter(None, gathered(wrong)), None):
-        _part()
+        _wait_for_all()
         raise (RunError if told[0] == RunError.exit_code else UserError)(told[1])
     return value
 
 
-def _part() -> None:
+def _wait_for_all() -> None:
     """Waits until all have heard why they end: who ends first would cut off who still listens."""
     with suppress(Exception):
         gathered(None)
@@ -95,7 +95,7 @@ def agree(values: Mapping[str, Any]) -> None:
         if everyone[0].get(name) != other.get(name)
     ]
     if lines:
-        _part()
+        _wait_for_all()
         raise UserError(
             "the processes of this run were not started alike:\n" + "\n".join(lines[:20])
             + "\ngive each of them the same settings and the same data"

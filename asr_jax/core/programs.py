@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import logging
 import os
 import pickle
 import time
@@ -25,6 +26,7 @@ from asr_jax.core.files import write_whole
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
 UNUSED_DAYS = 30.0
+logger = logging.getLogger(__name__)
 
 
 def lower(
@@ -57,7 +59,8 @@ def lower(
     if not found:
         try:
             found = _export(function, leaves, in_tree, shardings)
-        except (ValueError, NotImplementedError):  # a kernel that JAX does not promise to read again
+        except (ValueError, NotImplementedError) as error:  # a kernel that JAX does not promise to read again
+            logger.warning("%s is traced at every start: %s", name, str(error).partition("\n")[0])
             return jitted(function, **shardings).lower(*arguments)
         if folder:
             _write(folder / f"{name}-{key}", *found)
@@ -116,8 +119,8 @@ def _write(path: Path, program: export.Exported, out_tree: Any) -> None:
         for other in path.parent.iterdir():
             if time.time() - other.stat().st_mtime > UNUSED_DAYS * 86400:
                 other.unlink(missing_ok=True)
-    except (OSError, ValueError, NotImplementedError, pickle.PicklingError):
-        return  # without a cache, the next start takes longer
+    except (OSError, ValueError, NotImplementedError, pickle.PicklingError) as error:
+        logger.warning("%s could not be kept, and the next start takes longer: %s", path, error)
 
 
 def _sources() -> str:

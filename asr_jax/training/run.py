@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from asr_jax.checkpoints.store import newest
 from asr_jax.config import Experiment, differences, load_experiment, may_change
 from asr_jax.core.errors import UserError
 
@@ -28,7 +29,7 @@ def find_run(experiment: Experiment) -> Path:
     before = folder / EXPERIMENT
     if before.exists() and not was_saved(folder):
         return folder  # nothing is lost by other settings
-    if before.exists():
+    if before.exists():  # its checkpoints are compared later; here, before any data are read
         refuse_changes(folder, differences(load_experiment(before), experiment))
     elif folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, expected the folder of a run: choose another --run-dir")
@@ -49,8 +50,7 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]]) 
 
 def was_saved(folder: Path) -> bool:
     """Whether the run ever had a checkpoint, by its files or by its events."""
-    checkpoints = folder / CHECKPOINTS
-    if checkpoints.is_dir() and any(path.name.isdecimal() for path in checkpoints.iterdir()):
+    if newest(folder / CHECKPOINTS):
         return True
     with contextlib.suppress(OSError), (folder / EVENTS).open(errors="replace") as events:
         return any('"checkpoint_saved"' in line for line in events)

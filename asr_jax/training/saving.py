@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from asr_jax.checkpoints.store import Checkpoints
+from asr_jax.checkpoints.store import Checkpoints, restore_meta
 from asr_jax.config import to_json
 from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered, on_main
@@ -27,7 +27,7 @@ class Saver:
         latest = self._checkpoints.latest
         if latest is None or latest < self._setup.num_updates:
             return None
-        summary: dict[str, Any] | None = self._checkpoints.meta(latest)["summary"]
+        summary: dict[str, Any] | None = restore_meta(self._checkpoints.folder, latest)["summary"]
         # The folder may have another name now than when the summary was written.
         return summary and summary | self._places(latest) | {"already": True}
 

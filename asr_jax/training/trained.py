@@ -81,7 +81,9 @@ def save_plan(train: PlannedData, folder: Path) -> None:
 def check_tokenizer(folder: Path, updates: int) -> None:
     """Raises: UserError where a run's tokenizer is not the one that its checkpoint was made with: the ids would mean
     other symbols."""
-    if tokenizer_files(folder) != restore_meta(folder / CHECKPOINTS, updates)["tokenizer"]:
+    files = tokenizer_files(folder)
+    made_with = restore_meta(folder / CHECKPOINTS, updates)["tokenizer"]
+    if any(files.get(name) != content for name, content in made_with.items()):
         raise UserError(
             f"{folder / TOKENIZER} is not the tokenizer that checkpoint {updates} was made with; delete that folder: "
             "the right one comes back"
@@ -90,7 +92,11 @@ def check_tokenizer(folder: Path, updates: int) -> None:
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
     """The files of a run's tokenizer as text (base64), for its checkpoints."""
-    return {path.name: b64encode(path.read_bytes()).decode() for path in sorted((folder / TOKENIZER).iterdir())}
+    return {
+        path.name: b64encode(path.read_bytes()).decode()
+        for path in sorted((folder / TOKENIZER).iterdir())
+        if path.is_file()
+    }
 
 
 def _restore_tokenizer(folder: Path, updates: int) -> None:
