@@ -38,5 +38,5 @@ def experiment() -> Experiment:
             speeds=(0.85, 1.0, 1.15),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=3e-3, warmup_updates=300, decay="cosine")),
-        training=Training(num_updates=5500, ema_decay=0.995, validate_every=500, log_every=100),
+        training=Training(num_updates=6200, ema_decay=0.998, validate_every=500, log_every=100),
     )
