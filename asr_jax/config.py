@@ -111,7 +111,7 @@ MAY_CHANGE = (
     "training.save_minutes", "training.num_samples", "training.max_skipped", "training.max_failed",
     "training.keep_last", "training.keep_best", "training.milestones",
     "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
-    "data.workers", "data.threads",
+    "data.workers", "data.threads", "data.cache",
 )  # fmt: skip
 
 

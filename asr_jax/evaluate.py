@@ -20,14 +20,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--predictions", type=Path, metavar="OUT", help="write a line of JSON per recording here")
     options = parser.parse_args(arguments)
 
-    from asr_jax.data.manifest import read_manifests
+    from asr_jax.data.reading import read_records
     from asr_jax.training.evaluate import evaluate, predictions
     from asr_jax.training.trained import load_trained
 
     for out in (options.json, options.predictions):
         if out:
             make_room(out)
-    records = {manifest: read_manifests([manifest]) for manifest in options.data}
+    records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
     trained = load_trained(options.run, updates=options.checkpoint)
     decoder, sets, rows = trained.decoder(), {}, []
     for manifest, of_set in records.items():
@@ -37,9 +37,11 @@ def main(arguments: Sequence[str]) -> None:
         rows += table_rows(manifest, counts)
         if options.predictions:
             with options.predictions.open("a" if len(sets) > 1 else "w") as file:
-                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in predictions(data, found))
+                file.writelines(
+                    json.dumps(line, ensure_ascii=False) + "\n" for line in predictions(data, found, trained.tokenizer)
+                )
         for entry in found.skipped:
-            print(f"skipped {entry['id']}: {entry['audio_path']}: {entry['reason']}")
+            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}")
     normaliser = trained.tokenizer.normaliser
     nothing = [manifest for manifest, counts in sets.items() if counts["wer"] is None]
     print_table(rows, title=f"{options.run}, checkpoint {trained.updates}, text normalised by {normaliser}")

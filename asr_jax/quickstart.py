@@ -90,12 +90,12 @@ def evaluate(run: Path, test: Path, last: str) -> tuple[dict[str, Any], str]:
 
 
 def transcribe(run: Path, test: Path) -> None:
-    from asr_jax.data.manifest import read_manifest
+    from asr_jax.data.reading import read_records
     from asr_jax.transcribe import main as transcribe_main
 
-    records = read_manifest(test)
+    records = read_records([test])
     chosen = [records[len(records) * part // 4] for part in (1, 2, 3)]
-    files = [os.path.relpath(record.audio_path) for record in chosen]
+    files = [os.path.relpath(record.location) for record in chosen]
     _say(f"python -m asr_jax.transcribe {run} {' '.join(files)}")
     transcribe_main([str(run), *files])
     print("said were:")

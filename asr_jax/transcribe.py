@@ -19,7 +19,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
 
     from asr_jax.audio.io import AudioError, probe
-    from asr_jax.data.manifest import Record
+    from asr_jax.data.reading import Records
+    from asr_jax.data.records import Record
     from asr_jax.training.evaluate import recognise
     from asr_jax.training.trained import load_trained
 
@@ -33,20 +34,20 @@ def main(arguments: Sequence[str]) -> None:
     if not records:
         raise UserError("none of the files is audio that can be read")
     trained = load_trained(options.run, updates=options.checkpoint)
-    data = trained.plan(records)
+    data = trained.plan(Records.of(records))
     found = recognise(trained.decoder(), trained.variables, data)
-    texts = {data.index.ids.text(row): text for row, text in found.texts.items()}
+    texts = {data.index.records[row].id: text for row, text in found.texts.items()}
     reasons = {entry["id"]: entry["reason"] for entry in found.skipped + data.dropped.entries}
     for record in records:
         text = texts.get(record.id)
         if text is None:
             broken += 1
-            print(f"skipped {record.audio_path}: {reasons[record.id]}", file=sys.stderr)
+            print(f"skipped {record.location}: {reasons[record.id]}", file=sys.stderr)
         elif options.json:
-            line = {"path": record.audio_path, "text": text, "duration": record.duration_s}
+            line = {"path": record.location, "text": text, "duration": record.duration_s}
             print(json.dumps(line, ensure_ascii=False))
         else:
-            print(f"{record.audio_path}\t{text}")
+            print(f"{record.location}\t{text}")
     if broken:
         raise RunError(f"{broken} of {len(options.files)} files could not be transcribed")
 

@@ -58,9 +58,9 @@ def batch_of(bucket: Bucket) -> Batch:
     """Noise and random labels that fill a bucket."""
     rng, rows = np.random.default_rng(0), bucket.batch_size
     return Batch(
-        audio=rng.integers(-9000, 9000, (rows, bucket.num_samples)).astype(np.int16),
+        audio=rng.integers(-9000, 9000, (rows, bucket.length)).astype(np.int16),
         features=None,
-        lengths=np.full(rows, bucket.num_samples, np.int32),
+        lengths=np.full(rows, bucket.length, np.int32),
         tokens=rng.integers(0, VOCABULARY - 1, (rows, bucket.num_tokens)).astype(np.int32),
         token_lengths=np.full(rows, bucket.num_tokens // 2, np.int32),
         weights=np.ones(rows, np.float32),

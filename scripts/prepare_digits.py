@@ -21,7 +21,9 @@ import soxr
 
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.command_line import run_command
-from asr_jax.data.manifest import Record, read_manifest, write_manifest
+from asr_jax.data.manifest import write_manifest
+from asr_jax.data.reading import read_records
+from asr_jax.data.records import Record
 from asr_jax.data.synthetic import make_corpus
 from asr_jax.data.utterances import Corpus
 
@@ -48,7 +50,7 @@ def joined(records: list[Record], number: int, audio: Path, seed: int) -> list[R
 
 def _noise(record: Record) -> np.ndarray | None:
     """The quietest quarter of a second, of root mean square 1; None where the recording is short or silent there."""
-    samples, size = read_audio(record.audio_path, rate_hz=RATE_HZ).astype(np.float64), RATE_HZ // 4
+    samples, size = read_audio(record.location, rate_hz=RATE_HZ).astype(np.float64), RATE_HZ // 4
     if len(samples) < 3 * size:
         return None
     power = np.convolve(samples**2, np.ones(size) / size, "valid")
@@ -67,7 +69,7 @@ def _string(
     for _ in range(1 if rng.random() < SHARE_OF_ONE else rng.integers(2, 5)):
         word = str(rng.choice(sorted(by_word)))
         of_source = by_word[word][str(rng.choice(sorted(by_word[word])))]
-        samples = read_audio(of_source[rng.integers(len(of_source))].audio_path, rate_hz=RATE_HZ).astype(np.float64)
+        samples = read_audio(of_source[rng.integers(len(of_source))].location, rate_hz=RATE_HZ).astype(np.float64)
         level = 32768 * 10 ** (rng.uniform(*LEVEL_DB) / 20) / max(float(np.sqrt(np.mean(samples**2))), 1.0)
         parts += [samples * min(level, 32000 / max(float(np.abs(samples).max()), 1.0)), _gap(rng)]
         words.append(word)
@@ -84,7 +86,7 @@ def _written(record: Record, samples: np.ndarray, rng: np.random.Generator) -> R
     """Writes the record's audio, every other time without what lies above 4 kHz."""
     if rng.random() < 0.5:
         samples = soxr.resample(soxr.resample(samples, RATE_HZ, 8000), 8000, RATE_HZ)
-    write_flac(record.audio_path, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
+    write_flac(record.location, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
     return replace(record, duration_s=len(samples) / RATE_HZ)
 
 
@@ -95,13 +97,13 @@ def _gap(rng: np.random.Generator) -> np.ndarray:
 def made(folder: Path, minutes: float) -> list[Record]:
     """Digit strings of eSpeak NG, in all the voices of the embedded corpus."""
     make_corpus(folder, Corpus(minutes=minutes, sentences=STRINGS))
-    splits = [read_manifest(folder / f"manifests/{split}.jsonl") for split in ("train", "validation", "test")]
+    splits = [list(read_records([folder / f"manifests/{split}.jsonl"])) for split in ("train", "validation", "test")]
     limited = (folder / "limited").absolute()
     limited.mkdir(exist_ok=True)
     found = []
     for row, record in enumerate(record for records in splits for record in records):
-        samples = read_audio(record.audio_path, rate_hz=RATE_HZ).astype(np.float64)
-        new = replace(record, id=f"made-{record.id}", audio_path=str(limited / f"{record.id}.flac"))
+        samples = read_audio(record.location, rate_hz=RATE_HZ).astype(np.float64)
+        new = replace(record, id=f"made-{record.id}", location=str(limited / f"{record.id}.flac"))
         found.append(_written(new, samples, np.random.default_rng((1, row))))
     return found
 
@@ -109,7 +111,8 @@ def made(folder: Path, minutes: float) -> list[Record]:
 def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int) -> None:
     """Raises: UserError where a manifest is missing."""
     manifests = {
-        name: read_manifest(digits / "manifests" / f"{name}.jsonl") for name in ("train", "val", "test", "connected")
+        name: list(read_records([digits / "manifests" / f"{name}.jsonl"]))
+        for name in ("train", "val", "test", "connected")
     }
     train = manifests.pop("train")
     parts = {

@@ -1,138 +1,190 @@
-"""Manifests of LibriSpeech from a copy of its official layout: `<subset>/<speaker>/<chapter>/*.flac` + `*.trans.txt`.
+"""Manifests and fairseq lists of LibriSpeech from its official layout: `<subset>/<speaker>/<chapter>/*.flac` +
+`*.trans.txt`, from a local copy or downloaded.
 
     python scripts/prepare_librispeech.py --librispeech ~/LibriSpeech --out data/librispeech
+    python scripts/prepare_librispeech.py --librispeech ~/LibriSpeech --download train-clean-100 dev-clean dev-other
 
-writes `OUT/manifests/<subset>.jsonl` for every subset that is there, `train-960.jsonl` where its three parts are, and
-`skipped.jsonl` with every line that has no audio and every file that has no line. Nothing is copied.
+writes for every subset that is there, and for train-960 where its three parts are, `OUT/manifests/<subset>.jsonl` and
+`OUT/fairseq/<subset>.{tsv,ltr,wrd}` (dict.ltr.txt is of the largest training set). `OUT/skipped.jsonl` names every line
+that has no audio and every file that has no line. Audio is not copied. Texts are in lower case; fairseq's in upper
+case, as in the corpus and in its models.
+
+Libri-light's limited-resource subsets are a published choice of utterances of train-clean-100 and train-other-500,
+librispeech_finetuning.tgz: `1h/{0…5}/{clean,other}` and `9h/{clean,other}`. With `--limited` (its folder or the .tgz),
+or when it lies beside the subsets, they are written too: train-10min-0 … train-10min-5, train-1h (all six) and
+train-10h (1h and 9h).
 """
 
 import argparse
-import json
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import re
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from asr_jax.audio.io import AudioError, probe
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifest import Record, write_manifest
+from asr_jax.data.corpora import entry, pairs_of, read_splits, write_splits
+from asr_jax.data.downloads import Archive, fetch, unpack
+from asr_jax.data.readers.base import Entries
+from asr_jax.data.readers.fairseq import DICTIONARY, write_fairseq
+from asr_jax.data.records import Record, Refused
 
 TRAIN_960 = ("train-clean-100", "train-clean-360", "train-other-500")
 SUBSETS = (*TRAIN_960, "dev-clean", "dev-other", "test-clean", "test-other")
 MINI_SUBSETS = ("train-clean-5", "dev-clean-2")
-DOWNLOAD = "https://www.openslr.org/12"
+ALL_SUBSETS = SUBSETS + MINI_SUBSETS
+LIMITED = "librispeech_finetuning"
+# As md5sum.txt of https://www.openslr.org/12 and of https://www.openslr.org/31 has them.
+MD5 = {
+    "train-clean-100": "2a93770f6d5c6c964bc36631d331a522",
+    "train-clean-360": "c0e676e450a7ff2f54aeade5171606fa",
+    "train-other-500": "d1a0fd59409feb2c614ce4d30c387708",
+    "dev-clean": "42e2234ba48799c1f50f24a7926300a1",
+    "dev-other": "c8d0bcc9cca99d4f8b62fcc847357931",
+    "test-clean": "32fa31d27d2e1cad72775fee3f4849a9",
+    "test-other": "fb5a50374b501bb3bac4815ee91d3135",
+    "train-clean-5": "5df7d4e78065366204ca6845bb08f490",
+    "dev-clean-2": "6d7ab67ac6a1d2c993d050e16d61080d",
+}
+# From torchaudio's reader of it; Libri-light itself publishes no checksum.
+LIMITED_ARCHIVE = Archive(
+    f"https://dl.fbaipublicfiles.com/librilight/data/{LIMITED}.tgz",
+    "sha256:5d1efdc777b548194d7e09ba89126e2188026df9fd57aa57eb14408d2b2342af",
+)
+OF_LIMITED = re.compile(r"(?:^|/)(?:1h/([0-5])|9h)/(?:clean|other)/\d+/\d+/(\d+-\d+-\d+)\.flac$")
 
-Skipped = dict[str, str]
 
-
-def find_root(folder: Path) -> Path:
+def subsets_in(folder: Path) -> Path | None:
     """The folder that holds the subsets: `folder` itself or `LibriSpeech` in it."""
-    for root in (folder, folder / "LibriSpeech"):
-        if any((root / subset).is_dir() for subset in SUBSETS + MINI_SUBSETS):
-            return root.absolute()
-    what = "has none of the subsets" if folder.is_dir() else "is no folder; expected one with the subsets"
-    raise UserError(f"{folder} {what} {', '.join(SUBSETS + MINI_SUBSETS)}; unpack some of {DOWNLOAD} there")
+    roots = (folder, folder / "LibriSpeech")
+    return next((root for root in roots if any((root / name).is_dir() for name in ALL_SUBSETS)), None)
 
 
-def read_chapter(chapter: Path, subset: str) -> tuple[list[Record], list[Skipped]]:
-    """Records of one chapter by utterance id, and what has audio without a line or a line without audio."""
-    files = {path.stem: path for path in chapter.glob("*.flac")}
-    lines: dict[str, str] = {}
-    for path in sorted(chapter.glob("*.trans.txt")):
-        pairs = (line.partition(" ") for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-        lines |= {name: text.strip() for name, _, text in pairs}
-    records, skipped = [], []
-    for name in sorted(files.keys() | lines.keys()):
-        path = files.get(name, chapter / f"{name}.flac")
-        record = _record(name, path, lines.get(name), name in files, subset)
-        if isinstance(record, Record):
-            records.append(record)
-        else:
-            skipped.append({"id": name, "audio_path": str(path), "reason": record})
-    return records, skipped
+def download(folder: Path, names: Iterable[str], mirror: str) -> None:
+    """Fetches, checks and unpacks the subsets that are not there; an archive that lies there already is taken.
+
+    Raises: RunError where one cannot be had.
+    """
+    root = subsets_in(folder) or folder
+    for name in names:
+        if (root / name).is_dir():
+            print(f"{root / name} is there; it is not downloaded")
+            continue
+        resource = 31 if name in MINI_SUBSETS else 12
+        archive = Archive(f"{mirror}/resources/{resource}/{name}.tar.gz", f"md5:{MD5.get(name)}")
+        path = fetch(LIMITED_ARCHIVE if name == LIMITED else archive, root)
+        print(f"{path} is whole; unpacking it to {root / name}, after which it may be removed")
+        unpack(path, root / name if name == LIMITED else root)
 
 
-def _record(name: str, path: Path, text: str | None, is_there: bool, subset: str) -> Record | str:
-    """The record, or why there is none."""
-    if not is_there:
-        return "in the transcript, but no such audio file"
-    if not text:
-        return "no line in the transcript"
+def read_subset(root: Path, subset: str) -> Entries:
+    """All utterances of a subset, in the order of speakers, chapters and utterances."""
+    for chapter in sorted(path for path in (root / subset).glob("*/*") if path.is_dir()):
+        files = {path.stem: path for path in chapter.glob("*.flac")}
+        texts: dict[str, str] = {}
+        refused: list[Refused] = []
+        for path in sorted(chapter.glob("*.trans.txt")):
+            texts |= pairs_of(path, _id_and_text, refused)
+        yield from refused
+        for name in sorted(files.keys() | texts.keys()):
+            yield entry(
+                name, files.get(name, chapter / f"{name}.flac"), texts.get(name, ""),
+                speaker=f"librispeech-{chapter.parent.name}", source=f"librispeech/{subset}",
+            )  # fmt: skip
+
+
+def _id_and_text(line: str) -> tuple[str, str]:
+    name, _, text = line.partition(" ")
+    return name, text.strip().lower()
+
+
+def limited_ids(path: Path) -> dict[str, dict[str, str]]:
+    """The utterances of each limited-resource subset by id, with where they lie in Libri-light's folder or .tgz.
+
+    Raises: UserError where the path is neither.
+    """
     try:
-        duration_s = probe(path).duration_s
-    except AudioError as error:
-        return error.reason
-    speaker = f"librispeech-{path.parent.parent.name}"
-    return Record(name, str(path), text.lower(), round(duration_s, 6), speaker, f"librispeech/{subset}")
+        if path.is_dir():
+            names = [file.relative_to(path).as_posix() for file in path.rglob("*.flac")]
+        else:
+            with tarfile.open(path) as tar:
+                names = tar.getnames()
+    except (tarfile.TarError, FileNotFoundError, EOFError):
+        names = []
+    sets: dict[str, dict[str, str]] = {}
+    for name in sorted(names):
+        if found := OF_LIMITED.search(name):
+            fold, utterance = found.groups()
+            for subset in ("train-10h",) if fold is None else (f"train-10min-{fold}", "train-1h", "train-10h"):
+                sets.setdefault(subset, {})[utterance] = f"{path}/{name}"
+    if not sets:
+        raise UserError(f"{path} has no 1h/0/clean/SPEAKER/CHAPTER/*.flac; expected Libri-light's {LIMITED} (or .tgz)")
+    return dict(sorted(sets.items()))
 
 
-def read_subset(root: Path, subset: str, *, threads: int) -> tuple[list[Record], list[Skipped]]:
-    """All chapters of a subset, in the order of speakers, chapters and utterances."""
-    chapters = sorted(path for path in (root / subset).glob("*/*") if path.is_dir())
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(lambda chapter: read_chapter(chapter, subset), chapters))
-    return list(chain.from_iterable(part[0] for part in parts)), list(chain.from_iterable(part[1] for part in parts))
+def limited(
+    sets: Mapping[str, Mapping[str, str]], found: Mapping[str, Sequence[Record]]
+) -> tuple[dict[str, list[Record]], list[Refused]]:
+    """The subsets of `limited_ids` out of the official ones, sorted by id, and what of them is missing."""
+    parts = [subset for subset in ALL_SUBSETS if subset.startswith("train") and subset in found]
+    official = {record.id: record for part in reversed(parts) for record in found[part]}
+    for subset, ids in sets.items():
+        if missing := len(ids.keys() - official.keys()):
+            print(f"{subset}: {missing} of its {len(ids)} utterances are missing: this is not Libri-light's {subset}")
+    reason = f"in Libri-light's choice, but not in the subsets here: {', '.join(parts) or 'none for training'}"
+    refused = [Refused(name, at, reason) for name, at in sets.get("train-10h", {}).items() if name not in official]
+    chosen = {subset: [official[name] for name in sorted(ids.keys() & official.keys())] for subset, ids in sets.items()}
+    return chosen, refused
 
 
-def prepare(librispeech: Path, out: Path, *, threads: int = 8) -> None:
-    """Writes the manifests and says what was found, what was skipped and which subsets are missing.
+def prepare(librispeech: Path, out: Path, *, limited_at: Path | None) -> None:
+    """Writes manifests and lists and says what was found, what was skipped and which subsets are missing.
 
     Raises: UserError where there is no subset, or none of its utterances can be used.
     """
-    root = find_root(librispeech)
-    manifests = out / "manifests"
-    found: dict[str, list[Record]] = {}
-    all_skipped: list[Skipped] = []
-    for subset in SUBSETS + MINI_SUBSETS:
-        if not (root / subset).is_dir():
-            continue
-        records, skipped = read_subset(root, subset, threads=threads)
-        all_skipped += skipped
-        _tell_skipped(subset, skipped)
-        if records:
-            found[subset] = records
-            _write(manifests / f"{subset}.jsonl", records)
-        else:
-            print(f"{subset}: no utterance; no manifest written")
-    if all(subset in found for subset in TRAIN_960):
-        _write(manifests / "train-960.jsonl", chain.from_iterable(found[subset] for subset in TRAIN_960))
+    root = subsets_in(librispeech.absolute())
+    if root is None:
+        what = "has none of the subsets" if librispeech.is_dir() else "is no folder; expected one with the subsets"
+        raise UserError(f"{librispeech} {what} {', '.join(ALL_SUBSETS)}; --download SUBSET … fetches them")
+    beside = root / LIMITED
+    sets = limited_ids(limited_at or beside) if limited_at or beside.is_dir() else {}
+    there = [subset for subset in ALL_SUBSETS if (root / subset).is_dir()]
+    found, refused = read_splits({subset: read_subset(root, subset) for subset in there})
+    chosen, missing = limited(sets, found)
+    found |= chosen
+    if all(found.get(subset) for subset in TRAIN_960):
+        found["train-960"] = list(chain.from_iterable(found[subset] for subset in TRAIN_960))
     else:
         print(f"no train-960.jsonl, which configs/zipformer.py trains on: it is made of {', '.join(TRAIN_960)}")
-    (out / "skipped.jsonl").unlink(missing_ok=True)
-    if all_skipped:
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in all_skipped)
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "skipped.jsonl").write_text(lines, encoding="utf-8")
-        print(f"skipped: {len(all_skipped)}, each with its reason in {out / 'skipped.jsonl'}")
-    if missing := [subset for subset in SUBSETS if subset not in found]:
-        print(f"not there: {', '.join(missing)} (to be had at {DOWNLOAD})")
-    if not found:
-        raise UserError(f"{root}: no utterance with audio and text; unpack a subset of {DOWNLOAD} anew")
+    write_splits(out, found, refused + missing)
+    write_lists(out / "fairseq", found)
+    if absent := [subset for subset in SUBSETS if not found.get(subset)]:
+        print(f"not there: {', '.join(absent)} (--download SUBSET … fetches them)")
 
 
-def _write(path: Path, records: Iterable[Record]) -> None:
-    records = list(records)
-    write_manifest(path, records)
-    hours = sum(record.duration_s for record in records) / 3600
-    speakers = len({record.speaker for record in records})
-    print(f"{path}: {len(records)} utterances, {hours:.2f} h, {speakers} speakers")
-
-
-def _tell_skipped(subset: str, skipped: list[Skipped]) -> None:
-    for reason in dict.fromkeys(row["reason"] for row in skipped):
-        names = [row["id"] for row in skipped if row["reason"] == reason]
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        print(f"{subset}: {len(names)} skipped, {reason}: {', '.join(names[:5])}{more}")
+def write_lists(folder: Path, found: Mapping[str, Sequence[Record]]) -> None:
+    """fairseq's lists of every subset."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DICTIONARY).unlink(missing_ok=True)
+    by_size = sorted(found.items(), key=lambda item: (item[0].startswith("train"), len(item[1])))
+    for subset, records in reversed(by_size):  # the first brings dict.ltr.txt
+        if records:
+            write_fairseq(str(folder / f"{subset}.tsv"), (replace(row, text=row.text.upper()) for row in records))
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--librispeech", type=Path, required=True, help="folder with the subsets, or the one above it")
     parser.add_argument("--out", type=Path, default=Path("data/librispeech"), help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=8, help="files read at a time; default: %(default)s")
+    say = f"fetch these first, where they are not there: {', '.join(MD5)}, {LIMITED}"
+    parser.add_argument("--download", nargs="+", default=[], choices=(*MD5, LIMITED), metavar="SUBSET", help=say)
+    parser.add_argument("--mirror", default="https://www.openslr.org", help="of OpenSLR; default: %(default)s")
+    parser.add_argument("--limited", type=Path, help=f"folder or .tgz of Libri-light's {LIMITED}")
     given = parser.parse_args(arguments)
-    prepare(given.librispeech, given.out, threads=given.threads)
+    download(given.librispeech, given.download, given.mirror.rstrip("/"))
+    prepare(given.librispeech, given.out, limited_at=given.limited)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from asr_jax.config import load_experiment
-from asr_jax.data.manifest import read_manifest
+from asr_jax.data.reading import read_records
 from asr_jax.observe.events import read_events
 
 ROOT = Path(__file__).parent.parent
@@ -119,7 +119,7 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert set(sets) == {str(test), str(validation)}
     wanted = {"wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances", "skipped", "by_source"}
     assert wanted <= sets[str(test)].keys()
-    records = read_manifest(test)
+    records = read_records([test])
     assert sets[str(test)]["utterances"] == len(records)
     assert sets[str(test)]["words"] == sum(len(record.text.split()) for record in records)
     assert sets[str(test)]["by_source"].keys() == {"synthetic"}
@@ -128,7 +128,7 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
 
 
 def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, corpus, tmp_path):
-    paths = [record.audio_path for record in read_manifest(corpus / "train.jsonl")[:3]]
+    paths = [record.location for record in read_records([corpus / "train.jsonl"])][:3]
     said = run("asr_jax.transcribe", trained, *paths).stdout
     assert [line.split("\t")[0] for line in said.splitlines()] == paths
     broken = tmp_path / "broken.flac"
@@ -154,14 +154,15 @@ def test_broken_files_are_named_counted_and_skipped_up_to_a_limit(corpus, tmp_pa
     short.write_bytes(Path(cut["audio_path"]).read_bytes()[:2000])
     cut["audio_path"] = str(short)
     train_set = tmp_path / "train.jsonl"
-    train_set.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    train_set.write_text("\n".join(map(json.dumps, rows)) + '\n{"audio_path": "cut\n')
     sets = ["--data.train", train_set, "--data.validation", corpus / "validation.jsonl"]
     config = ["asr_jax.train", "--config", "tests/toy_config.py", *sets]
     run(*config, "--run-dir", tmp_path / "run", "--epochs", "2", "--training.num-updates", "0")
     skipped = [json.loads(line) for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()]
-    assert {entry["audio_path"] for entry in skipped} == {missing["audio_path"], str(short)}
-    assert len(skipped) == 2
-    assert sum(event["count"] for event in events(tmp_path / "run", "skipped")) == 2
+    line = f"{train_set}:{len(rows) + 1}"
+    assert {entry["location"] for entry in skipped} == {missing["audio_path"], str(short), line}
+    assert len(skipped) == 3
+    assert sum(event["count"] for event in events(tmp_path / "run", "skipped")) == 3
     done = run(*config, "--run-dir", tmp_path / "strict", "--training.max-skipped", "0", code=1)
     assert "more than training.max_skipped (0)" in done.stderr
 

@@ -1,7 +1,7 @@
-"""Audio files on the host: read to mono int16 at one rate, probe a header, write FLAC."""
+"""Audio on the host: files, or parts of them, read to mono int16 at one rate; headers probed; FLAC written."""
 
+import io
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,26 +11,24 @@ import soundfile
 import soxr
 from jaxtyping import Float32, Int16, Shaped
 
+from asr_jax.audio.checks import Part, check_part, check_values, check_whole, promised_samples
+from asr_jax.audio.errors import AudioError
+from asr_jax.audio.pyav import SUFFIXES, decode_with_pyav, probe_with_pyav
+
+__all__ = ["AudioError", "AudioInfo", "Named", "PathLike", "probe", "read_audio", "write_flac"]
+
 PathLike = str | os.PathLike[str]
 
 FULL_SCALE = 32768
 BLOCK_SAMPLES = 1 << 22
-# An MP3 header counts the encoder's delay, which the decoder drops: a sound file gives up to two frames less.
-MP3_SLACK_SAMPLES = 2 * 1152
-# Writers that cannot seek back (pipes) leave a size near 2 or 4 GiB in a WAV header: that promises nothing.
-WAV_UNKNOWN_BYTES = 0x7FFF0000
 
 
-class AudioError(ValueError):
-    """A file that cannot be used; `reason` is one line without the path."""
+class Named(io.BytesIO):
+    """A file's content in memory, with the name that messages call it by."""
 
-    def __init__(self, path: PathLike, reason: str) -> None:
-        super().__init__(str(path), reason)
-        self.path = str(path)
-        self.reason = " ".join(reason.split())
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +40,60 @@ class AudioInfo:
     channels: int
 
 
-def read_audio(path: PathLike, *, rate_hz: int = 16000, speed: float = 1.0) -> Int16[np.ndarray, " S"]:
-    """Samples of wav, flac, mp3, ogg, opus, sph: channels averaged, resampled by soxr (HQ), full scale ±32768.
+def read_audio(
+    file: PathLike | Named,
+    *,
+    rate_hz: int = 16000,
+    speed: float = 1.0,
+    start_s: float = 0.0,
+    length_s: float | None = None,
+    may_overshoot: bool = False,
+    channel: int | None = None,
+) -> Int16[np.ndarray, " S"]:
+    """Samples of a file: one channel or the mean of all, resampled by soxr (HQ), full scale ±32768.
 
-    `speed` 1.1 is faster and shorter: S is the length at `rate_hz` divided by it (tempo and pitch change, as in sox).
-    16-bit samples that need neither come back untouched. Codecs that overshoot are clipped; a float WAV is not.
+    wav, flac, mp3, ogg, opus, sph and what else libsndfile reads; m4a, aac and webm with the extra `formats`. Of a long
+    file, the part of `length_s` from `start_s`, in the file's own seconds, is read alone. `speed` 1.1 is faster and
+    shorter: S is the length at `rate_hz` divided by it (tempo and pitch change, as in sox). 16-bit samples that need
+    neither come back untouched. Codecs that overshoot are clipped; a float WAV is not.
 
-    Raises: AudioError where the file is missing, unreadable, truncated, empty, not finite or beyond ±1.
+    Raises: AudioError where the file is missing, unreadable, truncated, empty, not finite or beyond ±1, or ends before
+    the part that is asked for; of one that `may_overshoot`, up to half (half a second at most) may be missing.
     """
-    with _opened(path) as file:
-        samples = _decode(file)
-        _check(file, samples)
-        from_hz = file.samplerate * speed
-    if samples.dtype == np.int16 and samples.shape[1] == 1 and from_hz == rate_hz:
+    name, part = _name(file), Part(start_s, length_s, may_overshoot)
+    if name.lower().endswith(SUFFIXES) and _is_there(file):
+        samples, from_hz = decode_with_pyav(file, name)
+        samples = _part_of(samples, from_hz, name, part)
+    else:
+        with _opened(file) as sound:
+            is_whole = length_s is None and not start_s
+            promised = promised_samples(sound, name, lambda: _again(file), whole=is_whole)
+            samples, from_hz = _samples(sound, name, promised, part), sound.samplerate
+    if channel is not None:
+        if channel >= samples.shape[1]:
+            raise AudioError(name, f"no channel {channel}: it has {samples.shape[1]}, from 0")
+        samples = samples[:, channel : channel + 1]
+    if samples.dtype == np.int16 and samples.shape[1] == 1 and from_hz * speed == rate_hz:
         return samples[:, 0]
     mono = _as_float(samples).mean(axis=1, dtype=np.float32)
-    if from_hz != rate_hz:
-        mono = soxr.resample(mono, from_hz, rate_hz)
+    if from_hz * speed != rate_hz:
+        mono = soxr.resample(mono, from_hz * speed, rate_hz)
     if not len(mono):
-        raise AudioError(path, f"too short to resample: {len(samples)} samples")
+        raise AudioError(name, f"too short to resample: {len(samples)} samples")
     return np.clip(np.rint(mono * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
 
 
-def probe(path: PathLike) -> AudioInfo:
+def probe(file: PathLike | Named) -> AudioInfo:
     """Duration, rate and channels from the header; a file whose header leaves its length open is decoded.
 
     Raises: AudioError where the file is missing or no audio.
     """
-    with _opened(path) as file:
-        num_samples = len(_decode(file)) if _is_unknown(file) else file.frames
-        return AudioInfo(num_samples / file.samplerate, file.samplerate, file.channels)
+    if _name(file).lower().endswith(SUFFIXES) and _is_there(file):
+        return AudioInfo(*probe_with_pyav(file, _name(file)))
+    with _opened(file) as sound:
+        promised = promised_samples(sound, _name(file), lambda: _again(file))
+        num_samples = len(_decode(sound, promised)) if promised is None else promised
+        return AudioInfo(num_samples / sound.samplerate, sound.samplerate, sound.channels)
 
 
 def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -> None:
@@ -79,69 +101,94 @@ def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -
     soundfile.write(path, samples, rate_hz, format="FLAC", subtype="PCM_16")
 
 
+def _name(file: PathLike | Named) -> str:
+    return file.name if isinstance(file, Named) else os.fspath(file)
+
+
+def _again(file: PathLike | Named) -> io.BufferedIOBase:
+    """The same file from its beginning; what libsndfile reads from stays where it is."""
+    return io.BytesIO(file.getvalue()) if isinstance(file, Named) else open(file, "rb")
+
+
+def _is_there(file: PathLike | Named) -> bool:
+    """False for what the messages of `_opened` say better than FFmpeg."""
+    return isinstance(file, Named) or (os.path.isfile(file) and os.path.getsize(file) > 0)
+
+
 @contextmanager
-def _opened(path: PathLike) -> Iterator[soundfile.SoundFile]:
+def _opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
     """The open file; libsndfile's errors, while opening and inside the block, become AudioError."""
     try:
         # soundfile wants to be told the format of a name that ends in .raw, and says so with a TypeError.
-        file = soundfile.SoundFile(path)
+        sound = soundfile.SoundFile(file)
     except (soundfile.LibsndfileError, TypeError) as error:
-        raise AudioError(path, _why_not_opened(path, error)) from None
+        raise AudioError(_name(file), _why_not_opened(file, error)) from None
     try:
-        with file:
-            yield file
+        with sound:
+            yield sound
     except soundfile.LibsndfileError as error:
-        raise AudioError(path, f"truncated or damaged: {error.error_string}") from None
+        raise AudioError(_name(file), f"truncated or damaged ({_words(error)}); copy it again") from None
 
 
-def _why_not_opened(path: PathLike, error: Exception) -> str:
-    if not os.path.exists(path):
+def _why_not_opened(file: PathLike | Named, error: Exception) -> str:
+    if isinstance(file, Named):
+        if not file.getbuffer().nbytes:
+            return "empty (0 bytes)"
+    elif not os.path.exists(file):
         return "no such file"
-    if os.path.isdir(path):
+    elif os.path.isdir(file):
         return "a folder, not an audio file"
-    if not os.access(path, os.R_OK):
+    elif not os.access(file, os.R_OK):
         return "no permission to read it"
-    if not os.path.getsize(path):
+    elif not os.path.getsize(file):
         return "empty file (0 bytes)"
-    return f"not audio that libsndfile can read: {getattr(error, 'error_string', error)}"
+    return f"not audio that libsndfile can read ({_words(error)}); convert it to flac, or take it out"
 
 
-def _is_unknown(file: soundfile.SoundFile) -> bool:
-    # A FLAC written to a pipe has no length in its header; libsndfile gives the largest integer for it.
-    return file.frames >= 1 << 62
+def _words(error: Exception) -> str:
+    return str(getattr(error, "error_string", error)).removeprefix("Error : ").rstrip(".")
 
 
-def _decode(file: soundfile.SoundFile) -> Shaped[np.ndarray, "S C"]:
+def _samples(sound: soundfile.SoundFile, name: str, promised: int | None, part: Part) -> Shaped[np.ndarray, "S C"]:
+    """The samples that are asked for, checked. Whole files of known length are the usual case."""
+    if part.length_s is None and not part.start_s:
+        samples = _decode(sound, promised)
+        check_whole(sound, name, promised, samples)
+        return samples
+    if promised is None or not sound.seekable():
+        return _part_of(_decode(sound, promised), sound.samplerate, name, part)
+    first = round(part.start_s * sound.samplerate)
+    wanted = sound.frames - first if part.length_s is None else round(part.length_s * sound.samplerate)
+    if first < sound.frames:
+        sound.seek(first)
+    samples = sound.read(max(wanted, 0) if first < sound.frames else 0, dtype=_dtype(sound), always_2d=True)
+    check_part(len(samples), wanted, sound.samplerate, name, part)
+    check_values(sound, name, samples)
+    return samples
+
+
+def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: Part) -> Shaped[np.ndarray, "P C"]:
+    first = round(part.start_s * rate_hz)
+    wanted = len(samples) - first if part.length_s is None else round(part.length_s * rate_hz)
+    there = samples[first : first + max(wanted, 0)]
+    check_part(len(there), wanted, rate_hz, name, part)
+    return there
+
+
+def _dtype(file: soundfile.SoundFile) -> str:
+    return "int16" if file.subtype == "PCM_16" else "float32"
+
+
+def _decode(file: soundfile.SoundFile, promised: int | None) -> Shaped[np.ndarray, "S C"]:
     """All samples, int16 where the file is 16-bit PCM, else float32."""
-    dtype = "int16" if file.subtype == "PCM_16" else "float32"
-    if _is_unknown(file):
+    dtype = _dtype(file)
+    if promised is None:
         # soundfile seeks after every read, which libsndfile cannot in a file of unknown length.
         file.seekable = lambda: False
     blocks = [file.read(BLOCK_SAMPLES, dtype=dtype, always_2d=True)]
     while len(blocks[-1]) == BLOCK_SAMPLES:
         blocks.append(file.read(BLOCK_SAMPLES, dtype=dtype, always_2d=True))
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-
-
-def _check(file: soundfile.SoundFile, samples: Shaped[np.ndarray, "S C"]) -> None:
-    """Raises AudioError for samples that are cut, absent, not finite or out of range."""
-    # libsndfile trims a WAV's length to what the file holds and tells the difference only in its log.
-    log = file.extra_info if file.format.startswith("WAV") else ""
-    sizes = re.search(r"data : (\d+) \(should be (\d+)\)", log)
-    if sizes and int(sizes[2]) < int(sizes[1]) < WAV_UNKNOWN_BYTES:
-        raise AudioError(file.name, f"truncated: {sizes[2]} of {sizes[1]} bytes of samples are there")
-    promised = file.frames - (MP3_SLACK_SAMPLES if file.format == "MP3" else 0)
-    if not _is_unknown(file) and len(samples) < promised:
-        raise AudioError(file.name, f"truncated: {len(samples)} of {file.frames} samples are there")
-    if not len(samples):
-        raise AudioError(file.name, "no samples")
-    if samples.dtype == np.int16:
-        return
-    peak = float(np.abs(samples).max())
-    if not np.isfinite(peak):
-        raise AudioError(file.name, f"not finite: {int((~np.isfinite(samples)).sum())} samples are NaN or infinite")
-    if peak > 1 and file.subtype in ("FLOAT", "DOUBLE"):
-        raise AudioError(file.name, f"out of range: a peak of {peak:.4g} where full scale is 1; scale the file down")
 
 
 def _as_float(samples: Shaped[np.ndarray, "S C"]) -> Float32[np.ndarray, "S C"]:

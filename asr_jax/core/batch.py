@@ -30,6 +30,11 @@ class Batch(struct.PyTreeNode):
     records: Int32[AnyArray, " B"]
     """Row of the index that each row came from; -1 for padding."""
 
+    @property
+    def signal(self) -> AnyArray:
+        """The audio or the features, whichever there is."""
+        return self.audio if self.features is None else self.features
+
 
 class Frames(struct.PyTreeNode):
     """A sequence of vectors per row and how many of them are valid."""

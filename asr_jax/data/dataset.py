@@ -1,17 +1,26 @@
 """What a run reads: its settings, and the index and plan made from them."""
 
-import os
-from collections.abc import Callable, Sequence
+import functools
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+import numpy as np
+
+from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
-from asr_jax.data.buckets import Bucket, Buckets, make_buckets
+from asr_jax.data.buckets import Buckets, Scale, make_buckets
 from asr_jax.data.filters import Dropped, Filters
-from asr_jax.data.index import Index, OutputLength, build_index
-from asr_jax.data.manifest import Record, read_manifests
+from asr_jax.data.index import Index, OutputLength, build_index, scale_of
+from asr_jax.data.inputs import Role, has_validation, resolve
+from asr_jax.data.mixing import Mixing, epoch_shares
 from asr_jax.data.plan import BatchPlan
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.data.readers.folders import walking_once
+from asr_jax.data.reading import Input, Records, read_inputs
+from asr_jax.data.splits import split
+from asr_jax.text.tokenizer import Tokenizer, TokenizerSettings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -19,17 +28,32 @@ class Data:
     """Manifests, tokenizer, filters and batches of a run."""
 
     train: tuple[str, ...]
-    """Manifests of the training set."""
-    validation: tuple[str, ...]
-    """Manifests of the validation set; the best checkpoint is chosen on it."""
+    """Training set: files, folders and patterns. JSONL, JSON, TSV, CSV, Parquet, Arrow, tar shards, fairseq lists,
+    Kaldi data folders, folders of audio with texts beside it."""
+    validation: tuple[str, ...] = ()
+    """Validation set, likewise; the best checkpoint is chosen on it. None: the one in the folder of train, where it has
+    one, else a share of the training set."""
+    validation_share: float = 0.1
+    """Of the training set's hours, where no validation set is given; by speaker where they are known."""
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     """From text to labels; made from the training set's texts at the start of a run."""
     filters: Filters = field(default_factory=Filters)
     """Which training records are used."""
+    max_train_samples: int = 0
+    """Only so many training records, spread evenly over all; 0: all."""
+    max_validation_samples: int = 0
+    """Only so many validation records, likewise; 0: all."""
+    trim_db: float = 0.0
+    """Silence at both ends of every training record, quieter than its loudest part by so many dB, is left out; 0: not.
+    60 is QuartzNet's."""
+    mixing: Mixing = field(default_factory=Mixing)
+    """How much of each entry of train an epoch has."""
     buckets: Buckets = field(default_factory=Buckets)
     """Shapes and sizes of the batches."""
     speeds: tuple[float, ...] = (1.0,)
     """An epoch holds every record once at each of these speeds; 1.1 is faster and shorter."""
+    cache: str = ""
+    """Folder where what was read of manifests and headers is kept; empty: the user's cache folder."""
     workers: int = 0
     """Processes that read audio; 0 reads in threads of the training process."""
     threads: int = 2
@@ -40,6 +64,16 @@ class Data:
             raise ValueError(f"speeds {self.speeds}: expected at least one, all above 0, each once")
         if self.workers < 0 or self.threads < 1:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
+        if not 0 < self.validation_share <= 0.5:
+            raise ValueError(f"validation_share {self.validation_share}: expected more than 0, at most 0.5")
+        for name in ("max_train_samples", "max_validation_samples", "trim_db"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
+        if self.mixing.weights and len(self.mixing.weights) != len(self.train):
+            raise ValueError(
+                f"mixing.weights has {len(self.mixing.weights)} numbers for {len(self.train)} entries of train: "
+                "expected one each"
+            )
 
 
 @dataclass(frozen=True)
@@ -55,47 +89,103 @@ class PlannedData:
         return f"{self.index.fingerprint()}-{self.plan.fingerprint()}"
 
 
-def read_training_records(data: Data) -> list[Record]:
-    """Raises: UserError that gives the three ways on where the manifests are missing."""
-    sets = {"train": data.train, "validation": data.validation}
-    problems = [
-        f"data.{name} is empty: expected at least one manifest (--data.{name} FILE.jsonl)"
-        for name, manifests in sets.items()
-        if not manifests
-    ]
-    problems += [
-        f"data.{name}: {path} does not exist (relative paths start at {Path.cwd()})"
-        for name, manifests in sets.items()
-        for path in manifests
-        if not os.path.exists(path)
-    ]
+@dataclass(frozen=True)
+class Sets:
+    """The records to train and to validate on."""
+
+    train: Records
+    validation: Records
+    is_split: bool
+    """Whether the second was cut from the first."""
+
+
+@walking_once()
+def read_sets(data: Data, *, seed: int) -> Sets:
+    """Raises: UserError that gives the three ways on where there is nothing to train on."""
+    validation_of = _validation_of(data)
+    inputs, validation_inputs = _resolved(data.train, validation_of)
+    train, validation = _read_training(data, inputs, seed, is_split=not validation_of)
+    if validation is None:
+        validation = read_inputs(validation_inputs, cache=data.cache)
+    if data.max_validation_samples:
+        validation = validation.select(slice(data.max_validation_samples))
+    return Sets(train, validation, is_split=not validation_of)
+
+
+@walking_once()
+def read_training(data: Data, *, seed: int) -> Records:
+    """The training set of `read_sets` alone: the validation set may be missing yet.
+
+    Raises: UserError, as `read_sets`.
+    """
+    inputs, _ = _resolved(data.train, ())
+    return _read_training(data, inputs, seed, is_split=not _validation_of(data))[0]
+
+
+def _read_training(data: Data, inputs: Sequence[Input], seed: int, *, is_split: bool) -> tuple[Records, Records | None]:
+    """The training set, and the validation set where it is cut from that."""
+    train, cut = read_inputs(inputs, trim_db=data.trim_db, cache=data.cache), None
+    if is_split:
+        train, cut = split(train, share=data.validation_share, seed=seed)
+    return train.select(slice(data.max_train_samples)) if data.max_train_samples else train, cut
+
+
+def _validation_of(data: Data) -> tuple[str, ...]:
+    return data.validation or tuple(path for path in data.train if has_validation(path))
+
+
+def _resolved(train: Sequence[str], validation: Sequence[str]) -> tuple[list[Input], list[Input]]:
+    """What to read for both sets.
+
+    Raises: UserError that names all paths that cannot be read at once.
+    """
+    found: dict[Role, list[Input]] = {"train": [], "validation": []}
+    problems = [] if train else ["data.train is empty: expected at least one manifest or folder"]
+    sets: tuple[tuple[Role, Sequence[str]], ...] = (("train", train), ("validation", validation))
+    for role, paths in sets:
+        for number, path in enumerate(paths):
+            try:
+                found[role] += [(number, file, reader) for _, file, reader in resolve([path], role)]
+            except UserError as error:
+                problems.append(f"data.{role}: {error}")
     if problems:
-        raise UserError(
-            "\n".join(problems) + "\nThree ways on:\n"
-            "  prepare LibriSpeech, or spoken digits, from a local copy: scripts/prepare_librispeech.py, "
-            "scripts/prepare_digits.py\n"
-            "  bring your own: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, a line a recording: "
-            '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}\n'
-            "  or see it work on made speech first: ./scripts/quickstart.sh"
-        )
-    return read_manifests(data.train)
+        raise UserError("\n".join([*problems, WAYS_ON]))
+    return found["train"], found["validation"]
+
+
+WAYS_ON = """Three ways on:
+  prepare LibriSpeech, or spoken digits, from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py
+  bring your own: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, a line a recording: \
+{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (README, Data), and \
+--data.validation alone for a tenth of it
+  or see it work on made speech first: ./scripts/quickstart.sh"""
 
 
 def plan_training(
-    records: Sequence[Record],
+    records: Records,
     data: Data,
     *,
-    encode: Callable[[str], list[int]],
+    tokenizer: Tokenizer,
     output_length: OutputLength,
-    rate_hz: int,
-    hop_samples: int,
+    front_end: FrontEnd,
     seed: int,
     num_devices: int,
 ) -> PlannedData:
-    """Index and plan of the training set: shuffled, at every speed, without what the filters drop."""
+    """Index and plan of the training set: shuffled, at every speed, without what the filters drop.
+
+    `output_length`: of a `models.base.Recogniser`.
+    """
+    scale = scale_of_records(records, front_end)
+    frames = functools.partial(output_length, of_features=scale.of_features)
+    if scale.of_features and data.trim_db:
+        raise UserError(f"data.trim_db {data.trim_db:g}: ready features have no silence to trim; expected 0")
+    if scale.of_features and data.speeds != (1.0,):
+        raise UserError(
+            f"data.speeds {data.speeds}: ready features cannot be played faster; expected --data.speeds 1.0"
+        )
     index, dropped = build_index(
-        records, encode=encode, output_length=output_length, filters=data.filters, rate_hz=rate_hz,
-        max_speed=max(data.speeds),
+        records, scale=scale, tokenizer=tokenizer, given_labels=data.tokenizer.takes_ids, output_length=frames,
+        filters=data.filters, max_speed=max(data.speeds),
     )  # fmt: skip
     if not len(index):
         raise UserError(
@@ -103,39 +193,53 @@ def plan_training(
             f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s, "
             f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters a second"
         )
-    num_labels = index.labels.lengths()
+    _check_unknown(index, tokenizer)
+    num_labels = index.num_labels()
     buckets = make_buckets(
-        index.samples, num_labels, data.buckets, rate_hz=rate_hz, hop_samples=hop_samples, speeds=data.speeds,
-        num_devices=num_devices,
+        index.lengths, num_labels, data.buckets, scale=scale, speeds=data.speeds, num_devices=num_devices
+    )
+    sources, shares = _mixed(index, data)
+    plan = BatchPlan(
+        index.lengths, num_labels, buckets, seed=seed, speeds=data.speeds, order=data.buckets.order,
+        sort_buffer=data.buckets.sort_buffer, source_of=sources, shares=shares,
     )  # fmt: skip
-    return PlannedData(index, BatchPlan(index.samples, num_labels, buckets, seed=seed, speeds=data.speeds), dropped)
+    return PlannedData(index, plan, dropped)
 
 
-def plan_evaluation(
-    records: Sequence[Record], buckets: Sequence[Bucket], *, rate_hz: int, hop_samples: int, num_devices: int
-) -> PlannedData:
-    """Index and plan of an evaluation set: every record once, in the shapes of training and, for longer ones, more.
-
-    Nothing is dropped for its length or text, since that would change what an error rate means; only records without
-    a readable duration are, and counted.
-    """
-    index, dropped = build_index(records, encode=None, filters=Filters.none(), rate_hz=rate_hz)
-    if not len(index):
-        raise UserError("no record can be read: " + "; ".join(dropped.lines()))
-    longest = int(index.samples.max())
-    shapes = evaluation_buckets(buckets, longest, hop_samples=hop_samples, num_devices=num_devices)
-    return PlannedData(index, BatchPlan(index.samples, index.labels.lengths(), shapes, shuffle=False), dropped)
+def _some(records: Records, number: int) -> Records:
+    """So many of the records, evenly spread; 0: all."""
+    if not number or number >= len(records):
+        return records
+    return records.select(np.arange(number) * len(records) // number)
 
 
-def evaluation_buckets(
-    buckets: Sequence[Bucket], longest: int, *, hop_samples: int, num_devices: int
-) -> tuple[Bucket, ...]:
-    """The buckets, and as many more as records of up to `longest` samples need, each half as long again, with fewer
-    rows, down to one per device."""
-    shapes = list(buckets)
-    while shapes[-1].longest < longest:
-        last = shapes[-1]
-        num_samples = -(-last.num_samples * 3 // 2 // hop_samples) * hop_samples
-        rows = max(last.batch_size * last.num_samples // num_samples // num_devices, 1) * num_devices
-        shapes.append(Bucket(num_samples, last.num_tokens, rows, num_samples - hop_samples))  # manifests round
-    return tuple(shapes)
+def _check_unknown(index: Index, tokenizer: Tokenizer) -> None:
+    """Warns of labels that stand for nothing. Raises: UserError where they are more than half of all."""
+    unknown = np.flatnonzero(index.labels.values == tokenizer.unknown_id)
+    if tokenizer.unknown_id is None or not len(unknown):
+        return
+    share = len(unknown) / len(index.labels.values)
+    record = index.records.columns.record(int(np.searchsorted(index.labels.offsets, unknown[0], side="right")) - 1)
+    message = (
+        f"{share:.1%} of all labels are the tokenizer's unknown piece; the first is of record {record.id}: "
+        f"{record.text!r}. Does the normaliser ({tokenizer.normaliser}) fit the tokenizer?"
+    )
+    if share > 0.5:
+        raise UserError(message)
+    logger.warning(message)
+
+
+def scale_of_records(records: Records, front_end: FrontEnd) -> Scale:
+    """By the first record: what the others are is checked against it."""
+    of_features = bool(len(records) and records.columns.num_frames[records.rows[0]])
+    return scale_of(front_end, of_features=of_features)
+
+
+def _mixed(index: Index, data: Data) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The source of each record, and the share of each source in an epoch; None where nothing is mixed."""
+    if data.mixing.kind == "none":
+        return None, None
+    sources = index.records.columns.input_of[index.records.rows]
+    number = np.bincount(sources, minlength=len(data.train))
+    hours = np.bincount(sources, weights=index.lengths, minlength=len(data.train))
+    return sources, epoch_shares(data.mixing, number, hours)

@@ -1,173 +1,160 @@
-"""The index: what training needs of every record that passes the rules, tokenised once, in flat arrays."""
+"""The index: the records that are used, how long each is in the shapes of batches, and its labels."""
 
 import hashlib
-from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int32, Shaped
+from jaxtyping import Bool, Int32, Integer
 
-from asr_jax.data.filters import Dropped, Filters, broken_rule
-from asr_jax.data.manifest import Record
+from asr_jax.audio.features import FrontEnd
+from asr_jax.core.errors import UserError
+from asr_jax.data.buckets import Scale
+from asr_jax.data.columns import Ragged
+from asr_jax.data.filters import Dropped, Filters, broken_rules
+from asr_jax.data.labels import encoded
+from asr_jax.data.reading import Records
+from asr_jax.text.tokenizer import Tokenizer
 
-OutputLength = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """Rows of different lengths in one flat array: labels, or the UTF-8 bytes of strings."""
-
-    values: Shaped[np.ndarray, " N"]
-    offsets: Shaped[np.ndarray, " R1"]
-    """Where row r begins; the last entry is where the last row ends."""
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, row: int) -> Shaped[np.ndarray, " U"]:
-        return self.values[self.offsets[row] : self.offsets[row + 1]]
-
-    def text(self, row: int) -> str:
-        return self[row].tobytes().decode()
-
-    def lengths(self) -> Int32[np.ndarray, " R"]:
-        return np.diff(self.offsets).astype(np.int32)
-
-    @classmethod
-    def of_texts(cls, texts: Iterable[str]) -> "Ragged":
-        parts = [text.encode() for text in texts]
-        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        return cls(np.frombuffer(b"".join(parts), np.uint8), offsets)
+OutputLength = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+def scale_of(front_end: FrontEnd, *, of_features: bool) -> Scale:
+    """Lengths of audio, or of ready features, for a front-end."""
+    if of_features:
+        return Scale(front_end.rate_hz / front_end.hop, 1, front_end.num_features, of_features=True)
+    return Scale(front_end.rate_hz, front_end.hop, front_end.num_features)
+
+
+@dataclass(frozen=True)
 class Index:
-    """The records that are used, by row. Some 130 bytes per record with a path of 80, plus labels and text."""
+    """The records that are used, by row."""
 
-    rate_hz: int
-    samples: Int32[np.ndarray, " R"]
-    """Samples at `rate_hz` by the record's duration."""
+    records: Records
+    scale: Scale
+    lengths: Int32[np.ndarray, " R"]
+    """In the units of the scale, by the record's duration."""
     labels: Ragged
-    """In the smallest unsigned type that holds them."""
-    ids: Ragged
-    audio_paths: Ragged
-    texts: Ragged
-    sources: tuple[str, ...]
-    """The names of all sources."""
-    source_of: Int32[np.ndarray, " R"]
-    """Which of `sources` a row comes from."""
+    """By row of the records' columns."""
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return len(self.lengths)
 
     @property
     def hours(self) -> float:
-        return float(self.samples.sum(dtype=np.int64)) / self.rate_hz / 3600
+        return float(self.lengths.sum(dtype=np.int64)) / self.scale.per_s / 3600
+
+    def labels_of(self, row: int) -> Integer[np.ndarray, " U"]:
+        return self.labels[int(self.records.rows[row])]
+
+    def num_labels(self) -> Int32[np.ndarray, " R"]:
+        return self.labels.lengths()[self.records.rows]
 
     def fingerprint(self) -> str:
-        """Equal where ids, durations, texts and labels of all rows are: what lies at which path does not count."""
-        digest = hashlib.sha256()
-        columns = (self.ids, self.texts, self.labels)
-        for numbers in (self.samples, *(part for column in columns for part in (column.offsets, column.values))):
-            digest.update(f"{numbers.dtype}{numbers.shape}".encode())
-            digest.update(np.ascontiguousarray(numbers))
+        """Equal where ids, durations, texts and labels are: what lies at which path does not count."""
+        digest = hashlib.sha256(self.records.digest.encode())
+        for array in (self.records.rows, self.lengths, self.labels.offsets, self.labels.values):
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()[:16]
-
-    def source(self, row: int) -> str:
-        return self.sources[self.source_of[row]]
 
 
 def build_index(
-    records: Iterable[Record],
+    records: Records,
     *,
-    encode: Callable[[str], list[int]] | None,
+    scale: Scale,
+    tokenizer: Tokenizer | None,
+    given_labels: bool = False,
     output_length: OutputLength | None = None,
     filters: Filters | None = None,
-    rate_hz: int = 16000,
     max_speed: float = 1.0,
 ) -> tuple[Index, Dropped]:
     """The records that pass all rules, tokenised once, and those that do not.
 
-    `encode` gives labels or raises ValueError for text out of vocabulary; None where labels are not needed.
-    `output_length` gives encoder frames for samples (ints and arrays): a record whose labels no CTC path can fit,
-    at the fastest speed `max_speed` that it will be played at, is dropped; None leaves that rule out.
+    `tokenizer`: None where labels are not needed. `given_labels`: token ids of a manifest count, and texts only where
+    it has none. `output_length` gives encoder frames for lengths (ints and arrays): a record whose labels no CTC path
+    can fit, at the fastest speed `max_speed` that it will be played at, is dropped; None leaves that rule out.
+
+    Raises: UserError where audio and ready features are mixed, or all features have another width than the model takes.
     """
-    dropped = Dropped()
-    kept: list[Record] = []
-    labels = array("i")
-    num_labels: list[int] = []
-    for record in records:
-        if broken := broken_rule(record, filters or Filters()):
-            dropped.add(record, *broken)
-            continue
-        row = _encode(record, encode, dropped)
-        if row is not None:
-            kept.append(record)
-            labels.extend(row)
-            num_labels.append(len(row))
-    flat = np.frombuffer(labels, np.int32) if labels else np.zeros(0, np.int32)
-    ragged = Ragged(flat, np.cumsum([0, *num_labels], dtype=np.int64))
-    samples = np.rint(np.array([record.duration_s for record in kept], np.float64) * rate_hz).astype(np.int32)
-    if output_length is not None and encode is not None and kept:
-        frames = np.asarray(output_length(np.rint(samples / max_speed).astype(np.int32)))
-        fits = _fits(frames, ragged, kept, dropped)
-        kept = [record for record, fit in zip(kept, fits, strict=True) if fit]
-        samples, ragged = samples[fits], _select(ragged, fits)
-    return _index(kept, samples, ragged, rate_hz), dropped
+    dropped, columns = Dropped(), records.columns
+    for entry in records.refused:
+        dropped.add(entry.reason, name=entry.id, location=entry.location, kind="cannot be used")
+    _check_kind(records, scale)
+    keep = _of_width(records, scale, dropped)
+    for broken in broken_rules(columns.duration_s[records.rows], columns.num_chars[records.rows], filters or Filters()):
+        for place, value in zip(broken.places.tolist(), broken.values.tolist(), strict=True):
+            if keep[place]:
+                _drop(dropped, records, place, broken.reason, value, broken.limit)
+        keep[broken.places] = False
+    if tokenizer is None:
+        labels = Ragged(np.zeros(0, np.uint8), np.zeros(len(columns) + 1, np.int64))
+    else:
+        labels, problems = encoded(records, tokenizer, given=given_labels)
+        for place in np.flatnonzero(keep & (labels.lengths()[records.rows] == 0)):
+            reason, value = problems.get(int(records.rows[place]), ("empty text", None))
+            _drop(dropped, records, int(place), reason, value, None)
+            keep[place] = False
+    kept = records.select(keep)
+    lengths = _lengths(kept, scale)
+    index = Index(kept, scale, lengths, labels)
+    if output_length is None or tokenizer is None or not len(kept):
+        return index, dropped
+    fits = _fits(index, np.asarray(output_length(np.rint(lengths / max_speed).astype(np.int32))), dropped)
+    return Index(kept.select(fits), scale, lengths[fits], labels), dropped
 
 
 def repeats(labels: Ragged) -> Int32[np.ndarray, " R"]:
     """How many labels of each row equal the one before: CTC needs a blank between them."""
-    equal = np.zeros(len(labels.values) + 1, np.int64)
-    equal[2:] = np.cumsum(labels.values[1:] == labels.values[:-1])
+    places = np.flatnonzero(labels.values[1:] == labels.values[:-1]) + 1
     first = np.minimum(labels.offsets[:-1] + 1, labels.offsets[1:])
-    return (equal[labels.offsets[1:]] - equal[first]).astype(np.int32)
+    return (np.searchsorted(places, labels.offsets[1:]) - np.searchsorted(places, first)).astype(np.int32)
 
 
-def _encode(record: Record, encode: Callable[[str], list[int]] | None, dropped: Dropped) -> list[int] | None:
-    """Labels, or None for a record that was dropped because it has none."""
-    if encode is None:
-        return []
-    try:
-        labels = encode(record.text)
-    except ValueError as error:
-        dropped.add(record, "out of vocabulary", str(error), None)
-        return None
-    if not labels:
-        dropped.add(record, "empty text", 0, 1)
-        return None
-    return labels
+def _check_kind(records: Records, scale: Scale) -> None:
+    wrong = (records.columns.num_values[records.rows] > 0) != scale.of_features
+    if wrong.any():
+        record = records[int(np.argmax(wrong))]
+        raise UserError(
+            f"record {record.id} is of {'ready features' if record.num_values else 'audio'} among records of "
+            f"{'ready features' if scale.of_features else 'audio'}: a run trains on one of the two; take the others out"
+        )
 
 
-def _fits(frames: np.ndarray, labels: Ragged, records: list[Record], dropped: Dropped) -> Bool[np.ndarray, " R"]:
+def _of_width(records: Records, scale: Scale, dropped: Dropped) -> Bool[np.ndarray, " R"]:
+    """True where features are as wide as the model takes them, and for audio; the others are dropped."""
+    width = records.columns.num_values[records.rows]
+    wrong = width != (scale.num_values if scale.of_features else 0)
+    if wrong.any() and wrong.all():
+        raise UserError(
+            f"record {records[0].id} has feature dim {width[0]}, expected {scale.num_values}, and so have all others: "
+            "extract the features with this model's front-end (python -m asr_jax.extract_features)"
+        )
+    for place in np.flatnonzero(wrong).tolist():
+        _drop(dropped, records, place, "feature dim", int(width[place]), scale.num_values)
+    return ~wrong
+
+
+def _lengths(records: Records, scale: Scale) -> Int32[np.ndarray, " R"]:
+    if scale.of_features:
+        return np.array(records.columns.num_frames[records.rows])
+    return np.rint(records.columns.duration_s[records.rows] * scale.per_s).astype(np.int32)
+
+
+def _fits(index: Index, frames: np.ndarray, dropped: Dropped) -> Bool[np.ndarray, " R"]:
     """True where frames ≥ labels + repeats; the others are dropped."""
-    needed = labels.lengths() + repeats(labels)
+    needed = (index.labels.lengths() + repeats(index.labels))[index.records.rows]
     fits = frames >= needed
-    for row in np.flatnonzero(~fits):
-        dropped.add(records[row], "fewer frames than labels and repeats", int(frames[row]), int(needed[row]))
+    for row in np.flatnonzero(~fits).tolist():
+        _drop(dropped, index.records, row, "fewer frames than labels and repeats", int(frames[row]), int(needed[row]))
     return fits
 
 
-def _select(ragged: Ragged, rows: Bool[np.ndarray, " R"]) -> Ragged:
-    lengths = ragged.lengths()
-    return Ragged(
-        ragged.values[np.repeat(rows, lengths)], np.concatenate([[0], np.cumsum(lengths[rows], dtype=np.int64)])
-    )
-
-
-def _index(records: list[Record], samples: np.ndarray, labels: Ragged, rate_hz: int) -> Index:
-    largest = int(labels.values.max(initial=0))
-    sources = tuple(dict.fromkeys(record.source for record in records))
-    number = {source: i for i, source in enumerate(sources)}
-    return Index(
-        rate_hz=rate_hz,
-        samples=samples,
-        labels=Ragged(labels.values.astype(np.min_scalar_type(largest)), labels.offsets),
-        ids=Ragged.of_texts(record.id for record in records),
-        audio_paths=Ragged.of_texts(record.audio_path for record in records),
-        texts=Ragged.of_texts(record.text for record in records),
-        sources=sources,
-        source_of=np.array([number[record.source] for record in records], np.int32),
+def _drop(
+    dropped: Dropped, records: Records, place: int, reason: str, value: float | str | None, limit: float | None
+) -> None:
+    record = records[place]
+    dropped.add(
+        reason, name=record.id, location=record.location, duration_s=record.duration_s, value=value, limit=limit
     )

@@ -33,7 +33,8 @@ from typing import Any
 from asr_jax.audio.io import probe, write_flac
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data import espeak
-from asr_jax.data.manifest import Record, write_manifest
+from asr_jax.data.manifest import write_manifest
+from asr_jax.data.records import Record
 from asr_jax.data.utterances import RATE_HZ, SHARES, Corpus, Utterance, plan, waveform
 
 VERSION = 1

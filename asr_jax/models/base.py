@@ -81,16 +81,13 @@ class Recogniser(nn.Module):
 
     def weights(self, batch: Batch) -> dict[str, Float[Array, ""]]:
         """The weight of each loss term, without computing the encoder."""
-        lengths = batch.lengths
-        if batch.features is None:
-            lengths = self.front_end.output_length(lengths)
-        frame_lengths = self.encoder.output_length(lengths)
+        frame_lengths = self.output_length(batch.lengths, of_features=batch.features is not None)
         weights = {name: head.weight(frame_lengths, batch) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
 
-    def output_length(self, num_samples: Any) -> Any:
-        """Frames that the heads see for a number of samples, for ints and arrays."""
-        return self.encoder.output_length(self.front_end.output_length(num_samples))
+    def output_length(self, lengths: Any, *, of_features: bool = False) -> Any:
+        """Frames that the heads see for a number of samples, or of frames of ready features; for ints and arrays."""
+        return self.encoder.output_length(lengths if of_features else self.front_end.output_length(lengths))
 
 
 @dataclass(frozen=True)

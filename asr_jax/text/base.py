@@ -1,6 +1,7 @@
 """What a tokenizer is: text to label ids and back, with one id that is the blank."""
 
 import functools
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,8 +47,21 @@ class Tokenizer:
         """The id of the blank, which no text encodes to."""
         return self.symbols.index(None)
 
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of what there is no symbol for; None where that is an error."""
+        return None
+
+    def digest(self) -> str:
+        """Equal where texts get the same ids."""
+        made_of = repr((self.kind, self.normaliser, self.symbols, self._made_of()))
+        return hashlib.sha256(made_of.encode()).hexdigest()[:16]
+
     def encode(self, text: str) -> list[int]:
-        """Ids of the normalised text. Raises OutOfVocabulary where a kind has no symbol for a character."""
+        """Ids of the normalised text, never the blank.
+
+        Raises: OutOfVocabulary where a kind has no symbol for a part of it.
+        """
         return self._encode(normalise(text, self.normaliser))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -69,6 +83,10 @@ class Tokenizer:
             "symbols": self.symbols,
         }
         write_whole(folder / DESCRIPTION, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
+
+    def _made_of(self) -> bytes:
+        """What else ids depend on."""
+        return b""
 
     def _encode(self, text: str) -> list[int]:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Characters, or whole words, as symbols. What is not among them is an error, never an `<unk>`."""
+"""Characters, whole words or given ids as symbols. What is not among them is an error, never an `<unk>`."""
 
 import functools
 import itertools
@@ -13,8 +13,31 @@ from asr_jax.text.normalise import normalise
 
 
 @dataclass(frozen=True)
-class CharacterTokenizer(Tokenizer):
-    """One id per character (Unicode code point); the space is a symbol like any other."""
+class ListedTokenizer(Tokenizer):
+    """One id for each part of a text, which must be listed."""
+
+    @classmethod
+    def load(cls, folder: Path, description: dict[str, Any]) -> Tokenizer:
+        """From what `save` wrote.
+
+        Raises: ValueError, LookupError or TypeError for what it cannot have written.
+        """
+        return cls(symbols=tuple(description["symbols"]), normaliser=description["normaliser"])
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {symbol: i for i, symbol in enumerate(self.symbols) if symbol is not None}
+
+    def _looked_up(self, parts: Sequence[str]) -> list[int]:
+        if missing := set(parts) - self._ids.keys():
+            raise OutOfVocabulary(sorted(missing))
+        return [self._ids[part] for part in parts]
+
+
+@dataclass(frozen=True)
+class CharacterTokenizer(ListedTokenizer):
+    """One id per character (Unicode code point); the space is a symbol like any other. Symbols of several characters,
+    such as the `<unk>` of a vocabulary that another system wrote, stand for no text."""
 
     kind: ClassVar[str] = "characters"
 
@@ -31,27 +54,15 @@ class CharacterTokenizer(Tokenizer):
             raise UserError("all training texts are empty: expected at least one character to make an alphabet of")
         return cls(symbols=(*found, None), normaliser=normaliser)
 
-    @classmethod
-    def load(cls, folder: Path, description: dict[str, Any]) -> "CharacterTokenizer":
-        """From what `save` wrote.
-
-        Raises: ValueError, LookupError or TypeError for what it cannot have written.
-        """
-        return cls(symbols=tuple(description["symbols"]), normaliser=description["normaliser"])
-
-    @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        return {symbol: i for i, symbol in enumerate(self.symbols) if symbol is not None}
-
     def _encode(self, text: str) -> list[int]:
-        return _looked_up(list(text), self._ids)
+        return self._looked_up(list(text))
 
     def _decode(self, ids: Sequence[int]) -> str:
         return "".join(self.symbols[i] or "" for i in ids)
 
 
 @dataclass(frozen=True)
-class WordTokenizer(Tokenizer):
+class WordTokenizer(ListedTokenizer):
     """One id per word: for commands, digits and other small closed vocabularies."""
 
     kind: ClassVar[str] = "words"
@@ -67,23 +78,33 @@ class WordTokenizer(Tokenizer):
             raise UserError("all training texts are empty: expected at least one word to make a vocabulary of")
         return cls(symbols=(*found, None), normaliser=normaliser)
 
-    @classmethod
-    def load(cls, folder: Path, description: dict[str, Any]) -> "WordTokenizer":
-        """As CharacterTokenizer's."""
-        return cls(symbols=tuple(description["symbols"]), normaliser=description["normaliser"])
-
-    @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        return {symbol: i for i, symbol in enumerate(self.symbols) if symbol is not None}
-
     def _encode(self, text: str) -> list[int]:
-        return _looked_up(text.split(), self._ids)
+        return self._looked_up(text.split())
 
     def _decode(self, ids: Sequence[int]) -> str:
         return " ".join(self.symbols[i] or "" for i in ids)
 
 
-def _looked_up(symbols: list[str], ids: dict[str, int]) -> list[int]:
-    if missing := set(symbols) - ids.keys():
-        raise OutOfVocabulary(sorted(missing))
-    return [ids[symbol] for symbol in symbols]
+@dataclass(frozen=True)
+class IdTokenizer(ListedTokenizer):
+    """The ids that a manifest brings, whatever they stand for: the text of `5 3 8` is itself, and a word is an id."""
+
+    kind: ClassVar[str] = "ids"
+
+    @classmethod
+    def up_to(cls, largest_id: int, *, blank_id: int | None) -> "IdTokenizer":
+        """All ids from 0 to the largest, and the blank: one more, or `blank_id`.
+
+        Raises: UserError for a blank that leaves ids between it and the largest.
+        """
+        size = largest_id + 1 if blank_id is not None and blank_id <= largest_id else largest_id + 2
+        blank = size - 1 if blank_id is None else blank_id
+        if blank >= size:
+            raise UserError(f"blank_id {blank}: the largest id is {largest_id}; expected at most {largest_id + 1}")
+        return cls(symbols=tuple(None if i == blank else str(i) for i in range(size)), normaliser="none")
+
+    def _encode(self, text: str) -> list[int]:
+        return self._looked_up(text.split())
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return " ".join(self.symbols[i] or "" for i in ids)

@@ -1,6 +1,7 @@
 """Normalisers of text, the same in training and in scoring. A name keeps its meaning for ever: change by a new version.
 
-Each is idempotent: normalising twice is normalising once.
+Each is idempotent (normalising twice is normalising once): what was recognised stands in normalised text, and scoring
+normalises it again. Those of libraries are pinned with the library's version in the extra `text`.
 """
 
 import re
@@ -8,6 +9,9 @@ import unicodedata
 from collections.abc import Callable
 
 from asr_jax.core.errors import UserError, nearest
+from asr_jax.text.english import english_v1
+from asr_jax.text.libraries import library
+from asr_jax.text.whisper import whisper_basic_v1, whisper_english_v1
 
 
 def _none(text: str) -> str:
@@ -20,23 +24,40 @@ def _lower_v1(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())  # lower case may decompose: İ
 
 
+def _upper_v1(text: str) -> str:
+    """Unicode NFC, upper case (ß becomes SS), single spaces."""
+    text = unicodedata.normalize("NFC", text).upper()
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
 def _english_letters_v1(text: str) -> str:
     """Lower case; a to z, the apostrophe (’ is made ') and single spaces; any other character becomes a space."""
     text = unicodedata.normalize("NFC", text).lower().replace("’", "'")
     return " ".join(re.sub("[^a-z']", " ", text).split())
 
 
+def _ascii_v1(text: str) -> str:
+    """Every script in ASCII (`Привет` is `Privet`, `你好` is `NiHao`), case as it is, single spaces."""
+    text = unicodedata.normalize("NFC", text)
+    return " ".join(library("anyascii", normaliser="ascii.v1").anyascii(text).split())
+
+
 NORMALISERS: dict[str, Callable[[str], str]] = {
     "none": _none,
     "lower.v1": _lower_v1,
+    "upper.v1": _upper_v1,
+    "ascii.v1": _ascii_v1,
     "english_letters.v1": _english_letters_v1,
+    "english.v1": english_v1,
+    "whisper_basic.v1": whisper_basic_v1,
+    "whisper_english.v1": whisper_english_v1,
 }
 
 
 def normalise(text: str, name: str) -> str:
     """`text` by the normaliser of this name.
 
-    Raises: UserError for an unknown name.
+    Raises: UserError for an unknown name, and for one whose library is not installed.
     """
     if name not in NORMALISERS:
         raise UserError(unknown_normaliser(name))

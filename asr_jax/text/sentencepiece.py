@@ -1,19 +1,19 @@
 """Subword units by SentencePiece, trained and kept in memory."""
 
 import functools
-import io
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from sentencepiece import SentencePieceProcessor
 
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import write_whole
-from asr_jax.text.base import DESCRIPTION, Tokenizer
+from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
 from asr_jax.text.normalise import normalise
+from asr_jax.text.pieces import train_model
 
 MODEL = "tokenizer.model"
 Pieces = Literal["unigram", "bpe"]
@@ -59,33 +59,22 @@ class SentencePieceTokenizer(Tokenizer):
         sentences = [text for text in (normalise(text, normaliser) for text in texts) if text]
         if not sentences:
             raise UserError("all training texts are empty: expected text to train SentencePiece on")
-        model = io.BytesIO()
-        try:
-            SentencePieceTrainer.train(
-                sentence_iterator=iter(sentences),
-                model_writer=model,
-                model_type=pieces,
-                vocab_size=vocab_size - 1,
-                hard_vocab_limit=False,
-                character_coverage=character_coverage,
-                normalization_rule_name="identity",  # texts are normalised; scoring must see what was trained on
-                unk_id=0,
-                bos_id=-1,
-                eos_id=-1,
-                pad_id=-1,
-                byte_fallback=False,
-                max_sentence_length=1 << 20,  # bytes; longer ones would be left out in silence
-                num_threads=4,  # the sums' order, thus the pieces, depend on it: not on the machine
-                minloglevel=2,
-            )
-        except (RuntimeError, OSError) as error:
-            num_characters = len(set().union(*sentences) - {" "})
-            raise UserError(
-                f"SentencePiece cannot make a vocabulary of {vocab_size} from {len(sentences)} texts with "
-                f"{num_characters} characters; expected at least {num_characters + 3}, or a character coverage "
-                f"below {character_coverage} ({error})"
-            ) from error
-        tokenizer = cls.of_model(model.getvalue(), normaliser=normaliser)
+        model = train_model(
+            sentences,
+            vocab_size=vocab_size,
+            with_blank=True,
+            model_type=pieces,
+            hard_vocab_limit=False,
+            character_coverage=character_coverage,
+            normalization_rule_name="identity",  # texts are normalised; scoring must see what was trained on
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            byte_fallback=False,
+            max_sentence_length=1 << 20,  # bytes; longer ones would be left out in silence
+        )
+        tokenizer = cls.of_model(model, normaliser=normaliser)
         if tokenizer.vocab_size < vocab_size:
             logger.warning(
                 "%d texts are too few for a vocabulary of %d: it has %d symbols",
@@ -111,12 +100,41 @@ class SentencePieceTokenizer(Tokenizer):
         write_whole(folder / MODEL, self.model)
         super().save(folder)
 
+    def without_piece(self, text: str) -> set[str]:
+        """What of a text has no piece; empty for a text that comes back from its ids.
+
+        Raises: RunError for a text that has pieces and does not come back: the model is broken.
+        """
+        text = normalise(text, self.normaliser)
+        try:
+            ids = self.encode(text)
+        except OutOfVocabulary as error:
+            return set(error.missing)
+        spelt = zip(self._processor.encode(text, out_type=str), ids, strict=True)
+        if unknown := {piece for piece, i in spelt if i == self._processor.unk_id()}:
+            return unknown
+        back, expected = self.decode(ids), self._processor.normalize(text).replace("▁", " ").strip()
+        if back != expected:
+            raise RunError(f"{text!r} comes back as {back!r}, expected {expected!r}: the model is broken; train anew")
+        return set()
+
+    @property
+    def unknown_id(self) -> int:
+        return self._processor.unk_id()
+
+    def _made_of(self) -> bytes:
+        return self.model
+
     @functools.cached_property
     def _processor(self) -> SentencePieceProcessor:
         return SentencePieceProcessor(model_proto=self.model)
 
     def _encode(self, text: str) -> list[int]:
-        return self._processor.encode(text)
+        ids: list[int] = self._processor.encode(text)
+        if self.blank_id in ids:  # a text that spells the blank's piece, or a blank that is the unknown piece
+            spelt = self._processor.encode(text, out_type=str)
+            raise OutOfVocabulary(sorted({piece for piece, i in zip(spelt, ids, strict=True) if i == self.blank_id}))
+        return ids
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._processor.decode(list(ids))

@@ -8,25 +8,34 @@ from typing import Any, Literal
 
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
-from asr_jax.text.characters import CharacterTokenizer, WordTokenizer
+from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, WordTokenizer
 from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 from asr_jax.text.sentencepiece import Pieces, SentencePieceTokenizer
+from asr_jax.text.vocabularies import read_vocabulary
 
-__all__ = ["OutOfVocabulary", "Tokenizer", "TokenizerSettings", "load_tokenizer", "train_tokenizer"]
+__all__ = ["OutOfVocabulary", "Tokenizer", "TokenizerSettings", "given_tokenizer", "load_tokenizer", "train_tokenizer"]
 
-KINDS = {kind.kind: kind for kind in (CharacterTokenizer, WordTokenizer, SentencePieceTokenizer)}
+KINDS = {kind.kind: kind for kind in (CharacterTokenizer, WordTokenizer, SentencePieceTokenizer, IdTokenizer)}
 
 
 @dataclass(frozen=True)
 class TokenizerSettings:
     """How text becomes labels. The tokenizer is made from the training texts and stored with the run."""
 
-    kind: Literal["characters", "words", "sentencepiece"] = "characters"
+    kind: Literal["characters", "words", "sentencepiece", "ids"] = "characters"
     """characters: a label for each character; words: one for each word of the training texts, and no other word can be
-    recognised; sentencepiece: subword units found in the training texts."""
+    recognised; sentencepiece: subword units found in the training texts; ids: the token ids that manifests bring."""
+    path: str = ""
+    """A tokenizer that is there, instead of one made from the training texts: the folder of one, a SentencePiece
+    .model, Hugging Face's vocab.json, fairseq's dict.ltr.txt. With it, a manifest's token ids count before its
+    texts."""
+    blank_id: int = -1
+    """Of ids and vocabularies: which id is the blank; -1: the vocabulary's own, or one more after all others."""
     normaliser: str = "lower.v1"
-    """What is done to every text, in training and in scoring: none, lower.v1 (Unicode NFC, lower case, single spaces)
-    or english_letters.v1 (a to z, the apostrophe and single spaces)."""
+    """What is done to every text, in training and in scoring: none; lower.v1, upper.v1 (Unicode NFC, one case, single
+    spaces); english_letters.v1 (a to z, the apostrophe, single spaces); and with the extra `text` ascii.v1 (any script
+    in ASCII), english.v1 (english_letters.v1 with numbers and abbreviations written out), whisper_basic.v1 and
+    whisper_english.v1 (as Whisper is scored)."""
     alphabet: str = ""
     """Characters kind: the characters in the order of their ids; empty: those of the training texts."""
     vocab_size: int = 500
@@ -34,7 +43,8 @@ class TokenizerSettings:
     pieces: Pieces = "unigram"
     """SentencePiece: how pieces are found."""
     character_coverage: float = 1.0
-    """SentencePiece: share of the training texts' characters that get pieces; the rarest others become unknown."""
+    """SentencePiece: share of the training texts' characters that get pieces, from 0.98 to 1; the rarest others become
+    unknown."""
 
     def __post_init__(self) -> None:
         if self.normaliser not in NORMALISERS:
@@ -43,15 +53,41 @@ class TokenizerSettings:
             raise ValueError(f"alphabet {self.alphabet!r}: expected each character once")
         if self.vocab_size < 4:
             raise ValueError(f"vocab_size {self.vocab_size}: expected at least 4 (blank, unknown and two pieces)")
-        if not 0 < self.character_coverage <= 1:
-            raise ValueError(f"character_coverage {self.character_coverage}: expected more than 0, at most 1")
+        if not 0.98 <= self.character_coverage <= 1:  # what SentencePiece takes
+            raise ValueError(f"character_coverage {self.character_coverage}: expected 0.98 to 1")
+        if self.blank_id >= 0 and not self.takes_ids:
+            raise ValueError(f"blank_id {self.blank_id}: expected -1 where the tokenizer is made from texts")
+
+    @property
+    def blank(self) -> int | None:
+        """The id that is the blank; None for the vocabulary's own."""
+        return None if self.blank_id < 0 else self.blank_id
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether token ids of a manifest can be this tokenizer's."""
+        return self.kind == "ids" or bool(self.path)
 
 
-def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer made from the training texts; nothing is written.
+def given_tokenizer(settings: TokenizerSettings) -> Tokenizer:
+    """The tokenizer of `settings.path`: the folder of one, or a vocabulary of another system.
+
+    Raises: UserError where there is none.
+    """
+    path = Path(settings.path)
+    if path.is_dir():
+        return load_tokenizer(path)
+    return read_vocabulary(path, normaliser=settings.normaliser, blank_id=settings.blank)
+
+
+def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], *, largest_id: int = 0) -> Tokenizer:
+    """A tokenizer made from the training texts; nothing is written. `largest_id`: of the token ids that manifests
+    bring, which the kind `ids` is made from.
 
     Raises: UserError where texts and settings do not go together.
     """
+    if settings.kind == "ids":
+        return IdTokenizer.up_to(largest_id, blank_id=settings.blank)
     if settings.kind == "characters":
         return CharacterTokenizer.train(texts, alphabet=settings.alphabet, normaliser=settings.normaliser)
     if settings.kind == "words":

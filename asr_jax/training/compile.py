@@ -20,7 +20,7 @@ from asr_jax.core.meshes import abstract, by_rows, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree, num_bytes, num_elements
 from asr_jax.core.sums import Sums, empty_sums
-from asr_jax.data.buckets import Bucket, largest_first
+from asr_jax.data.buckets import Bucket, Scale, largest_first
 from asr_jax.models.base import Recogniser
 from asr_jax.training.state import TrainState, average_of, initial_state
 from asr_jax.training.step import accumulate, added_weights, apply_update, batch_weights, nothing_accumulated
@@ -89,6 +89,7 @@ def compile_steps(
     buckets: Sequence[Bucket],
     shapes: Beginning,
     *,
+    scale: Scale,
     scales: Mapping[str, float],
     schedule: optax.Schedule,
     ema_decay: float,
@@ -99,13 +100,13 @@ def compile_steps(
 ) -> CompiledSteps:
     """Compiles every bucket, largest first, several at a time. What does not fit into memory shows here.
 
-    `shapes`: of `abstract_beginning`; `num_batches`: of an update; `made_of`: see `core.programs.lower`. `tell` is
-    called, in this thread, for each bucket that is done.
+    `shapes`: of `abstract_beginning`; `scale`: of the lengths of the buckets; `num_batches`: of an update; `made_of`:
+    see `core.programs.lower`. `tell` is called, in this thread, for each bucket that is done.
     """
     same = replicated(mesh)
     state, average, sums = shapes
     weigh = functools.partial(batch_weights, model)
-    example = abstract_batch(buckets[0], mesh)
+    example = abstract_batch(buckets[0], mesh, scale)
     weights = abstract(jax.eval_shape(weigh, example), same)
     empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(s, sums), state), same)
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
@@ -122,14 +123,21 @@ def compile_steps(
         gradients = functools.partial(accumulate, model, scales)
         jobs = {
             bucket: compiling(
-                "accumulate", gradients, state, empty, abstract_batch(bucket, mesh), weights, position, donate=(1,)
+                "accumulate",
+                gradients,
+                state,
+                empty,
+                abstract_batch(bucket, mesh, scale),
+                weights,
+                position,
+                donate=(1,),
             )
             for bucket in ordered
         }
         updating = compiling("apply_update", applying, state, average, empty, donate=(0, 1, 2))
         beginning = compiling("begin_update", lambda s: nothing_accumulated(s, sums), state)
         adding = compiling("add_weights", added_weights, [weights] * num_batches)
-        weighed = {bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh)) for bucket in ordered}
+        weighed = {bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh, scale)) for bucket in ordered}
         compiled = {}
         for bucket, job in jobs.items():
             try:
@@ -138,7 +146,7 @@ def compile_steps(
                 pool.shutdown(cancel_futures=True)  # nobody waits for the others
                 raise
             tell(bucket)
-        table = [_row(bucket, compiled[bucket], state, model) for bucket in ordered]
+        table = [_row(bucket, compiled[bucket], state, model, scale) for bucket in ordered]
         _check_memory(table, num_bytes(average), mesh)
         return CompiledSteps(
             weights={bucket: job.result() for bucket, job in weighed.items()},
@@ -151,16 +159,16 @@ def compile_steps(
         )
 
 
-def abstract_batch(bucket: Bucket, mesh: Mesh) -> Batch:
-    """The shapes of a bucket's global batch of audio."""
+def abstract_batch(bucket: Bucket, mesh: Mesh, scale: Scale) -> Batch:
+    """The shapes of a bucket's global batch of audio, or of ready features."""
     rows = by_rows(mesh)
 
     def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((bucket.batch_size, *shape), dtype, sharding=rows)
 
     return Batch(
-        audio=array((bucket.num_samples,), np.int16),
-        features=None,
+        audio=None if scale.of_features else array((bucket.length,), np.int16),
+        features=array((bucket.length, scale.num_values), np.float32) if scale.of_features else None,
         lengths=array((), np.int32),
         tokens=array((bucket.num_tokens,), np.int32),
         token_lengths=array((), np.int32),
@@ -177,8 +185,8 @@ def _result(job: Future[Compiled], bucket: Bucket) -> Compiled:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise UserError(
-            f"the batch of {bucket.batch_size} × {bucket.num_samples:,} samples does not fit into the device's memory: "
-            f"{str(error).partition(chr(10))[0]}; {SMALLER_BATCHES}"
+            f"the batch of {bucket.batch_size} × {bucket.length:,} samples or frames does not fit into the device's "
+            f"memory: {str(error).partition(chr(10))[0]}; {SMALLER_BATCHES}"
         ) from error
 
 
@@ -194,7 +202,7 @@ def _check_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: 
         )
 
 
-def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser) -> dict[str, Any]:
+def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, scale: Scale) -> dict[str, Any]:
     memory = compiled.memory_analysis()
     # Not `peak_memory_in_bytes`: on CPU it is wrong by far, while this sum is what resident memory grows by.
     used = (
@@ -203,13 +211,13 @@ def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser) ->
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes
     )
-    seconds = bucket.num_samples / model.front_end.rate_hz
+    seconds = bucket.length / scale.per_s
     return {
         "seconds": round(seconds, 2),
         "rows": bucket.batch_size,
         "labels": bucket.num_tokens,
         "audio_s": round(seconds * bucket.batch_size, 1),
-        "frames": int(model.output_length(bucket.num_samples)),
+        "frames": int(model.output_length(bucket.length, of_features=scale.of_features)),
         "parameters": num_elements(state.params),
         "flops": float((compiled.cost_analysis() or {}).get("flops", float("nan"))),
         "bytes": int(used),

@@ -16,8 +16,9 @@ from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.processes import gathered
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
-from asr_jax.data.buckets import Bucket
+from asr_jax.data.buckets import Bucket, Scale
 from asr_jax.data.dataset import PlannedData
+from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.decoding.greedy import greedy_ids, to_texts
 from asr_jax.metrics.errors import score
@@ -33,7 +34,7 @@ class Hypotheses:
 
     texts: dict[int, str]
     skipped: list[dict[str, Any]]
-    """`{id, audio_path, reason}` of those."""
+    """`{id, location, reason}` of those."""
 
 
 class Decoded(NamedTuple):
@@ -68,15 +69,15 @@ class Decoder:
         self.model, self.tokenizer, self.mesh, self.made_of = model, tokenizer, mesh, made_of
         self.head = head or next(iter(model.heads))
         self._variables = abstract(variables, replicated(mesh))
-        self._compiled: dict[tuple[int, int], Future[Any]] = {}
+        self._compiled: dict[tuple[int, ...], Future[Any]] = {}
         self._pool = ThreadPoolExecutor(1)
 
-    def prepare(self, buckets: Iterable[Bucket]) -> None:
+    def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Begins to compile the shapes of buckets."""
         for bucket in buckets:
-            key = (bucket.batch_size, bucket.num_samples)
+            batch = without_labels(abstract_batch(bucket, self.mesh, scale))
+            key = batch.signal.shape
             if key not in self._compiled:
-                batch = without_labels(abstract_batch(bucket, self.mesh))
                 lowered = lower(
                     f"decode_{self.head}", self._decode, self._variables, batch, made_of=self.made_of,
                     out_shardings=replicated(self.mesh),
@@ -90,8 +91,7 @@ class Decoder:
 
     def __call__(self, variables: Tree, batch: Batch) -> Decoded:
         """Every row of a global batch without labels."""
-        assert batch.audio is not None
-        return Decoded(*jax.device_get(self._compiled[batch.audio.shape].result()(variables, batch)))
+        return Decoded(*jax.device_get(self._compiled[batch.signal.shape].result()(variables, batch)))
 
     def _decode(
         self, variables: Tree, batch: Batch
@@ -118,7 +118,7 @@ def recognise(
     decoder: Decoder, variables: Tree, data: PlannedData, *, workers: int = 0, threads: int = 2
 ) -> Hypotheses:
     """The text of every recording of a set; the same on all processes."""
-    decoder.prepare(used_buckets(data))
+    decoder.prepare(used_buckets(data), data.index.scale)
     texts: dict[int, str] = {}
     skipped: list[dict[str, Any]] = []
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
@@ -146,37 +146,41 @@ def evaluate(
     References and hypotheses go through the normaliser that the labels were made with.
     """
     found = recognise(decoder, variables, data, workers=workers, threads=threads)
+    records = [data.index.records[row] for row in found.texts]
     tidy = functools.partial(normalise, name=decoder.tokenizer.normaliser)
     counts = score(
-        [tidy(data.index.texts.text(row)) for row in found.texts],
+        [tidy(reference(record, decoder.tokenizer)) for record in records],
         [tidy(text) for text in found.texts.values()],
-        [data.index.source(row) for row in found.texts],
+        [record.source for record in records],
     )
     skipped = data.dropped.entries + found.skipped
     return counts | {"skipped": len(skipped)}, Hypotheses(found.texts, skipped)
 
 
-def samples(data: PlannedData, hypotheses: Hypotheses, number: int) -> list[dict[str, str]]:
+def samples(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
     """Some transcripts to show: the same rows every time, spread over the set."""
     rows = sorted(hypotheses.texts)
-    rows = rows[:: max(len(rows) // max(number, 1), 1)][:number]
+    chosen = [(data.index.records[row], hypotheses.texts[row]) for row in rows[:: max(len(rows) // max(number, 1), 1)]]
     return [
-        {
-            "id": data.index.ids.text(row),
-            "reference": data.index.texts.text(row),
-            "hypothesis": hypotheses.texts[row],
-        }
-        for row in rows
+        {"id": record.id, "reference": reference(record, tokenizer), "hypothesis": text}
+        for record, text in chosen[:number]
     ]
 
 
-def predictions(data: PlannedData, hypotheses: Hypotheses) -> Iterator[dict[str, Any]]:
+def predictions(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
     """A row per recording that was read: id, reference and hypothesis as they are, source."""
     for row, text in sorted(hypotheses.texts.items()):
+        record = data.index.records[row]
         yield {
-            "id": data.index.ids.text(row),
-            "audio_path": data.index.audio_paths.text(row),
-            "reference": data.index.texts.text(row),
+            "id": record.id,
+            "location": record.location,
+            "reference": reference(record, tokenizer),
             "hypothesis": text,
-            "source": data.index.source(row),
+            "source": record.source,
         }
+
+
+def reference(record: Record, tokenizer: Tokenizer) -> str:
+    """What was said: the text or, where there is none or ids are what is recognised, what the token ids stand for."""
+    ids_count = not record.text or tokenizer.kind == "ids"
+    return tokenizer.decode(record.labels) if record.labels is not None and ids_count else record.text

@@ -41,7 +41,7 @@ from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, made_of, set_up
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
-from asr_jax.training.trained import check_tokenizer, save_plan
+from asr_jax.training.trained import check_tokenizer, save_plan, save_split
 
 # Updates that may be dispatched before the oldest of them must be done: the device is never idle, and batches do not
 # pile up in its memory.
@@ -131,6 +131,8 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
         (folder / folders.SKIPPED).unlink(missing_ok=True)
         folders.append_skipped(folder, setup.train.dropped.entries)
     save_plan(setup.train, folder)
+    if setup.sets.is_split and not done:
+        save_split(setup.sets, folder)
     save_experiment(setup.experiment, folder / folders.EXPERIMENT)
     return {"changed": changed, "refused": refused}
 
@@ -142,10 +144,13 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
     """
     for name, now in setup.data_fingerprints().items():
         if meta["data"][name] != now:
+            number = len((setup.train if name == "training" else setup.validation).index)
             raise UserError(
                 f"the {name} data of {setup.folder} have changed since it began ({meta['data'][name]} then, {now} "
-                "now): ids, durations, texts or order of the records in the manifests, or what the filters keep. Give "
-                "it the data that it began with, or start anew beside it with --fresh True"
+                f"now, of {number} records): ids, durations, texts or order of the records in the manifests, or "
+                "what the filters keep. Where a manifest gives no durations, audio that could not be read when the run "
+                "began may be back, or some may have gone or changed. Give it the data that it began with, or start "
+                "anew beside it with --fresh True"
             )
     changed = differences(from_json(meta["experiment"]), setup.experiment)
     folders.refuse_changes(setup.folder, changed)
@@ -174,7 +179,8 @@ def _train(
         state, average, update, position = _restored(log, checkpoints, shapes)
     accumulated = steps.begin(state)
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
-    unread, reporter = Unread(setup, log), Reporter(setup, log, loss_terms=steps.loss_terms)
+    unread = Unread(setup.folder, log, records=setup.train.index.records, limit=training.max_skipped)
+    reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
     timed, first = reporter.throughput.timed, update
     with Signals() as signals, ExitStack() as stack:
         batches = stack.enter_context(
@@ -239,10 +245,10 @@ def _compile(
         setup.model, setup.tokenizer, mesh=setup.mesh, variables=shapes.average,
         made_of=made_of(setup.experiment, setup.tokenizer),
     )  # fmt: skip
-    decoder.prepare(used_buckets(setup.validation))
+    decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
     steps = compile_steps(
-        setup.model, setup.optimizer, buckets, shapes, scales=scales, schedule=setup.schedule,
-        ema_decay=setup.experiment.training.ema_decay, mesh=setup.mesh,
+        setup.model, setup.optimizer, buckets, shapes, scale=setup.train.index.scale, scales=scales,
+        schedule=setup.schedule, ema_decay=setup.experiment.training.ema_decay, mesh=setup.mesh,
         num_batches=setup.experiment.training.accumulate, made_of=setup.made_of,
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
     )  # fmt: skip
@@ -277,7 +283,7 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     if dropped.records and changed is None:
         log.write(
             "skipped", count=sum(dropped.records.values()), reasons=dropped.records,
-            files=[entry["audio_path"] for entry in dropped.entries[:3]], path=setup.folder / folders.SKIPPED,
+            files=[entry["location"] for entry in dropped.entries[:3]], path=setup.folder / folders.SKIPPED,
         )  # fmt: skip
 
 
@@ -286,7 +292,7 @@ def _validate(setup: Setup, log: EventLog, decoder: Decoder, average: Tree, upda
     weights = "ema" if setup.experiment.training.ema_decay else "live"
     log.write("validation_start", update=update, weights=weights, utterances=len(data.index))
     counts, found = evaluate(decoder, average, data, workers=0, threads=settings.threads)
-    shown = samples(data, found, setup.experiment.training.num_samples)
+    shown = samples(data, found, setup.tokenizer, setup.experiment.training.num_samples)
     report_skipped(setup.folder, log, found.skipped)
     if counts["wer"] is None:
         raise RunError(

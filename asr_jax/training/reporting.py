@@ -12,46 +12,45 @@ import numpy as np
 from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered, is_main, on_main
 from asr_jax.core.sums import merge
+from asr_jax.data.reading import Records
 from asr_jax.data.source import LoadedBatch
 from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
-from asr_jax.training.run import SKIPPED, append_skipped, skipped_paths
+from asr_jax.training.run import SKIPPED, append_skipped, skipped_records
 from asr_jax.training.setup import Setup
 from asr_jax.training.step import UpdateReport
 
 
 class Unread:
-    """Names and counts the files that could not be read; each once, however many epochs and jobs there are."""
+    """Names and counts the records that could not be read; each once, however many epochs and jobs there are."""
 
-    def __init__(self, setup: Setup, log: EventLog) -> None:
-        self._folder, self._log = setup.folder, log
-        self._limit = setup.experiment.training.max_skipped
-        before = on_main(lambda: sorted(skipped_paths(setup.folder)))
-        paths = setup.train.index.audio_paths
+    def __init__(self, folder: Path, log: EventLog, *, records: Records, limit: int) -> None:
+        self._folder, self._log, self._limit = folder, log, limit
+        before = on_main(lambda: sorted(skipped_records(folder)))
         # Records that a filter dropped are in the file as well, but not in the index.
-        self._seen = set(before) & {paths.text(row) for row in range(len(paths))} if before else set()
-        self._num_records = len(paths)
+        self._seen = records.named({(name, location) for name, location in before})
+        self._num_records = len(records)
         self._new: list[dict[str, str]] = []
 
     def add(self, group: Sequence[LoadedBatch]) -> None:
         """What could not be read of the batches of an update."""
-        self._new += [entry for loaded in group for entry in loaded.skipped if entry["audio_path"] not in self._seen]
+        self._new += [entry for loaded in group for entry in loaded.skipped if _key(entry) not in self._seen]
 
     def flush(self) -> None:
         """Writes what has come together, of all processes.
 
-        Raises: RunError, on all of them, where more files than allowed cannot be read.
+        Raises: RunError, on all of them, where more records than allowed cannot be read.
         """
         new = [entry for entries in gathered(self._new) for entry in entries]
         self._new = []
         if not new:
             return
-        self._seen.update(entry["audio_path"] for entry in new)
+        self._seen.update(map(_key, new))
         report_skipped(self._folder, self._log, new)
         if len(self._seen) > min(self._limit, self._num_records // 2):
             raise RunError(
-                f"{len(self._seen)} files of {self._num_records} cannot be read, more than training.max_skipped "
-                f"({self._limit}) or half of them; the last: {new[-1]['audio_path']}: {new[-1]['reason']}. All are "
+                f"{len(self._seen)} records of {self._num_records} cannot be read, more than training.max_skipped "
+                f"({self._limit}) or half of them; the last: {new[-1]['location']}: {new[-1]['reason']}. All are "
                 f"named in {self._folder / SKIPPED}; mend them, take them out of the manifest, or allow more with "
                 "--training.max-skipped"
             )
@@ -60,14 +59,18 @@ class Unread:
 def report_skipped(folder: Path, log: EventLog, entries: Sequence[Mapping[str, Any]]) -> None:
     """Names, in skipped.jsonl, and counts what is not named there yet."""
     if is_main() and entries:
-        before = skipped_paths(folder)
-        by_path = {entry["audio_path"]: entry for entry in entries if entry["audio_path"] not in before}
-        if new := list(by_path.values()):
+        before = skipped_records(folder)
+        if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
             append_skipped(folder, new)
             log.write(
                 "skipped", count=len(new), reasons=Counter(entry["reason"] for entry in new),
-                files=[entry["audio_path"] for entry in new[:3]], path=folder / SKIPPED,
+                files=[entry["location"] for entry in new[:3]], path=folder / SKIPPED,
             )  # fmt: skip
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """One file may have several records."""
+    return entry["id"], entry["location"]
 
 
 class Reporter:
@@ -82,18 +85,17 @@ class Reporter:
     def add(self, report: UpdateReport, group: Sequence[LoadedBatch]) -> None:
         """An update that was dispatched, and its batches."""
         self._reports.append(report)
-        rate_hz = self._setup.model.front_end.rate_hz
+        scale = self._setup.train.index.scale
         for loaded in group:
             batch = loaded.batch
             rows = batch.weights > 0
             lengths = np.where(rows, batch.lengths, 0)
-            assert batch.audio is not None
             processes = jax.process_count()  # a process sees its own rows: the others have as many, about as long
             self.throughput.add(
                 utterances=float(rows.sum()) * processes,
-                audio_s=float(lengths.sum()) / rate_hz * processes,
-                padded_audio_s=batch.audio.size / rate_hz * processes,
-                frames=float(self._setup.model.output_length(lengths).sum()) * processes,
+                audio_s=float(lengths.sum()) / scale.per_s * processes,
+                padded_audio_s=batch.signal.shape[0] * batch.signal.shape[1] / scale.per_s * processes,
+                frames=float(self._setup.model.output_length(lengths, of_features=scale.of_features).sum()) * processes,
                 tokens=float(batch.token_lengths.sum()) * processes,
             )
 

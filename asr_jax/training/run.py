@@ -16,7 +16,7 @@ from asr_jax.core.errors import UserError
 
 EXPERIMENT, PLAN, EVENTS = "experiment.json", "plan.json", "events.jsonl"
 SKIPPED, CURVES, LOCK = "skipped.jsonl", "curves.png", "lock"
-CHECKPOINTS, TOKENIZER, TENSORBOARD = "checkpoints", "tokenizer", "tensorboard"
+CHECKPOINTS, TOKENIZER, TENSORBOARD, SPLIT = "checkpoints", "tokenizer", "tensorboard", "validation_split"
 
 
 def find_run(experiment: Experiment) -> Path:
@@ -98,13 +98,14 @@ def append_skipped(folder: Path, entries: Sequence[Mapping[str, object]]) -> Non
         os.fsync(file.fileno())
 
 
-def skipped_paths(folder: Path) -> set[str]:
-    """Audio files that skipped.jsonl names; a line that was cut is passed over."""
-    paths = set()
+def skipped_records(folder: Path) -> set[tuple[str, str]]:
+    """Id and location of the records that skipped.jsonl names; a line that was cut is passed over."""
+    records = set()
     for line in (folder / SKIPPED).read_text().splitlines() if (folder / SKIPPED).exists() else ():
         with contextlib.suppress(ValueError):
-            paths.add(json.loads(line)["audio_path"])
-    return paths
+            entry = json.loads(line)
+            records.add((entry["id"], entry["location"]))
+    return records
 
 
 def _unused(folder: Path) -> Path:

@@ -12,11 +12,12 @@ from jax.sharding import Mesh
 from asr_jax.config import Experiment, classes, may_change, to_json
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
-from asr_jax.data.dataset import Data, PlannedData, plan_evaluation, plan_training, read_training_records
-from asr_jax.data.manifest import Record, read_manifests
+from asr_jax.data.dataset import Data, PlannedData, Sets, plan_training, read_sets
+from asr_jax.data.evaluation import plan_evaluation
+from asr_jax.data.reading import Records
 from asr_jax.models.base import Recogniser
 from asr_jax.text.base import DESCRIPTION
-from asr_jax.text.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from asr_jax.text.tokenizer import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.run import TOKENIZER, was_saved
 
 
@@ -31,6 +32,7 @@ class Setup:
     model: Recogniser
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
+    sets: Sets
     train: PlannedData
     validation: PlannedData
     num_updates: int
@@ -56,16 +58,15 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     """
     data, training = experiment.data, experiment.training
     mesh = data_mesh()
-    records = read_training_records(data)
-    validation_records = read_manifests(data.validation)
-    tokenizer = make_tokenizer(data, folder, records)
+    sets = read_sets(data, seed=experiment.seed)
+    tokenizer = make_tokenizer(data, folder, sets.train)
     model = experiment.model.build(
         vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=training.precision
     )
     front_end = experiment.model.front_end
     train = plan_training(
-        records, data, encode=tokenizer.encode, output_length=model.output_length, rate_hz=front_end.rate_hz,
-        hop_samples=front_end.hop, seed=experiment.seed, num_devices=mesh.size,
+        sets.train, data, tokenizer=tokenizer, output_length=model.output_length, front_end=front_end,
+        seed=experiment.seed, num_devices=mesh.size,
     )  # fmt: skip
     check_labels(train, tokenizer)
     num_updates = run_length(
@@ -79,10 +80,11 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         model=model,
         optimizer=experiment.optim.build(num_updates),
         schedule=experiment.optim.schedule.build(num_updates),
+        sets=sets,
         train=train,
         validation=plan_evaluation(
-            validation_records, train.plan.buckets, rate_hz=front_end.rate_hz, hop_samples=front_end.hop,
-            num_devices=mesh.size,
+            sets.validation, train.plan.buckets, scale=train.index.scale, front_end=front_end, tokenizer=tokenizer,
+            takes_ids=data.tokenizer.takes_ids, num_devices=mesh.size,
         ),
         num_updates=num_updates,
     )  # fmt: skip
@@ -105,20 +107,31 @@ def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
     that is computed on a device cannot say so."""
     labels = data.index.labels
     wrong = np.flatnonzero((labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size))
-    if len(wrong):
-        row = int(np.searchsorted(labels.offsets, wrong[0], side="right")) - 1
+    rows = np.searchsorted(labels.offsets, wrong, side="right") - 1
+    used = np.isin(rows, data.index.records.rows)
+    if used.any():
+        label, record = int(labels.values[wrong[used][0]]), data.index.records.columns.record(int(rows[used][0]))
         raise UserError(
-            f"record {data.index.ids.text(row)}: label {labels.values[wrong[0]]} of {data.index.texts.text(row)!r} is "
-            f"the blank ({tokenizer.blank_id}) or outside of the vocabulary of {tokenizer.vocab_size}; the tokenizer "
-            "does not fit: make it anew"
+            f"record {record.id}: label {label} of {record.text or record.labels!r} is the blank "
+            f"({tokenizer.blank_id}) or outside of the vocabulary of {tokenizer.vocab_size}; the tokenizer does "
+            "not fit: make it anew, or set data.tokenizer.blank_id"
         )
 
 
-def make_tokenizer(data: Data, folder: Path, records: list[Record]) -> Tokenizer:
-    """That of a run that is continued, else one made from the training texts."""
+def make_tokenizer(data: Data, folder: Path, records: Records) -> Tokenizer:
+    """That of a run that is continued, else the one that the settings name or one made from the training texts."""
     if (folder / TOKENIZER / DESCRIPTION).is_file() and was_saved(folder):
         return load_tokenizer(folder / TOKENIZER)
-    return train_tokenizer(data.tokenizer, (record.text for record in records))
+    if data.tokenizer.path:
+        return given_tokenizer(data.tokenizer)
+    columns = records.columns
+    if data.tokenizer.kind != "ids" and columns.has_labels.any() and not columns.num_chars.any():
+        raise UserError(
+            "the training data have token ids and no texts: expected --data.tokenizer.kind ids, or "
+            "--data.tokenizer.path of the tokenizer that made them"
+        )
+    largest_id = int(columns.labels.values.max(initial=0))
+    return train_tokenizer(data.tokenizer, records.texts(), largest_id=largest_id)
 
 
 def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) -> int:

@@ -14,14 +14,17 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.pytrees import Tree
-from asr_jax.data.buckets import Bucket
-from asr_jax.data.dataset import PlannedData, plan_evaluation
-from asr_jax.data.manifest import Record
+from asr_jax.data.buckets import Bucket, Scale
+from asr_jax.data.dataset import PlannedData, Sets
+from asr_jax.data.evaluation import plan_evaluation
+from asr_jax.data.index import scale_of
+from asr_jax.data.manifest import write_manifest
+from asr_jax.data.reading import Records
 from asr_jax.models.base import Recogniser
 from asr_jax.text.tokenizer import Tokenizer, load_tokenizer
 from asr_jax.training.compile import abstract_beginning, lower_beginning
 from asr_jax.training.evaluate import Decoder
-from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
+from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, SPLIT, TOKENIZER
 from asr_jax.training.setup import made_of
 
 
@@ -34,6 +37,8 @@ class Trained:
     tokenizer: Tokenizer
     variables: Tree
     buckets: tuple[Bucket, ...]
+    scale: Scale
+    """That the lengths of the buckets are in."""
     updates: int
     """Which checkpoint."""
     mesh: Mesh
@@ -42,12 +47,12 @@ class Trained:
         program = made_of(self.experiment, self.tokenizer)
         return Decoder(self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, made_of=program)
 
-    def plan(self, records: list[Record]) -> PlannedData:
+    def plan(self, records: Records) -> PlannedData:
         """The records in the shapes of training, so that what was compiled there is found in the cache."""
-        front_end = self.model.front_end
         return plan_evaluation(
-            records, self.buckets, rate_hz=front_end.rate_hz, hop_samples=front_end.hop, num_devices=self.mesh.size
-        )
+            records, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
+            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size,
+        )  # fmt: skip
 
 
 def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
@@ -69,13 +74,22 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
     beginning = lower_beginning(model, experiment.optim.build(1), seed=experiment.seed, made_of=program)
     shapes = abstract_beginning(beginning, mesh)
     variables = restore_average(folder / CHECKPOINTS, chosen, shapes.average)
-    return Trained(experiment, model, tokenizer, variables, load_buckets(folder), chosen, mesh)
+    buckets, of_features = load_plan(folder)
+    scale = scale_of(experiment.model.front_end, of_features=of_features)
+    return Trained(experiment, model, tokenizer, variables, buckets, scale, chosen, mesh)
 
 
 def save_plan(train: PlannedData, folder: Path) -> None:
     """Writes the shapes that a run is trained in."""
     buckets = [asdict(bucket) for bucket in train.plan.buckets]
-    write_whole(folder / PLAN, json.dumps({"buckets": buckets}, indent=2) + "\n")
+    plan = {"of_features": train.index.scale.of_features, "buckets": buckets}
+    write_whole(folder / PLAN, json.dumps(plan, indent=2) + "\n")
+
+
+def save_split(sets: Sets, folder: Path) -> None:
+    """Writes the manifests of a validation set that was cut from the training data, and of what is left of them."""
+    for name, records in (("train", sets.train), ("validation", sets.validation)):
+        write_manifest(folder / SPLIT / f"{name}.jsonl", records)
 
 
 def check_tokenizer(folder: Path, updates: int) -> None:
@@ -106,11 +120,11 @@ def _restore_tokenizer(folder: Path, updates: int) -> None:
         write_whole(folder / TOKENIZER / name, b64decode(content))
 
 
-def load_buckets(folder: Path) -> tuple[Bucket, ...]:
-    """The shapes that a run was trained in."""
+def load_plan(folder: Path) -> tuple[tuple[Bucket, ...], bool]:
+    """The shapes that a run was trained in, and whether on ready features."""
     try:
         plan = json.loads((folder / PLAN).read_text())
-        return tuple(Bucket(**bucket) for bucket in plan["buckets"])
+        return tuple(Bucket(**bucket) for bucket in plan["buckets"]), plan["of_features"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{folder / PLAN} cannot be read: {error!r}; continue the training, which writes it anew"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr_jax.audio.io import AudioError, probe, read_audio, write_flac
+from asr_jax.audio.io import AudioError, Named, probe, read_audio, write_flac
 
 RATE = 16000
 
@@ -185,3 +185,40 @@ def test_what_cannot_be_used_says_why_in_one_line(tmp_path: Path, kind: str, rea
 def test_probe_names_what_it_cannot_open(tmp_path: Path) -> None:
     with pytest.raises(AudioError, match="no such file"):
         probe(tmp_path / "none.wav")
+
+
+def test_a_part_of_a_file(tmp_path: Path) -> None:
+    samples = noise(RATE, 2)
+    soundfile.write(tmp_path / "a.flac", samples, RATE)
+    part = read_audio(tmp_path / "a.flac", start_s=0.25, length_s=0.5, channel=1)
+    assert (part == samples[4000:12000, 1]).all()
+    assert (read_audio(tmp_path / "a.flac", start_s=0.25, channel=0) == samples[4000:, 0]).all()
+    # Times are rounded; segments overshoot, by up to half a second and half of the part.
+    assert len(read_audio(tmp_path / "a.flac", start_s=0.5, length_s=0.55)) == 8000
+    assert len(read_audio(tmp_path / "a.flac", start_s=0.5, length_s=0.99, may_overshoot=True)) == 8000
+    for start_s, length_s, may_overshoot in [
+        (0.5, 0.56, False), (0.0, 1.12, False), (0.75, 0.51, True), (0.0, 1.51, True), (1.0, 0.1, True),
+        (5.0, None, False),
+    ]:  # fmt: skip
+        with pytest.raises(AudioError, match="it ends before the part that is asked for"):
+            read_audio(tmp_path / "a.flac", start_s=start_s, length_s=length_s, may_overshoot=may_overshoot)
+    with pytest.raises(AudioError, match="no channel 2: it has 2, from 0"):
+        read_audio(tmp_path / "a.flac", channel=2)
+
+
+def test_a_part_of_a_file_of_open_length(tmp_path: Path) -> None:
+    samples = noise(5000)[:, 0]
+    write_flac(tmp_path / "a.flac", samples, RATE)
+    patched(tmp_path / "a.flac", {21: b"\xf0", 22: b"\0\0\0\0"})
+    assert (read_audio(tmp_path / "a.flac", start_s=0.1, length_s=0.2) == samples[1600:4800]).all()
+
+
+def test_files_in_memory(tmp_path: Path) -> None:
+    samples = noise(3000)[:, 0]
+    write_flac(tmp_path / "a.flac", samples, RATE)
+    content = (tmp_path / "a.flac").read_bytes()
+    assert (read_audio(Named(content, "x.wav")) == samples).all()
+    assert probe(Named(content, "x")).duration_s == 3000 / RATE
+    for part, reason in ((b"", "empty"), (content[:2000], "truncated or damaged"), (b"text", "not audio")):
+        with pytest.raises(AudioError, match=f"x.flac: {reason}"):
+            read_audio(Named(part, "x.flac"))

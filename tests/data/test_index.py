@@ -1,26 +1,28 @@
 """The index: every rule counts and names what it drops, and what is kept is as it came."""
 
+import json
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from asr_jax.core.errors import UserError
+from asr_jax.data.buckets import Scale
+from asr_jax.data.columns import Ragged
 from asr_jax.data.filters import Filters
-from asr_jax.data.index import Ragged, build_index, repeats
-from asr_jax.data.manifest import Record
+from asr_jax.data.index import Index, build_index, repeats
+from asr_jax.data.reading import Records, read_records
+from asr_jax.data.records import Record
+from asr_jax.text.characters import CharacterTokenizer
 
-RATE = 100
+SCALE = Scale(per_s=100, hop=10, num_values=80)
+FRAMES = Scale(per_s=10, hop=1, num_values=80, of_features=True)
 GOOD = Record("good", "/a/good.wav", "abba", 2.0, "s", "set")
-
-
-def encode(text: str) -> list[int]:
-    """a = 0, b = 1 …; anything else is out of vocabulary."""
-    if bad := set(text) - set("abcdefghij"):
-        raise ValueError(f"not in the alphabet: {sorted(bad)}")
-    return [ord(letter) - ord("a") for letter in text]
+LETTERS = CharacterTokenizer(symbols=(*"abcdefghij", None), normaliser="none")
 
 
 def frames(samples: Any) -> Any:
@@ -28,7 +30,13 @@ def frames(samples: Any) -> Any:
 
 
 def build(*records: Record, **options: Any) -> Any:
-    return build_index(records, **({"encode": encode, "output_length": frames, "rate_hz": RATE} | options))
+    return build_index(
+        Records.of(records), **({"tokenizer": LETTERS, "output_length": frames, "scale": SCALE} | options)
+    )
+
+
+def ids(index: Index) -> list[str]:
+    return [record.id for record in index.records]
 
 
 def test_columns_hold_what_the_records_say() -> None:
@@ -36,15 +44,12 @@ def test_columns_hold_what_the_records_say() -> None:
     index, dropped = build(GOOD, other, replace(GOOD, id="three"))
     assert not dropped.entries
     assert len(index) == 3
-    assert index.samples.tolist() == [200, 123, 200]
+    assert index.lengths.tolist() == [200, 123, 200]
     assert index.hours == pytest.approx(5.23 / 3600)
-    assert [index.labels[row].tolist() for row in range(3)] == [[0, 1, 1, 0], [9, 9, 0], [0, 1, 1, 0]]
+    assert [index.labels_of(row).tolist() for row in range(3)] == [[0, 1, 1, 0], [9, 9, 0], [0, 1, 1, 0]]
     assert index.labels.values.dtype == np.uint8
-    assert index.labels.lengths().tolist() == [4, 3, 4]
-    assert [index.ids.text(row) for row in range(3)] == ["good", "zwei", "three"]
-    assert index.audio_paths.text(1) == "/b/ö.wav"
-    assert index.texts.text(1) == "jja"
-    assert [index.source(row) for row in range(3)] == ["set", "else", "set"]
+    assert index.num_labels().tolist() == [4, 3, 4]
+    assert list(index.records) == [GOOD, other, replace(GOOD, id="three")]
 
 
 FILTERS = Filters(min_duration_s=0.5, max_duration_s=10.0, min_chars_per_s=1.0, max_chars_per_s=5.0)
@@ -56,10 +61,10 @@ FILTERS = Filters(min_duration_s=0.5, max_duration_s=10.0, min_chars_per_s=1.0, 
         ({"duration_s": 0.4}, "too short", 0.4, 0.5),
         ({"duration_s": -1.0}, "too short", -1.0, 0.5),
         ({"duration_s": 10.5}, "too long", 10.5, 10.0),
-        ({"duration_s": math.nan}, "no duration in the manifest, and the audio: no such file", None, None),
+        ({"text": ""}, "too few characters per second", 0.0, 1.0),
         ({"text": "a"}, "too few characters per second", 0.5, 1.0),
         ({"text": "abcdefghija"}, "too many characters per second", 5.5, 5.0),
-        ({"text": "ab!"}, "out of vocabulary", "not in the alphabet: ['!']", None),
+        ({"text": "ab!"}, "out of vocabulary", "outside of the vocabulary: '!'", None),
         ({"text": "aaaaaaaaaa", "duration_s": 2.0}, None, None, None),
         ({"text": "aabb", "duration_s": 0.85}, None, None, None),
     ],
@@ -67,7 +72,7 @@ FILTERS = Filters(min_duration_s=0.5, max_duration_s=10.0, min_chars_per_s=1.0, 
 def test_each_rule(changes: dict[str, Any], reason: str | None, value: Any, limit: Any) -> None:
     record = replace(GOOD, id="x", **changes)
     index, dropped = build(GOOD, record, filters=FILTERS)
-    expected = {"id": "x", "audio_path": "/a/good.wav", "reason": reason, "value": value, "limit": limit}
+    expected = {"id": "x", "location": "/a/good.wav", "reason": reason, "value": value, "limit": limit}
     assert dropped.entries == ([expected] if reason else [])
     assert len(index) == 1 + (reason is None)
 
@@ -76,11 +81,11 @@ def test_empty_text_is_dropped_where_labels_are_needed() -> None:
     silent = replace(GOOD, text="")
     index, dropped = build(silent)
     assert [entry["reason"] for entry in dropped.entries] == ["empty text"]
-    assert (len(index), len(index.ids), index.labels.lengths().tolist()) == (0, 0, [])
-    index, dropped = build(silent, replace(GOOD, text="!!"), encode=None, filters=Filters.none())
+    assert (len(index), len(index.records), index.num_labels().tolist()) == (0, 0, [])
+    index, dropped = build(silent, replace(GOOD, text="!!"), tokenizer=None, filters=Filters.none())
     assert not dropped.entries
-    assert index.labels.lengths().tolist() == [0, 0]
-    assert index.texts.text(1) == "!!"
+    assert index.num_labels().tolist() == [0, 0]
+    assert index.records[1].text == "!!"
 
 
 @pytest.mark.parametrize(("max_speed", "kept"), [(1.0, [0, 1]), (1.25, [0])])
@@ -92,20 +97,18 @@ def test_what_no_ctc_path_fits_is_dropped(max_speed: float, kept: list[int]) -> 
         replace(GOOD, id="2", duration_s=0.49, text="abba"),
     ]
     index, dropped = build(*records, max_speed=max_speed, filters=Filters.none())
-    assert [int(index.ids.text(row)) for row in range(len(index))] == kept
-    assert index.labels[len(kept) - 1].tolist() == encode(records[kept[-1]].text)
+    assert [int(name) for name in ids(index)] == kept
+    assert index.labels_of(len(kept) - 1).tolist() == LETTERS.encode(records[kept[-1]].text)
     last = dropped.entries[-1]
     assert (last["id"], last["reason"]) == ("2", "fewer frames than labels and repeats")
     assert (last["value"], last["limit"]) == (int(49 / max_speed) // 10, 5)
 
 
 def test_dropped_records_are_counted_with_their_hours() -> None:
-    _, dropped = build(
-        *[replace(GOOD, duration_s=3600.0)] * 3, replace(GOOD, text="?"), replace(GOOD, duration_s=math.nan)
-    )
-    assert list(dropped.records.values()) == [3, 1, 1]
+    _, dropped = build(*[replace(GOOD, duration_s=3600.0)] * 3, replace(GOOD, text="?"))
+    assert list(dropped.records.values()) == [3, 1]
     assert dropped.hours["too long"] == 3
-    assert dropped.lines()[:2] == ["3 too long (3.00 h)", "1 out of vocabulary (0.00 h)"]
+    assert dropped.lines() == ["3 too long (3.00 h)", "1 out of vocabulary (0.00 h)"]
 
 
 def test_repeats_by_counting_pairs() -> None:
@@ -118,8 +121,52 @@ def test_repeats_by_counting_pairs() -> None:
 
 
 def test_many_labels_need_a_wider_type() -> None:
-    index, _ = build(GOOD, encode=lambda text: [3, 70000])
-    assert index.labels[0].tolist() == [3, 70000]
+    index, _ = build(replace(GOOD, labels=(3, 70000)), given_labels=True)
+    assert index.labels_of(0).tolist() == [3, 70000]
+
+
+def test_labels_of_a_manifest_count_where_the_tokenizer_is_theirs() -> None:
+    both, ids_alone = replace(GOOD, labels=(1, 2)), replace(GOOD, text="", labels=(3,))
+    index, _ = build(both, ids_alone, GOOD, given_labels=True)
+    assert [index.labels_of(row).tolist() for row in range(3)] == [[1, 2], [3], [0, 1, 1, 0]]
+    index, dropped = build(both, ids_alone, GOOD)
+    assert [index.labels_of(row).tolist() for row in range(2)] == [[0, 1, 1, 0]] * 2
+    assert [(entry["id"], entry["reason"]) for entry in dropped.entries] == [("good", "token ids without a text")]
+
+
+def test_ready_features_are_counted_in_frames_and_never_mixed_with_audio() -> None:
+    ready = replace(GOOD, num_frames=7, num_values=80, duration_s=0.7)
+    index, _ = build(ready, replace(ready, num_frames=9), scale=FRAMES, output_length=lambda n: n)
+    assert index.lengths.tolist() == [7, 9]
+    narrow = replace(ready, id="x", num_values=40, duration_s=99.0)
+    index, dropped = build(ready, narrow, scale=FRAMES, output_length=lambda n: n)
+    assert [(entry["id"], entry["reason"], entry["value"], entry["limit"]) for entry in dropped.entries] == [
+        ("x", "feature dim", 40, 80)
+    ]
+    assert ids(index) == ["good"]
+    with pytest.raises(UserError, match="record good has feature dim 40, expected 80"):
+        build(replace(ready, num_values=40), scale=FRAMES)
+    for scale, records in ((FRAMES, (ready, GOOD)), (SCALE, (GOOD, ready))):
+        with pytest.raises(UserError, match="a run trains on one of the two"):
+            build(*records, scale=scale)
+
+
+def test_labels_are_kept_beside_the_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = tmp_path / "a.jsonl"
+    rows = [{"audio_path": f"{i}.flac", "text": "ab?c"[: i + 1], "duration": 2.0} for i in range(30)]
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, dropped = build_kept(manifest, tmp_path)
+    monkeypatch.setattr(CharacterTokenizer, "encode", lambda self, text: pytest.fail("encoded again"))
+    second, again = build_kept(manifest, tmp_path)
+    assert second.fingerprint() == first.fingerprint()
+    assert again.entries == dropped.entries
+    assert len(again.entries) == 28
+    assert [second.labels_of(row).tolist() for row in range(2)] == [[0], [0, 1]]
+
+
+def build_kept(manifest: Path, folder: Path) -> Any:
+    records = read_records([manifest], cache=str(folder / "cache"))
+    return build_index(records, scale=SCALE, tokenizer=LETTERS)
 
 
 def test_durations_in_milliseconds_are_dropped_even_without_filters() -> None:

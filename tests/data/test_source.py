@@ -1,9 +1,11 @@
 """The source: padded arrays are exactly the files, what is broken has weight 0 and a reason, order never changes."""
 
 import os
+import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,20 @@ import pytest
 import soundfile
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.data.buckets import Buckets, make_buckets
+from asr_jax.data.buckets import Buckets, Scale, make_buckets
 from asr_jax.data.filters import Filters
-from asr_jax.data.index import Index, build_index
-from asr_jax.data.manifest import Record
+from asr_jax.data.index import build_index
+from asr_jax.data.locations import Location
+from asr_jax.data.manifest import write_manifest
 from asr_jax.data.plan import BatchPlan
+from asr_jax.data.reading import Records, read_records
+from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, LoadedBatch, open_batches
+from asr_jax.text.characters import CharacterTokenizer
 
 RATE = 16000
+SCALE = Scale(RATE, 160, 80)
+LETTERS = CharacterTokenizer(symbols=("a", None), normaliser="none")
 NUM = 23
 
 
@@ -38,13 +46,15 @@ def make_records(folder: Path, num: int = NUM) -> list[Record]:
 def make_source(
     records: list[Record], *, seed: int = 1, processes: tuple[int, int] = (0, 1), **plan: Any
 ) -> BatchSource:
-    index, dropped = build_index(records, encode=lambda text: [len(text)] * len(text), filters=Filters.none())
+    given = [replace(record, labels=(len(record.text),) * len(record.text)) for record in records]
+    index, dropped = build_index(
+        Records.of(given), scale=SCALE, tokenizer=LETTERS, given_labels=True, filters=Filters.none()
+    )
     assert not dropped.entries
     settings = Buckets(num=3, batch_seconds=1.0, batch_multiple=2)
-    num_labels = index.labels.lengths()
-    speeds = plan.get("speeds", (1.0,))
-    buckets = make_buckets(index.samples, num_labels, settings, rate_hz=RATE, hop_samples=160, speeds=speeds)
-    batch_plan = BatchPlan(index.samples, num_labels, buckets, seed=seed, **plan)
+    num_labels = index.num_labels()
+    buckets = make_buckets(index.lengths, num_labels, settings, scale=SCALE, speeds=plan.get("speeds", (1.0,)))
+    batch_plan = BatchPlan(index.lengths, num_labels, buckets, seed=seed, **plan)
     return BatchSource(index, batch_plan, process_index=processes[0], num_processes=processes[1])
 
 
@@ -74,11 +84,11 @@ def test_an_epoch_is_exactly_the_files(tmp_path: Path, speeds: tuple[float, ...]
         loaded, planned = source[position], plan[position]
         batch, bucket = loaded.batch, plan.buckets[planned.bucket]
         assert (loaded.position, loaded.skipped, batch.features) == (position, (), None)
-        assert batch.audio.shape == (bucket.batch_size, bucket.num_samples)
+        assert batch.audio.shape == (bucket.batch_size, bucket.length)
         assert batch.tokens.shape == (bucket.batch_size, bucket.num_tokens)
         assert (batch.records == planned.rows).all()
         for i, (row, speed) in enumerate(zip(planned.rows.tolist(), planned.speeds.tolist(), strict=True)):
-            samples = read_audio(records[row].audio_path, speed=speed) if row >= 0 else np.zeros(0, np.int16)
+            samples = read_audio(records[row].location, speed=speed) if row >= 0 else np.zeros(0, np.int16)
             labels = [len(records[row].text)] * len(records[row].text) if row >= 0 else []
             assert batch.weights[i] == (row >= 0)
             assert batch.lengths[i] == len(samples)
@@ -92,7 +102,7 @@ def test_an_epoch_is_exactly_the_files(tmp_path: Path, speeds: tuple[float, ...]
 
 def test_what_is_broken_has_weight_0_and_is_named(tmp_path: Path) -> None:
     records = make_records(tmp_path)
-    paths = [Path(record.audio_path) for record in records]
+    paths = [Path(record.location) for record in records]
     paths[2].unlink()
     paths[5].write_bytes(paths[5].read_bytes()[:200])
     longer = np.ones(60000, np.int16)
@@ -102,7 +112,7 @@ def test_what_is_broken_has_weight_0_and_is_named(tmp_path: Path) -> None:
     loaded = [source[position] for position in range(source.plan.batches_per_epoch)]
     skipped = {entry["id"]: entry for one in loaded for entry in one.skipped}
     assert skipped.keys() == {"u2", "u5", "u8", "u11"}
-    assert skipped["u2"] == {"id": "u2", "audio_path": str(paths[2]), "reason": "no such file"}
+    assert skipped["u2"] == {"id": "u2", "location": str(paths[2]), "reason": "no such file"}
     assert "truncated or damaged" in skipped["u5"]["reason"]
     assert "longer than its manifest says: 3.75 s" in skipped["u8"]["reason"]
     assert skipped["u11"]["reason"] == "no samples"
@@ -121,6 +131,26 @@ def test_a_duration_that_was_rounded_is_not_too_long(tmp_path: Path) -> None:
     loaded = source[0]
     assert loaded.skipped == ()
     assert loaded.batch.lengths.max() == 16079
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "num", "speed", "reason"),
+    [
+        (5.0, 8000, 1.0, "shorter than its manifest says: 0.50 s of 5.00 s; is it cut?"),
+        (5.0, 8000, 1.1, "shorter than its manifest says: 0.45 s of 4.55 s; is it cut?"),
+        (1.0, 7840, 1.0, "shorter than its manifest says: 0.49 s of 1.00 s"),
+        (1.0, 8160, 1.0, ""),  # 0.5 s of rounding and padding
+        (6.0, 5.45 * RATE, 1.0, ""),  # a tenth
+    ],
+)
+def test_audio_that_is_shorter_than_its_manifest_says(
+    tmp_path: Path, duration_s: float, num: float, speed: float, reason: str
+) -> None:
+    path = tmp_path / "a.flac"
+    write_flac(path, np.ones(int(num), np.int16), RATE)
+    loaded = make_source([Record("a", str(path), "a", duration_s)], speeds=(speed,))[0]
+    assert loaded.batch.weights.sum() == (not reason)
+    assert [entry["reason"][: len(reason)] for entry in loaded.skipped] == [reason] * bool(reason)
 
 
 def test_processes_load_their_rows(tmp_path: Path) -> None:
@@ -154,9 +184,9 @@ def test_it_does_not_end_and_begins_far_away(tmp_path: Path) -> None:
 
 def test_worker_processes_give_the_same(tmp_path: Path) -> None:
     records = make_records(tmp_path)
-    Path(records[3].audio_path).unlink()
+    Path(records[3].location).unlink()
     source = make_source(records)
-    num = source.plan.batches_per_epoch + 2
+    num = 2 * source.plan.batches_per_epoch
     expected = [source[position] for position in range(3, num)]
     loaded = read_all(source, num - 3, start=3, workers=2)
     assert all_identical(expected, loaded)
@@ -165,38 +195,73 @@ def test_worker_processes_give_the_same(tmp_path: Path) -> None:
 
 def test_a_fault_in_a_thread_is_raised_here(tmp_path: Path) -> None:
     source = make_source(make_records(tmp_path))
-    source._rate_hz = "fast"
-    with pytest.raises(Exception, match="fast"), open_batches(source) as batches:
+    source._index = None  # type: ignore[assignment]
+    with pytest.raises(Exception, match="NoneType"), open_batches(source) as batches:
         next(batches)
+
+
+def test_ready_features_come_as_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(frames, 4)).astype(np.float32) for frames in (3, 9, 5, 12, 7)]
+    records = []
+    for number, array in enumerate(arrays):
+        np.save(tmp_path / f"{number}.npy", array)
+        location = Location(str(tmp_path / f"{number}.npy"), shape=array.shape, form="npy")
+        records.append(Record(str(number), str(location), "a", 1.0, num_frames=len(array), num_values=4))
+    (tmp_path / "2.npy").unlink()
+    scale = Scale(10, 1, 4, of_features=True)
+    index, _ = build_index(Records.of(records), scale=scale, tokenizer=LETTERS)
+    buckets = make_buckets(index.lengths, index.num_labels(), Buckets(num=2, batch_multiple=1), scale=scale)
+    plan = BatchPlan(index.lengths, index.num_labels(), buckets)
+    source, read, skipped = BatchSource(index, plan), set(), []
+    for position in range(plan.batches_per_epoch):
+        loaded = source[position]
+        batch = loaded.batch
+        skipped += loaded.skipped
+        assert batch.audio is None
+        assert batch.features.shape == (plan.buckets[plan[position].bucket].batch_size, batch.features.shape[1], 4)
+        for row in np.flatnonzero(batch.weights):
+            record, num = int(batch.records[row]), int(batch.lengths[row])
+            assert (batch.features[row, :num] == arrays[record]).all()
+            assert not batch.features[row, num:].any()
+            read.add(record)
+    assert read == {0, 1, 3, 4}
+    assert [(entry["id"], entry["reason"]) for entry in skipped] == [("2", "no such file")]
 
 
 SCRIPT = """
 import time
-from asr_jax.data.buckets import Bucket
+from asr_jax.data.buckets import Bucket, Scale
 from asr_jax.data.index import build_index
-from asr_jax.data.manifest import Record
 from asr_jax.data.plan import BatchPlan
+from asr_jax.data.reading import Records
+from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
 if __name__ == "__main__":
-    index, _ = build_index([Record("a", AUDIO, "a", 0.125)], encode=None)
-    plan = BatchPlan(index.samples, index.labels.lengths(), [Bucket(2000, 8, 1, 2000)])
-    with open_batches(BatchSource(index, plan), workers=1) as batches:
-        held = [next(batches) for _ in range(3)]
+    index, _ = build_index(Records.of([Record("a", AUDIO, "a", 0.125)]), scale=Scale(16000, 160, 80), tokenizer=None)
+    plan = BatchPlan(index.lengths, index.num_labels(), [Bucket(2000, 8, 1, 2000)])
+    with open_batches(BatchSource(index, plan), workers=1, stop=STOP) as batches:
+        held = [batch for batch, _ in zip(batches, range(3))]
         print("ready", flush=True)
         time.sleep(SLEEP_S)
 """
 
 
-def start_script(folder: Path, sleep_s: int) -> subprocess.Popen[str]:
+def start_script(folder: Path, sleep_s: int, stop: int | None = None) -> subprocess.Popen[str]:
     """A process that reads with a worker, says "ready" and then sleeps before it ends."""
     write_flac(folder / "a.flac", np.ones(2000, np.int16), RATE)
     script = folder / "run.py"
-    script.write_text(SCRIPT.replace("AUDIO", repr(str(folder / "a.flac"))).replace("SLEEP_S", str(sleep_s)))
+    script.write_text(
+        SCRIPT.replace("AUDIO", repr(str(folder / "a.flac")))
+        .replace("SLEEP_S", str(sleep_s))
+        .replace("STOP", str(stop))
+    )
     return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_an_end_with_workers_is_silent(tmp_path: Path) -> None:
-    run = start_script(tmp_path, 0)
+@pytest.mark.parametrize("stop", [None, 3, 2])
+def test_an_end_with_workers_is_silent(tmp_path: Path, stop: int | None) -> None:
+    run = start_script(tmp_path, 0, stop)
     assert run.communicate() == ("ready\n", "")
     assert run.returncode == 0
 
@@ -222,6 +287,14 @@ def is_child(pid: int, parent: int) -> bool:
         return False
 
 
-def test_the_index_travels_without_its_texts(tmp_path: Path) -> None:
-    source = make_source(make_records(tmp_path))
-    assert not any(isinstance(value, Index) for value in vars(source).values())
+def test_columns_that_are_kept_travel_as_the_names_of_their_files(tmp_path: Path) -> None:
+    records = make_records(tmp_path)
+    write_manifest(tmp_path / "a.jsonl", [replace(record, text="a" * 10_000) for record in records])
+    kept = read_records([tmp_path / "a.jsonl"], cache=str(tmp_path / "cache"))
+    index, _ = build_index(kept, scale=SCALE, tokenizer=None, filters=Filters.none())
+    buckets = make_buckets(index.lengths, index.num_labels(), Buckets(), scale=SCALE)
+    plan = BatchPlan(index.lengths, index.num_labels(), buckets)
+    pickled = pickle.dumps(BatchSource(index, plan))
+    assert len(pickled) < 10_000
+    again: BatchSource = pickle.loads(pickled)
+    assert identical(again[0], BatchSource(index, plan)[0])

@@ -20,7 +20,7 @@ pytest.importorskip("espeakng_loader")
 from asr_jax.audio.io import read_audio
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data import espeak, synthetic
-from asr_jax.data.manifest import read_manifest
+from asr_jax.data.reading import read_records
 from asr_jax.data.synthetic import Corpus, make_corpus
 from asr_jax.data.utterances import SHARES, UNREPEATABLE, VOICES, plan, split_of, voices_of, waveform
 
@@ -79,10 +79,10 @@ def test_manifests_are_true(corpus: Path) -> None:
 def test_manifests_read_as_records_and_agree_with_the_numbers(corpus: Path) -> None:
     told = json.loads((corpus / "corpus.json").read_text())
     for split in SHARES:
-        records = read_manifest(corpus / "manifests" / f"{split}.jsonl")
+        records = list(read_records([corpus / "manifests" / f"{split}.jsonl"]))
         assert told["sets"][split]["utterances"] == len(records) >= 2
         assert told["sets"][split]["words"] == sum(len(record.text.split()) for record in records)
-        assert all(Path(record.audio_path).is_file() for record in records)
+        assert all(Path(record.location).is_file() for record in records)
 
 
 def test_levels(corpus: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from support import ROOT
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.data.manifest import read_manifest
+from asr_jax.data.reading import read_records
 
 
 def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp_path):
@@ -29,16 +29,16 @@ def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp
     for _ in range(2):  # a second time finds the made speech there
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    train = read_manifest(tmp_path / "out/manifests/train.jsonl")
+    train = list(read_records([tmp_path / "out/manifests/train.jsonl"]))
     joined = [record for record in train if record.source == "joined"]
     assert len(joined) == 60
     words = Counter(word for record in joined for word in record.text.split())
     assert 0.3 < words["six"] / words.total() < 0.7
     for record in joined[:5]:
-        seconds = len(read_audio(record.audio_path)) / 16000
+        seconds = len(read_audio(record.location)) / 16000
         assert abs(seconds - record.duration_s) < 1e-3
         assert len(record.text.split()) <= seconds
     assert {record.source for record in train} == {"wide", "narrow", "joined", "synthetic"}
     for name, split in (("validation", "val"), ("test", "test"), ("connected", "connected")):
-        found = read_manifest(tmp_path / f"out/manifests/{name}.jsonl")
+        found = read_records([tmp_path / f"out/manifests/{name}.jsonl"])
         assert [record.id for record in found] == [f"{split}-{row}" for row in range(10)]

@@ -1,37 +1,166 @@
-"""Normalisers: what each keeps, that each is idempotent, and the message for a name that there is not."""
+"""Normalisers: what each name stands for, that each is idempotent in every script, and messages for those missing."""
+
+import random
+import re
+import sys
+import unicodedata
 
 import pytest
 
 from asr_jax.core.errors import UserError
+from asr_jax.text import libraries, whisper
 from asr_jax.text.normalise import NORMALISERS, normalise
 
-TEXTS = [
-    "  Hello,\tWorld!\n", "I’m here — it's 5 o'clock", "Schöne Grüße", "I\u0307stanbul İstanbul", "cafe\u0301 CAFÉ",
-    "你好　世界", "مرحبا بالعالم", "ПРИВЕТ Мир", "ΟΔΥΣΣΕΥΣ", "", " ", "ﬁne Ǆ ẞ", "a\u00a0b\u200bc", "e\u0327\u0301",
+# What a name stands for, for ever: where a line must change, the name needs a new version.
+MEANING = {
+    "none": {"  Hello,\tWorld!\n": "  Hello,\tWorld!\n", "cafe\u0301": "cafe\u0301"},
+    "lower.v1": {
+        "  Hello,\tWorld!\n": "hello, world!",
+        "It’s 5 o'clock — I’m late": "it’s 5 o'clock — i’m late",
+        "Schöne Grüße ẞ": "schöne grüße ß",
+        "İstanbul ﬁn Ǆ": "i̇stanbul ﬁn ǆ",
+        "cafe\u0301  CAFÉ": "café café",
+        "ПРИВЕТ, Мир": "привет, мир",
+        "ΟΔΥΣΣΕΥΣ": "οδυσσευς",
+        "你好　世界": "你好 世界",
+        "مرحبا ١٢٣": "مرحبا ١٢٣",
+    },
+    "upper.v1": {
+        "  Hello,\tWorld!\n": "HELLO, WORLD!",
+        "Schöne Grüße ẞ": "SCHÖNE GRÜSSE ẞ",
+        "İstanbul ﬁn ǆ": "İSTANBUL FIN Ǆ",
+        "cafe\u0301": "CAFÉ",
+        "привет, Мир": "ПРИВЕТ, МИР",
+        "οδυσσεύς": "ΟΔΥΣΣΕΎΣ",
+        "हिन्दी 한국어": "हिन्दी 한국어",
+    },
+    "ascii.v1": {
+        "It’s 5 o'clock — “late”…": "It's 5 o'clock - \"late\"...",
+        "Schöne Grüße ẞ": "Schone Grusse Ss",
+        "Łódź Ørsted Þór": "Lodz Orsted Thor",
+        "cafe\u0301  CAFÉ": "cafe CAFE",
+        "Привет, Мир": "Privet, Mir",
+        "你好，世界": "NiHao,ShiJie",
+        "مرحبا ١٢٣": "mrhb 123",
+        "हिन्दी 한국어": "hindi HanGugEo",
+        "½ № €5 😀": "1/2 No EUR5 :grinning:",
+    },
+    "english_letters.v1": {
+        "I’m here — it's 5 O'Clock, naïve": "i'm here it's o'clock na ve",
+        "Mr. Brown & 5%": "mr brown",
+        "你好 Привет": "",
+    },
+    "whisper_basic.v1": {
+        "[noise] It's (uh) 5 o'clock!": "it s 5 o clock",
+        "Schöne Grüße, CAFÉ": "schöne grüße café",
+        "İstanbul ﬁn": "i stanbul fin",
+        "ПРИВЕТ, Мир": "привет мир",
+        "你好，世界": "你好 世界",
+        "مرحبا، بالعالم ١٢٣": "مرحبا بالعالم ١٢٣",
+        "हिन्दी": "ह न द",
+        "<laughs> $2,500.50 + 5%": "2 500 50 5",
+    },
+    "whisper_english.v1": {
+        "[noise] um, I won't go to the colour centre": "i will not go to the color center",
+        "Ten thousand dollars": "$10000",
+        "Mr. Park visited Assoc. Prof. Kim Jr.": "mister park visited associate professor kim junior",
+        "twenty-first, the 1960s and three point one four": "21st the 1960s and 3.14",
+        "It's $2,500.50 or five percent": "it is $2500.50 or 5%",
+        "one, two": "12",
+        "We've he'd been, they're gonna": "we have he had been they are going to",
+        "We’ve": "we ve",
+        "Schöne Grüße": "schone grusse",
+        "The cause of it, kinda; I dunno": "the cause of it kinda i dunno",
+        "minus five plus one": "51",
+    },
+}  # fmt: skip
+
+SCRIPTS = [
+    "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789.,$€£¢%+-:&", "\t\n\u00a0\u200b\u3000 ",
+    "'’‘`´“”—…()[]<>{}", "àéîõüßøæœđðþłÀÉÎÕÜẞİıſŉǄﬁ", "a\u0301e\u0308i\u0307u\u0323\u0301K\u0327",
+    "приветёъыПРИВЕТЁҐїЇ",
+    "οδυσσεύςΑΆΐΰ", "你好世界我能吞下玻璃，。", "مرحبابالعالمٱآ١٢٣َُِ", "שלוםעולםְִ", "हिन्दीक़१२३", "ไทยสวัสดี",
+    "한국어\u1112\u1161\u11ab", "ひらがなカタカナ\u304b\u3099", "½²№①㎏℃™Ω\u212b\u2126", "😀🎉🇩🇪👩‍🚀",
 ]  # fmt: skip
+WORDS = re.split(
+    r"\s+",
+    """one two three five eleven twenty thirty hundred thousand million first second third fifth twentieth sixties oh o
+    zero point and a half double triple minus plus dollar dollars cents euro pounds percent per cent mr mr. mrs. dr. st.
+    jr. can't won't it's i'm we've he'd been gonna cause colour centre uh um hmm the 1 2 10 007 3.14 1999 1960s 21st $5
+    $3.50 £2 €7 ¢7 5% 2,000 -5 +3 .5 1.5.6 12:30 x1 1x (so) [noise] s th ' . $ % -""",
+)
+
+
+def sentence(draw):
+    """Words of English that normalisers change, or letters of one script or of all."""
+    if draw.random() < 0.5:
+        return " ".join(draw.choice(WORDS) for _ in range(draw.randint(1, 7)))
+    letters = draw.choice(SCRIPTS) if draw.random() < 0.5 else "".join(SCRIPTS)
+    return "".join(draw.choice(letters + " ") for _ in range(draw.randint(1, 24)))
 
 
 @pytest.mark.parametrize("name", NORMALISERS)
-@pytest.mark.parametrize("text", TEXTS)
-def test_is_idempotent(name, text):
-    once = normalise(text, name)
-    assert normalise(once, name) == once
+def test_is_idempotent(name):
+    draw = random.Random(7)
+    for text in [sentence(draw) for _ in range(1500)] + [text for table in MEANING.values() for text in table]:
+        once = normalise(text, name)
+        assert normalise(once, name) == once, text
+        if name != "none":
+            assert once == " ".join(once.split()), text
 
 
-def test_lower_v1_composes_lowers_and_leaves_single_spaces():
-    assert normalise("  Hello,\tWorld!\n", "lower.v1") == "hello, world!"
-    assert normalise("cafe\u0301  CAFÉ", "lower.v1") == "café café"
-    assert normalise("你好　世界 ПРИВЕТ", "lower.v1") == "你好 世界 привет"
+@pytest.mark.parametrize("name", NORMALISERS)
+def test_is_idempotent_on_every_character(name):
+    for start in range(0, 0x30000, 256):
+        text = " ".join(map(chr, range(start, start + 256))) if not 0xD800 <= start < 0xE000 else ""
+        once = normalise(text, name)
+        assert normalise(once, name) == once, hex(start)
 
 
-def test_english_letters_v1_keeps_letters_and_apostrophes():
-    assert normalise("I’m here — it's 5 O'Clock, naïve", "english_letters.v1") == "i'm here it's o'clock na ve"
+@pytest.mark.parametrize("name", sorted(set(NORMALISERS) - {"none"}))
+def test_texts_that_look_the_same_are_the_same(name):
+    draw = random.Random(8)
+    for text in (sentence(draw) for _ in range(300)):
+        composed, decomposed = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
+        assert normalise(composed, name) == normalise(decomposed, name), text
 
 
-def test_none_changes_nothing():
-    assert [normalise(text, "none") for text in TEXTS] == TEXTS
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, table in MEANING.items() for text in table])
+def test_a_name_keeps_its_meaning(name, text):
+    assert normalise(text, name) == MEANING[name][text]
+
+
+def test_every_name_has_a_table_of_its_meaning():
+    assert set(MEANING) | {"english.v1"} == set(NORMALISERS)  # whose table is test_english's
 
 
 def test_an_unknown_name_is_named_with_the_nearest():
     with pytest.raises(UserError, match=r"'lower.v2'.*expected one of none, lower.v1.*did you mean 'lower.v1'"):
         normalise("a", "lower.v2")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "text"),
+    [
+        ("ascii.v1", "anyascii", "é"),
+        ("english.v1", "anyascii", "é"),
+        ("english.v1", "inflect", "5"),
+        ("whisper_basic.v1", "whisper_normalizer.basic", "a"),
+        ("whisper_english.v1", "whisper_normalizer.english", "a"),
+    ],
+)
+def test_a_library_that_is_missing_is_named_with_its_extra(name, module, text, monkeypatch):
+    caches = (libraries.library, whisper._basic, whisper._english, sys.modules["asr_jax.text.english"]._engine)
+    for cached in caches:
+        cached.cache_clear()
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=re.escape(f"{name} takes {module.partition('.')[0]}") + r".*asr-jax\[text\]"):
+        normalise(text, name)
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_settled_goes_to_the_fixed_point_or_to_one_place_of_a_circle():
+    assert whisper.settled(lambda text: text[:3], "abcdef") == "abc"
+    circle = {"start": "b", "b": "c", "c": "a", "a": "b"}
+    assert {whisper.settled(circle.__getitem__, text) for text in circle} == {"a"}

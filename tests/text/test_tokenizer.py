@@ -1,4 +1,4 @@
-"""Both kinds of tokenizer: round trips in four scripts, where the blank is, folders that come back and that do not."""
+"""Every kind of tokenizer: round trips in four scripts, where the blank is, folders that come back and that do not."""
 
 import json
 import logging
@@ -8,8 +8,9 @@ import pytest
 
 from asr_jax.core.errors import UserError
 from asr_jax.text.base import Tokenizer
-from asr_jax.text.characters import CharacterTokenizer, WordTokenizer
+from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, WordTokenizer
 from asr_jax.text.normalise import normalise
+from asr_jax.text.pieces import train_model
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.tokenizer import OutOfVocabulary, TokenizerSettings, load_tokenizer, train_tokenizer
 
@@ -20,17 +21,18 @@ TEXTS = {
     "arabic": ["أنا قادر على أكل الزجاج", "مَرْحَبًا بالعالم", "أنا على", "الزجاج بالعالم"],
 }
 KINDS = ["characters", "sentencepiece"]
+WAYS = [("characters", {}), ("words", {}), ("sentencepiece", {}), ("sentencepiece", {"pieces": "bpe"})]
 
 
 def settings(kind, **changes):
     return TokenizerSettings(**({"kind": kind, "vocab_size": 40} | changes))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "changes"), WAYS)
 @pytest.mark.parametrize("script", TEXTS)
-def test_round_trip_save_and_load(kind, script, tmp_path):
+def test_round_trip_save_and_load(kind, changes, script, tmp_path):
     texts = TEXTS[script]
-    tokenizer = train_tokenizer(settings(kind), (text for text in texts))
+    tokenizer = train_tokenizer(settings(kind, **changes), (text for text in texts))
     tokenizer.save(tmp_path / "new" / "folder")
     loaded = load_tokenizer(tmp_path / "new" / "folder")
     assert loaded == tokenizer == pickle.loads(pickle.dumps(tokenizer))
@@ -104,6 +106,51 @@ def test_a_blank_inside_a_model_survives_a_folder(tmp_path):
     assert load_tokenizer(tmp_path) == tokenizer
 
 
+def test_a_text_that_spells_the_blank_is_out_of_the_vocabulary():
+    texts = TEXTS["latin"]
+    model = train_model(texts, vocab_size=40, with_blank=False, hard_vocab_limit=False, user_defined_symbols=["<blk>"])
+    tokenizer = SentencePieceTokenizer.of_model(model, normaliser="none", blank_id=3)
+    assert tokenizer.decode(tokenizer.encode("the test")) == "the test"
+    with pytest.raises(OutOfVocabulary, match="'<blk>'"):
+        tokenizer.encode("the <blk> test")
+    unknown = SentencePieceTokenizer.of_model(model, normaliser="none", blank_id=0)
+    with pytest.raises(OutOfVocabulary, match="'Ω'"):
+        unknown.encode("the Ω test")
+
+
+@pytest.mark.parametrize(("blank_id", "blank", "size"), [(None, 6, 7), (0, 0, 6), (5, 5, 6), (6, 6, 7)])
+def test_given_ids_are_symbols_up_to_the_largest(blank_id, blank, size, tmp_path):
+    tokenizer = IdTokenizer.up_to(5, blank_id=blank_id)
+    assert (tokenizer.blank_id, tokenizer.vocab_size) == (blank, size)
+    ids = [i for i in (3, 1, 1, 4, 2) if i != blank]
+    assert tokenizer.decode(ids) == " ".join(map(str, ids))
+    assert tokenizer.encode(tokenizer.decode(ids)) == ids
+    for wrong in (str(blank), "7", "x", "03"):
+        with pytest.raises(OutOfVocabulary, match=repr(wrong)):
+            tokenizer.encode(f"3 {wrong}")
+    tokenizer.save(tmp_path)
+    assert load_tokenizer(tmp_path) == tokenizer
+
+
+def test_a_blank_beyond_given_ids_is_an_error():
+    assert settings("ids", blank_id=0).takes_ids
+    assert not settings("words").takes_ids
+    assert train_tokenizer(settings("ids", blank_id=0), [], largest_id=9).symbols[:2] == (None, "1")
+    with pytest.raises(UserError, match=r"blank_id 11: the largest id is 9; expected at most 10"):
+        train_tokenizer(settings("ids", blank_id=11), [], largest_id=9)
+
+
+def test_digests_are_equal_where_texts_get_the_same_ids():
+    a, b = (train_tokenizer(settings("characters", alphabet=alphabet), []) for alphabet in ("ab", "ba"))
+    other_normaliser = train_tokenizer(settings("characters", alphabet="ab", normaliser="none"), [])
+    words = WordTokenizer(symbols=a.symbols, normaliser=a.normaliser)
+    pieces = [
+        train_tokenizer(settings("sentencepiece", pieces=pieces), TEXTS["latin"]) for pieces in ("unigram", "bpe")
+    ]
+    assert len({tokenizer.digest() for tokenizer in (a, b, other_normaliser, words, *pieces)}) == 6
+    assert a.digest() == train_tokenizer(settings("characters", alphabet="ab"), ["x"]).digest()
+
+
 @pytest.mark.parametrize("pieces", ["unigram", "bpe"])
 def test_a_small_corpus_gives_fewer_pieces_and_says_so(pieces, caplog):
     with caplog.at_level(logging.WARNING):
@@ -145,7 +192,9 @@ def test_a_vocabulary_below_the_characters_is_an_error():
         ({"normaliser": "lower"}, "'lower'.*did you mean 'lower.v1'"),
         ({"alphabet": "aba"}, "'aba'.*each character once"),
         ({"vocab_size": 3}, "3: expected at least 4"),
-        ({"character_coverage": 1.5}, "1.5: expected"),
+        ({"character_coverage": 1.5}, "1.5: expected 0.98 to 1"),
+        ({"character_coverage": 0.9}, "0.9: expected 0.98 to 1"),
+        ({"blank_id": 3}, "blank_id 3: expected -1 where the tokenizer is made from texts"),
     ],
 )
 def test_settings_say_what_they_expect(changes, message):
@@ -159,7 +208,7 @@ def damage(folder, kind, how):
     changes = {
         "another kind": {"kind": "character"},
         "no kind": {"kind": None},
-        "another normaliser": {"normaliser": "upper.v1"},
+        "another normaliser": {"normaliser": "upper.v0"},
         "no symbols": {"symbols": None},
         "two blanks": {"symbols": [None, "a", None]},
         "another blank": {"blank_id": 1},
@@ -204,3 +253,4 @@ def test_kinds_are_tokenizers():
     assert issubclass(CharacterTokenizer, Tokenizer)
     assert issubclass(WordTokenizer, Tokenizer)
     assert issubclass(SentencePieceTokenizer, Tokenizer)
+    assert issubclass(IdTokenizer, Tokenizer)

@@ -4,14 +4,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from asr_jax.audio.features import KaldiFbank
 from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import UserError
 from asr_jax.data.dataset import Data, PlannedData, plan_training
-from asr_jax.data.manifest import Record
+from asr_jax.data.reading import Records
+from asr_jax.data.records import Record
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.tokenizer import TokenizerSettings
 from asr_jax.training.setup import check_labels, made_of
 from tests.training.toy import Toy
 
@@ -19,14 +22,13 @@ TOKENIZER = CharacterTokenizer(symbols=("a", None, "b"), normaliser="none")
 
 
 def planned(labels: dict[str, list[int]]) -> PlannedData:
-    """Training data whose texts encode to the labels given."""
+    """Training data of these texts and labels."""
     return plan_training(
-        [Record(f"id-{text}", f"/{text}.flac", text, 1.0) for text in labels],
-        Data(train=("t",), validation=("v",)),
-        encode=lambda text: labels[text],
-        output_length=lambda samples: np.asarray(samples) // 160,
-        rate_hz=16000,
-        hop_samples=160,
+        Records.of(Record(f"id-{text}", f"/{text}.flac", text, 1.0, labels=tuple(ids)) for text, ids in labels.items()),
+        Data(train=("t",), validation=("v",), tokenizer=TokenizerSettings(kind="ids")),
+        tokenizer=TOKENIZER,
+        output_length=lambda samples, of_features: np.asarray(samples) // 160,
+        front_end=KaldiFbank(),
         seed=0,
         num_devices=1,
     )

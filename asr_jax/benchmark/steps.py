@@ -1,4 +1,4 @@
-"""Where the time of a step goes: `python -m asr_jax.benchmark --config FILE [--field.name VALUE …]`.
+"""Where the time of a step goes: `python -m asr_jax.benchmark steps --config FILE [--field.name VALUE …]`.
 
 For each bucket, on its first real batch: reading the batch, the front-end with augmentation, the forward pass with the
 loss, the forward and backward pass, and the update; medians, in milliseconds. Figures are of one machine at one time.
@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asr_jax.command_line import parse_experiment, run_command
+from asr_jax.command_line import parse_experiment
 
 REPEATS = 7
 
 
 def main(arguments: Sequence[str]) -> None:
-    experiment = parse_experiment(arguments, prog="python -m asr_jax.benchmark")
+    experiment = parse_experiment(arguments, prog="python -m asr_jax.benchmark steps")
 
     from asr_jax.observe.tables import print_table
     from asr_jax.training.run import find_run
@@ -41,8 +41,8 @@ def step_times(setup: Any) -> list[dict[str, Any]]:
     beginning = lower_beginning(setup.model, setup.optimizer, seed=setup.experiment.seed)
     shapes = abstract_beginning(beginning, setup.mesh)
     steps = compile_steps(
-        setup.model, setup.optimizer, setup.train.plan.buckets, shapes, scales=scales, schedule=setup.schedule,
-        ema_decay=training.ema_decay, mesh=setup.mesh,
+        setup.model, setup.optimizer, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, scales=scales,
+        schedule=setup.schedule, ema_decay=training.ema_decay, mesh=setup.mesh,
     )  # fmt: skip
     state, average = initial_training(beginning.compile(), setup.mesh)
     source, rows = BatchSource(setup.train.index, setup.train.plan), []
@@ -79,7 +79,7 @@ def step_times(setup: Any) -> list[dict[str, Any]]:
         update_ms = _median_ms(update)
         rows.append(
             {
-                "seconds": f"{bucket.num_samples / setup.model.front_end.rate_hz:.2f}",
+                "seconds": f"{bucket.length / setup.train.index.scale.per_s:.2f}",
                 "rows": bucket.batch_size,
                 "read": f"{read_ms:.1f}",
                 "front-end": f"{features_ms:.1f}",
@@ -101,7 +101,3 @@ def _median_ms(call: Callable[..., Any], *arguments: Any) -> float:
         jax.block_until_ready(call(*arguments))
         times.append(time.perf_counter() - start)
     return 1000 * sorted(times[2:])[REPEATS // 2]
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,0 +1,27 @@
+"""Where the time goes: `python -m asr_jax.benchmark steps --config FILE …`, or `python -m asr_jax.benchmark data …`.
+
+steps: milliseconds of each part of a training step, by bucket. data: how fast and how well data are read, planned and
+held. `--help` after either tells more.
+"""
+
+from collections.abc import Sequence
+
+from asr_jax.benchmark import data, steps
+from asr_jax.command_line import run_command
+from asr_jax.core.errors import UserError, nearest
+
+COMMANDS = {"steps": steps.main, "data": data.main}
+
+
+def main(arguments: Sequence[str]) -> None:
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        print(__doc__)
+    elif name in COMMANDS:
+        COMMANDS[name](rest)
+    else:
+        raise UserError(f"benchmark {name}: expected {' or '.join(COMMANDS)}{nearest(name, COMMANDS)}")
+
+
+if __name__ == "__main__":
+    run_command(main)

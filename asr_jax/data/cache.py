@@ -1,0 +1,140 @@
+"""What was read of manifests and headers, kept in files: the next start maps it instead of reading again."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from asr_jax.audio.io import AudioError
+from asr_jax.core.environment import CACHES
+from asr_jax.core.files import write_whole
+from asr_jax.data.columns import Columns, load_columns, save_columns
+from asr_jax.data.locations import Location
+from asr_jax.data.measuring import Measured
+from asr_jax.data.readers.base import Reader
+from asr_jax.data.records import Refused
+
+VERSION = 3
+"""Of the readers and of the columns: another one reads everything anew."""
+CACHE = "ASR_JAX_INDEX_CACHE"
+"""The variable that says where columns are kept; the user's cache folder where it is not set."""
+META = "meta.json"
+UNUSED_S = 86_400
+"""How long columns that others have replaced stay: a run that began before may still start worker processes."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read, and what makes it out of date."""
+
+    columns: Columns
+    digest: str
+    """Of the columns."""
+    refused: tuple[Refused, ...]
+    """What no record could be made of."""
+    unread: tuple[Refused, ...]
+    """Whose duration nobody knows, since the audio could not be opened. Out of date when one of them can."""
+    looked_for: tuple[str, ...]
+    """Paths at which the files of relative locations were looked for in vain. Out of date when one of them is there."""
+    only_in: str
+    """The current folder, where relative locations start from it: out of date in another one."""
+    measured: Measured
+    """Whose durations or silence were looked for. Out of date when one of them is another."""
+    unpacked: str = ""
+    """The file that bytes were unpacked to, if any were. Out of date when it is gone: the cache was moved."""
+
+    def is_up_to_date(self) -> bool:
+        return (
+            self.only_in in ("", os.getcwd())
+            and not any(map(os.path.exists, self.looked_for))
+            and not any(_opens(entry.location) for entry in self.unread)
+            and not self.measured.have_changed()
+        )
+
+
+def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float) -> Path:
+    """Where what is read of these inputs is kept, named by the paths, sizes and times of all their files."""
+    digest = hashlib.sha256(f"{VERSION} {trim_db}".encode())
+    for number, path, reader in inputs:
+        digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
+        for name in reader.files(path):
+            try:
+                status = os.stat(name)
+            except OSError:  # a link that leads nowhere
+                continue
+            digest.update(os.fsencode(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
+    folder = cache or os.environ.get(CACHE) or os.path.join(CACHES, "index")
+    return Path(os.path.abspath(Path(folder).expanduser())) / digest.hexdigest()[:24]
+
+
+def unpacked_at(place: Path) -> str:
+    """Where bytes are unpacked to."""
+    return str(place / "unpacked.bytes")
+
+
+def keep(read: Read, place: Path) -> None:
+    """Columns get a folder of their own, which is never changed: a process that maps others is not disturbed. Those
+    that nobody has looked for since a day are removed."""
+    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=place, prefix="columns-"))
+    save_columns(read.columns, folder)
+    read.measured.save(folder)
+    meta = {
+        "columns": folder.name,
+        "digest": read.digest,
+        "refused": [asdict(entry) for entry in read.refused],
+        "unread": [asdict(entry) for entry in read.unread],
+        "looked_for": read.looked_for,
+        "only_in": read.only_in,
+        "unpacked": read.unpacked,
+        "unpacked_bytes": _size(read.unpacked),
+    }
+    # Written under a name that no other process has, and renamed: whoever reads it finds it whole.
+    write_whole(folder / META, json.dumps(meta, ensure_ascii=False))
+    os.replace(folder / META, place / META)
+    for old in set(place.glob("columns-*")) - {folder}:
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > UNUSED_S:
+                shutil.rmtree(old)
+
+
+def kept(place: Path) -> tuple[Read, Path] | None:
+    """What `keep` wrote, and the folder of the columns; None where there is nothing, or it is damaged."""
+    try:
+        meta = json.loads((place / META).read_text(encoding="utf-8"))
+        if meta["unpacked_bytes"] != _size(meta["unpacked"]):
+            return None
+        folder = place / meta["columns"]
+        read = Read(
+            columns=load_columns(folder),
+            digest=meta["digest"],
+            refused=tuple(Refused(**entry) for entry in meta["refused"]),
+            unread=tuple(Refused(**entry) for entry in meta["unread"]),
+            looked_for=tuple(meta["looked_for"]),
+            only_in=meta["only_in"],
+            measured=Measured.load(folder),
+            unpacked=meta["unpacked"],
+        )
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return None
+    with suppress(OSError):  # a cache that others own
+        os.utime(folder)
+    return read, folder
+
+
+def _opens(location: str) -> bool:
+    try:
+        Location.parse(location).info()
+    except AudioError:
+        return False
+    return True
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0

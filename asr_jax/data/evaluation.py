@@ -1,0 +1,90 @@
+"""Evaluation sets: every record once, in the shapes of training and, for longer ones, more."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.core.errors import UserError
+from asr_jax.data.buckets import Bucket, Scale
+from asr_jax.data.dataset import PlannedData, scale_of_records
+from asr_jax.data.filters import Dropped, Filters
+from asr_jax.data.index import build_index
+from asr_jax.data.plan import BatchPlan
+from asr_jax.data.reading import Records
+from asr_jax.text.tokenizer import Tokenizer
+
+
+def plan_evaluation(
+    records: Records,
+    buckets: Sequence[Bucket],
+    *,
+    scale: Scale,
+    front_end: FrontEnd,
+    tokenizer: Tokenizer,
+    takes_ids: bool,
+    num_devices: int,
+) -> PlannedData:
+    """Index and plan of an evaluation set. `scale`: that the lengths of the buckets are in; `takes_ids`: whether token
+    ids of a manifest are the tokenizer's.
+
+    Nothing is dropped for its length or text, since that would change what an error rate means; only records are that
+    have no readable duration, or token ids that nobody can read, and counted.
+
+    Raises: UserError where no record is left, and for token ids that are not the tokenizer's.
+    """
+    kept, unreadable = _with_reference(records, tokenizer, takes_ids=takes_ids)
+    index, dropped = build_index(kept, scale=scale_of_records(kept, front_end), tokenizer=None, filters=Filters.none())
+    dropped.merge(unreadable)
+    if not len(index):
+        raise UserError("no record can be read: " + "; ".join(dropped.lines()))
+    shapes = evaluation_buckets(
+        _in_scale(buckets, scale, index.scale), int(index.lengths.max()), hop=index.scale.hop, num_devices=num_devices
+    )
+    return PlannedData(index, BatchPlan(index.lengths, index.num_labels(), shapes, order="unshuffled"), dropped)
+
+
+def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num_devices: int) -> tuple[Bucket, ...]:
+    """The buckets, and as many more as records of up to `longest` need, each half as long again, with fewer rows, down
+    to one per device."""
+    shapes = list(buckets)
+    while shapes[-1].longest < longest:
+        last = shapes[-1]
+        length = -(-last.length * 3 // 2 // hop) * hop
+        rows = max(last.batch_size * last.length // length // num_devices, 1) * num_devices
+        shapes.append(Bucket(length, last.num_tokens, rows, length - hop))  # manifests round
+    return tuple(shapes)
+
+
+def _in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Bucket]:
+    """Buckets as long in seconds: a run on audio is evaluated on ready features, or the other way round."""
+    if old == new:
+        return buckets
+
+    def whole_hops(length: int) -> int:
+        return -(-round(length * new.per_s / old.per_s) // new.hop) * new.hop
+
+    return [
+        replace(bucket, length=whole_hops(bucket.length) + new.hop, longest=whole_hops(bucket.longest))
+        for bucket in buckets
+    ]
+
+
+def _with_reference(records: Records, tokenizer: Tokenizer, *, takes_ids: bool) -> tuple[Records, Dropped]:
+    """The records that say what is said, and the others."""
+    columns, dropped = records.columns, Dropped()
+    ids_alone = columns.has_labels[records.rows] & (columns.num_chars[records.rows] == 0)
+    for place in np.flatnonzero(ids_alone).tolist():
+        record = records[place]
+        if not takes_ids:
+            dropped.add(
+                "token ids without a text", name=record.id, location=record.location, duration_s=record.duration_s,
+                value="the run's tokenizer was made from texts: nobody knows what they stand for",
+            )  # fmt: skip
+        elif wrong := [n for n in record.labels or () if n == tokenizer.blank_id or n >= tokenizer.vocab_size]:
+            raise UserError(
+                f"record {record.id}: label {wrong[0]} is the blank ({tokenizer.blank_id}) or outside of the "
+                f"vocabulary of {tokenizer.vocab_size}: the run's tokenizer did not make it"
+            )
+    return (records.select(~ids_alone) if len(dropped.entries) else records), dropped

@@ -1,0 +1,160 @@
+"""Where a record's signal lies, as one string: a file, a part of its audio, or bytes of a file that hold another.
+
+A path alone is a file of audio. `PATH#seconds=12.5+3.25` is 3.25 s of audio from 12.5 s, `PATH#seconds=12.5+3.25~` as
+much of it as there is (a segment that may overshoot the end a little), and `PATH#seconds=12.5+` all from there;
+`PATH#channel=1` its second channel; `PATH#bytes=512+20480` the 20,480 bytes from byte 512 (a member of a tar, a cell of
+a table); `PATH#features=120x80.text` ready features, 120 frames of 80 values. The parts stand together, joined by `&`.
+"""
+
+import os
+import re
+from dataclasses import dataclass, replace
+from urllib.parse import quote, unquote
+
+import numpy as np
+from jaxtyping import Float32, Int16
+
+from asr_jax.audio.io import AudioError, AudioInfo, Named, PathLike, probe, read_audio
+
+_NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+_PART = rf"(?:bytes=\d+\+\d+|name=[^&#]+|channel=\d+|seconds={_NUMBER}\+(?:{_NUMBER}~?)?|features=\d+x\d+\.[a-z0-9]+)"
+_PARTS = re.compile(rf"{_PART}(?:&{_PART})*")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a signal lies; `str` and `parse` are inverse to each other."""
+
+    path: str
+    first_byte: int = 0
+    num_bytes: int | None = None
+    """None: the whole file."""
+    name: str = ""
+    """Of what lies in the bytes; its ending tells how audio is decoded."""
+    channel: int | None = None
+    """None: the mean of all."""
+    start_s: float = 0.0
+    length_s: float | None = None
+    """None: all of the audio from there."""
+    may_overshoot: bool = False
+    """Whether the part may end a little after the audio, as segments of Kaldi's."""
+    shape: tuple[int, int] | None = None
+    """Frames and values of ready features; None for audio."""
+    form: str = ""
+    """How features are written: f32 (little endian), npy, or text (numbers)."""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.num_bytes is not None:
+            parts.append(f"bytes={self.first_byte}+{self.num_bytes}")
+        if self.name:
+            parts.append(f"name={quote(self.name, safe='')}")
+        if self.channel is not None:
+            parts.append(f"channel={self.channel}")
+        if self.start_s or self.length_s is not None:
+            length = "" if self.length_s is None else f"{self.length_s!r}{'~' * self.may_overshoot}"
+            parts.append(f"seconds={self.start_s!r}+{length}")
+        if self.shape is not None:
+            parts.append(f"features={self.shape[0]}x{self.shape[1]}.{self.form}")
+        return f"{self.path}#{'&'.join(parts)}" if parts else self.path
+
+    @classmethod
+    def parse(cls, text: str) -> "Location":
+        """A text that does not end as described above is a path, whatever characters it has."""
+        path, mark, rest = text.rpartition("#")
+        if not mark or not _PARTS.fullmatch(rest):
+            return cls(text)
+        fields = dict(part.split("=", 1) for part in rest.split("&"))
+        first, num = fields["bytes"].split("+") if "bytes" in fields else ("0", None)
+        seconds = fields.get("seconds", "")
+        start_s, length_s = _span(seconds.removesuffix("~")) if seconds else (0.0, None)
+        sizes, _, form = fields.get("features", "").partition(".")
+        frames, _, values = sizes.partition("x")
+        return cls(
+            path=path,
+            first_byte=int(first),
+            num_bytes=None if num is None else int(num),
+            name=unquote(fields.get("name", "")),
+            channel=int(fields["channel"]) if "channel" in fields else None,
+            start_s=start_s,
+            length_s=length_s,
+            may_overshoot=seconds.endswith("~"),
+            shape=(int(frames), int(values)) if sizes else None,
+            form=form,
+        )
+
+    def beside(self, folder: PathLike) -> "Location":
+        """With a relative path made absolute: it is relative to the folder. `..` stays: after a link it is the link's
+        own folder."""
+        return replace(self, path=os.path.join(folder, self.path))
+
+    def content(self) -> bytes:
+        """The bytes. Raises: AudioError where the file is missing, unreadable or shorter."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.first_byte)
+                content = file.read(-1 if self.num_bytes is None else self.num_bytes)
+        except FileNotFoundError:
+            raise AudioError(self.path, "no such file") from None
+        except OSError as error:
+            raise AudioError(self.path, error.strerror or str(error)) from None
+        if self.num_bytes is not None and len(content) < self.num_bytes:
+            raise AudioError(str(self), f"truncated: {len(content)} of {self.num_bytes} bytes are there")
+        return content
+
+    def file(self) -> PathLike | Named:
+        """What `read_audio` and `probe` take: the path, or the bytes with their name."""
+        return self.path if self.num_bytes is None else Named(self.content(), self.name or str(self))
+
+    def info(self) -> AudioInfo:
+        """Duration, rate and channels of the audio; the duration of the part, where it is one.
+
+        Raises: AudioError where it cannot be read, or ends before the part.
+        """
+        info = probe(self.file())
+        if self.start_s and self.start_s >= info.duration_s:
+            raise AudioError(str(self), f"it ends at {info.duration_s:.2f} s, before the part from {self.start_s:g} s")
+        length_s = info.duration_s - self.start_s if self.length_s is None else self.length_s
+        return AudioInfo(length_s, info.rate_hz, info.channels)
+
+    def audio(self, *, rate_hz: int, speed: float = 1.0) -> Int16[np.ndarray, " S"]:
+        """As `read_audio`."""
+        return read_audio(
+            self.file(), rate_hz=rate_hz, speed=speed, start_s=self.start_s, length_s=self.length_s,
+            may_overshoot=self.may_overshoot, channel=self.channel,
+        )  # fmt: skip
+
+    def features(self) -> Float32[np.ndarray, "T F"]:
+        """Ready features.
+
+        Raises: AudioError where they cannot be read, are not finite or have another shape than the location says.
+        """
+        assert self.shape is not None, f"{self} has no features"
+        content = self.content()
+        try:
+            return _shaped(_READERS[self.form](content), *self.shape)
+        except (ValueError, KeyError, TypeError, EOFError) as error:
+            raise AudioError(str(self), f"no features ({self.form}): {error}") from None
+
+
+_READERS = {
+    "f32": lambda content: np.frombuffer(content, "<f4"),
+    "npy": lambda content: np.load(Named(content, "features.npy"), allow_pickle=False).astype(np.float32),
+    "text": lambda content: np.array(content.replace(b",", b" ").split(), np.float32),
+}
+
+
+def _span(text: str) -> tuple[float, float | None]:
+    found = re.fullmatch(rf"({_NUMBER})\+({_NUMBER})?", text)
+    assert found is not None, text
+    return float(found[1]), None if found[2] is None else float(found[2])
+
+
+def _shaped(values: Float32[np.ndarray, "..."], rows: int, cols: int) -> Float32[np.ndarray, "T F"]:
+    """Raises: ValueError for another number of values, or another shape where there is one."""
+    if values.size != rows * cols or (values.ndim == 2 and values.shape != (rows, cols)):
+        found = " × ".join(map(str, values.shape))
+        raise ValueError(f"{found} values; expected {rows} frames × {cols} = {rows * cols}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"not finite: {int((~np.isfinite(values)).sum())} values are NaN or infinite")
+    return values.reshape(rows, cols)

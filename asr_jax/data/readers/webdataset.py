@@ -1,0 +1,111 @@
+"""WebDataset's tar shards: files of one stem are one record, audio beside `.txt`, `.json` or tokens.
+
+Shards are not unpacked: training reads each file where it lies in the tar, at random. Compressed tars have no such
+places.
+"""
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.locations import Location
+from asr_jax.data.readers import fields as f
+from asr_jax.data.readers.base import Entries, Reader, this_file
+from asr_jax.data.readers.fields import Fields, Unusable, not_utf8
+from asr_jax.data.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
+from asr_jax.data.records import Record, Refused
+from asr_jax.data.unpacking import Unpacked
+
+# Of WebDataset itself, and of macOS: no samples.
+NO_SAMPLE = ("__", "._", ".")
+# tarfile takes what ends anywhere between two files for whole; tars end in two blocks of zeros.
+END = bytes(2 * tarfile.BLOCKSIZE)
+
+Members = dict[str, tarfile.TarInfo]
+
+
+def is_tar(path: str) -> bool:
+    return path.lower().endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")) and not os.path.isdir(path)
+
+
+def read_tar(path: str, unpacked: Unpacked) -> Entries:
+    if not path.lower().endswith(".tar"):
+        raise UserError(f"{path} is compressed: its files cannot be read one by one; decompress it to a .tar first")
+    try:
+        with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for stem, members in _samples(tar):
+                try:
+                    yield _record(path, tar, stem, members)
+                except Unusable as error:
+                    yield Refused(stem, f"{path}: {stem}", str(error))
+            file.seek(tar.offset)
+            if file.read(len(END)) != END:
+                raise tarfile.ReadError(f"cut or damaged at byte {tar.offset}, after its last whole file")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise UserError(f"{path}: not a whole tar ({error}); copy it again, or leave it out") from None
+
+
+TAR = Reader("WebDataset shard", is_tar, this_file, read_tar)
+
+
+def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
+    """Files in a row that share folder and name up to the first dot, by their ending."""
+    stem, members = "", Members()
+    for member in tar:
+        folder, name = os.path.split(member.name)
+        first, dot, ending = name.partition(".")
+        if not member.isfile() or not dot or name.startswith(NO_SAMPLE):
+            continue
+        key = os.path.join(folder, first)
+        if key != stem and members:
+            yield stem, members
+            members = {}
+        stem = key
+        members[f".{ending.lower()}"] = member
+    if members:
+        yield stem, members
+
+
+def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members) -> Record:
+    audio = next((member for ending, member in members.items() if ending.endswith(AUDIO_ENDINGS)), None)
+    if audio is None:
+        raise Unusable(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")
+    fields = _fields(tar, members)
+    text = next((_content(tar, members[ending]).strip() for ending in TEXT_ENDINGS if ending in members), None)
+    tokens = next((_content(tar, members[ending]) for ending in TOKEN_ENDINGS if ending in members), None)
+    labels = f.label_ids(f.first(fields, f.LABELS) if tokens is None else tokens)
+    if text is None and labels is None and f.first(fields, f.TEXT) is None:
+        raise Unusable(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
+    location = Location(os.path.abspath(path), audio.offset_data, audio.size, name=os.path.basename(audio.name))
+    return Record(
+        id=f.string(fields, f.ID, stem), location=str(location),
+        text=f.string(fields, f.TEXT) if text is None else text,
+        duration_s=f.duration_s(fields), speaker=f.string(fields, f.SPEAKER), source=f.string(fields, f.SOURCE),
+        labels=labels,
+    )  # fmt: skip
+
+
+def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
+    """Of the member .json; none where there is no such member. Raises: Unusable where it is no object."""
+    if ".json" not in members:
+        return {}
+    content = _content(tar, members[".json"])
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"{members['.json'].name}: not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise Unusable(f"{members['.json'].name}: {f.shown(fields)}; expected an object")
+    return fields
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    file = tar.extractfile(member)
+    assert file is not None, member.name
+    content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unusable(f"{member.name}: {not_utf8(content, error)}") from None

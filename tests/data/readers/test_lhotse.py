@@ -1,0 +1,103 @@
+"""Cuts of lhotse as JSON lines: whole recordings, parts, channels, several supervisions; others are named."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recordings import RATE, check_conversion, check_signals, jsonl, noise, read, write
+
+
+def recording(name: str, path: str, seconds: float, channels: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    return {
+        "id": name, "sources": [{"type": "file", "channels": list(channels), "source": path}], "sampling_rate": RATE,
+        "num_samples": round(seconds * RATE), "duration": seconds, "channel_ids": list(channels),
+    }  # fmt: skip
+
+
+def supervision(name: str, start: float, seconds: float, text: str) -> dict[str, Any]:
+    return {
+        "id": name, "recording_id": "r", "start": start, "duration": seconds, "channel": 0, "text": text,
+        "language": "English", "speaker": "s1",
+    }  # fmt: skip
+
+
+def cut(**changes: Any) -> dict[str, Any]:
+    """As `CutSet.to_file` writes it, with ready features that are not used here."""
+    return {
+        "id": "c", "start": 0.0, "duration": 2.0, "channel": 0, "supervisions": [supervision("s", 0.0, 2.0, "text")],
+        "features": {"type": "kaldi-fbank", "num_frames": 200, "num_features": 80, "storage_path": "feats.lca"},
+        "recording": recording("r", "audio/r.wav", 2.0), "type": "MonoCut",
+    } | changes  # fmt: skip
+
+
+def test_whole_recordings_parts_and_several_supervisions(tmp_path: Path) -> None:
+    samples = noise(1, 2 * RATE)
+    write(tmp_path / "audio" / "r.wav", samples)
+    turns = [supervision("s1", 0.0, 0.5, "one"), supervision("s2", 0.75, 0.25, "two")]
+    path = tmp_path / "cuts.jsonl.gz"
+    cuts = [
+        cut(),
+        cut(id="part", start=0.5, duration=1.0, supervisions=[supervision("s", 0.1, 0.8, "part")]),
+        cut(id="long", start=0.25, duration=1.5, supervisions=turns),
+    ]
+    path.write_bytes(gzip.compress("".join(json.dumps(item) + "\n" for item in cuts).encode()))
+    records = read(tmp_path, path)
+    assert [record.id for record in records] == ["c", "part", "s1", "s2"]
+    assert [record.text for record in records] == ["text", "part", "one", "two"]
+    assert {record.speaker for record in records} == {"s1"}
+    assert [record.duration_s for record in records] == [2.0, 1.0, 0.5, 0.25]
+    check_signals(records, [samples, samples[8000:24000], samples[4000:12000], samples[16000:20000]])
+    assert records[0].location == str(tmp_path / "audio" / "r.wav")
+    check_conversion(tmp_path, path)
+
+
+def test_channels_of_one_file_and_of_several(tmp_path: Path) -> None:
+    stereo = np.stack([noise(1, 1600), noise(2, 1600)], axis=1)
+    write(tmp_path / "both.wav", stereo)
+    write(tmp_path / "left.wav", stereo[:, 0])
+    write(tmp_path / "right.wav", stereo[:, 1])
+    several = recording("r", "left.wav", 0.1)
+    several["sources"].append({"type": "file", "channels": [1], "source": "right.wav"})
+    one = recording("r", "both.wav", 0.1, (0, 1))
+    resampled = one | {"transforms": [{"name": "Resample", "kwargs": {"source_sampling_rate": 8000}}]}
+    cuts = [cut(duration=0.1, channel=1, recording=item) for item in (one, several, resampled)]
+    records = read(tmp_path, jsonl(tmp_path / "cuts.jsonl", *cuts))
+    check_signals(records, [stereo[:, 1]] * 3)
+    check_conversion(tmp_path, tmp_path / "cuts.jsonl")
+
+
+PERTURBED = recording("r", "r.wav", 1.8) | {"transforms": [{"name": "Speed", "kwargs": {"factor": 1.1}}]}
+FROM_COMMAND = {"sources": [{"type": "command", "channels": [0], "source": "sox r.wav -t wav - |"}], "duration": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"recording": None}, "a MonoCut without a recording"),
+        ({"recording": PERTURBED}, "a recording that lhotse changes when it reads it (Speed)"),
+        ({"recording": FROM_COMMAND}, 'a recording of type "command": expected a file'),
+        ({"recording": {"sources": "r.wav"}}, '"sources" is "r.wav"; expected a list of objects'),
+        ({"channel": [0, 1]}, "no source of the recording has channel [0, 1]"),
+        ({"start": None}, 'without "start" and "duration"'),
+        ({"duration": -1.0}, "-1 s from 0 s of its recording"),
+        ({"supervisions": []}, '"supervisions" is []'),
+        ({"supervisions": [{"id": "a", "text": "a"}] * 2}, 'without "start" and "duration"'),
+        ({"supervisions": [supervision("s", -0.5, 1.0, "a")] * 2}, "1 s from -0.5 s of its recording"),
+    ],
+)
+def test_a_broken_cut_is_named_and_the_others_are_read(tmp_path: Path, changes: dict, reason: str) -> None:
+    path = jsonl(tmp_path / "m.jsonl", *[cut()] * 10, cut(id="broken", **changes), cut())
+    records = read(tmp_path, path)
+    assert len(records) == 11
+    (refused,) = records.refused
+    assert (refused.id, refused.location) == ("broken", f"{path}:11")
+    assert reason in refused.reason
+
+
+def test_mixed_cuts_are_named(tmp_path: Path) -> None:
+    mixed = {"id": "mix", "tracks": [{"cut": cut(), "offset": 0.0}], "type": "MixedCut"}
+    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", *[cut()] * 10, mixed))
+    assert "a MixedCut without a recording: expected cuts of recordings" in records.refused[0].reason

@@ -1,0 +1,82 @@
+"""The cache: wherever it lies and wherever it is moved to, and what is removed from it."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from recordings import check_signals, jsonl, noise, read, write
+
+from asr_jax.data.reading import read_records
+
+AUDIO = [noise(i, 1000 + i) for i in range(12)]
+
+
+def table(folder: Path) -> Path:
+    """Of rows with bytes, and one that has a path."""
+    cells = [{"bytes": write(folder / "a.flac", samples).read_bytes(), "path": None} for samples in AUDIO[:-1]]
+    write(folder / "last.flac", AUDIO[-1])
+    pq.write_table(
+        pa.table({"audio": [*cells, {"bytes": None, "path": "last.flac"}], "text": ["a"] * 12}), folder / "t.parquet"
+    )
+    return folder / "t.parquet"
+
+
+def test_a_relative_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "here").mkdir()
+    path = table(tmp_path / "data")
+    monkeypatch.chdir(tmp_path / "here")
+    for _ in range(2):
+        records = read_records([path], cache="cache")
+        check_signals(records, AUDIO)
+        assert records.folder is not None
+        assert records.folder.is_relative_to(tmp_path / "here" / "cache")
+    monkeypatch.chdir(tmp_path)
+    check_signals(records, AUDIO)
+
+
+def test_a_cache_that_was_moved(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    read_records([path], cache=str(tmp_path / "one"))
+    (tmp_path / "one").rename(tmp_path / "two")
+    records = read_records([path], cache=str(tmp_path / "two"))
+    check_signals(records, AUDIO)
+    assert records.folder == read_records([path], cache=str(tmp_path / "two")).folder
+    shutil.rmtree(tmp_path / "two")
+    check_signals(read_records([path], cache=str(tmp_path / "two")), AUDIO)
+
+
+def test_a_cache_by_way_of_a_link_is_the_same(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    first = read_records([path], cache=str(tmp_path / "one"))
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    second = read_records([path], cache=str(tmp_path / "link"))
+    assert first.folder is not None
+    assert second.folder is not None
+    assert (second.folder.name, second.digest) == (first.folder.name, first.digest)
+
+
+def test_columns_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    write(tmp_path / "a.flac", AUDIO[0])
+    path = jsonl(tmp_path / "m.jsonl", {"audio_path": "a.flac", "text": "a"})
+    folders = []
+    for i in range(3):
+        write(tmp_path / "a.flac", noise(0, 2000 + i))
+        folders.append(read(tmp_path, path).folder)
+    assert all(folder.exists() for folder in folders)  # a run that began just now may still start workers
+    read(tmp_path, path)
+    os.utime(folders[0], ns=(1, 1))
+    write(tmp_path / "a.flac", noise(0, 4000))
+    last = read(tmp_path, path).folder
+    assert [folder.exists() for folder in (*folders, last)] == [False, True, True, True]
+
+
+def test_what_is_used_counts_as_new(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "m.jsonl", {"audio_path": "a.flac", "text": "a", "duration": 1})
+    folder = read(tmp_path, path).folder
+    os.utime(folder, ns=(1, 1))
+    assert read(tmp_path, path).folder == folder
+    assert folder.stat().st_mtime > 1

@@ -1,0 +1,154 @@
+"""The preparation of AN4, LJSpeech and Common Voice on real files of their layouts, and on copies that were damaged."""
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT, SHARED
+
+from asr_jax.audio.io import read_audio
+from asr_jax.core.errors import UserError
+from asr_jax.data.reading import Records, read_records
+
+READ_SPEECH = SHARED / "data/read_speech"
+FOLDERS = {"an4": "formats/an4", "ljspeech": "LJSpeech-1.1-mini", "common-voice": "formats/common-voice-en"}
+pytestmark = pytest.mark.skipif(
+    not READ_SPEECH.is_dir(), reason=f"no {READ_SPEECH}: set ASR_JAX_SHARED to the folder of real data"
+)
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    """What the script defines, by name."""
+    return runpy.run_path(str(ROOT / "scripts/prepare_corpus.py"))
+
+
+@pytest.fixture
+def prepare(script: dict[str, Any], tmp_path: Path):
+    """Runs the script's main; the records by split come back, and the lines of skipped.jsonl."""
+
+    def run(layout: str, folder: Path) -> tuple[dict[str, Records], list[dict[str, str]]]:
+        out = tmp_path / "out"
+        script["main"]([layout, str(folder), "--out", str(out)])
+        skipped = (out / "skipped.jsonl").read_text().splitlines() if (out / "skipped.jsonl").exists() else []
+        found = {path.stem: read_records([path]) for path in (out / "manifests").iterdir()}
+        return found, [json.loads(line) for line in skipped]
+
+    return run
+
+
+def copied(layout: str, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(READ_SPEECH / FOLDERS[layout], tmp_path / layout))
+
+
+@pytest.mark.parametrize(
+    ("layout", "splits"),
+    [
+        ("an4", {"train": (5, 7.7, 3), "test": (2, 5.2, 2)}),
+        ("ljspeech", {"train": (32, 221.746, 1)}),
+        ("common-voice", {"train": (3, 16.032, 1), "dev": (2, 15.696, 1), "test": (2, 8.76, 2)}),
+    ],
+)
+def test_counts_seconds_and_speakers_of_the_real_files(prepare, capsys, layout, splits):
+    found, _ = prepare(layout, READ_SPEECH / FOLDERS[layout])
+    assert found.keys() == splits.keys()
+    said = capsys.readouterr().out
+    for split, (num, seconds, speakers) in splits.items():
+        records = found[split]
+        assert (len(records), len({record.speaker for record in records})) == (num, speakers)
+        assert records.hours * 3600 == pytest.approx(seconds, abs=0.02)  # mp3 headers count 6 ms more
+        assert f"{split}.jsonl: {num} utterances, {seconds / 3600:.2f} h, {speakers} speakers" in said
+        for record in records:
+            assert len(read_audio(record.location)) / 16000 == pytest.approx(record.duration_s, abs=0.01)
+
+
+def test_an4_texts_and_the_file_without_a_line(prepare):
+    found, skipped = prepare("an4", READ_SPEECH / FOLDERS["an4"])
+    texts = {record.id: record.text for records in found.values() for record in records}
+    assert texts == {
+        "an251-fash-b": "yes", "an253-fash-b": "go", "cen8-fbbh-b": "march third nineteen twenty eight",
+        "an152-mwhw-b": "start", "cen8-mwhw-b": "eleven seventeen fifty one",
+        "cen8-fcaw-b": "eleven twenty seven fifty seven", "cen8-mmxg-b": "october twenty four nineteen seventy",
+    }  # fmt: skip
+    assert {record.speaker for record in found["test"]} == {"an4-fcaw", "an4-mmxg"}
+    location = str(READ_SPEECH / "formats/an4/wav/an4_clstk/fash/cen7-fash-b.sph")
+    assert skipped == [{"id": "cen7-fash-b", "location": location, "reason": "no text in the transcript"}]
+
+
+def test_an4_that_does_not_match_is_named(prepare, tmp_path):
+    folder = copied("an4", tmp_path)
+    (folder / "wav/an4test_clstk/fcaw/cen8-fcaw-b.sph").unlink()
+    transcription = folder / "etc/an4_test.transcription"
+    transcription.write_text(transcription.read_text() + "GO (an1-none-b)\nNO ID HERE\n")
+    found, skipped = prepare("an4", folder)
+    assert [record.id for record in found["test"]] == ["cen8-mmxg-b"]
+    reasons = {row["id"]: row["reason"] for row in skipped if row["id"] != "cen7-fash-b"}
+    assert reasons == {
+        f"{transcription}:4": "'NO ID HERE'; expected <s> TEXT </s> (id)",
+        "cen8-fcaw-b": "no such file",
+        "an1-none-b": "no such audio file",
+    }
+
+
+def test_ljspeech_takes_the_normalised_text(prepare, tmp_path):
+    folder = copied("ljspeech", tmp_path)
+    (folder / "wavs/LJ001-0002.wav").rename(folder / "wavs/LJ999-0001.wav")
+    with open(folder / "metadata.csv", "a") as file:
+        file.write("LJ001-0099|two fields\n")
+    found, skipped = prepare("ljspeech", folder)
+    texts = {record.id: record.text for record in found["train"]}
+    assert len(texts) == 31
+    assert texts["LJ001-0031"].startswith("In fourteen sixty-five Sweynheim and Pannartz began")
+    assert {row["id"]: row["reason"] for row in skipped} == {
+        f"{folder}/metadata.csv:33": "2 fields; expected 3: id|text|normalised text",
+        "LJ001-0002": "no such file",
+        "LJ999-0001": "no text in the transcript",
+    }
+
+
+def test_common_voice_sentences_and_what_cannot_be_used(prepare, tmp_path):
+    folder = copied("common-voice", tmp_path)
+    (folder / "clips/common_voice_en_20009651.mp3").write_bytes(b"")
+    lines = (folder / "train.tsv").read_text().splitlines()
+    lines[3] = lines[3].split("\t")[0] + "\tcommon_voice_en_20009655.mp3"
+    (folder / "train.tsv").write_text("".join(f"{line}\n" for line in lines))
+    found, skipped = prepare("common-voice", folder)
+    [record] = found["train"]
+    assert record.text == "The anticipated synergies of the two modes of transportation were entirely absent."
+    assert (record.speaker, record.source) == (lines[1].split("\t")[0], "common-voice/train")
+    assert list(found["test"].texts()) == ['"She\'ll be all right."', "six"]
+    assert {row["id"]: row["reason"] for row in skipped} == {
+        "common_voice_en_20009651": "empty file (0 bytes)",
+        "common_voice_en_20009655": "no text in the transcript",
+    }
+
+
+@pytest.mark.parametrize(
+    ("layout", "folder", "message"),
+    [
+        ("an4", "LJSpeech-1.1-mini", "has no etc/an4_train.fileids or etc/an4_test.fileids; check the path"),
+        ("an4", "formats", "did you mean .*formats/an4[?]"),
+        ("ljspeech", ".", "has no metadata.csv; did you mean .*LJSpeech-1.1-mini[?]"),
+        ("common-voice", "formats", "did you mean .*formats/common-voice-en[?]"),
+    ],
+)
+def test_another_layout_is_said(script, tmp_path, layout, folder, message):
+    with pytest.raises(UserError, match=message):
+        script["main"]([layout, str(READ_SPEECH / folder), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_without_the_columns_and_one_without_audio_are_said(script, tmp_path):
+    folder = copied("common-voice", tmp_path)
+    shutil.rmtree(folder / "clips")
+    with pytest.raises(
+        UserError, match=r"no utterance with audio and text in train, dev, test; the first: .*no such file"
+    ):
+        script["main"](["common-voice", str(folder), "--out", str(tmp_path / "out")])
+    (folder / "dev.tsv").write_text("client_id\tfile\tsentence\n")
+    with pytest.raises(UserError, match=r"dev.tsv: no column path in its first line"):
+        script["main"](["common-voice", str(folder), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,161 @@
+"""Ready features: extracted in parts, resumable, and the same loss as the audio that they were made from."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from asr_jax import extract_features
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.io import write_flac
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.data import extraction
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data, plan_training
+from asr_jax.data.manifest import write_manifest
+from asr_jax.data.reading import read_records
+from asr_jax.data.records import Record
+from asr_jax.data.source import BatchSource
+from asr_jax.text.characters import CharacterTokenizer
+from tests.test_commands import run
+from tests.training.toy import toy_model
+
+TOKENIZER = CharacterTokenizer(symbols=(*" abcd", None), normaliser="none")
+NUM = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Recordings of noise at different levels, with texts."""
+    folder, rng, records = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
+    for number in range(NUM):
+        samples = rng.normal(0, 500 * (number + 1), int(rng.integers(9000, 20000))).clip(-32768, 32767).astype(np.int16)
+        path = folder / f"{number}.flac"
+        write_flac(path, samples, 16000)
+        text = " ".join(rng.choice(list("abcd"), 3))
+        records.append(Record(f"u{number}", str(path), text, len(samples) / 16000, speaker=f"s{number % 8}"))
+    write_manifest(folder / "audio.jsonl", records)
+    return folder
+
+
+def extract(folder, out, *more):
+    extract_features.main(["--input", str(folder / "audio.jsonl"), "--output", str(out), *more])
+
+
+def loss_of(records, model, variables):
+    """The loss of every record by its id, from batches of audio or of features."""
+    source, losses = planned(records, model), {}
+    evaluate = jax.jit(lambda batch: model.apply(variables, batch, step=None))
+    for position in range(source.plan.batches_per_epoch):
+        batch = source[position].batch
+        for row in np.flatnonzero(batch.weights):
+            only = batch.replace(weights=np.eye(len(batch.weights), dtype=np.float32)[row])
+            loss = evaluate(only)["ctc/loss"]
+            losses[records[int(batch.records[row])].id] = float(loss.total), float(loss.weight)
+    return losses
+
+
+def test_features_give_the_loss_of_their_audio(folder, tmp_path):
+    extract(folder, tmp_path / "f.parquet")
+    model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
+    audio, features = read_records([folder / "audio.jsonl"]), read_records([tmp_path / "f.parquet"])
+    assert [(r.id, r.text, r.speaker) for r in features] == [(r.id, r.text, r.speaker) for r in audio]
+    example = jax.tree.map(jnp.asarray, planned(audio, model)[0].batch)
+    variables = model.init(jax.random.key(0), example, step=None)
+    of_audio, of_features = loss_of(audio, model, variables), loss_of(features, model, variables)
+    assert of_audio.keys() == of_features.keys()
+    assert len(of_audio) == NUM
+    for name, (loss, weight) in of_audio.items():
+        assert of_features[name][1] == weight
+        assert of_features[name][0] == pytest.approx(loss, rel=1e-5)
+
+
+def planned(records, model):
+    """The source of its batches."""
+    data = plan_training(
+        records, Data(train=("x",), buckets=Buckets(num=2)), tokenizer=TOKENIZER, output_length=model.output_length,
+        front_end=model.front_end, seed=0, num_devices=1,
+    )  # fmt: skip
+    return BatchSource(data.index, data.plan)
+
+
+def test_columns_are_those_that_were_promised(folder, tmp_path):
+    TOKENIZER.save(tmp_path / "tokenizer")
+    extract(folder, tmp_path / "f.parquet", "--tokenizer", str(tmp_path / "tokenizer"), "--max-samples", "5")
+    rows = pyarrow.parquet.read_table(tmp_path / "f.parquet").to_pylist()
+    records = list(read_records([folder / "audio.jsonl"]))[:5]
+    assert {"id", "text", "rows", "cols", "duration_ms", "features", "tokens"} <= rows[0].keys()
+    for row, record in zip(rows, records, strict=True):
+        assert (row["id"], row["text"], row["tokens"]) == (record.id, record.text, TOKENIZER.encode(record.text))
+        assert row["duration_ms"] == round(record.duration_s * 1000)
+        assert (row["rows"], row["cols"]) == (KaldiFbank().output_length(round(record.duration_s * 16000)), 80)
+        assert len(row["features"]) == row["rows"] * row["cols"]
+
+
+def test_an_interrupted_call_goes_on_with_its_parts(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "PART_RECORDS", 10)
+    extract(folder, tmp_path / "whole.parquet")
+    written = []
+    write = extraction._write_part
+
+    def write_two(part, *arguments):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        assert part.name not in written
+        written.append(part.name)
+        write(part, *arguments)
+
+    monkeypatch.setattr(extraction, "_write_part", write_two)
+    with pytest.raises(KeyboardInterrupt):
+        extract(folder, tmp_path / "f.parquet")
+    assert not (tmp_path / "f.parquet").exists()
+    monkeypatch.setattr(extraction, "_write_part", lambda part, *rest: (written.append(part.name), write(part, *rest)))
+    extract(folder, tmp_path / "f.parquet")
+    whole, again = (pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in ("whole", "f"))
+    assert again.equals(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.parquet", "whole.parquet"]
+    monkeypatch.setattr(extraction, "_write_part", lambda *arguments: pytest.fail("extracted again"))
+    extract(folder, tmp_path / "f.parquet")
+    with pytest.raises(UserError, match="holds features of other inputs or settings"):
+        extract(folder, tmp_path / "f.parquet", "--max-samples", "3")
+
+
+def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_left_out(folder, tmp_path):
+    lines = (folder / "audio.jsonl").read_text().splitlines()
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for name, part in (("a", lines[:3]), ("b", lines[3:7])):
+        rows = [json.loads(line) for line in part]
+        for row in rows:
+            row["audio_path"] = str(folder / row["audio_path"])
+        (shards / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    copy = tmp_path / "cut.flac"
+    copy.write_bytes((folder / "2.flac").read_bytes()[:3000])
+    (shards / "a.jsonl").write_text((shards / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
+    with pytest.raises(RunError, match="1 records were left out"):
+        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "0000-a.parquet", "0000-a.skipped.jsonl", "0001-b.parquet",
+    ]  # fmt: skip
+    with pytest.raises(RunError, match="1 records were left out"):  # said again of what is there
+        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+    skipped = json.loads((tmp_path / "out/0000-a.skipped.jsonl").read_text())
+    assert (skipped["id"], skipped["location"]) == ("u2", str(copy))
+    assert [record.id for record in read_records([tmp_path / "out"])] == ["u0", "u1", "u3", "u4", "u5", "u6"]
+
+
+def test_a_run_trains_on_features_with_a_validation_set_cut_by_speaker(folder, tmp_path):
+    extract(folder, tmp_path / "f.parquet")
+    command = ["asr_jax.train", "--config", "tests/toy_config.py", "--data.train", tmp_path / "f.parquet"]
+    said = run(*command, "--data.validation", "--run-dir", tmp_path / "run").stdout
+    assert "validation WER" in said
+    split = {name: read_records([tmp_path / f"run/validation_split/{name}.jsonl"]) for name in ("train", "validation")}
+    speakers = {name: {record.speaker for record in records} for name, records in split.items()}
+    assert len(speakers["train"]) + len(speakers["validation"]) == 8
+    assert not speakers["train"] & speakers["validation"]
+    assert {len(records) for records in split.values()} == {21, 3}
+    done = run("asr_jax.evaluate", tmp_path / "run", "--data", folder / "audio.jsonl").stdout  # audio on the same run
+    assert str(NUM) in done

@@ -1,0 +1,62 @@
+"""What could not be read: named by record, once, also after a restart, and without looking at every record."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asr_jax.core.errors import RunError
+from asr_jax.data.columns import Columns
+from asr_jax.data.reading import Records
+from asr_jax.data.records import Record
+from asr_jax.data.source import LoadedBatch
+from asr_jax.observe.events import EventLog
+from asr_jax.training.reporting import Unread
+from tests.training.toy import toy_batch
+
+PLACES = ["/a.wav"] * 4 + [f"/long.wav#seconds={i}.0+1.0" for i in range(4, 20)]
+RECORDS = Records.of(Record(f"u{i}", place, "a", 1.0) for i, place in enumerate(PLACES))
+
+
+def tell(folder: Path, rows: Sequence[int], *, limit: int = 5, num_jobs: int = 1) -> list[list[str]]:
+    """The ids in skipped.jsonl and the counts of the events after each job that could not read these rows, twice."""
+    told = []
+    for _ in range(num_jobs):
+        with EventLog(folder / "events.jsonl") as log:
+            unread = Unread(folder, log, records=RECORDS, limit=limit)
+            for _ in range(2):
+                skipped = tuple({"id": f"u{row}", "location": PLACES[row], "reason": "no such file"} for row in rows)
+                unread.add([LoadedBatch(toy_batch(), 0, skipped)])
+                unread.flush()
+        told.append([json.loads(line)["id"] for line in (folder / "skipped.jsonl").read_text().splitlines()])
+    return told
+
+
+def test_two_records_of_one_file_are_two(tmp_path: Path) -> None:
+    assert tell(tmp_path, [1, 2, 7], num_jobs=2) == [["u1", "u2", "u7"]] * 2
+    events = [json.loads(line)["data"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["count"] for event in events] == [3]
+
+
+def test_those_of_the_job_before_count_and_those_that_a_filter_dropped_do_not(tmp_path: Path) -> None:
+    tell(tmp_path, [1, 2])
+    with (tmp_path / "skipped.jsonl").open("a") as file:
+        file.write(json.dumps({"id": "dropped", "location": "/a.wav", "reason": "too long"}) + "\n")
+    tell(tmp_path, [1, 2, 7], limit=3)
+    with pytest.raises(RunError, match=r"4 records of 20 cannot be read, more than training.max_skipped \(3\)"):
+        tell(tmp_path, [9], limit=3)
+
+
+def test_a_restart_makes_no_record_of_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(tmp_path, [1])
+    monkeypatch.setattr(Columns, "record", lambda self, row: pytest.fail("a record was made"))
+    tell(tmp_path, [1])
+
+
+def test_the_records_that_are_named() -> None:
+    pairs = {("u1", "/a.wav"), ("u9", "/a.wav"), ("u5", PLACES[5]), ("gone", "/b.wav")}
+    assert RECORDS.named(pairs) == {("u1", "/a.wav"), ("u5", PLACES[5])}
+    assert RECORDS.select(np.array([7, 5, 2])).named(pairs) == {("u5", PLACES[5])}
+    assert RECORDS.named(set()) == set()
