@@ -18,7 +18,9 @@ from asr_jax.data.inputs import resolve
 from asr_jax.data.mixing import Mixing
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
+from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.sentencepiece import SentencePieceTokenizer
 
 LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
 
@@ -34,12 +36,12 @@ def ids(records: Records) -> list[str]:
     return [record.id for record in records]
 
 
-def plan(records: Records, data: Data) -> PlannedData:
+def plan(records: Records, data: Data, *, tokenizer: Tokenizer = LETTERS) -> PlannedData:
     def output_length(lengths: Any, *, of_features: bool) -> Any:
         return np.asarray(lengths) // (4 if of_features else 640)
 
     return plan_training(
-        records, data, tokenizer=LETTERS, output_length=output_length, front_end=KaldiFbank(), seed=3, num_devices=2
+        records, data, tokenizer=tokenizer, output_length=output_length, front_end=KaldiFbank(), seed=3, num_devices=2
     )
 
 
@@ -67,11 +69,25 @@ def test_without_a_validation_set_a_tenth_is_cut_off_the_same_way_every_time(tmp
     assert len(read_sets(Data(train=(train,), validation_share=0.3), seed=1).validation) == 30
 
 
-def test_only_the_first_records(tmp_path: Path) -> None:
-    train, validation = write(tmp_path / "a.jsonl", ["a", "b", "c"]), write(tmp_path / "v.jsonl", ["d", "e"])
-    data = Data(train=(train,), validation=(validation,), max_train_samples=2, max_validation_samples=1)
+def test_only_some_records_are_taken_evenly_from_all_inputs(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "a.jsonl", ["a", "b", "c"]), write(tmp_path / "b.jsonl", ["d", "e", "f"])
+    validation = write(tmp_path / "v.jsonl", ["x", "y"])
+    data = Data(train=(one, two), validation=(validation,), max_train_samples=2, max_validation_samples=1)
     sets = read_sets(data, seed=0)
-    assert (ids(sets.train), ids(sets.validation)) == (["a", "b"], ["d"])
+    assert (ids(sets.train), ids(sets.validation)) == (["a", "d"], ["x"])
+
+
+def test_a_normaliser_that_does_not_fit_the_tokenizer_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    texts = ["ab", "ba", "abba", "baab"] * 5
+    pieces = SentencePieceTokenizer.train(
+        texts, vocab_size=8, pieces="unigram", character_coverage=1.0, normaliser="none"
+    )
+    few = Records.of(Record(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate([*texts, "abXba"]))
+    plan(few, Data(train=("x",)), tokenizer=pieces)
+    assert "unknown piece; the first is of record 20: 'abXba'" in caplog.text
+    most = Records.of([Record("a", "/a.flac", "X Y Z", 2.0)])
+    with pytest.raises(UserError, match=r"Does the normaliser \(none\) fit the tokenizer"):
+        plan(most, Data(train=("x",)), tokenizer=pieces)
 
 
 def test_all_inputs_that_are_not_there_are_named_at_once(tmp_path: Path) -> None:
