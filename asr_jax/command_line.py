@@ -166,29 +166,27 @@ def _parse(arguments: Sequence[str], default: Experiment, *, prog: str) -> Exper
 
 
 def _problems(arguments: Sequence[str], default: Experiment) -> list[str]:
-    """What is wrong with the overrides. tyro stops at the first mistake; where all of them together do not pass, each
-    is tried alone."""
+    """What is wrong with the overrides, one after the other: tyro stops at the first mistake."""
     fields = set(field_flags(default))
     overrides = _overrides(arguments)
     problems = [_unknown(override[0], fields) for override in overrides if _flag(override) not in fields]
     known = [override for override in overrides if _flag(override) in fields]
     flags = [_flag(override) for override in known]
     problems += [f"{flag} is given {flags.count(flag)} times" for flag in dict.fromkeys(flags) if flags.count(flag) > 1]
-    together = _complaint([argument for override in known for argument in override], default)
-    if not together:
-        return problems
-    found, right = [], []
-    for i, override in enumerate(known):
-        # Wrong by itself, and not mended by the others (sizes that must agree are right together only).
-        others = [other for j, other in enumerate(known) if j != i and not _complaint(other, default)]
-        message = _complaint(override, default)
-        if message and _complaint([argument for other in (override, *others) for argument in other], default):
-            found.append(f"{' '.join(override)}: {message}")
-        else:
-            right += override
-    # What is wrong between fields that are each right by themselves.
-    between = _complaint(right, default) if found else together
-    return problems + found + ([between] if between else [])
+
+    def complaint(overrides: Sequence[Sequence[str]]) -> str:
+        return _complaint([argument for override in overrides for argument in override], default)
+
+    while message := complaint(known):
+        # Without which of them there is no complaint, or another one? Of several, none is wrong by itself.
+        without = [complaint([other for other in known if other is not override]) for override in known]
+        accused = [override for override, rest in zip(known, without, strict=True) if not rest]
+        accused = accused[:1] or [override for override, rest in zip(known, without, strict=True) if rest != message]
+        problems.append(f"{' '.join(accused[0])}: {message}" if len(accused) == 1 else message)
+        if not accused:
+            break
+        known = [override for override in known if override not in accused]
+    return problems
 
 
 def _flag(override: Sequence[str]) -> str:

@@ -35,30 +35,49 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--max-samples", type=int, default=0, help="only the first so many of each input")
     parser.add_argument("--jobs", type=int, default=0, help="worker processes that read audio; 0: threads")
     options = parser.parse_args(arguments)
-
-    from asr_jax.data.inputs import resolve
+    if not options.max_duration_s > 0 or options.max_samples < 0 or options.jobs < 0:
+        raise UserError(
+            f"--max-duration-s {options.max_duration_s:g}, --max-samples {options.max_samples}, --jobs {options.jobs}: "
+            "expected more than 0, and 0 or more of the others"
+        )
 
     extractor = _extractor(options)
-    if any(os.path.isdir(path) for path in options.input):
-        groups = [
-            (options.output / f"{number:04}-{Path(path).name.partition('.')[0]}.parquet", [path])
-            for number, (_, path, _) in enumerate(resolve(options.input))
-        ]
-    elif options.output.suffix == ".parquet":
-        groups = [(options.output, options.input)]
-    else:
-        raise UserError(f"--output {options.output}: expected a name that ends in .parquet")
+    groups = _groups(options.input, options.output)
     try:
-        left_out = sum(extractor(out, paths) for out, paths in groups)
+        unread = sum(extractor(out, paths) for out, paths in groups)
     except KeyboardInterrupt:
         print("what is done is kept: the same command goes on with the rest", file=sys.stderr)
         raise
-    if left_out:
-        raise RunError(f"{left_out} records were left out; they are named in *.skipped.jsonl beside the output")
+    if unread:
+        raise RunError(f"{unread} records cannot be used; they are named in *.skipped.jsonl beside the output")
+
+
+def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[str]]]:
+    """Each file to write, and the inputs that go into it.
+
+    Raises: UserError for an output that is no .parquet file, or a folder with others than those that will be written.
+    """
+    from asr_jax.data.inputs import resolve
+
+    if not any(os.path.isdir(path) for path in inputs):
+        if output.suffix != ".parquet":
+            raise UserError(f"--output {output}: expected a name that ends in .parquet")
+        return [(output, inputs)]
+    groups: list[tuple[Path, Sequence[str]]] = [
+        (output / f"{number:04}-{Path(path).name.partition('.')[0]}.parquet", [path])
+        for number, (_, path, _) in enumerate(resolve(inputs))
+    ]
+    others = sorted({path.name for path in output.glob("*.parquet")} - {out.name for out, _ in groups})
+    if others:
+        raise UserError(
+            f"--output {output} holds {', '.join(others[:5])}{' …' * (len(others) > 5)}, which are not made of these "
+            "inputs, and training on the folder would read them too: delete them, or give another --output"
+        )
+    return groups
 
 
 def _extractor(options: Any) -> Callable[..., int]:
-    """What extracts the features of some inputs into one file, and gives how many records it left out."""
+    """What extracts the features of some inputs into one file, and gives how many records cannot be used."""
     from asr_jax.audio.features import KaldiFbank
     from asr_jax.data.extraction import extract
     from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer

@@ -1,7 +1,8 @@
 """What a run would train on, before it does: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
 
 Prints what the data are and what of them is dropped, the buckets with their padding, the length of an epoch and of the
-run, and the gradient accumulation that reaches a wanted global batch. Nothing is compiled or written.
+run, and the gradient accumulation that reaches a wanted global batch. Nothing is compiled, and
+nothing written but the cache of what was read of the data.
 """
 
 import argparse
@@ -113,7 +114,10 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
 def dropped_rows(planned: PlannedData) -> list[dict[str, Any]]:
     """A row per reason."""
     dropped = planned.dropped
-    rows = [{"reason": name, "records": num, "hours": dropped.hours[name]} for name, num in dropped.records.items()]
+    rows = [
+        {"reason": name, "records": num, "hours": dropped.hours[name], "such as": dropped.examples[name]}
+        for name, num in dropped.records.items()
+    ]
     return rows or [{"reason": "nothing", "records": 0, "hours": 0.0}]
 
 

@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--output-dir", type=Path, default=Path("tokenizer"), help="where the files go")
     add("--model-prefix", default="tokenizer", help="how the files are named")
     add("--normaliser", default="lower.v1", help="of the texts, as data.tokenizer.normaliser; scoring knows no other")
+    add("--sentencepiece-command", metavar="COMMAND", help="taken for the sake of scripts: it is a library here")
     add("--vocab-size", type=int, default=5000, help="pieces; the blank is one more")
     add("--model-type", choices=("unigram", "bpe", "char", "word"), default="unigram", help="what pieces are")
     add("--character-coverage", type=float, default=0.9995, help="share of all characters that get pieces")
@@ -116,7 +117,16 @@ def _check(options: argparse.Namespace) -> None:
 def _training(options: argparse.Namespace) -> dict[str, Any]:
     """SentencePiece's options, which have the names of ours. A flag that is not set is left out: newer versions warn of
     one that they no longer need."""
-    ours = ("input", "output_dir", "model_prefix", "normaliser", "vocab_size", "keep_corpus", "corpus_output")
+    ours = (
+        "input",
+        "output_dir",
+        "model_prefix",
+        "normaliser",
+        "vocab_size",
+        "keep_corpus",
+        "corpus_output",
+        "sentencepiece_command",
+    )
     return {name: value for name, value in vars(options).items() if name not in ours and value is not False}
 
 

@@ -27,6 +27,7 @@ from asr_jax.core.precision import Precision
 from asr_jax.core.pytrees import num_bytes
 from asr_jax.data.buckets import Bucket, Buckets
 from asr_jax.data.dataset import Data
+from asr_jax.data.index import scale_of
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.observe.events import read_events
@@ -89,6 +90,7 @@ def synthetic(
         scales={"ctc": 1.0},
         schedule=AdamW().schedule.build(1000),
         ema_decay=0.999,
+        scale=scale_of(model.front_end, of_features=False),
         mesh=mesh,
     )
     compile_s = time.perf_counter() - started

@@ -68,6 +68,22 @@ def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_in_them():
     assert "expected 0 ≤ min < max" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("weights", "more", "said"),
+    [
+        (["1", "1", "1"], ["--data.trim-db", "-1"], "--data.trim-db -1: "),
+        (["1", "2"], [], "2 numbers for 3 entries"),
+    ],
+)
+def test_settings_that_need_each_other_are_not_accused_of_what_others_do(weights, more, said):
+    with pytest.raises(UserError) as caught:
+        parse(
+            "--data.train", "a", "b", "c", "--data.mixing.kind", "absolute", "--data.mixing.weights", *weights, *more
+        )  # fmt: skip
+    assert str(caught.value).startswith("1 setting ")
+    assert said in str(caught.value)
+
+
 def test_fields_that_are_right_together_only_are_no_mistakes():
     sizes = ["--model.encoder.dims", *["64"] * 4, "--model.encoder.unmasked-dims", *["32"] * 4]
     with pytest.raises(UserError) as caught:

@@ -1,6 +1,7 @@
 """Ready features: extracted in parts, resumable, and the same loss as the audio that they were made from."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 from asr_jax import extract_features
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.io import write_flac
+from asr_jax.config import save_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data import extraction
 from asr_jax.data.buckets import Buckets
@@ -135,16 +137,106 @@ def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_
     copy = tmp_path / "cut.flac"
     copy.write_bytes((folder / "2.flac").read_bytes()[:3000])
     (shards / "a.jsonl").write_text((shards / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
-    with pytest.raises(RunError, match="1 records were left out"):
+    with pytest.raises(RunError, match="1 records cannot be used"):
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "0000-a.parquet", "0000-a.skipped.jsonl", "0001-b.parquet",
     ]  # fmt: skip
-    with pytest.raises(RunError, match="1 records were left out"):  # said again of what is there
+    with pytest.raises(RunError, match="1 records cannot be used"):  # said again of what is there
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
     skipped = json.loads((tmp_path / "out/0000-a.skipped.jsonl").read_text())
     assert (skipped["id"], skipped["location"]) == ("u2", str(copy))
     assert [record.id for record in read_records([tmp_path / "out"])] == ["u0", "u1", "u3", "u4", "u5", "u6"]
+
+
+@pytest.mark.parametrize("change", ["front-end", "tokenizer", "audio", "dropped"])
+def test_features_of_something_else_are_not_taken_for_these(folder, tmp_path, change):
+    audio = tmp_path / "audio"
+    shutil.copytree(folder, audio)
+    TOKENIZER.save(tmp_path / "tokenizer")
+    extract(audio, tmp_path / "f.parquet", "--tokenizer", str(tmp_path / "tokenizer"))
+    more = ["--tokenizer", str(tmp_path / "tokenizer")]
+    if change == "front-end":
+        config = tmp_path / "config.py"
+        config.write_text(
+            "from dataclasses import replace\nfrom asr_jax.audio.features import KaldiFbank\n"
+            "from tests.toy_config import experiment as toy\ndef experiment():\n    e = toy()\n"
+            "    return replace(e, model=replace(e.model, front_end=KaldiFbank(num_mels=40)))\n"
+        )
+        more += ["--config", str(config)]
+    elif change == "tokenizer":
+        CharacterTokenizer(symbols=(*"abcd ", None), normaliser="none").save(tmp_path / "other")
+        more = ["--tokenizer", str(tmp_path / "other")]
+    elif change == "audio":
+        samples = np.zeros(round(next(iter(read_records([audio / "audio.jsonl"]))).duration_s * 16000), np.int16)
+        write_flac(audio / "0.flac", samples, 16000)
+    else:
+        with (audio / "audio.jsonl").open("a") as file:
+            file.write("{}\n")
+    with pytest.raises(UserError, match="holds features of other inputs or settings"):
+        extract(audio, tmp_path / "f.parquet", *more)
+
+
+def test_a_front_end_by_config_or_by_run(folder, tmp_path):
+    from tests.toy_config import experiment
+
+    (tmp_path / "run").mkdir()
+    save_experiment(experiment(), tmp_path / "run" / "experiment.json")
+    extract(folder, tmp_path / "a.parquet", "--config", "tests/toy_config.py")
+    extract(folder, tmp_path / "b.parquet", "--run", str(tmp_path / "run"))
+    one, two = (pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in "ab")
+    assert one.equals(two)
+
+
+def test_two_at_once_are_refused_and_lose_nothing(folder, tmp_path, monkeypatch):
+    write = extraction._write_part
+
+    def during(*arguments):
+        if not during.inside:
+            during.inside = True
+            with pytest.raises(UserError, match=r"f.parquet is being made already \(process \d+ on "):
+                extract(folder, tmp_path / "f.parquet")
+        write(*arguments)
+
+    during.inside = False
+    monkeypatch.setattr(extraction, "_write_part", during)
+    extract(folder, tmp_path / "f.parquet")
+    assert during.inside
+    assert pyarrow.parquet.read_metadata(tmp_path / "f.parquet").num_rows == NUM
+
+
+def test_files_of_other_inputs_in_the_folder_are_named(folder, tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    row = json.loads((folder / "audio.jsonl").read_text().splitlines()[0]) | {"audio_path": str(folder / "0.flac")}
+    (shards / "b.jsonl").write_text(json.dumps(row) + "\n")
+    extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+    (shards / "a.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=r"holds 0000-b.parquet, which are not made of these inputs, .* delete them"):
+        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+
+
+def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_path, capsys):
+    shutil.copy(folder / "audio.jsonl", folder / "again.jsonl")
+    extract(folder, tmp_path / "f.parquet", "--input", str(folder / "again.jsonl"), "--max-samples", "3")
+    assert [record.id for record in read_records([tmp_path / "f.parquet"])] == [
+        "u0", "u1", "u2", "u0#2", "u1#2", "u2#2",
+    ]  # fmt: skip
+    extract(folder, tmp_path / "short.parquet", "--max-duration-s", "0.8")  # as asked for: no error
+    assert "records are longer than --max-duration-s 0.8" in capsys.readouterr().out
+    for option, value in (("--max-duration-s", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
+        with pytest.raises(UserError, match=option):
+            extract(folder, tmp_path / "n.parquet", option, value)
+
+
+def test_worker_processes_start_once(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "PART_RECORDS", 7)
+    opened, open_batches = [], extraction.open_batches
+    monkeypatch.setattr(
+        extraction, "open_batches", lambda *args, **options: opened.append(options) or open_batches(*args, **options)
+    )
+    extract(folder, tmp_path / "f.parquet")
+    assert len(opened) == 1
 
 
 def test_a_run_trains_on_features_with_a_validation_set_cut_by_speaker(folder, tmp_path):

@@ -62,7 +62,7 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     plan = setup.train.plan
     assert command.plan(experiment).fingerprint() == setup.train.fingerprint()
     assert row(said, manifest)[1:3] == ["60", f"{setup.train.index.hours:.4g}"]
-    assert row(said, "too long") == ["too", "long", "2", f"{85 / 3600:.4g}"]
+    assert row(said, "too long")[:4] == ["too", "long", "2", f"{85 / 3600:.4g}"]
     assert row(said, "too short")[2] == "1"
     for bucket, num in zip(plan.buckets, plan.batches_by_bucket().tolist(), strict=True):
         cells = row(said, f"{bucket.length / 16000:,.4g}".rjust(7))

@@ -30,6 +30,9 @@ def decode_with_pyav(file: Any, name: str) -> tuple[Float32[np.ndarray, "S C"], 
         frames += resampler.resample(None)
     if not frames:
         raise AudioError(name, "no samples")
+    kinds = {(frame.sample_rate, len(frame.layout.channels)) for frame in frames}
+    if len(kinds) > 1:
+        raise AudioError(name, f"damaged: its rate or channels change on the way ({sorted(kinds)}); copy it again")
     samples, rate_hz = np.concatenate([frame.to_ndarray() for frame in frames], axis=1).T, frames[0].sample_rate
     if promised_s is not None and len(samples) / rate_hz < promised_s - SLACK_S:
         raise AudioError(
@@ -62,15 +65,20 @@ def _by_header(container: Any, stream: Any) -> float | None:
 
 @contextmanager
 def _opened(file: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """The open container and its first audio stream; FFmpeg's errors, inside the block too, become AudioError."""
+    """The open container and its first audio stream; FFmpeg's errors, inside the block too, become AudioError, and so
+    do PyAV's own over damaged headers, which lack what it looks for."""
     av = _library(name)
     try:
         with av.open(file) as container:
             if not container.streams.audio:
                 raise AudioError(name, "no audio stream in it")
             yield container, container.streams.audio[0]
+    except AudioError:
+        raise
     except (av.FFmpegError, OSError) as error:
         raise AudioError(name, f"not audio that FFmpeg can read ({error.strerror or error}); is it whole?") from None
+    except (AttributeError, ValueError, TypeError, ArithmeticError):
+        raise AudioError(name, "not audio that FFmpeg can read (its header is damaged); copy it again") from None
 
 
 def _library(name: str) -> Any:

@@ -8,6 +8,6 @@ import os
 os.environ.setdefault("NPROC", "16")
 
 # Compiled programs are kept for the next start: a quickstart that compiles for a minute then starts in seconds.
-CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "asr_jax"))
+CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(CACHES, "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")

@@ -1,12 +1,13 @@
 """Buckets: the few static shapes that all batches have, their edges chosen from the data."""
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Int, Int32
+from jaxtyping import Float, Int, Int32
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.edges import equal_count, equal_duration, least_padding
@@ -55,9 +56,9 @@ class Buckets:
         for name in ("num", "num_by_labels", "max_batch", "batch_multiple", "sort_buffer"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
-        if not self.batch_seconds > 0:
+        if not 0 < self.batch_seconds < math.inf:
             raise ValueError(f"batch_seconds {self.batch_seconds}: expected seconds > 0")
-        if self.budget < 0 or bool(self.budget) != bool(self.unit):
+        if not 0 <= self.budget < math.inf or bool(self.budget) != bool(self.unit):
             raise ValueError(f"budget {self.budget} and unit {self.unit!r}: expected both, a budget > 0, or neither")
         if self.max_batch < self.batch_multiple:
             raise ValueError(f"max_batch {self.max_batch}: expected at least batch_multiple {self.batch_multiple}")
@@ -107,8 +108,11 @@ def make_buckets(
     scale: Scale,
     speeds: Sequence[float] = (1.0,),
     num_devices: int = 1,
+    shares: Float[np.ndarray, " R"] | None = None,
 ) -> tuple[Bucket, ...]:
     """The buckets that hold every record at every speed, shortest first; each `length` is whole front-end hops.
+
+    `shares`: how often each record comes, in the mean of all epochs; None: once in each.
 
     Where a bucket's last batch would be short, its rows are spread evenly over the same number of batches instead.
 
@@ -124,14 +128,15 @@ def make_buckets(
         raise UserError("no records to plan: the manifests are empty or every record was dropped")
     entries = perturbed_lengths(lengths, speeds)
     labels = np.tile(num_labels, len(speeds))
-    edges = _edges(entries, settings, scale)
+    weights = np.ones(len(entries)) if shares is None else np.tile(shares, len(speeds))
+    edges = _edges(entries, settings, scale, weights)
     bucket_of = np.searchsorted(edges, entries)
     buckets = []
     for k in np.flatnonzero(np.bincount(bucket_of)):
         member = bucket_of == k
         length = _round_up(int(edges[k]) + int(settings.slack_s * scale.per_s), scale.hop)
-        for num_tokens, of_labels in _by_labels(labels[member], settings.num_by_labels):
-            rows = _rows(entries[member][of_labels], length, settings, scale)
+        for num_tokens, of_labels in _by_labels(labels[member], settings.num_by_labels, weights[member]):
+            rows = _rows(entries[member][of_labels], length, settings, scale, weights[member][of_labels])
             buckets.append(Bucket(length, num_tokens, rows, int(edges[k])))
     return tuple(buckets)
 
@@ -157,10 +162,10 @@ def largest_first(buckets: Sequence[Bucket]) -> list[int]:
     return sorted(range(len(buckets)), key=lambda k: -buckets[k].length * buckets[k].batch_size)
 
 
-def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale) -> np.ndarray:
+def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale, weights: np.ndarray) -> np.ndarray:
     """The rising longest lengths of the buckets by duration."""
     if not settings.edges_s:
-        return EDGES[settings.edges](lengths, settings.num)
+        return EDGES[settings.edges](lengths, settings.num, weights)
     edges = np.rint(np.array(settings.edges_s) * scale.per_s).astype(np.int64)
     if lengths.max() > edges[-1]:
         raise UserError(
@@ -170,35 +175,36 @@ def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale) -> np.ndarray:
     return edges
 
 
-def _by_labels(num_labels: np.ndarray, num: int) -> list[tuple[int, np.ndarray]]:
+def _by_labels(num_labels: np.ndarray, num: int, weights: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Room for labels, and which entries have it, of each part of a bucket."""
     rounded = np.maximum(-(-num_labels // TOKEN_MULTIPLE), 1) * TOKEN_MULTIPLE
-    edges = least_padding(rounded, num)
+    edges = least_padding(rounded, num, weights)
     part_of = np.searchsorted(edges, rounded)
     return [(int(edge), part_of == part) for part, edge in enumerate(edges)]
 
 
-def _rows(lengths: np.ndarray, length: int, settings: Buckets, scale: Scale) -> int:
+def _rows(lengths: np.ndarray, length: int, settings: Buckets, scale: Scale, weights: np.ndarray) -> int:
     """Rows of a batch of these entries."""
     multiple = settings.batch_multiple
-    rows = min(int(_budget(settings) / _cost(lengths, length, settings, scale)), settings.max_batch)
+    mean = float(np.average(lengths, weights=weights))
+    rows = min(int(_budget(settings) / _cost(mean, length, settings, scale)), settings.max_batch)
     if rows < multiple:
         logger.warning(
             "batches of %.2f s are above the budget (%g %s): they have %d rows, the batch_multiple, where %d would fit",
             length / scale.per_s, _budget(settings), settings.unit or "padded-duration-ms", multiple, rows,
         )  # fmt: skip
     rows = max(rows // multiple * multiple, multiple)
-    num_batches = -(-len(lengths) // rows)
-    return _round_up(-(-len(lengths) // num_batches), multiple)
+    num = max(round(float(weights.sum())), 1)
+    num_batches = -(-num // rows)
+    return _round_up(-(-num // num_batches), multiple)
 
 
 def _budget(settings: Buckets) -> float:
     return settings.budget or settings.batch_seconds * 1000
 
 
-def _cost(lengths: np.ndarray, length: int, settings: Buckets, scale: Scale) -> float:
-    """Of one row, in the unit of the budget."""
-    mean = float(lengths.mean(dtype=np.float64))
+def _cost(mean: float, length: int, settings: Buckets, scale: Scale) -> float:
+    """Of one row that holds `mean` of `length`, in the unit of the budget."""
     costs = {
         "samples": 1.0,
         "frames": mean / scale.hop,

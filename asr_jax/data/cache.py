@@ -1,8 +1,10 @@
 """What was read of manifests and headers, kept in files: the next start maps it instead of reading again."""
 
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -15,7 +17,7 @@ from asr_jax.audio.io import AudioError
 from asr_jax.core.environment import CACHES
 from asr_jax.core.files import write_whole
 from asr_jax.data.columns import Columns, load_columns, save_columns
-from asr_jax.data.locations import Location
+from asr_jax.data.locations import UNPACKED, Location
 from asr_jax.data.measuring import Measured
 from asr_jax.data.readers.base import Reader
 from asr_jax.data.records import Refused
@@ -25,8 +27,13 @@ VERSION = 3
 CACHE = "ASR_JAX_INDEX_CACHE"
 """The variable that says where columns are kept; the user's cache folder where it is not set."""
 META = "meta.json"
-UNUSED_S = 86_400
-"""How long columns that others have replaced stay: a run that began before may still start worker processes."""
+UNUSED_DAYS = 30
+"""After which what was read of other data is removed."""
+REPLACED_DAYS = 1
+"""After which columns that others have replaced are removed, and what a killed process left."""
+_PLACE = re.compile("[0-9a-f]{24}")
+_held: dict[Path, int] = {}
+"""Open folders of columns that this process uses, or may start worker processes with: locked, which `_is_free` sees."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +82,12 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
 
 def unpacked_at(place: Path) -> str:
     """Where bytes are unpacked to."""
-    return str(place / "unpacked.bytes")
+    return str(place / UNPACKED)
 
 
 def keep(read: Read, place: Path) -> None:
-    """Columns get a folder of their own, which is never changed: a process that maps others is not disturbed. Those
-    that nobody has looked for since a day are removed."""
+    """Columns get a folder of their own, which is never changed: a process that maps others is not disturbed. What is
+    out of date or has not been used for long is removed, here and of all other data, unless a process has it."""
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place, prefix="columns-"))
     save_columns(read.columns, folder)
@@ -98,10 +105,7 @@ def keep(read: Read, place: Path) -> None:
     # Written under a name that no other process has, and renamed: whoever reads it finds it whole.
     write_whole(folder / META, json.dumps(meta, ensure_ascii=False))
     os.replace(folder / META, place / META)
-    for old in set(place.glob("columns-*")) - {folder}:
-        with suppress(OSError):
-            if time.time() - old.stat().st_mtime > UNUSED_S:
-                shutil.rmtree(old)
+    _tidy(place, folder)
 
 
 def kept(place: Path) -> tuple[Read, Path] | None:
@@ -123,9 +127,50 @@ def kept(place: Path) -> tuple[Read, Path] | None:
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
-    with suppress(OSError):  # a cache that others own
-        os.utime(folder)
+    for used in (folder, place):
+        with suppress(OSError):  # a cache that others own
+            os.utime(used)
+    if folder not in _held:
+        with suppress(OSError):  # a file system without locks
+            _held[folder] = os.open(folder, os.O_RDONLY)
+            fcntl.flock(_held[folder], fcntl.LOCK_SH)
     return read, folder
+
+
+def _tidy(place: Path, folder: Path) -> None:
+    """Removes what nobody needs: `folder` are the columns that have just been kept at the place."""
+    for other in filter(lambda path: _PLACE.fullmatch(path.name), place.parent.iterdir()):
+        stale = [path for path in other.glob("*.partial") if _age_days(path) > REPLACED_DAYS]
+        if other == place:
+            replaced = set(place.glob("columns-*")) - {folder}
+            stale += [path for path in replaced if _age_days(path) > REPLACED_DAYS and _is_free(path)]
+        elif _age_days(other) > UNUSED_DAYS and all(map(_is_free, other.glob("columns-*"))):
+            stale = [other]
+        for path in stale:
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _age_days(path: Path) -> float:
+    try:
+        return (time.time() - path.stat().st_mtime) / 86_400
+    except OSError:
+        return 0.0
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no process uses columns."""
+    try:
+        opened = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(opened)
+    return True
 
 
 def _opens(location: str) -> bool:

@@ -35,15 +35,18 @@ def parsed_lines[T](path: Path, parse: Callable[[str], T]) -> Iterator[T | Refus
 def pairs_of(path: Path, parse: Callable[[str], tuple[str, str]], refused: list[Refused]) -> dict[str, str]:
     """Of a file with an id and a text or a path in every line, the second by the first; `parse` makes both of a line.
 
-    Lines that it raises Unusable for are put to `refused`. Raises: UserError for a file that cannot be read.
+    Lines that it raises Unusable for are put to `refused`, and ids of which there are two. Raises: UserError for a file
+    that cannot be read.
     """
-    pairs = {}
+    pairs: dict[str, str] = {}
+    twice = set()
     for pair in parsed_lines(path, parse):
         if isinstance(pair, Refused):
             refused.append(pair)
-        else:
-            pairs[pair[0]] = pair[1]
-    return pairs
+        elif pairs.setdefault(*pair) != pair[1]:
+            twice.add(pair[0])
+    refused += [Refused(name, f"{path}: {name}", "two lines that differ; expected one") for name in sorted(twice)]
+    return {name: value for name, value in pairs.items() if name not in twice}
 
 
 def entry(name: str, path: Path, text: str, *, speaker: str, source: str) -> Record | Refused:

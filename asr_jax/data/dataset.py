@@ -196,10 +196,11 @@ def plan_training(
         )
     _check_unknown(index, tokenizer)
     num_labels = index.num_labels()
-    buckets = make_buckets(
-        index.lengths, num_labels, data.buckets, scale=scale, speeds=data.speeds, num_devices=num_devices
-    )
     sources, shares = _mixed(index, data)
+    buckets = make_buckets(
+        index.lengths, num_labels, data.buckets, scale=scale, speeds=data.speeds, num_devices=num_devices,
+        shares=None if sources is None or shares is None else shares[sources],
+    )  # fmt: skip
     plan = BatchPlan(
         index.lengths, num_labels, buckets, seed=seed, speeds=data.speeds, order=data.buckets.order,
         sort_buffer=data.buckets.sort_buffer, source_of=sources, shares=shares,
@@ -216,11 +217,10 @@ def _some(records: Records, number: int) -> Records:
 
 def _check_unknown(index: Index, tokenizer: Tokenizer) -> None:
     """Warns of labels that stand for nothing. Raises: UserError where they are more than a quarter of all."""
-    unknown = np.flatnonzero(index.labels.values == tokenizer.unknown_id)
-    if tokenizer.unknown_id is None or not len(unknown):
+    if tokenizer.unknown_id is None or not len(rows := index.rows_with(index.labels.values == tokenizer.unknown_id)):
         return
-    share = len(unknown) / len(index.labels.values)
-    record = index.records.columns.record(int(np.searchsorted(index.labels.offsets, unknown[0], side="right")) - 1)
+    share = len(rows) / int(index.num_labels().sum())
+    record = index.records.columns.record(int(rows[0]))
     message = (
         f"{share:.1%} of all labels are the tokenizer's unknown piece; the first is of record {record.id}: "
         f"{record.text!r}. Does the normaliser ({tokenizer.normaliser}) fit the tokenizer?"

@@ -6,14 +6,18 @@ from jaxtyping import Float, Int, Int64
 MAX_BINS = 2048
 
 
-def least_padding(lengths: Int[np.ndarray, " E"], num: int) -> Int64[np.ndarray, " K"]:
-    """The K ≤ `num` rising edges, each the length of an entry, for which Σ(edge - length) is least.
+Weights = Float[np.ndarray, " E"] | None
+"""How much each entry counts: how often it comes, in the mean of all epochs. None: all alike."""
+
+
+def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: Weights = None) -> Int64[np.ndarray, " K"]:
+    """The K ≤ `num` rising edges, each the length of an entry, for which Σ weight · (edge - length) is least.
 
     Dynamic programming over the histogram of lengths: f_k(j) = min_i f_{k-1}(i) + (count_j - count_i) · edge_j, where
-    count_j is the number of entries in the first j bins. O(K n²) for n bins; exact where there are at most 2048
+    count_j is the weight of the entries in the first j bins. O(K n²) for n bins; exact where there are at most 2048
     different lengths, else for lengths rounded up to the longest of their bin of 1/2048 of the range.
     """
-    ends, counts = _histogram(np.asarray(lengths))
+    ends, counts = _histogram(np.asarray(lengths), weights)
     count = np.concatenate([[0], np.cumsum(counts)])
     cost = (count[None, 1:] - count[:-1, None]) * ends[None, :].astype(np.float64)
     cost[np.tril_indices(len(ends), -1)] = np.inf
@@ -26,15 +30,15 @@ def least_padding(lengths: Int[np.ndarray, " E"], num: int) -> Int64[np.ndarray,
     return _trace(ends, choices)
 
 
-def equal_count(lengths: Int[np.ndarray, " E"], num: int) -> Int64[np.ndarray, " K"]:
+def equal_count(lengths: Int[np.ndarray, " E"], num: int, weights: Weights = None) -> Int64[np.ndarray, " K"]:
     """The K ≤ `num` rising edges between which lie as many entries each; equal lengths stay together."""
-    ends, counts = np.unique(lengths, return_counts=True)
-    return _equal(ends, counts.astype(np.float64), num)
+    ends, counts = _counts(lengths, weights)
+    return _equal(ends, counts, num)
 
 
-def equal_duration(lengths: Int[np.ndarray, " E"], num: int) -> Int64[np.ndarray, " K"]:
+def equal_duration(lengths: Int[np.ndarray, " E"], num: int, weights: Weights = None) -> Int64[np.ndarray, " K"]:
     """The K ≤ `num` rising edges between which lies as much audio each; equal lengths stay together."""
-    ends, counts = np.unique(lengths, return_counts=True)
+    ends, counts = _counts(lengths, weights)
     return _equal(ends, counts * ends.astype(np.float64), num)
 
 
@@ -45,9 +49,15 @@ def _equal(ends: Int[np.ndarray, " N"], amounts: Float[np.ndarray, " N"], num: i
     return np.unique(ends[[*places, len(ends) - 1]]).astype(np.int64)
 
 
-def _histogram(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The largest length and the count of each of at most MAX_BINS bins, none empty."""
-    ends, counts = np.unique(lengths, return_counts=True)
+def _counts(lengths: np.ndarray, weights: Weights) -> tuple[np.ndarray, Float[np.ndarray, " N"]]:
+    """The different lengths, rising, and the weight of the entries that have each."""
+    ends, place_of, counts = np.unique(lengths, return_inverse=True, return_counts=True)
+    return ends, counts.astype(np.float64) if weights is None else np.bincount(place_of, weights)
+
+
+def _histogram(lengths: np.ndarray, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
+    """The largest length and the weight of each of at most MAX_BINS bins, none empty."""
+    ends, counts = _counts(lengths, weights)
     if len(ends) <= MAX_BINS:
         return ends.astype(np.int64), counts
     bin_of = (ends.astype(np.int64) - ends[0]) * MAX_BINS // (int(ends[-1]) - int(ends[0]) + 1)

@@ -1,10 +1,12 @@
 """Ready features written to Parquet, in parts, so that an interrupted extraction goes on where it was."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,18 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32
 
 from asr_jax.audio.features import FrontEnd
+from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import write_whole
-from asr_jax.data.buckets import Bucket, Buckets, make_buckets
-from asr_jax.data.filters import LONGEST_S, Filters
+from asr_jax.core.files import held, write_whole
+from asr_jax.data.buckets import Buckets, make_buckets
+from asr_jax.data.filters import LONGEST_S, Dropped, Filters
 from asr_jax.data.index import Index, build_index, scale_of
-from asr_jax.data.plan import BatchPlan
+from asr_jax.data.locations import UNPACKED, Location
+from asr_jax.data.measuring import state_of
+from asr_jax.data.plan import BatchPlan, PlannedBatch
+from asr_jax.data.progress import in_threads, with_bar
 from asr_jax.data.reading import read_records
-from asr_jax.data.source import BatchSource, open_batches
+from asr_jax.data.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.text.tokenizer import Tokenizer
 
 PART_RECORDS = 1000
@@ -46,66 +52,114 @@ def extract(
     max_samples: int = 0,
     workers: int = 0,
 ) -> int:
-    """Writes the features of all records of some inputs to one file, and what is left out to `OUT.skipped.jsonl`; how
-    many that is. Where the file is there already, nothing is done.
+    """Writes the features of all records of some inputs (or of the first `max_samples` of each) to one file, and what
+    is left out to `OUT.skipped.jsonl`; gives how many cannot be used, but for what is too long. Where the file is there
+    already, nothing is done.
 
-    Raises: UserError where no record is left, and where the file holds other features.
+    Raises: UserError where no record is left, where the file holds other features, and where another process makes it.
     """
+    index, dropped = _index(paths, front_end, tokenizer, max_duration_s, max_samples)
+    digest = _digest(front_end, index, tokenizer, dropped.entries)
+    skipped_path, parts = out.with_suffix(".skipped.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
+    if _is_done(out, digest):
+        print(f"{out} is already there")
+    else:
+        parts.mkdir(parents=True, exist_ok=True)
+        with held(parts / "lock", f"{out} is being made"):
+            names, skipped = _extract_parts(parts, index, front_end, workers, out)
+            skipped = dropped.entries + skipped
+            write_whole(skipped_path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in skipped))
+            _join([parts / name for name in names], out, digest)
+            shutil.rmtree(parts)
+    lines = skipped_path.read_text(encoding="utf-8").splitlines() if skipped_path.exists() else []
+    if not lines:
+        skipped_path.unlink(missing_ok=True)
+    unread = [entry for entry in map(json.loads, lines) if entry.get("limit") is None]
+    if num_filtered := len(lines) - len(unread):
+        print(f"{out}: {num_filtered} records are longer than --max-duration-s {max_duration_s:g}: {skipped_path}")
+    return len(unread)
+
+
+def _index(
+    paths: Sequence[str], front_end: FrontEnd, tokenizer: Tokenizer | None, max_duration_s: float, max_samples: int
+) -> tuple[Index, Dropped]:
     records = read_records(paths)
     if max_samples:
-        records = records.select(slice(max_samples))
+        input_of = records.columns.input_of[records.rows]
+        first = np.searchsorted(input_of, input_of)  # inputs follow each other
+        records = records.select(np.arange(len(records)) - first < max_samples)
     index, dropped = build_index(
         records, scale=scale_of(front_end, of_features=False), tokenizer=tokenizer, given_labels=True,
         filters=replace(Filters.none(), max_duration_s=min(max_duration_s, LONGEST_S)),
     )  # fmt: skip
     if not len(index):
         raise UserError(f"{', '.join(paths)}: no record is left: {'; '.join(dropped.lines())}")
-    digest = _digest(front_end, index, tokenizer, dropped.entries)
-    skipped_path, parts = out.with_suffix(".skipped.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
-    if _is_done(out, digest):
-        print(f"{out} is already there")
-    else:
-        skipped = dropped.entries + _extract_parts(parts, index, front_end, workers, out)
-        write_whole(skipped_path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in skipped))
-        _join(sorted(parts.glob("*.parquet")), out, digest)
-    shutil.rmtree(parts, ignore_errors=True)
-    num_skipped = len(skipped_path.read_text(encoding="utf-8").splitlines()) if skipped_path.exists() else 0
-    if not num_skipped:
-        skipped_path.unlink(missing_ok=True)
-    return num_skipped
+    return index, dropped
 
 
 def _digest(front_end: FrontEnd, index: Index, tokenizer: Tokenizer | None, dropped: Sequence[dict[str, Any]]) -> str:
-    """Of all that the features, and what is left out, depend on."""
-    made_of = [repr(front_end), index.fingerprint(), tokenizer and tokenizer.digest(), dropped]
+    """Of all that the features, and what is left out, depend on: settings, records, and the files of audio by name,
+    size and time. Bytes in the cache are known by their place in it: they are made anew when they are out of date."""
+    places = [Location.parse(index.records.columns.locations.text(row)) for row in index.records.rows.tolist()]
+    paths = sorted({place.path for place in places})
+    states = dict(zip(paths, in_threads(state_of, paths, "times of audio"), strict=True))
+    audio = hashlib.sha256()
+    for place in places:
+        name, part = os.path.basename(place.path), str(replace(place, path=""))
+        audio.update(os.fsencode(f"{name}{part} {'' if name == UNPACKED else states[place.path]}\n"))
+    made_of = [repr(front_end), index.fingerprint(), audio.hexdigest(), tokenizer and tokenizer.digest(), dropped]
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:12]
 
 
-def _extract_parts(parts: Path, index: Index, front_end: FrontEnd, workers: int, out: Path) -> list[dict[str, Any]]:
-    """Writes the parts that are not there yet; what could not be read, of all of them."""
+class _PlanOfParts:
+    """Batches of one part after the other: `plans` with the first row of each."""
+
+    def __init__(self, plans: Sequence[BatchPlan], firsts: Sequence[int]) -> None:
+        self.buckets, self._plans, self._firsts = plans[0].buckets, plans, firsts
+        self._starts = np.cumsum([0, *(plan.batches_per_epoch for plan in plans)])
+
+    def __getitem__(self, position: int) -> PlannedBatch:
+        part = int(np.searchsorted(self._starts, position, side="right")) - 1
+        planned = self._plans[part][position - int(self._starts[part])]
+        return replace(planned, rows=np.where(planned.rows < 0, -1, planned.rows + self._firsts[part]))
+
+
+def _extract_parts(
+    parts: Path, index: Index, front_end: FrontEnd, workers: int, out: Path
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Writes the parts that are not there yet; the names of all, and what could not be read, of all of them."""
     settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
-    buckets = make_buckets(index.lengths, index.num_labels(), settings, scale=index.scale)
-    parts.mkdir(parents=True, exist_ok=True)
-    skipped = []
-    for first in range(0, len(index), PART_RECORDS):
-        end = min(first + PART_RECORDS, len(index))
-        part = parts / f"{first:09}.parquet"
-        if not part.exists():
-            _write_part(part, _rows(index, first, end), buckets, front_end, workers)
-        skipped += json.loads(part.with_suffix(".json").read_text())
-        print(f"{out}: {end:,} of {len(index):,} records", flush=True)
-    return skipped
+    num_labels = index.num_labels()
+    buckets = make_buckets(index.lengths, num_labels, settings, scale=index.scale)
+    firsts = range(0, len(index), PART_RECORDS)
+    ends = {first: min(first + PART_RECORDS, len(index)) for first in firsts}
+    names = [f"{first:09}.parquet" for first in firsts]
+    missing = [first for first, name in zip(firsts, names, strict=True) if not (parts / name).exists()]
+    plans = [
+        BatchPlan(index.lengths[first : ends[first]], num_labels[first : ends[first]], buckets, order="unshuffled")
+        for first in missing
+    ]
+    compute = jax.jit(front_end)
+    with ExitStack() as stack:
+        if missing:
+            source = BatchSource(index, _PlanOfParts(plans, missing))
+            num = sum(plan.batches_per_epoch for plan in plans)
+            batches = stack.enter_context(open_batches(source, stop=num, workers=workers))
+        for first, plan in zip(missing, plans, strict=True):
+            of_part = itertools.islice(batches, plan.batches_per_epoch)
+            _write_part(parts / f"{first:09}.parquet", index, of_part, ends[first] - first, compute)
+            print(f"{out}: {ends[first]:,} of {len(index):,} records", flush=True)
+    skipped = [entry for name in names for entry in json.loads((parts / name).with_suffix(".json").read_text())]
+    return names, skipped
 
 
-def _rows(index: Index, first: int, end: int) -> Index:
-    return Index(index.records.select(slice(first, end)), index.scale, index.lengths[first:end], index.labels)
-
-
-def _write_part(part: Path, index: Index, buckets: Sequence[Bucket], front_end: FrontEnd, workers: int) -> None:
-    """The features of an index, in its order; what could not be read goes to a .json beside, which is written first."""
+def _write_part(
+    part: Path, index: Index, batches: Iterator[LoadedBatch], num_rows: int, compute: Callable[..., Frames]
+) -> None:
+    """Features in the order of the index; what could not be read goes to a .json beside, which is written first."""
     found: dict[int, dict[str, Any]] = {}
     skipped: list[dict[str, str]] = []
-    for row, features in _features(index, buckets, front_end, workers, skipped):
+    for row, features in with_bar(_features(batches, compute, skipped), num_rows, "records"):
         record = index.records[row]
         found[row] = {
             "id": record.id, "text": record.text, "rows": len(features), "cols": features.shape[1],
@@ -121,18 +175,15 @@ def _write_part(part: Path, index: Index, buckets: Sequence[Bucket], front_end: 
 
 
 def _features(
-    index: Index, buckets: Sequence[Bucket], front_end: FrontEnd, workers: int, skipped: list[dict[str, str]]
+    batches: Iterator[LoadedBatch], compute: Callable[..., Frames], skipped: list[dict[str, str]]
 ) -> Iterator[tuple[int, Float32[np.ndarray, "T F"]]]:
     """Features by row of the index; what cannot be read is added to `skipped`."""
-    plan = BatchPlan(index.lengths, index.num_labels(), buckets, order="unshuffled")
-    compute = jax.jit(front_end)
-    with open_batches(BatchSource(index, plan), stop=plan.batches_per_epoch, workers=workers) as batches:
-        for loaded in batches:
-            skipped += loaded.skipped
-            frames = compute(loaded.batch.audio, loaded.batch.lengths)
-            values, lengths = np.asarray(frames.values, np.float32), np.asarray(frames.lengths)
-            for i in np.flatnonzero(loaded.batch.weights):
-                yield int(loaded.batch.records[i]), values[i, : lengths[i]]
+    for loaded in batches:
+        skipped += loaded.skipped
+        frames = compute(loaded.batch.audio, loaded.batch.lengths)
+        values, lengths = np.asarray(frames.values, np.float32), np.asarray(frames.lengths)
+        for i in np.flatnonzero(loaded.batch.weights):
+            yield int(loaded.batch.records[i]), values[i, : lengths[i]]
 
 
 def _join(parts: Sequence[Path], out: Path, digest: str) -> None:

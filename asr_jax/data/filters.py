@@ -1,6 +1,7 @@
 """Which records are used: rules that name and count what they drop."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +76,12 @@ def broken_rules(
     return broken
 
 
+def kind_of(reason: str) -> str:
+    """What a reason is counted under: what is wrong, without what it is wrong with."""
+    clause = reason.rpartition("and the audio: ")[2].partition(";")[0].partition(":")[0].partition("(")[0]
+    return re.sub(r"\d[\d.,]*", "N", re.sub(r"\".*?\"|'.*?'", "…", clause)).strip()[:60]
+
+
 @dataclass
 class Dropped:
     """What is left out: every record by name, and how many and how much by reason."""
@@ -82,6 +89,8 @@ class Dropped:
     entries: list[dict[str, Any]] = field(default_factory=list)
     """`{id, location, reason, value, limit}`: the rows of skipped.jsonl; both numbers may be None."""
     records: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+    """Id of the first one by reason."""
     hours: dict[str, float] = field(default_factory=dict)
 
     def add(
@@ -99,6 +108,7 @@ class Dropped:
         self.entries.append({"id": name, "location": location, "reason": reason, "value": value, "limit": limit})
         kind = kind or reason
         self.records[kind] = self.records.get(kind, 0) + 1
+        self.examples.setdefault(kind, name)
         self.hours[kind] = self.hours.get(kind, 0.0) + (duration_s / 3600 if math.isfinite(duration_s) else 0.0)
 
     def merge(self, other: "Dropped") -> None:
@@ -106,6 +116,7 @@ class Dropped:
         for kind, number in other.records.items():
             self.records[kind] = self.records.get(kind, 0) + number
             self.hours[kind] = self.hours.get(kind, 0.0) + other.hours[kind]
+            self.examples.setdefault(kind, other.examples[kind])
 
     def lines(self) -> list[str]:
         """One line per reason for a person: count, reason, hours."""

@@ -11,12 +11,14 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.cache import Read
 from asr_jax.data.columns import Columns
 from asr_jax.data.locations import Location
-from asr_jax.data.measuring import Measured, measure
+from asr_jax.data.measuring import Measured, Row, measure
 from asr_jax.data.readers.base import Reader
 from asr_jax.data.readers.fields import EXAMPLE
 from asr_jax.data.records import Record, Refused
 from asr_jax.data.unpacking import Unpacked
 
+# Of an input, as many entries as this may be refused, or a tenth: with more, something is wrong with all of it.
+MAX_REFUSED = 10
 MAX_REFUSED_SHARE = 0.1
 LOOKED_UP = 100
 """Relative locations that are looked for, to find out where all start."""
@@ -30,27 +32,28 @@ def gather(
     """Everything of the inputs, one after the other. `before`: of the same inputs, to be measured anew only where the
     audio has changed.
 
-    Raises: UserError for an input that cannot be read, that has no records, or of which more than a tenth is refused.
+    Raises: UserError for an input that cannot be read, that has no records, or of which more than a tenth (and
+    more than 10 entries) is refused.
     """
     with Unpacked(os.path.abspath(unpack_to)) as unpacked:
         listed = [_listed(path, reader, unpacked) for _, path, reader in inputs]
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
     records, input_of, unread, looked_for, only_in = list[Record](), list[int](), list[Refused](), list[str](), ""
-    measured = []
+    measured, known = list[Row](), {row[0]: row for row in before.rows()} if before else {}
     for (number, path, reader), (found, _) in zip(inputs, listed, strict=True):
         start, missing = _start([record.location for record in found], reader.roots(path))
         looked_for += missing
         only_in = os.getcwd() if start == os.curdir else only_in
         own = {unpacked.path, *map(os.path.abspath, reader.files(path))}
-        entries, rows = measure(_placed(found, os.path.abspath(start)), trim_db=trim_db, own=own, before=before)
-        known = [entry for entry in entries if isinstance(entry, Record)]
+        entries, rows = measure(_placed(found, os.path.abspath(start)), trim_db=trim_db, own=own, known=known)
+        placed = [entry for entry in entries if isinstance(entry, Record)]
         bad = [entry for entry in entries if isinstance(entry, Refused)]
-        _check_share(path, len(known), bad)
-        records += known
+        _check_share(path, len(placed), bad)
+        records += placed
         measured += rows
         unread += bad
-        input_of += [number] * len(known)
+        input_of += [number] * len(placed)
     columns = Columns.of(unique_ids(records), input_of)
     return Read(
         columns=columns,
@@ -93,14 +96,14 @@ def _printable(entry: Record | Refused) -> Record | Refused:
 
 def _check_share(path: str, num_records: int, refused: Sequence[Refused]) -> None:
     """Raises: UserError where something is wrong with an input as a whole."""
-    if len(refused) <= MAX_REFUSED_SHARE * (num_records + len(refused)):
+    if num_records and len(refused) <= max(MAX_REFUSED, MAX_REFUSED_SHARE * (num_records + len(refused))):
         return
     reasons = "\n".join(f"{entry.location}: {entry.reason}" for entry in refused[:3])
     if not num_records and len(refused) <= 3:
         raise UserError(reasons)
     raise UserError(
-        f"{path}: {len(refused)} of {num_records + len(refused)} entries cannot be used, more than a tenth; the "
-        f"first:\n{reasons}"
+        f"{path}: {len(refused)} of {num_records + len(refused)} entries cannot be used, more than a tenth; mend "
+        f"them, or leave them out of it. The first:\n{reasons}"
     )
 
 

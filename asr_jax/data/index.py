@@ -12,7 +12,7 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.buckets import Scale
 from asr_jax.data.columns import Ragged
-from asr_jax.data.filters import Dropped, Filters, broken_rules
+from asr_jax.data.filters import Dropped, Filters, broken_rules, kind_of
 from asr_jax.data.labels import encoded
 from asr_jax.data.reading import Records
 from asr_jax.text.tokenizer import Tokenizer
@@ -51,6 +51,11 @@ class Index:
     def num_labels(self) -> Int32[np.ndarray, " R"]:
         return self.labels.lengths()[self.records.rows]
 
+    def rows_with(self, chosen: Bool[np.ndarray, " L"]) -> Integer[np.ndarray, " N"]:
+        """The row of the columns for each of the labels (of `labels.values`) that are chosen, where it is used."""
+        rows = np.searchsorted(self.labels.offsets, np.flatnonzero(chosen), side="right") - 1
+        return rows[np.isin(rows, self.records.rows)]
+
     def fingerprint(self) -> str:
         """Equal where ids, durations, texts and labels are: what lies at which path does not count."""
         digest = hashlib.sha256(self.records.digest.encode())
@@ -80,7 +85,7 @@ def build_index(
     """
     dropped, columns = Dropped(), records.columns
     for entry in records.refused:
-        dropped.add(entry.reason, name=entry.id, location=entry.location, kind="cannot be used")
+        dropped.add(entry.reason, name=entry.id, location=entry.location, kind=kind_of(entry.reason))
     _check_kind(records, scale)
     keep = _of_width(records, scale, dropped)
     for broken in broken_rules(columns.duration_s[records.rows], columns.num_chars[records.rows], filters or Filters()):
@@ -154,7 +159,8 @@ def _fits(index: Index, frames: np.ndarray, dropped: Dropped) -> Bool[np.ndarray
 def _drop(
     dropped: Dropped, records: Records, place: int, reason: str, value: float | str | None, limit: float | None
 ) -> None:
-    record = records[place]
+    columns, row = records.columns, int(records.rows[place])  # a whole record takes ten times as long
     dropped.add(
-        reason, name=record.id, location=record.location, duration_s=record.duration_s, value=value, limit=limit
-    )
+        reason, name=columns.ids.text(row), location=columns.locations.text(row),
+        duration_s=float(columns.duration_s[row]), value=value, limit=limit,
+    )  # fmt: skip

@@ -6,9 +6,12 @@ much of it as there is (a segment that may overshoot the end a little), and `PAT
 a table); `PATH#features=120x80.text` ready features, 120 frames of 80 values. The parts stand together, joined by `&`.
 """
 
+import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from io import BytesIO
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -19,6 +22,13 @@ from asr_jax.audio.io import AudioError, AudioInfo, Named, PathLike, probe, read
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 _PART = rf"(?:bytes=\d+\+\d+|name=[^&#]+|channel=\d+|seconds={_NUMBER}\+(?:{_NUMBER}~?)?|features=\d+x\d+\.[a-z0-9]+)"
 _PARTS = re.compile(rf"{_PART}(?:&{_PART})*")
+
+
+UNPACKED = "unpacked.bytes"
+"""What the file is called that bytes of tables are unpacked to, in the cache."""
+OF_THE_CACHE = (
+    "; it was unpacked from a table into the cache, and is there again once that table is read (by plan, say)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,9 @@ class Location:
                 file.seek(self.first_byte)
                 content = file.read(-1 if self.num_bytes is None else self.num_bytes)
         except FileNotFoundError:
-            raise AudioError(self.path, "no such file") from None
+            raise AudioError(
+                self.path, "no such file" + OF_THE_CACHE * (os.path.basename(self.path) == UNPACKED)
+            ) from None
         except OSError as error:
             raise AudioError(self.path, error.strerror or str(error)) from None
         if self.num_bytes is not None and len(content) < self.num_bytes:
@@ -132,15 +144,29 @@ class Location:
         assert self.shape is not None, f"{self} has no features"
         content = self.content()
         try:
-            return _shaped(_READERS[self.form](content), *self.shape)
+            return _shaped(_READERS[self.form](content, self.shape), *self.shape)
         except (ValueError, KeyError, TypeError, EOFError) as error:
             raise AudioError(str(self), f"no features ({self.form}): {error}") from None
 
 
-_READERS = {
-    "f32": lambda content: np.frombuffer(content, "<f4"),
-    "npy": lambda content: np.load(Named(content, "features.npy"), allow_pickle=False).astype(np.float32),
-    "text": lambda content: np.array(content.replace(b",", b" ").split(), np.float32),
+def _read_npy(content: bytes, expected: tuple[int, int]) -> Float32[np.ndarray, "..."]:
+    """Raises: ValueError also for a header that promises more than `expected`, before that much memory is taken."""
+    file = BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}.get(version[0])
+    if read_header is None:
+        raise ValueError(f"version {version} of the .npy format; expected 1 or 2")
+    shape, _, _ = read_header(file)
+    if math.prod(shape) != math.prod(expected):
+        raise ValueError(f"{_by(shape)} values; expected {_by(expected)}")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False).astype(np.float32)
+
+
+_READERS: dict[str, Callable[[bytes, tuple[int, int]], Float32[np.ndarray, "..."]]] = {
+    "f32": lambda content, _: np.frombuffer(content, "<f4"),
+    "npy": _read_npy,
+    "text": lambda content, _: np.array(content.replace(b",", b" ").split(), np.float32),
 }
 
 
@@ -153,8 +179,11 @@ def _span(text: str) -> tuple[float, float | None]:
 def _shaped(values: Float32[np.ndarray, "..."], rows: int, cols: int) -> Float32[np.ndarray, "T F"]:
     """Raises: ValueError for another number of values, or another shape where there is one."""
     if values.size != rows * cols or (values.ndim == 2 and values.shape != (rows, cols)):
-        found = " × ".join(map(str, values.shape))
-        raise ValueError(f"{found} values; expected {rows} frames × {cols} = {rows * cols}")
+        raise ValueError(f"{_by(values.shape)} values; expected {rows} frames × {cols} = {rows * cols}")
     if not np.isfinite(values).all():
         raise ValueError(f"not finite: {int((~np.isfinite(values)).sum())} values are NaN or infinite")
     return values.reshape(rows, cols)
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape))

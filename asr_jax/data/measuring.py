@@ -3,7 +3,7 @@ for."""
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from asr_jax.data.silence import trimmed
 
 State = tuple[int, int]
 """Size of a file in bytes and time of its change in ns; -1 where there is none."""
+Row = tuple[str, str, float, State]
+"""Location, part, duration and state, as in `Measured`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Measured:
     state: Int64[np.ndarray, "M 2"]
 
     @classmethod
-    def of(cls, found: Sequence[tuple[str, str, float, State]]) -> "Measured":
+    def of(cls, found: Sequence[Row]) -> "Measured":
         return cls(
             Ragged.of_texts(location for location, _, _, _ in found),
             Ragged.of_texts(part for _, part, _, _ in found),
@@ -44,7 +46,7 @@ class Measured:
             np.array([state for _, _, _, state in found], np.int64).reshape(-1, 2),
         )
 
-    def rows(self) -> list[tuple[str, str, float, State]]:
+    def rows(self) -> list[Row]:
         states = map(tuple, self.state.tolist())
         columns = self.locations.all_texts(), self.parts.all_texts(), self.duration_s.tolist(), states
         return list(zip(*columns, strict=True))
@@ -52,7 +54,7 @@ class Measured:
     def have_changed(self) -> bool:
         """Whether a file is another now; each is looked at once."""
         then = dict(zip(map(_path, self.locations.all_texts()), map(tuple, self.state.tolist()), strict=True))
-        return in_threads(_state, list(then), "times of audio") != list(then.values())
+        return in_threads(state_of, list(then), "times of audio") != list(then.values())
 
     def save(self, folder: Path) -> None:
         texts = {"locations": self.locations, "parts": self.parts}
@@ -67,17 +69,17 @@ class Measured:
 
 
 def measure(
-    records: Sequence[Record], *, trim_db: float, own: set[str], before: Measured | None
-) -> tuple[list[Record | Refused], list[tuple[str, str, float, State]]]:
+    records: Sequence[Record], *, trim_db: float, own: set[str], known: Mapping[str, Row]
+) -> tuple[list[Record | Refused], list[Row]]:
     """The records with durations, and without the silence at their ends where it is trimmed; and rows of a Measured.
 
-    `own`: files whose change is seen without. `before`: what is still true of it is not measured again.
+    `own`: files whose change is seen without. `known`: rows of before by location, which are not measured again where
+    they are still true.
     """
     places = [
         place for place, record in enumerate(records)
         if math.isnan(record.duration_s) or (trim_db and not record.num_frames)
     ]  # fmt: skip
-    known = {row[0]: row for row in before.rows()} if before else {}
     found = in_threads(
         lambda place: _measured(records[place], trim_db, known.get(records[place].location)), places,
         "silence" if trim_db else "durations",
@@ -91,10 +93,8 @@ def measure(
     return result, rows
 
 
-def _measured(
-    record: Record, trim_db: float, known: tuple[str, str, float, State] | None
-) -> tuple[Record | Refused, State]:
-    state = _state(_path(record.location))  # first: a change while it is read is seen at the next start
+def _measured(record: Record, trim_db: float, known: Row | None) -> tuple[Record | Refused, State]:
+    state = state_of(_path(record.location))  # first: a change while it is read is seen at the next start
     if known and known[3] == state:
         _, part, duration_s, _ = known
         if not math.isnan(duration_s):
@@ -114,7 +114,8 @@ def _path(location: str) -> str:
     return Location.parse(location).path if "#" in location else location
 
 
-def _state(path: str) -> State:
+def state_of(path: str) -> State:
+    """How a file is now."""
     try:
         status = os.stat(path)
     except OSError:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rich.console import Console
 from rich.progress import track
 
-SHOWN_FROM = 2000
+SHOWN_FROM = 1000
 """Items from which on a bar is shown."""
 MOST_THREADS = 16
 AT_ONCE = 64

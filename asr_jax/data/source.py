@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import grain
 import numpy as np
@@ -17,9 +17,10 @@ from jaxtyping import Float32, Int16
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
+from asr_jax.data.buckets import Bucket
 from asr_jax.data.index import Index
 from asr_jax.data.locations import Location
-from asr_jax.data.plan import BatchPlan, local_rows
+from asr_jax.data.plan import PlannedBatch, local_rows
 
 SHARED_FROM = 1 << 16
 """Bytes from which on an array of a worker comes through shared memory: to make and remove it takes longer than to send
@@ -39,10 +40,20 @@ class LoadedBatch:
     """`{id, location, reason}` of each row that has weight 0: its audio is missing, broken, too long or too short."""
 
 
+@runtime_checkable
+class Plan(Protocol):
+    """What a source needs of a plan, such as a BatchPlan."""
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]: ...
+
+    def __getitem__(self, position: int) -> PlannedBatch: ...
+
+
 class BatchSource:
     """`source[position]` loads the batch that the plan has there; this process's rows of it."""
 
-    def __init__(self, index: Index, plan: BatchPlan, *, process_index: int = 0, num_processes: int = 1) -> None:
+    def __init__(self, index: Index, plan: Plan, *, process_index: int = 0, num_processes: int = 1) -> None:
         self.plan = plan
         self.process_index = process_index
         self.num_processes = num_processes

@@ -2,16 +2,15 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from asr_jax.checkpoints.store import newest
 from asr_jax.config import Experiment, differences, load_experiment, may_change
+from asr_jax.core import files
 from asr_jax.core.errors import UserError
 
 EXPERIMENT, PLAN, EVENTS = "experiment.json", "plan.json", "events.jsonl"
@@ -63,31 +62,21 @@ def held(folder: Path) -> Iterator[None]:
 
     Raises: UserError where another job trains in it, or where it cannot be made or written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a+")
-        for inner in (CHECKPOINTS, TOKENIZER, TENSORBOARD):
-            if (folder / inner).exists() and not os.access(folder / inner, os.W_OK | os.X_OK):
-                file.close()
-                raise PermissionError(errno.EACCES, f"no permission to write into {inner}")
-    except OSError as error:
-        raise UserError(
-            f"the run's folder {folder} cannot be written: {error.strerror}; choose another --run-dir"
-        ) from error
-    with file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
+            folder.mkdir(parents=True, exist_ok=True)
+            for inner in (CHECKPOINTS, TOKENIZER, TENSORBOARD):
+                if (folder / inner).exists() and not os.access(folder / inner, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, f"no permission to write into {inner}")
+            lock = files.held(
+                folder / LOCK, f"{folder} is being trained in",
+                otherwise="wait for it, stop it, or choose another --run-dir",
+            )  # fmt: skip
+            stack.enter_context(lock)
+        except OSError as error:
             raise UserError(
-                f"{folder} is being trained in already ({file.read().strip() or 'by another process'}); wait for it, "
-                "stop it, or choose another --run-dir"
+                f"the run's folder {folder} cannot be written: {error.strerror}; choose another --run-dir"
             ) from error
-        except OSError:
-            pass  # a file system without locks
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
         yield
 
 

@@ -1,11 +1,12 @@
 """Everything that a run stands on, made before its first update: tokenizer, model, plans, executables, state."""
 
+import contextlib
+import hashlib
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -106,11 +107,10 @@ def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
     """Raises: UserError that names the first record whose labels hold the blank, or none of the vocabulary's: a loss
     that is computed on a device cannot say so."""
     labels = data.index.labels
-    wrong = np.flatnonzero((labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size))
-    rows = np.searchsorted(labels.offsets, wrong, side="right") - 1
-    used = np.isin(rows, data.index.records.rows)
-    if used.any():
-        label, record = int(labels.values[wrong[used][0]]), data.index.records.columns.record(int(rows[used][0]))
+    wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
+    if len(rows := data.index.rows_with(wrong)):
+        record, of_row = data.index.records.columns.record(int(rows[0])), labels[int(rows[0])]
+        label = int(of_row[(of_row == tokenizer.blank_id) | (of_row >= tokenizer.vocab_size)][0])
         raise UserError(
             f"record {record.id}: label {label} of {record.text or record.labels!r} is the blank "
             f"({tokenizer.blank_id}) or outside of the vocabulary of {tokenizer.vocab_size}; the tokenizer does "
@@ -130,7 +130,22 @@ def make_tokenizer(data: Data, folder: Path, records: Records) -> Tokenizer:
             "the training data have token ids and no texts: expected --data.tokenizer.kind ids, or "
             "--data.tokenizer.path of the tokenizer that made them"
         )
-    largest_id = int(columns.labels.values.max(initial=0))
+    if not records.folder:
+        return _trained_tokenizer(data, records)
+    # Of a million texts it takes seconds even where it is no more than their characters.
+    made_of = repr(data.tokenizer).encode() + records.rows.tobytes()
+    folder = records.folder / f"tokenizer-{hashlib.sha256(made_of).hexdigest()[:16]}"
+    try:
+        return load_tokenizer(folder)
+    except UserError:
+        tokenizer = _trained_tokenizer(data, records)
+        with contextlib.suppress(OSError):  # a cache that others own
+            tokenizer.save(folder)
+        return tokenizer
+
+
+def _trained_tokenizer(data: Data, records: Records) -> Tokenizer:
+    largest_id = int(records.columns.labels.values.max(initial=0))
     return train_tokenizer(data.tokenizer, records.texts(), largest_id=largest_id)
 
 

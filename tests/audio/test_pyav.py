@@ -46,6 +46,23 @@ def test_cut_files_of_ffmpeg_are_named(tmp_path: Path, name: str, codec: str) ->
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("name", "codec"), AV_FORMATS[:3])
+def test_whatever_is_damaged_ends_in_audio_or_in_an_audio_error(tmp_path: Path, name: str, codec: str) -> None:
+    content = write_av(tmp_path / name, noise(1, 24000), codec, 48000).read_bytes()
+    rng, named = np.random.default_rng(0), 0
+    for number in range(250):
+        damaged = bytearray(content)
+        near = len(content) if number % 2 else min(len(content), 900)  # often in the header
+        for place in rng.integers(0, near, rng.integers(1, 30)):
+            damaged[place] = rng.integers(0, 256)
+        for function in (probe, read_audio):
+            try:
+                function(Named(bytes(damaged), name))
+            except AudioError as error:
+                named += bool(error.reason)
+    assert named > 50
+
+
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_av(tmp_path / "a.m4a", noise(1, 48000), "aac", 48000)
     monkeypatch.setitem(sys.modules, "av", None)

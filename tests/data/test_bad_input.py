@@ -152,6 +152,20 @@ def text_named_m4a(folder: Path) -> dict[str, Any]:
     return {"audio_path": "t.m4a"}
 
 
+def zipped_features(folder: Path) -> dict[str, Any]:
+    with (folder / "bad.npy").open("wb") as file:
+        np.savez(file, x=FRAMES)
+    return {"features_path": "bad.npy", "rows": 40, "cols": 4}
+
+
+def boundless_features(folder: Path) -> dict[str, Any]:
+    """A header that promises 64 TB."""
+    with (folder / "bad.npy").open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 42, 4)}
+        np.lib.format.write_array_header_1_0(file, header)
+    return {"features_path": "bad.npy", "rows": 40, "cols": 4}
+
+
 def short_features(folder: Path) -> dict[str, Any]:
     (folder / "f.txt").write_text("1 2 3")
     return {"features_path": "f.txt", "rows": 40, "cols": 4}
@@ -342,7 +356,7 @@ CASES = {
     "fairseq's letters that are cut": Case(
         fairseq("m.ltr"), "dropped", "is the file cut?", good=29, name="good-29.wav"
     ),
-    "a tar that is cut between two files": Case(cut_tar, "error", "not a whole tar (cut or damaged at byte"),
+    "a tar that is cut between two files": Case(cut_tar, "error", "not one whole tar (cut or damaged at byte"),
     "non-UTF-8": Case(
         raw(lambda data: data + '{"id": "bad", "text": "é"}'.encode("latin-1")),
         "dropped",

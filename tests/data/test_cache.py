@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from recordings import check_signals, jsonl, noise, read, write
 
+from asr_jax.data import cache
 from asr_jax.data.reading import read_records
 
 AUDIO = [noise(i, 1000 + i) for i in range(12)]
@@ -68,10 +69,40 @@ def test_columns_that_nobody_uses_are_removed(tmp_path: Path) -> None:
         folders.append(read(tmp_path, path).folder)
     assert all(folder.exists() for folder in folders)  # a run that began just now may still start workers
     read(tmp_path, path)
-    os.utime(folders[0], ns=(1, 1))
+    os.close(cache._held.pop(folders[0]))  # as when the process that used them ends
+    for folder in folders[:2]:
+        os.utime(folder, ns=(1, 1))
+    (folders[0].parent / "unpacked.bytes.1.partial").write_text("of a process that was killed")
+    os.utime(folders[0].parent / "unpacked.bytes.1.partial", ns=(1, 1))
     write(tmp_path / "a.flac", noise(0, 4000))
     last = read(tmp_path, path).folder
-    assert [folder.exists() for folder in (*folders, last)] == [False, True, True, True]
+    assert [folder.exists() for folder in (*folders, last)] == [False, True, True, True]  # the second is still used
+    assert not list(last.parent.glob("*.partial"))
+
+
+def test_what_was_read_of_other_data_is_removed_after_a_month_unless_it_is_used(tmp_path: Path) -> None:
+    paths = [
+        jsonl(tmp_path / f"{name}.jsonl", {"audio_path": "a.flac", "text": name, "duration": 1}) for name in "abcd"
+    ]
+    folders = [read(tmp_path, path).folder for path in paths[:3]]
+    for folder in folders[:2]:
+        os.utime(folder.parent, ns=(1, 1))
+    os.close(cache._held.pop(folders[0]))
+    (folders[0].parent.parent / "mine").mkdir()
+    read(tmp_path, paths[3])
+    assert [folder.exists() for folder in folders] == [False, True, True]
+    assert (folders[0].parent.parent / "mine").exists()
+
+
+def test_the_same_files_as_a_folder_and_one_by_one_and_in_another_role(tmp_path: Path) -> None:
+    for name in "ab":
+        line = {"transcript": name, "original_duration": 1.0}
+        files = [{"fname": f"{name}{speed}.wav", "speed": speed, "duration": 1 / speed} for speed in (1, 0.9)]
+        jsonl(tmp_path / "set" / f"{name}.json", line | {"files": files})
+    whole = read_records([tmp_path / "set"])
+    one_by_one = read_records([tmp_path / "set" / "a.json", tmp_path / "set" / "b.json"])
+    assert (whole.columns.input_of.tolist(), one_by_one.columns.input_of.tolist()) == ([0] * 4, [0, 0, 1, 1])
+    assert len(read_records([tmp_path / "set"], role="validation")) == 2
 
 
 def test_what_is_used_counts_as_new(tmp_path: Path) -> None:

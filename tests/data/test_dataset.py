@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data import dataset, reading
 from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data, PlannedData, plan_training, read_sets
+from asr_jax.data.filters import Filters
 from asr_jax.data.inputs import resolve
 from asr_jax.data.mixing import Mixing
 from asr_jax.data.reading import Records
@@ -141,6 +143,45 @@ def test_an_epoch_mixes_its_inputs_by_their_weights(tmp_path: Path) -> None:
         assert (rows >= 2).sum() == 6
     with pytest.raises(ValueError, match="2 numbers for 1 entries of train"):
         Data(train=(few,), mixing=Mixing("absolute", weights=(1.0, 3.0)))
+
+
+def test_the_filters_of_the_settings_and_the_fastest_speed_count() -> None:
+    records = Records.of(
+        Record(name, f"/{name}.flac", "abc", seconds)
+        for name, seconds in (("short", 0.5), ("good", 2.0), ("long", 9.0))
+    )
+    kept = plan(records, Data(train=("x",), filters=Filters(min_duration_s=1.0, max_duration_s=5.0)))
+    assert ids(kept.index.records) == ["good"]
+    assert kept.dropped.records == {"too short": 1, "too long": 1}
+    tight = Records.of([Record("tight", "/a.flac", "abcabcabca", 0.4), Record("good", "/b.flac", "abc", 2.0)])
+    assert len(plan(tight, Data(train=("x",))).index) == 2  # 10 frames for 10 labels
+    assert ids(plan(tight, Data(train=("x",), speeds=(1.0, 1.5))).index.records) == ["good"]
+
+
+def test_records_that_are_not_used_do_not_count_as_unknown() -> None:
+    texts = ["ab", "ba", "abba", "baab"] * 5
+    pieces = SentencePieceTokenizer.train(
+        texts, vocab_size=8, pieces="unigram", character_coverage=1.0, normaliser="none"
+    )
+    used = [Record(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate(texts)]
+    unused = [Record(f"u{i}", f"/u{i}.flac", "X Y Z", 50.0) for i in range(20)]
+    assert len(plan(Records.of([*used, *unused]), Data(train=("x",)), tokenizer=pieces).index) == 20
+
+
+def test_buckets_are_made_for_what_an_epoch_draws() -> None:
+    """Of 40 short, 10 and 5 long records an epoch has 5 of each."""
+    sizes = ((40, 1.0), (10, 2.0), (5, 4.0))
+    records = Records.of(
+        Record(f"{seconds}-{i}", f"/{seconds}-{i}.flac", "abc", seconds) for num, seconds in sizes for i in range(num)
+    )
+    columns = replace(records.columns, input_of=np.repeat(np.arange(3, dtype=np.int32), (40, 10, 5)))
+    data = Data(
+        train=("a", "b", "c"), mixing=Mixing("absolute", (1.0, 1.0, 1.0)),
+        buckets=Buckets(num=3, batch_seconds=60.0, batch_multiple=2),
+    )  # fmt: skip
+    planned = plan(replace(records, columns=columns), data)
+    assert [bucket.batch_size for bucket in planned.plan.buckets] == [6, 6, 6]
+    assert planned.plan.padding_share < 0.2
 
 
 def test_ready_features_are_not_played_faster() -> None:

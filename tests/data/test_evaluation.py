@@ -73,3 +73,9 @@ def test_token_ids_that_the_tokenizer_did_not_make_are_named_before_anything_run
         UserError, match=f"record a: label {label} is the blank \\(3\\) or outside of the vocabulary of 4"
     ):
         plan(Record("a", "/a.flac", "", 1.0, labels=(0, label)), takes_ids=True)
+
+
+def test_a_recording_without_length_is_left_out_and_named() -> None:
+    data = plan(Record("a", "/a.flac", "a", 1.0), Record("b", "/b.flac", "b", 0.0))
+    assert rows(data) == [0]
+    assert [(entry["id"], entry["reason"]) for entry in data.dropped.entries] == [("b", "too short")]

@@ -137,7 +137,7 @@ def test_features_that_are_not_as_said(tmp_path: Path, name: str, form: str, rea
     FRAMES[:1].tofile(tmp_path / "short")
     np.save(tmp_path / "turned.npy", FRAMES.T)
     (tmp_path / "empty.npy").write_bytes(b"")
-    np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
+    np.save(tmp_path / "objects.npy", np.array([{}] * 15, object), allow_pickle=True)
     (tmp_path / "words").write_text("one two")
     (tmp_path / "nan").write_text("nan inf " + "0 " * 13)
     with pytest.raises(AudioError) as caught:

@@ -14,7 +14,7 @@ from asr_jax.data import locations, measuring
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """What was probed, decoded, and looked at for its time."""
-    seen: dict[str, list[str]] = {"probe": [], "read_audio": [], "_state": []}
+    seen: dict[str, list[str]] = {"probe": [], "read_audio": [], "state_of": []}
 
     def counted(module: Any, name: str) -> None:
         function = getattr(module, name)
@@ -27,7 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
     counted(locations, "probe")
     counted(locations, "read_audio")
-    counted(measuring, "_state")
+    counted(measuring, "state_of")
     return seen
 
 
@@ -52,7 +52,7 @@ def test_only_audio_that_is_another_is_probed_again(tmp_path: Path, calls: dict[
     assert calls["probe"] == ["3.flac"]
     forget(calls)
     assert list(read(tmp_path, path)) == list(records)
-    assert (calls["probe"], sorted(calls["_state"])) == ([], sorted(f"{i}.flac" for i in range(12)))
+    assert (calls["probe"], sorted(calls["state_of"])) == ([], sorted(f"{i}.flac" for i in range(12)))
 
 
 def test_a_time_alone_counts_and_so_does_a_file_that_went(tmp_path: Path, calls: dict[str, list[str]]) -> None:
@@ -105,7 +105,7 @@ def test_audio_whose_manifest_tells_all_is_not_looked_at(tmp_path: Path, calls: 
     path = manifest(tmp_path, duration=1.5)
     for _ in range(2):
         read(tmp_path, path)
-    assert calls == {"probe": [], "read_audio": [], "_state": []}
+    assert calls == {"probe": [], "read_audio": [], "state_of": []}
 
 
 def test_audio_in_a_folder_is_looked_at_once(tmp_path: Path, calls: dict[str, list[str]]) -> None:
@@ -120,4 +120,4 @@ def test_audio_in_a_folder_is_looked_at_once(tmp_path: Path, calls: dict[str, li
     check_signals(records, [noise(i, 5000 if i == 2 else 3000) for i in range(4)])
     forget(calls)
     read(tmp_path, tmp_path / "set")
-    assert calls == {"probe": [], "read_audio": [], "_state": []}
+    assert calls == {"probe": [], "read_audio": [], "state_of": []}

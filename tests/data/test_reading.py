@@ -56,10 +56,11 @@ def test_missing_durations_come_from_the_headers(tmp_path: Path) -> None:
 
 
 def test_much_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
-    good = [LINE | {"id": str(i)} for i in range(18)]
-    assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, "{", "{")).refused) == 2
-    with pytest.raises(UserError, match=r"3 of 21 entries cannot be used, more than a tenth; the first:\n.*:19: "):
-        read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, "{", "{", "{"))
+    good = [LINE | {"id": str(i)} for i in range(90)]
+    assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good[:2], *["{"] * 10)).refused) == 10
+    assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 10)).refused) == 10
+    with pytest.raises(UserError, match=r"11 of 101 entries cannot be used, more than a tenth; mend .*\n.*:91: "):
+        read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 11))
     lines = [{"audio_path": f"{i}.flac", "text": "a"} for i in range(20)]
     with pytest.raises(UserError, match=r"20 of 20 entries cannot be used.*\n.*0.flac: no duration .*: no such file"):
         read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines))

@@ -106,7 +106,8 @@ def two(manifests, folder, *more, second=(), train="train.jsonl"):
 def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
     folder = tmp_path / "blocked"
     shutil.copytree(alone, folder)
-    (folder / "experiment.json.unfinished").mkdir()
+    (folder / "plan.json").unlink()
+    (folder / "plan.json").mkdir()
     jobs = two(manifests, folder)
     try:
         main, other = (job.communicate(timeout=120)[0] for job in jobs)

@@ -37,11 +37,14 @@ def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
 
 def _of_audio(fields: Fields, unpacked: Unpacked, name: str) -> Record:
     embedded, audio_path = _embedded(fields, name)
+    if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping | list):
+        raise Unusable(f'audio is {f.shown(value)[:60]}; expected a path, or {{"bytes": …, "path": …}}')
     if embedded is None and not audio_path:
         raise Unusable(_lacking(fields, "audio_path", (*f.AUDIO_PATH, *f.AUDIO, *f.FEATURES)))
     start_s, length_s, channel = f.seconds(fields, f.OFFSET), f.duration_s(fields), f.count(fields, f.CHANNEL)
-    if start_s < 0 or (start_s >= 0 and length_s <= 0):
-        raise Unusable(f"an offset of {start_s:g} s and a duration of {length_s:g} s: expected 0 or more, and above 0")
+    if start_s < 0 or (start_s >= 0 and length_s <= 0) or length_s < 0:
+        offset = "" if math.isnan(start_s) else f"an offset of {start_s:g} s and "
+        raise Unusable(f"{offset}a duration of {length_s:g} s: expected 0 or more, and above 0")
     if embedded is None and channel is None and math.isnan(start_s):
         return _record(fields, audio_path, audio_path, length_s)
     if isinstance(embedded, bytes):
@@ -83,6 +86,8 @@ def _of_features(fields: Fields, unpacked: Unpacked, name: str) -> Record:
 
 def _matrix(values: Any, rows: int | None, cols: int | None) -> Float32[np.ndarray, "T F"]:
     """Features from a list of lists, or a flat list with its shape."""
+    if isinstance(values, str):
+        raise Unusable(f"features are {f.shown(values)}; expected numbers, or the path of a file in features_path")
     try:
         matrix = np.asarray(values, np.float32)
     except (ValueError, TypeError, OverflowError):

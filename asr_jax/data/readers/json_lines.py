@@ -72,7 +72,7 @@ def _name(fields: dict[str, Any], place: str) -> str:
 def _objects(path: str) -> Iterator[tuple[int, Any]]:
     """The values with their line, or place in the array, from 1; an Unusable for what is not JSON."""
     try:
-        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+        with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
             start = file.read(64).removeprefix(MARK).lstrip()
             file.seek(0)
             if start.startswith(b"["):
@@ -94,7 +94,11 @@ def _value(line: bytes) -> Any:
     except UnicodeDecodeError as error:
         return Unusable(not_utf8(line, error))
     except ValueError as error:
-        cut = "" if line.endswith(b"}") else "; the line ends early: is the file cut?"
+        cut = (
+            ""
+            if line.endswith(b"}")
+            else "; the line ends early: is the file cut, or one object written over several lines?"
+        )
         return Unusable(f"not JSON ({error}){cut} Expected {f.EXAMPLE}")
     except RecursionError:
         return Unusable("JSON that is nested too deep")

@@ -23,7 +23,7 @@ FILES = ("wav.scp", "text", "segments", "utt2spk", "utt2dur", "reco2dur")
 HARMLESS = {
     "flac": r"-[cds]+|--stdout|--decode|--silent",
     "cat": r"",
-    "sox": r"-t (wav|flac|sph)|-r (16k|16000)|-",
+    "sox": r"-t (wav|flac|sph)|-r (16k|16000)|-b (16|24|32)|-e signed(-integer)?|-c 1|-G|-R|-",
     "sph2pipe": r"-f (wav|rif|sph)|-p|-c ?[12]",
 }
 

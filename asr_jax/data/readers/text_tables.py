@@ -96,7 +96,10 @@ def _is_names(values: list[str]) -> bool:
 
 def _of_features(values: list[str]) -> Record:
     if len(values) not in (4, 5):
-        raise Unusable(f"{len(values)} columns; expected features_path⇥rows⇥cols⇥tokens⇥text, or a first line of names")
+        raise Unusable(
+            f"{len(values)} columns; expected features_path⇥rows⇥cols⇥tokens⇥text, or a first line of names, such as "
+            "audio_path and text"
+        )
     path, rows, cols, tokens = values[:4]
     if not (rows.strip().isdecimal() and cols.strip().isdecimal()):
         raise Unusable(f"rows {rows!r}, cols {cols!r}: expected whole numbers")

@@ -7,7 +7,7 @@ places.
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.locations import Location
@@ -43,8 +43,14 @@ def read_tar(path: str, unpacked: Unpacked) -> Entries:
             file.seek(tar.offset)
             if file.read(len(END)) != END:
                 raise tarfile.ReadError(f"cut or damaged at byte {tar.offset}, after its last whole file")
+            while rest := file.read(1 << 16):
+                if rest.strip(b"\0"):
+                    raise tarfile.ReadError(
+                        f"more files follow after its end at byte {tar.offset}: several tars joined to one, which "
+                        "readers of tars stop at; unpack it (tar --ignore-zeros -xf) and pack it anew"
+                    )
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"{path}: not a whole tar ({error}); copy it again, or leave it out") from None
+        raise UserError(f"{path}: not one whole tar ({error}); copy it again, or leave it out") from None
 
 
 TAR = Reader("WebDataset shard", is_tar, this_file, read_tar)
@@ -69,12 +75,13 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
 
 
 def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members) -> Record:
-    audio = next((member for ending, member in members.items() if ending.endswith(AUDIO_ENDINGS)), None)
+    audio = _ending(members, AUDIO_ENDINGS)
     if audio is None:
         raise Unusable(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")
     fields = _fields(tar, members)
-    text = next((_content(tar, members[ending]).strip() for ending in TEXT_ENDINGS if ending in members), None)
-    tokens = next((_content(tar, members[ending]) for ending in TOKEN_ENDINGS if ending in members), None)
+    text_file, token_file = _ending(members, TEXT_ENDINGS), _ending(members, TOKEN_ENDINGS)
+    text = _content(tar, text_file).strip() if text_file else None
+    tokens = _content(tar, token_file) if token_file else None
     labels = f.label_ids(f.first(fields, f.LABELS) if tokens is None else tokens)
     if text is None and labels is None and f.first(fields, f.TEXT) is None:
         raise Unusable(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
@@ -87,17 +94,25 @@ def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members) -> Rec
     )  # fmt: skip
 
 
+def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:
+    """The member of one of the endings, the first of them first: samples are cut at the first dot, and `a.b.txt` has
+    the text of `a.b.flac`."""
+    found = (member for ending in endings for name, member in members.items() if name.endswith(ending))
+    return next(found, None)
+
+
 def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
     """Of the member .json; none where there is no such member. Raises: Unusable where it is no object."""
-    if ".json" not in members:
+    member = _ending(members, (".json",))
+    if member is None:
         return {}
-    content = _content(tar, members[".json"])
+    content = _content(tar, member)
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise Unusable(f"{members['.json'].name}: not JSON ({error})") from None
+        raise Unusable(f"{member.name}: not JSON ({error})") from None
     if not isinstance(fields, dict):
-        raise Unusable(f"{members['.json'].name}: {f.shown(fields)}; expected an object")
+        raise Unusable(f"{member.name}: {f.shown(fields)}; expected an object")
     return fields
 
 

@@ -210,7 +210,6 @@ def test_files_that_are_no_manifest_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text('[{"audio_path": "a.flac", ')
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}' * 99)[:40])
     for path, message in [
-        (latin, r"latin.jsonl:2: not UTF-8 \(byte 0xe9 at 10\); save it"),
         (jsonl(tmp_path / "empty.jsonl"), "no records"),
         (jsonl(tmp_path / "blank.jsonl", "", "  "), "no records"),
         (tmp_path / "none.jsonl", "no such file"),
@@ -219,6 +218,8 @@ def test_files_that_are_no_manifest_are_named(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             read(tmp_path, path)
+    (refused,) = read(tmp_path, latin).refused
+    assert (refused.location, refused.reason) == (f"{latin}:2", "not UTF-8 (byte 0xe9 at 10); save it as UTF-8")
 
 
 VALUES = (None, True, 0, -3, 10**400, 0.5, math.inf, "", "a", "\ud800", [], [[]], {}, ["a"], {"bytes": 1}, [{"a": 1}])

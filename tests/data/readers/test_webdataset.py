@@ -109,8 +109,21 @@ def test_cut_and_compressed_tars_are_named(tmp_path: Path) -> None:
     cut = (data[: len(data) // 2], between, in_header, data[:end], one_zero_block, damaged)
     for content in (*cut, b"no tar" * 200, b""):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"a.tar: not a whole tar .* copy it again"):
+        with pytest.raises(UserError, match=r"a.tar: not one whole tar .* copy it again"):
             read(tmp_path, path)
+    path.write_bytes(data + data)
+    with pytest.raises(UserError, match=r"more files follow after its end at byte \d+: several tars joined"):
+        read(tmp_path, path)
+    path.write_bytes(data + bytes(99_999))  # padding, however much
+    assert len(read(tmp_path, path)) == 9
     path.rename(tmp_path / "a.tar.gz")
     with pytest.raises(UserError, match=r"is compressed: .* decompress it to a \.tar first"):
         read(tmp_path, tmp_path / "a.tar.gz")
+
+
+def test_names_are_cut_at_the_first_dot_and_texts_lie_beside_their_audio(tmp_path: Path) -> None:
+    members = [("u0.x.flac", flac(0)), ("u0.x.txt", "one"), ("u1.audio.flac", flac(1)), ("u1.text.txt", "two")]
+    members += [("u2.flac", flac(2)), ("u2.meta.json", {"text": "three"})]
+    records = read(tmp_path, tar(tmp_path / "a.tar", *members))
+    assert [(record.id, record.text) for record in records] == [("u0", "one"), ("u1", "two"), ("u2", "three")]
+    check_signals(records, SIGNALS[:3])
