@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.environment import CACHES
@@ -30,7 +31,8 @@ META = "meta.json"
 UNUSED_DAYS = 30
 """After which what was read of other data is removed."""
 REPLACED_DAYS = 1
-"""After which columns that others have replaced are removed, and what a killed process left."""
+"""After which what others have replaced is removed (of the same inputs, before they changed), and what a killed process
+left."""
 _PLACE = re.compile("[0-9a-f]{24}")
 _held: dict[Path, int] = {}
 """Open folders of columns that this process uses, or may start worker processes with: locked, which `_is_free` sees."""
@@ -85,7 +87,7 @@ def unpacked_at(place: Path) -> str:
     return str(place / UNPACKED)
 
 
-def keep(read: Read, place: Path) -> None:
+def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> None:
     """Columns get a folder of their own, which is never changed: a process that maps others is not disturbed. What is
     out of date or has not been used for long is removed, here and of all other data, unless a process has it."""
     place.mkdir(parents=True, exist_ok=True)
@@ -94,6 +96,7 @@ def keep(read: Read, place: Path) -> None:
     read.measured.save(folder)
     meta = {
         "columns": folder.name,
+        "of": [os.path.abspath(path) for _, path, _ in inputs],
         "digest": read.digest,
         "refused": [asdict(entry) for entry in read.refused],
         "unread": [asdict(entry) for entry in read.unread],
@@ -105,7 +108,7 @@ def keep(read: Read, place: Path) -> None:
     # Written under a name that no other process has, and renamed: whoever reads it finds it whole.
     write_whole(folder / META, json.dumps(meta, ensure_ascii=False))
     os.replace(folder / META, place / META)
-    _tidy(place, folder)
+    _tidy(place, folder, meta["of"])
 
 
 def kept(place: Path) -> tuple[Read, Path] | None:
@@ -137,18 +140,25 @@ def kept(place: Path) -> tuple[Read, Path] | None:
     return read, folder
 
 
-def _tidy(place: Path, folder: Path) -> None:
-    """Removes what nobody needs: `folder` are the columns that have just been kept at the place."""
+def _tidy(place: Path, folder: Path, of: Any) -> None:
+    """Removes what nobody needs: `folder` are the columns that have just been kept at the place, `of` some inputs."""
     for other in filter(lambda path: _PLACE.fullmatch(path.name), place.parent.iterdir()):
         stale = [path for path in other.glob("*.partial") if _age_days(path) > REPLACED_DAYS]
         if other == place:
             replaced = set(place.glob("columns-*")) - {folder}
             stale += [path for path in replaced if _age_days(path) > REPLACED_DAYS and _is_free(path)]
-        elif _age_days(other) > UNUSED_DAYS and all(map(_is_free, other.glob("columns-*"))):
-            stale = [other]
+        elif _age_days(other) > (REPLACED_DAYS if _inputs(other) == of else UNUSED_DAYS):
+            stale = [other] if all(map(_is_free, other.glob("columns-*"))) else stale
         for path in stale:
             with suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _inputs(place: Path) -> Any:
+    try:
+        return json.loads((place / META).read_text(encoding="utf-8"))["of"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _age_days(path: Path) -> float:

@@ -96,7 +96,7 @@ def read_inputs(inputs: Sequence[Input], *, trim_db: float = 0.0, cache: str = "
     # Where another process was first meanwhile, its columns are taken.
     found = kept(place)
     if not found or not found[0].is_up_to_date():
-        keep(read, place)
+        keep(read, place, inputs)
     return _records(*(kept(place) or (read, None)))
 
 

@@ -342,20 +342,18 @@ CASES = {
         line(short_features), "skipped", "3 values; expected 40 frames × 4 = 160", of_features=True
     ),
     "a manifest cut in half": Case(
-        raw(lambda data: data[: len(data) // 2 + 11]), "dropped", "is the file cut?", good=15, name="m.jsonl:16"
+        raw(lambda data: data[: len(data) // 2 + 11]), "dropped", "is the file cut", good=15, name="m.jsonl:16"
     ),
-    "CSV that is cut": Case(table("csv", ","), "dropped", "is the file cut?", good=29, name="m.csv:31"),
-    "TSV that is cut": Case(table("tsv", "\t"), "dropped", "is the file cut?", good=29, name="m.tsv:31"),
+    "CSV that is cut": Case(table("csv", ","), "dropped", "is the file cut", good=29, name="m.csv:31"),
+    "TSV that is cut": Case(table("tsv", "\t"), "dropped", "is the file cut", good=29, name="m.tsv:31"),
     "Kaldi's text that is cut": Case(
-        kaldi(lambda text: text[:-2]), "dropped", "is the file cut?", good=29, name="good-29"
+        kaldi(lambda text: text[:-2]), "dropped", "is the file cut", good=29, name="good-29"
     ),
     "two texts of one id in Kaldi's folder": Case(
         kaldi(lambda text: f"{text}good-07 ab\n"), "dropped", "two lines in the file text", good=29, name="good-07"
     ),
-    "fairseq's list that is cut": Case(fairseq("m.tsv"), "dropped", "is the file cut?", good=29, name="m.tsv:31"),
-    "fairseq's letters that are cut": Case(
-        fairseq("m.ltr"), "dropped", "is the file cut?", good=29, name="good-29.wav"
-    ),
+    "fairseq's list that is cut": Case(fairseq("m.tsv"), "dropped", "is the file cut", good=29, name="m.tsv:31"),
+    "fairseq's letters that are cut": Case(fairseq("m.ltr"), "dropped", "is the file cut", good=29, name="good-29.wav"),
     "a tar that is cut between two files": Case(cut_tar, "error", "not one whole tar (cut or damaged at byte"),
     "non-UTF-8": Case(
         raw(lambda data: data + '{"id": "bad", "text": "é"}'.encode("latin-1")),

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,6 +93,16 @@ def test_what_was_read_of_other_data_is_removed_after_a_month_unless_it_is_used(
     read(tmp_path, paths[3])
     assert [folder.exists() for folder in folders] == [False, True, True]
     assert (folders[0].parent.parent / "mine").exists()
+
+
+def test_what_was_read_of_a_file_before_it_changed_is_removed_after_a_day(tmp_path: Path) -> None:
+    line = {"features": [[0, 1]], "text": "a"}
+    places = []
+    for lines in range(1, 4):
+        places.append(read(tmp_path, jsonl(tmp_path / "m.jsonl", *[line] * lines)).folder.parent)
+        os.close(cache._held.pop(places[-1] / next(places[-1].glob("columns-*")).name))
+        os.utime(places[-1], (time.time() - (lines == 1) * 90_000,) * 2)
+    assert [place.exists() for place in places] == [False, True, True]
 
 
 def test_the_same_files_as_a_folder_and_one_by_one_and_in_another_role(tmp_path: Path) -> None:

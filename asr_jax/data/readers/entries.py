@@ -38,7 +38,7 @@ def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
 def _of_audio(fields: Fields, unpacked: Unpacked, name: str) -> Record:
     embedded, audio_path = _embedded(fields, name)
     if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping | list):
-        raise Unusable(f'audio is {f.shown(value)[:60]}; expected a path, or {{"bytes": …, "path": …}}')
+        raise Unusable(f'audio is {f.shown(value)[:60]}; expected a path or, in a table, {{"bytes": …, "path": …}}')
     if embedded is None and not audio_path:
         raise Unusable(_lacking(fields, "audio_path", (*f.AUDIO_PATH, *f.AUDIO, *f.FEATURES)))
     start_s, length_s, channel = f.seconds(fields, f.OFFSET), f.duration_s(fields), f.count(fields, f.CHANNEL)
