@@ -338,6 +338,10 @@ CASES = {
     "missing feature file": Case(
         features(None, features_path="gone.npy", rows=40, cols=4), "skipped", "no such file", of_features=True
     ),
+    "a .npz named .npy": Case(line(zipped_features), "skipped", "no features (npy): ", of_features=True),
+    "a header that promises terabytes": Case(
+        line(boundless_features), "skipped", "4398046511104 × 4 values; expected 40 × 4", of_features=True
+    ),
     "fewer features than rows × cols": Case(
         line(short_features), "skipped", "3 values; expected 40 frames × 4 = 160", of_features=True
     ),
