@@ -13,7 +13,10 @@ from asr_jax.core.files import write_whole
 from asr_jax.core.precision import Precision
 from asr_jax.data.dataset import Data
 from asr_jax.models.base import Model
-from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.lora import LoRA
+from asr_jax.optim.loss_scale import LossScale
+from asr_jax.optim.optimizers import AdamW, Optimizer
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,11 @@ class Training:
     accumulate: int = 1
     """Batches whose gradients are added up for one update."""
     precision: Precision = "f32"
-    """What activations are computed in; parameters, losses and statistics are float32 always."""
-    ema_decay: float = 0.999
-    """Decay of the averaged weights that evaluation uses; 0 for none."""
+    """What activations are computed in; parameters, losses and statistics are float32 always (core/precision.py)."""
+    loss_scale: LossScale = LossScale()
+    """How the loss is scaled with precision f16."""
+    ema: EMA = EMA()
+    """The averaged weights that evaluation uses."""
     validate_every: int = 1000
     """Updates from one validation, and the checkpoint after it, to the next; both follow the last update too."""
     save_minutes: float = 15.0
@@ -66,8 +71,6 @@ class Training:
             for name in ("keep_best", "num_samples", "max_skipped", "save_minutes")
             if getattr(self, name) < 0
         ]
-        if not 0 <= self.ema_decay < 1:
-            problems.append(f"ema_decay is {self.ema_decay}: expected at least 0 and less than 1")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -82,8 +85,10 @@ class Experiment:
     """Front-end, augmentation, encoder and heads."""
     data: Data
     """Manifests, tokenizer, filters and batches."""
-    optim: AdamW = field(default_factory=AdamW)
+    optim: Optimizer = field(default_factory=AdamW)
     """The optimizer and its learning rate."""
+    lora: LoRA = LoRA()
+    """Low-rank adaptation, for fine-tuning."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
     """Length, precision, validation and logging."""
     seed: int = 0

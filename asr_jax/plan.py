@@ -73,14 +73,12 @@ def plan(experiment: Experiment) -> PlannedData:
     """The training set as `training.setup.set_up` plans it."""
     from asr_jax.core.meshes import data_mesh
     from asr_jax.training.run import find_run
-    from asr_jax.training.setup import make_tokenizer
+    from asr_jax.training.setup import make_model, make_tokenizer
 
     folder = find_run(experiment)
     records = read_training(experiment.data, seed=experiment.seed)
     tokenizer = make_tokenizer(experiment.data, folder, records)
-    model = experiment.model.build(
-        vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=experiment.training.precision
-    )
+    model = make_model(experiment, tokenizer)
     return plan_training(
         records, experiment.data, tokenizer=tokenizer, output_length=model.output_length,
         front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,

@@ -32,8 +32,11 @@ from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.observe.events import read_events
 from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizer import TokenizerSettings
-from asr_jax.training.compile import abstract_beginning, compile_steps, initial_training, lower_beginning
+from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
+from asr_jax.training.compile import compile_steps
+from asr_jax.training.step import Recipe
 from asr_jax.training.loop import train
 
 # Dense bfloat16 FLOP/s by the makers' data sheets.
@@ -80,19 +83,9 @@ def synthetic(
     bucket = Bucket(int(seconds * 16000), int(6 * seconds) // 8 * 8 + 8, rows, int(seconds * 16000))
     device = jax.local_devices()[0]
     peak_before = (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
-    optimizer, started = AdamW().build(1000), time.perf_counter()
-    beginning = lower_beginning(model, optimizer, seed=0)
-    steps = compile_steps(
-        model,
-        optimizer,
-        [bucket],
-        abstract_beginning(beginning, mesh),
-        scales={"ctc": 1.0},
-        schedule=AdamW().schedule.build(1000),
-        ema_decay=0.999,
-        scale=scale_of(model.front_end, of_features=False),
-        mesh=mesh,
-    )
+    recipe, started = Recipe(model, {"ctc": 1.0}, AdamW().build(RunLength(1000, 1000))), time.perf_counter()
+    beginning = lower_beginning(recipe, seed=0)
+    steps = compile_steps(recipe, [bucket], abstract_beginning(beginning, mesh), scale=scale_of(model.front_end, of_features=False), mesh=mesh)
     compile_s = time.perf_counter() - started
     state, average = initial_training(beginning.compile(), mesh)
     accumulated, batch = steps.begin(state), global_batch(batch_of(bucket), mesh)

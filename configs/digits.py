@@ -12,6 +12,7 @@ from asr_jax.data.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.text.tokenizer import TokenizerSettings
@@ -38,5 +39,5 @@ def experiment() -> Experiment:
             speeds=(0.85, 1.0, 1.15),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=3e-3, warmup_updates=300, decay="cosine")),
-        training=Training(num_updates=6200, ema_decay=0.998, validate_every=500, log_every=100),
+        training=Training(num_updates=6200, ema=EMA(0.998), validate_every=500, log_every=100),
     )

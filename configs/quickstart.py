@@ -12,6 +12,7 @@ from asr_jax.data.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.text.tokenizer import TokenizerSettings
@@ -37,5 +38,5 @@ def experiment() -> Experiment:
             buckets=Buckets(num=3, batch_seconds=46.0, batch_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=4e-3, warmup_updates=150, decay="cosine")),
-        training=Training(num_updates=1500, ema_decay=0.99, validate_every=500, log_every=50),
+        training=Training(num_updates=1500, ema=EMA(0.99), validate_every=500, log_every=50),
     )

@@ -13,6 +13,7 @@ from asr_jax.data.filters import Filters
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.text.tokenizer import TokenizerSettings
@@ -49,5 +50,5 @@ def experiment() -> Experiment:
             speeds=(0.9, 1.0, 1.1),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1.2e-3, warmup_updates=500, decay="cosine")),
-        training=Training(num_updates=7000, ema_decay=0.998, validate_every=500, log_every=50),
+        training=Training(num_updates=7000, ema=EMA(0.998), validate_every=500, log_every=50),
     )

@@ -20,6 +20,7 @@ from asr_jax.data.filters import Filters
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.text.tokenizer import TokenizerSettings
@@ -51,7 +52,7 @@ def experiment() -> Experiment:
             b1=0.9,
             b2=0.98,
             weight_decay=0.01,
-            clip_norm=1.0,
+            clip_at=1.0,
         ),
-        training=Training(num_epochs=50, precision="bf16", ema_decay=0.9999, validate_every=2000, log_every=50),
+        training=Training(num_epochs=50, precision="bf16", ema=EMA(0.9999), validate_every=2000, log_every=50),
     )

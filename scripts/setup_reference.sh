@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # soundfile as in .venv: both sides of a race decode with the same libsndfile.
-packages=(torch==2.13.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 "numpy>=2")  # lhotse 1.33 imports urllib3 unasked
+packages=(torch==2.13.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 safetensors "numpy>=2")  # lhotse 1.33 imports urllib3 unasked
 folder=.venv-reference
 if [ -f $folder/.installed ] && [ "$(cat $folder/.installed)" = "${packages[*]}" ]; then
     exit 0

@@ -16,5 +16,5 @@ def experiment() -> Experiment:
         name="resume",
         model=replace(toy_model(dim=24, dropout=0.1, norm=True), augment=augment),
         data=replace(toy.data, speeds=(0.9, 1.0)),
-        training=Training(num_updates=12, accumulate=2, validate_every=3, log_every=2, ema_decay=0.9),
+        training=Training(num_updates=12, accumulate=2, validate_every=3, log_every=2, ema=EMA(0.9)),
     )

@@ -51,11 +51,11 @@ def test_all_mistakes_are_named_at_once_with_the_nearest_field():
     with pytest.raises(UserError) as caught:
         parse(
             "--optim.schedule.peak-rl", "3", "--data.buckets.num", "many", "--training.precision", "f17",
-            "--model.heads.ctc.dropout", "1.5", "--training.ema-decay", "2",
+            "--model.heads.ctc.dropout", "1.5", "--training.ema.decay", "2",
         )  # fmt: skip
     said = str(caught.value)
     assert said.startswith("5 settings of --config configs/quickstart.py cannot be used")
-    for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "ema_decay is 2.0", "--data.buckets.num"):
+    for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "decay is 2.0", "--data.buckets.num"):
         assert part in said, f"{part!r} is not in\n{said}"
     assert caught.value.exit_code == 2
 

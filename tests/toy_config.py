@@ -3,6 +3,7 @@
 from asr_jax.config import Experiment, Training
 from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data
+from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from tests.training.toy import toy_model
@@ -18,5 +19,5 @@ def experiment() -> Experiment:
             buckets=Buckets(num=2, batch_seconds=8.0, batch_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=2)),
-        training=Training(num_updates=6, validate_every=3, log_every=2, ema_decay=0.9),
+        training=Training(num_updates=6, validate_every=3, log_every=2, ema=EMA(0.9)),
     )

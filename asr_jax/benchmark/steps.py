@@ -33,17 +33,15 @@ def step_times(setup: Any) -> list[dict[str, Any]]:
 
     from asr_jax.core.meshes import global_batch
     from asr_jax.data.source import BatchSource
-    from asr_jax.training.compile import abstract_beginning, compile_steps, initial_training, lower_beginning
+    from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
+    from asr_jax.training.compile import compile_steps
     from asr_jax.training.state import random_streams
 
-    training = setup.experiment.training
-    scales = {name: head.scale for name, head in setup.experiment.model.heads.items()}
-    beginning = lower_beginning(setup.model, setup.optimizer, seed=setup.experiment.seed)
+    beginning = lower_beginning(setup.recipe, seed=setup.experiment.seed)
     shapes = abstract_beginning(beginning, setup.mesh)
     steps = compile_steps(
-        setup.model, setup.optimizer, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, scales=scales,
-        schedule=setup.schedule, ema_decay=training.ema_decay, mesh=setup.mesh,
-    )  # fmt: skip
+        setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh
+    )
     state, average = initial_training(beginning.compile(), setup.mesh)
     source, rows = BatchSource(setup.train.index, setup.train.plan), []
 

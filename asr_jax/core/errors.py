@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(Exception):
@@ -23,3 +24,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for the most similar of `names`, or an empty string where none is similar."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def check_number(
+    settings: Any, name: str, *, above: float | None = None, least: float | None = None, most: float | None = None
+) -> None:
+    """Raises: ValueError where a field is not within limits, or not finite."""
+    value = getattr(settings, name)
+    good = abs(value) < float("inf")
+    good &= (above is None or value > above) and (least is None or value >= least) and (most is None or value <= most)
+    limits = {"above": above, "at least": least, "at most": most}
+    if not good:
+        expected = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+        raise ValueError(f"{name} is {value}: expected a finite number {expected}")

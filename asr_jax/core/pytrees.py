@@ -1,6 +1,6 @@
 """Pytrees of nested dicts seen as flat dicts with readable paths: `encoder/stack_0/layers/norm/bias`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -25,6 +25,16 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(parent, {})
         node[name] = leaf
     return tree
+
+
+def pick(tree: Tree, chosen: Callable[[str], bool]) -> dict[str, Any]:
+    """The part of nested dicts whose paths are chosen."""
+    return unflatten({path: leaf for path, leaf in flatten(tree).items() if chosen(path)})
+
+
+def join(*parts: Tree) -> dict[str, Any]:
+    """Nested dicts from parts that have no path in common."""
+    return unflatten({path: leaf for part in parts for path, leaf in flatten(part).items()})
 
 
 def num_elements(tree: Tree) -> int:

@@ -1,54 +1,256 @@
-"""Learning rates by update."""
+"""Learning rates by update: settings that build a function of the number of updates applied before."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
-import optax
+from jaxtyping import Array, Float
+
+from asr_jax.core.errors import check_number
+
+Rate = Callable[[Any], Float[Array, ""]]
+"""The learning rate of an update, by the number of updates applied before it (0 for the first)."""
 
 
 @dataclass(frozen=True)
-class WarmupHoldDecay:
-    """Linear warm-up to the peak, hold, then decay until the last update."""
+class RunLength:
+    """What schedules that end with a run, or count epochs, need to know of it."""
+
+    num_updates: int
+    updates_per_epoch: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What all learning rates have. In the formulas of the subclasses `u` is the number of updates applied before (0 for
+    the first update) and `e` the epoch, from 1."""
 
     peak_lr: float = 1e-3
     """Highest learning rate."""
-    warmup_updates: int = 1000
-    """Updates of linear warm-up; update number u (from 0) has the rate peak · (u + 1) / (warmup + 1)."""
-    hold_updates: int = 0
-    """Updates at the peak."""
-    decay: Literal["cosine", "linear", "inverse_sqrt", "none"] = "cosine"
-    """Shape of the decay; inverse_sqrt is peak · sqrt(start / u), counted from the first update."""
-    final_share: float = 0.0
-    """Share of the peak that cosine and linear end with, and below which inverse_sqrt does not fall."""
+    min_lr: float = 0.0
+    """Floor of the rate, in warm-up too."""
+    rate_set: Literal["before_update", "after_update"] = "before_update"
+    """When the rate of an update is set. after_update, as NVIDIA's QuartzNet does: the first update of a run has the
+    peak, and an epoch's rate comes an update late."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.peak_lr < float("inf"):
-            raise ValueError(f"peak_lr is {self.peak_lr}: expected a finite number above 0")
-        if self.warmup_updates < 0 or self.hold_updates < 0:
-            raise ValueError(
-                f"warmup_updates {self.warmup_updates} and hold_updates {self.hold_updates}: expected 0 or more"
-            )
-        if not 0 <= self.final_share <= 1:
-            raise ValueError(f"final_share is {self.final_share}: expected within 0 and 1")
+        check_number(self, "peak_lr", above=0)
+        check_number(self, "min_lr", least=0, most=self.peak_lr)
 
-    def build(self, num_updates: int) -> optax.Schedule:
-        """The rate as a function of the number of updates applied before, for a run of `num_updates`."""
-        start = self.warmup_updates + self.hold_updates
-        length = max(num_updates - start, 1)
+    def build(self, length: RunLength) -> Rate:
+        """The rate as a function of the number of updates applied before, for a run of some length."""
+        late = 1 if self.rate_set == "after_update" else 0
 
-        def rate(updates: jnp.ndarray | int) -> jnp.ndarray:
+        def rate(updates: Any) -> Float[Array, ""]:
             update = jnp.asarray(updates, jnp.float32)
-            progress = jnp.clip((update - start) / length, 0.0, 1.0)
-            decayed = {
-                "cosine": lambda: self.final_share + (1 - self.final_share) * 0.5 * (1 + jnp.cos(jnp.pi * progress)),
-                "linear": lambda: 1 - (1 - self.final_share) * progress,
-                "inverse_sqrt": lambda: jnp.maximum(
-                    jnp.sqrt(max(start, 1) / jnp.maximum(update, max(start, 1))), self.final_share
-                ),
-                "none": lambda: jnp.ones_like(update),
-            }[self.decay]()
-            warmup = jnp.minimum((update + 1) / (self.warmup_updates + 1), 1.0)
-            return self.peak_lr * warmup * decayed
+            epoch = jnp.floor(jnp.maximum(update - late, 0) / length.updates_per_epoch) + 1
+            found = jnp.maximum(self.peak_lr * self.factor(update, epoch, length), self.min_lr)
+            return jnp.where(update < late, self.peak_lr, found)
 
         return rate
+
+    def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
+        """The share of the peak, before the floor."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class WarmupHoldDecay(Schedule):
+    """Linear warm-up to the peak, hold, then decay. Lengths in updates and in epochs add up.
+
+    Covers QuartzNet's exponential and legacy (polynomial of power 2) policies, the half-life of CAIMAN-ASR, and linear
+    decay to a floor.
+    """
+
+    warmup_updates: int = 1000
+    """Updates of warm-up: the factor is (u + 1) / (W + 1)."""
+    warmup_epochs: float = 0.0
+    """Epochs of warm-up."""
+    hold_updates: int = 0
+    """Updates at the peak."""
+    hold_epochs: float = 0.0
+    """Epochs at the peak."""
+    decay: Literal["cosine", "linear", "polynomial", "exponential", "half_life", "inverse_sqrt", "none"] = "cosine"
+    """Shape of the decay. cosine, linear and polynomial (1 - progress)^power end at `final_share`; exponential is
+    gamma^(e - warm-up - hold), in steps of whole epochs; half_life 0.5^((u - W - H) / half_life_updates); inverse_sqrt
+    sqrt((W + H) / u), not below `final_share`."""
+    decay_updates: int = 0
+    """Length of cosine, linear and polynomial; 0: until the last update of the run."""
+    final_share: float = 0.0
+    """Share of the peak that the decay ends with."""
+    power: float = 2.0
+    """Of the polynomial decay."""
+    gamma: float = 0.981
+    """Factor per epoch of the exponential decay."""
+    half_life_updates: int = 10880
+    """Updates in which the rate of half_life is halved."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("warmup_updates", "warmup_epochs", "hold_updates", "hold_epochs", "decay_updates"):
+            check_number(self, name, least=0)
+        check_number(self, "final_share", least=0, most=1)
+        check_number(self, "power", above=0)
+        check_number(self, "gamma", above=0, most=1)
+        check_number(self, "half_life_updates", least=1)
+
+    def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
+        warmup = self.warmup_updates + self.warmup_epochs * length.updates_per_epoch
+        start = warmup + self.hold_updates + self.hold_epochs * length.updates_per_epoch
+        since = jnp.maximum(update - start, 0)
+        progress = jnp.minimum(since / (self.decay_updates or max(length.num_updates - start, 1)), 1.0)
+        first = max(start, 1)
+        decayed = {
+            "cosine": lambda: self._ending(0.5 * (1 + jnp.cos(jnp.pi * progress))),
+            "linear": lambda: self._ending(1 - progress),
+            "polynomial": lambda: self._ending((1 - progress) ** self.power),
+            "exponential": lambda: _power(self.gamma, epoch - start / length.updates_per_epoch),
+            "half_life": lambda: _power(0.5, since / self.half_life_updates),
+            "inverse_sqrt": lambda: jnp.maximum(jnp.sqrt(first / jnp.maximum(update, first)), self.final_share),
+            "none": lambda: jnp.ones_like(update),
+        }[self.decay]()
+        return jnp.where(update < start, jnp.minimum((update + 1) / (warmup + 1), 1.0), decayed)
+
+    def _ending(self, share: Float[Array, ""]) -> Float[Array, ""]:
+        return self.final_share + (1 - self.final_share) * share
+
+
+@dataclass(frozen=True)
+class InverseEpoch(Schedule):
+    """Steps by epoch: e / W up to epoch W, 1 up to W + H, then (W / (e - H))^exponent."""
+
+    warmup_epochs: int = 20
+    """W: epochs of warm-up."""
+    hold_epochs: int = 160
+    """H: epochs at the peak."""
+    exponent: float = 1.0
+    """Of the decay; 0 for none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("warmup_epochs", "hold_epochs", "exponent"):
+            check_number(self, name, least=0)
+
+    def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
+        warmup = max(self.warmup_epochs, 1)
+        decayed = (warmup / jnp.maximum(epoch - self.hold_epochs, 1)) ** self.exponent
+        warm = jnp.minimum(epoch / warmup, 1.0)
+        return jnp.where(epoch <= self.warmup_epochs + self.hold_epochs, warm, decayed)
+
+
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """As wav2vec 2.0 is pre-trained: from `start_share` up, hold, then (1 - progress)^power down to `final_share`.
+
+    With s = u + 1: s / W in warm-up; progress = (s - W) / (updates - W), in which the hold is not subtracted: after a
+    hold the rate falls at once to what it would be without one.
+
+    Source: NVIDIA's wav2vec 2.0, lr_poly_policy; fairseq's polynomial_decay.
+    """
+
+    warmup_updates: int = 32000
+    """W: updates of warm-up."""
+    hold_updates: int = 0
+    """Updates at the peak."""
+    power: float = 1.0
+    """Of the decay."""
+    start_share: float = 0.0
+    """Share of the peak that warm-up begins from."""
+    final_share: float = 0.0
+    """Share of the peak at the last update, and after it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("warmup_updates", "hold_updates"):
+            check_number(self, name, least=0)
+        for name in ("start_share", "final_share"):
+            check_number(self, name, least=0, most=1)
+        check_number(self, "power", above=0)
+
+    def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
+        step, warmup = update + 1, self.warmup_updates
+        progress = jnp.clip((step - warmup) / max(length.num_updates - warmup, 1), 0.0, 1.0)
+        decayed = self.final_share + (1 - self.final_share) * (1 - progress) ** self.power
+        held = jnp.where(step <= warmup + self.hold_updates, 1.0, decayed)
+        return jnp.where(step <= warmup, _rising(step, warmup, self.start_share), held)
+
+
+@dataclass(frozen=True)
+class TriStage(Schedule):
+    """As wav2vec 2.0 is fine-tuned: up from `start_share`, hold, then exponentially down to `final_share`.
+
+    Source: NVIDIA's wav2vec 2.0, lr_exp_policy; fairseq's tri_stage.
+    """
+
+    warmup_share: float = 0.1
+    """Share of the run that is warm-up."""
+    hold_share: float = 0.4
+    """Share of the run at the peak."""
+    start_share: float = 0.01
+    """Share of the peak that warm-up begins from."""
+    final_share: float = 0.05
+    """Share of the peak that the decay ends with; above 0 without `gamma`."""
+    gamma: float = 0.0
+    """Factor per update of the decay; 0: the one that reaches `final_share` with the last update."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("warmup_share", "hold_share", "start_share", "final_share", "gamma"):
+            check_number(self, name, least=0, most=1)
+        if self.warmup_share + self.hold_share >= 1:
+            raise ValueError(
+                f"warmup_share {self.warmup_share} and hold_share {self.hold_share}: expected less than 1 together"
+            )
+        if not (self.final_share or self.gamma):
+            raise ValueError("final_share and gamma are 0: expected one of them above, since the decay is exponential")
+
+    def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
+        step = update + 1
+        warmup, hold = round(self.warmup_share * length.num_updates), round(self.hold_share * length.num_updates)
+        since = jnp.maximum(jnp.minimum(step, length.num_updates) - warmup - hold, 0)
+        gamma = self.gamma or self.final_share ** (1 / max(length.num_updates - warmup - hold, 1))
+        decayed = jnp.maximum(_power(gamma, since), self.final_share)
+        return jnp.where(step <= warmup, _rising(step, warmup, self.start_share), decayed)
+
+
+@dataclass(frozen=True)
+class Eden(Schedule):
+    """((u² + U²) / U²)^-¼ · ((e² + E²) / E²)^-¼ with e from 0, times a warm-up from `warmup_start` to 1.
+
+    Made for ScaledAdam, with a peak of 0.045. Source: icefall's zipformer recipe, Eden and Eden2.
+    """
+
+    peak_lr: float = 0.045
+    """The rate that is scaled down."""
+    decay_updates: float = 7500.0
+    """U: updates after which the rate begins to fall."""
+    decay_epochs: float = 3.5
+    """E: epochs after which it begins to fall; 0: epochs do not count, and the power of updates is ½ (Eden2)."""
+    warmup_updates: float = 500.0
+    """Updates of warm-up."""
+    warmup_start: float = 0.5
+    """Factor of the first update."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "decay_updates", above=0)
+        for name in ("decay_epochs", "warmup_updates"):
+            check_number(self, name, least=0)
+        check_number(self, "warmup_start", least=0, most=1)
+
+    def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
+        falling = (1 + (update / self.decay_updates) ** 2) ** (-0.25 if self.decay_epochs else -0.5)
+        if self.decay_epochs:
+            falling *= (1 + ((epoch - 1) / self.decay_epochs) ** 2) ** -0.25
+        return falling * _rising(jnp.minimum(update, self.warmup_updates), self.warmup_updates, self.warmup_start)
+
+
+def _rising(step: Float[Array, ""], warmup: float, start_share: float) -> Float[Array, ""]:
+    return start_share + (1 - start_share) * step / max(warmup, 1e-9) if warmup else jnp.ones_like(step)
+
+
+def _power(base: float, exponent: Float[Array, ""]) -> Float[Array, ""]:
+    """base^exponent for a base near 1, which float32 would round: over 100,000 updates that shows."""
+    return jnp.exp(math.log(base) * exponent)

@@ -5,25 +5,23 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh
-from jax.stages import Lowered
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, by_rows, replicated
 from asr_jax.core.programs import lower
-from asr_jax.core.pytrees import Tree, num_bytes, num_elements
-from asr_jax.core.sums import Sums, empty_sums
+from asr_jax.core.pytrees import num_bytes, num_elements
 from asr_jax.data.buckets import Bucket, Scale, largest_first
 from asr_jax.models.base import Recogniser
-from asr_jax.training.state import TrainState, average_of, initial_state
-from asr_jax.training.step import accumulate, added_weights, apply_update, batch_weights, nothing_accumulated
+from asr_jax.training.beginning import Beginning
+from asr_jax.training.state import TrainState
+from asr_jax.training.step import Recipe, accumulate, added_weights, apply_update, batch_weights, nothing_accumulated
 
 Compiled = Callable[..., Any]
 
@@ -49,50 +47,12 @@ class CompiledSteps:
     """A row per bucket: shape, rows, parameters, FLOPs and bytes, by XLA's own account."""
 
 
-class Beginning(NamedTuple):
-    """What a run begins with, or its shapes."""
-
-    state: TrainState
-    average: Tree
-    sums: Sums
-    """Zeros, by the names that the model gives."""
-
-
-def lower_beginning(
-    model: Recogniser, optimizer: optax.GradientTransformation, *, seed: int, made_of: str | None = None
-) -> Lowered:
-    """The program that draws a new run's state: for its shapes, and to be compiled where a run is new."""
-
-    def begin() -> Beginning:
-        state, names = initial_state(model, optimizer, seed=seed)
-        return Beginning(state, jax.tree.map(jnp.copy, average_of(state)), empty_sums(names))
-
-    return lower("begin", begin, made_of=f"{made_of} seed {seed}" if made_of else None)
-
-
-def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
-    """Shapes, types and shardings, without computing anything: to compile or restore with."""
-    shapes: Beginning = abstract(beginning.out_info, replicated(mesh))
-    return shapes
-
-
-def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]:
-    """A new run's state and average, the same on every device."""
-    # Drawn on one device and copied: what several would draw together might be something else.
-    state, average, _ = jax.device_put(beginning(), replicated(mesh))
-    return state, average
-
-
 def compile_steps(
-    model: Recogniser,
-    optimizer: optax.GradientTransformation,
+    recipe: Recipe,
     buckets: Sequence[Bucket],
     shapes: Beginning,
     *,
     scale: Scale,
-    scales: Mapping[str, float],
-    schedule: optax.Schedule,
-    ema_decay: float,
     mesh: Mesh,
     num_batches: int = 1,
     made_of: str | None = None,
@@ -105,13 +65,12 @@ def compile_steps(
     """
     same = replicated(mesh)
     state, average, sums = shapes
-    weigh = functools.partial(batch_weights, model)
+    weigh = functools.partial(batch_weights, recipe.model)
     example = abstract_batch(buckets[0], mesh, scale)
     weights = abstract(jax.eval_shape(weigh, example), same)
-    empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(s, sums), state), same)
+    empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(recipe, s, sums), state), same)
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
 
-    applying = functools.partial(apply_update, optimizer, schedule, ema_decay, tuple(weights))
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
@@ -120,7 +79,7 @@ def compile_steps(
             lowered = lower(name, function, *arguments, made_of=made_of, donate_argnums=donate, out_shardings=same)
             return pool.submit(lowered.compile)
 
-        gradients = functools.partial(accumulate, model, scales)
+        gradients = functools.partial(accumulate, recipe)
         jobs = {
             bucket: compiling(
                 "accumulate",
@@ -134,8 +93,8 @@ def compile_steps(
             )
             for bucket in ordered
         }
-        updating = compiling("apply_update", applying, state, average, empty, donate=(0, 1, 2))
-        beginning = compiling("begin_update", lambda s: nothing_accumulated(s, sums), state)
+        updating = compiling("apply_update", functools.partial(apply_update, recipe), state, average, empty, donate=(0, 1, 2))
+        beginning = compiling("begin_update", lambda s: nothing_accumulated(recipe, s, sums), state)
         adding = compiling("add_weights", added_weights, [weights] * num_batches)
         weighed = {bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh, scale)) for bucket in ordered}
         compiled = {}
@@ -146,7 +105,7 @@ def compile_steps(
                 pool.shutdown(cancel_futures=True)  # nobody waits for the others
                 raise
             tell(bucket)
-        table = [_row(bucket, compiled[bucket], state, model, scale) for bucket in ordered]
+        table = [_row(bucket, compiled[bucket], state, recipe.model, scale) for bucket in ordered]
         _check_memory(table, num_bytes(average), mesh)
         return CompiledSteps(
             weights={bucket: job.result() for bucket, job in weighed.items()},

@@ -26,14 +26,8 @@ from asr_jax.observe.events import EventLog, Sink
 from asr_jax.observe.progress import ProgressView
 from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
-from asr_jax.training.compile import (
-    Beginning,
-    CompiledSteps,
-    abstract_beginning,
-    compile_steps,
-    initial_training,
-    lower_beginning,
-)  # fmt: skip
+from asr_jax.training.beginning import Beginning, abstract_beginning, initial_training, lower_beginning
+from asr_jax.training.compile import CompiledSteps, compile_steps
 from asr_jax.training.evaluate import Decoder, evaluate, samples, used_buckets
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import Reporter, Unread, report_skipped
@@ -161,8 +155,7 @@ def _train(
     setup: Setup, log: EventLog, checkpoints: Checkpoints, *, changed: list[tuple[str, Any, Any]] | None
 ) -> dict[str, Any]:
     experiment, training, plan = setup.experiment, setup.experiment.training, setup.train.plan
-    scales = {name: head.scale for name, head in experiment.model.heads.items()}
-    beginning = lower_beginning(setup.model, setup.optimizer, seed=experiment.seed, made_of=setup.made_of)
+    beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
     shapes = abstract_beginning(beginning, setup.mesh)
     saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
@@ -172,7 +165,7 @@ def _train(
     _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
     with ThreadPoolExecutor(1) as pool:
         drawing = pool.submit(beginning.compile) if checkpoints.latest is None else None
-        steps, decoder = _compile(setup, log, scales, shapes)
+        steps, decoder = _compile(setup, log, shapes)
     if drawing:
         (state, average), update, position = initial_training(drawing.result(), setup.mesh), 0, 0
     else:
@@ -194,7 +187,7 @@ def _train(
             if at_line or signal:
                 saver.report()
                 unread.flush()
-                reporter.flush(update=update, epoch=max(position - 1, 0) // plan.batches_per_epoch + 1, scales=scales)
+                reporter.flush(update=update, epoch=max(position - 1, 0) // plan.batches_per_epoch + 1)
             if validates:
                 summary = saver.summary(_validate(setup, log, decoder, average, update), update)
             if validates or (update > first and (signal or (at_line and saver.is_overdue()))):
@@ -235,9 +228,7 @@ def _train(
     return summary
 
 
-def _compile(
-    setup: Setup, log: EventLog, scales: Mapping[str, float], shapes: Beginning
-) -> tuple[CompiledSteps, Decoder]:
+def _compile(setup: Setup, log: EventLog, shapes: Beginning) -> tuple[CompiledSteps, Decoder]:
     """All that training and validation will run, before anything runs."""
     started_s, buckets, number = time.monotonic(), setup.train.plan.buckets, itertools.count(1)
     log.write("compile_start", shapes=len(buckets))
@@ -247,8 +238,7 @@ def _compile(
     )  # fmt: skip
     decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
     steps = compile_steps(
-        setup.model, setup.optimizer, buckets, shapes, scale=setup.train.index.scale, scales=scales,
-        schedule=setup.schedule, ema_decay=setup.experiment.training.ema_decay, mesh=setup.mesh,
+        setup.recipe, buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
         num_batches=setup.experiment.training.accumulate, made_of=setup.made_of,
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
     )  # fmt: skip
@@ -289,7 +279,7 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
 
 def _validate(setup: Setup, log: EventLog, decoder: Decoder, average: Tree, update: int) -> dict[str, Any]:
     data, settings = setup.validation, setup.experiment.data
-    weights = "ema" if setup.experiment.training.ema_decay else "live"
+    weights = "ema" if setup.experiment.training.ema.decay else "live"
     log.write("validation_start", update=update, weights=weights, utterances=len(data.index))
     counts, found = evaluate(decoder, average, data, workers=0, threads=settings.threads)
     shown = samples(data, found, setup.tokenizer, setup.experiment.training.num_samples)

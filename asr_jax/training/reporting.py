@@ -104,7 +104,7 @@ class Reporter:
         if len(self._reports) > in_flight:
             jax.block_until_ready(self._reports[-1 - in_flight].updates)
 
-    def flush(self, *, update: int, epoch: int, scales: Mapping[str, float]) -> None:
+    def flush(self, *, update: int, epoch: int) -> None:
         """Writes what has come together since the last call.
 
         Raises: RunError where more updates in a row than allowed were not finite.
@@ -117,6 +117,7 @@ class Reporter:
         applied = [report for report in reports if report.applied]
         means = {name: value.mean() for name, value in merge(report.sums for report in applied).items()}
         losses = {name: means.get(name, math.nan) for name in self._loss_terms}
+        scales = self._setup.recipe.scales
         total = sum(scales[name.split("/")[0]] * mean for name, mean in losses.items())
         self._log.write(
             "train_step", update=update, epoch=epoch, losses={"total": total} | losses,

@@ -7,19 +7,21 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import optax
 from jax.sharding import Mesh
 
 from asr_jax.config import Experiment, classes, may_change, to_json
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
+from asr_jax.core.precision import set_products
 from asr_jax.data.dataset import Data, PlannedData, Sets, plan_training, read_sets
 from asr_jax.data.evaluation import plan_evaluation
 from asr_jax.data.reading import Records
 from asr_jax.models.base import Recogniser
+from asr_jax.optim.schedules import RunLength
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizer import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.run import TOKENIZER, was_saved
+from asr_jax.training.step import Recipe
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,15 @@ class Setup:
     folder: Path
     mesh: Mesh
     tokenizer: Tokenizer
-    model: Recogniser
-    optimizer: optax.GradientTransformation
-    schedule: optax.Schedule
+    recipe: Recipe
     sets: Sets
     train: PlannedData
     validation: PlannedData
     num_updates: int
+
+    @property
+    def model(self) -> Recogniser:
+        return self.recipe.model
 
     @property
     def made_of(self) -> str | None:
@@ -61,26 +65,21 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     mesh = data_mesh()
     sets = read_sets(data, seed=experiment.seed)
     tokenizer = make_tokenizer(data, folder, sets.train)
-    model = experiment.model.build(
-        vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=training.precision
-    )
+    model = make_model(experiment, tokenizer)
     front_end = experiment.model.front_end
     train = plan_training(
         sets.train, data, tokenizer=tokenizer, output_length=model.output_length, front_end=front_end,
         seed=experiment.seed, num_devices=mesh.size,
     )  # fmt: skip
     check_labels(train, tokenizer)
-    num_updates = run_length(
-        training.num_updates, training.num_epochs, train.plan.batches_per_epoch / training.accumulate
-    )
+    updates_per_epoch = train.plan.batches_per_epoch / training.accumulate
+    num_updates = run_length(training.num_updates, training.num_epochs, updates_per_epoch)
     return Setup(
         experiment=experiment,
         folder=folder,
         mesh=mesh,
         tokenizer=tokenizer,
-        model=model,
-        optimizer=experiment.optim.build(num_updates),
-        schedule=experiment.optim.schedule.build(num_updates),
+        recipe=make_recipe(experiment, model, RunLength(num_updates, updates_per_epoch)),
         sets=sets,
         train=train,
         validation=plan_evaluation(
@@ -89,6 +88,26 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         ),
         num_updates=num_updates,
     )  # fmt: skip
+
+
+def make_model(experiment: Experiment, tokenizer: Tokenizer) -> Recogniser:
+    """The model, in the run's precision."""
+    precision = experiment.training.precision
+    set_products(precision)
+    return experiment.model.build(vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=precision)
+
+
+def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) -> Recipe:
+    """What the step of a run of some length is made of."""
+    training = experiment.training
+    return Recipe(
+        model,
+        {name: head.scale for name, head in experiment.model.heads.items()},
+        experiment.optim.build(length),
+        ema=training.ema,
+        loss_scale=training.loss_scale if training.precision == "f16" else None,
+        lora=experiment.lora,
+    )
 
 
 def made_of(experiment: Experiment, tokenizer: Tokenizer, *, num_updates: int | None = None) -> str | None:

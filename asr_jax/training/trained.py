@@ -21,11 +21,12 @@ from asr_jax.data.index import scale_of
 from asr_jax.data.manifest import write_manifest
 from asr_jax.data.reading import Records
 from asr_jax.models.base import Recogniser
+from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizer import Tokenizer, load_tokenizer
-from asr_jax.training.compile import abstract_beginning, lower_beginning
+from asr_jax.training.beginning import abstract_beginning, lower_beginning
 from asr_jax.training.evaluate import Decoder
 from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, SPLIT, TOKENIZER
-from asr_jax.training.setup import made_of
+from asr_jax.training.setup import made_of, make_model, make_recipe
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,11 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
         _restore_tokenizer(folder, chosen)
     check_tokenizer(folder, chosen)
     tokenizer = load_tokenizer(folder / TOKENIZER)
-    model = experiment.model.build(
-        vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=experiment.training.precision
-    )
+    model = make_model(experiment, tokenizer)
     mesh = _mesh(experiment.data.buckets.batch_multiple)
     program = made_of(experiment, tokenizer, num_updates=1)
-    beginning = lower_beginning(model, experiment.optim.build(1), seed=experiment.seed, made_of=program)
+    recipe = make_recipe(experiment, model, RunLength(1, 1))
+    beginning = lower_beginning(recipe, seed=experiment.seed, made_of=program)
     shapes = abstract_beginning(beginning, mesh)
     variables = restore_average(folder / CHECKPOINTS, chosen, shapes.average)
     buckets, of_features = load_plan(folder)

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
 
 
 def rates(schedule, num_updates, points):
-    return [float(schedule.build(num_updates)(point)) for point in points]
+    return [float(schedule.build(RunLength(num_updates, 100))(point)) for point in points]
 
 
 def test_warm_up_hold_and_linear_decay():

@@ -123,7 +123,7 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
 @pytest.mark.parametrize(
     ("unlike", "said"),
     [
-        ({"second": ("--optim.clip-norm", "0.5")}, "optim.clip_norm: 1.0 in process 0, 0.5 in process 1"),
+        ({"second": ("--optim.clip-at", "0.5")}, "optim.clip_at: 1.0 in process 0, 0.5 in process 1"),
         ({"train": "reversed.jsonl"}, "training data: "),
         ({"train": "gone.jsonl"}, "process 1: data.train: "),
     ],

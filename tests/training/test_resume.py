@@ -118,7 +118,7 @@ def test_without_a_checkpoint_nothing_is_lost_and_mended_settings_are_taken(mani
     code, said = train(manifests, folder, kill="update:2")
     assert code == -signal.SIGKILL, said[-3000:]
     assert (folder / "experiment.json").exists()
-    code, said = train(manifests, folder, more=("--training.ema-decay", "0.5", "--training.num-updates", "3"))
+    code, said = train(manifests, folder, more=("--training.ema.decay", "0.5", "--training.num-updates", "3"))
     assert code == 0, said[-3000:]
 
 
@@ -127,9 +127,9 @@ def test_what_a_run_is_lies_in_its_checkpoints(manifests, unbroken, tmp_path, go
     folder = tmp_path / "gone"
     shutil.copytree(unbroken, folder)
     shutil.rmtree(folder / gone) if gone == "tokenizer" else (folder / gone).unlink()
-    code, said = train(manifests, folder, more=("--training.ema-decay", "0.5", "--training.num-updates", "13"))
+    code, said = train(manifests, folder, more=("--training.ema.decay", "0.5", "--training.num-updates", "13"))
     assert code == 2, said[-3000:]
-    assert "training.ema_decay: 0.9 there, 0.5 now" in said
+    assert "training.ema.decay: 0.9 there, 0.5 now" in said
     code, said = train(manifests, folder)
     assert code == 0, said[-3000:]
     assert "already trained" in said

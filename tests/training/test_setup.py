@@ -12,6 +12,7 @@ from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizer import TokenizerSettings
@@ -56,7 +57,7 @@ EXPERIMENT = Experiment(
         {"model": Model(encoder=Zipformer.tiny(dropout_end=0.2))},
         {"model": Model(encoder=Zipformer.tiny(), augment=())},
         {"optim": AdamW(b2=0.99)},
-        {"training": Training(num_updates=10, ema_decay=0.5)},
+        {"training": Training(num_updates=10, ema=EMA(0.5))},
         {"training": Training(num_updates=10, precision="bf16")},
     ],
 )

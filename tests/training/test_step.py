@@ -15,29 +15,29 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.core.sums import Sum
 from asr_jax.models.base import Encoder, Recogniser
 from asr_jax.nn.gradients import penalize_large
-from asr_jax.optim.optimizers import AdamW
-from asr_jax.training.compile import initial_training, lower_beginning
-from asr_jax.training.state import TrainState
-from asr_jax.training.step import accumulate, apply_update, batch_weights, nothing_accumulated
+from asr_jax.optim.optimizers import EVERYTHING, AdamW
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training.beginning import fresh_state, initial_training, lower_beginning
+from asr_jax.training.step import Recipe, accumulate, apply_update, batch_weights, nothing_accumulated
 from tests.training.toy import as_features, joined, toy_batch, toy_model
 
 SCALES = {"ctc": 1.0}
+LENGTH = RunLength(100, 10)
 SUMS = ("ctc/loss", "ctc/infeasible")
 
 
 @pytest.fixture(scope="module")
 def parts():
-    model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
-    optimizer = AdamW().build(100)
-    state, average = initial_training(lower_beginning(model, optimizer, seed=0).compile(), data_mesh(1))
-    return model, optimizer, state, average, jax.jit(functools.partial(accumulate, model, SCALES))
+    recipe = Recipe(toy_model().build(vocab_size=6, blank_id=5, precision="f32"), SCALES, AdamW().build(LENGTH))
+    state, average = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
+    return recipe, state, average, jax.jit(functools.partial(accumulate, recipe))
 
 
 def gradients(parts, *batches):
     """What the batches of one update add up to."""
-    model, _, state, _, add = parts
-    weights = {"ctc/loss": jnp.sum(jnp.stack([batch_weights(model, batch)["ctc/loss"] for batch in batches]))}
-    accumulated = nothing_accumulated(state, SUMS)
+    recipe, state, _, add = parts
+    weights = {"ctc/loss": jnp.sum(jnp.stack([batch_weights(recipe.model, batch)["ctc/loss"] for batch in batches]))}
+    accumulated = nothing_accumulated(recipe, state, SUMS)
     for position, batch in enumerate(batches):
         accumulated = add(state, accumulated, batch, weights, jnp.int32(position))
     return accumulated
@@ -62,7 +62,7 @@ def test_accumulation_equals_the_big_batch_when_micro_batches_differ_in_what_the
 def test_weights_known_before_are_the_weights_of_the_loss(parts):
     batch = toy_batch(seed=3, labels=12)
     batch = batch.replace(lengths=jnp.array([6400, 200, 6400, 3000]))  # the second cannot hold its labels
-    known = batch_weights(parts[0], batch)["ctc/loss"]
+    known = batch_weights(parts[0].model, batch)["ctc/loss"]
     sums = gradients(parts, batch).sums
     np.testing.assert_allclose(known, sums["ctc/loss"].weight)
     np.testing.assert_allclose(sums["ctc/infeasible"].total, 1.0)
@@ -76,20 +76,20 @@ def test_rows_of_weight_zero_send_no_gradient(parts):
 
 def test_ready_features_give_the_same_loss_as_their_audio(parts):
     batch = toy_batch(seed=6)
-    features = as_features(batch, parts[0])
+    features = as_features(batch, parts[0].model)
     expected = gradients(parts, batch).sums["ctc/loss"].mean()
     np.testing.assert_allclose(gradients(parts, features).sums["ctc/loss"].mean(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("num_devices", [2, 4])
 def test_devices_agree_with_one(parts, num_devices):
-    model, _, state, _, add = parts
+    recipe, state, _, add = parts
     batch = toy_batch(rows=8, seed=7)
     expected = gradients(parts, batch)
     mesh = data_mesh(num_devices)
     sharded, spread = global_batch(batch, mesh), jax.device_put(state, replicated(mesh))
-    weights = jax.device_put(batch_weights(model, batch), replicated(mesh))
-    zeros = jax.device_put(nothing_accumulated(state, SUMS), replicated(mesh))
+    weights = jax.device_put(batch_weights(recipe.model, batch), replicated(mesh))
+    zeros = jax.device_put(nothing_accumulated(recipe, state, SUMS), replicated(mesh))
     found = add(spread, zeros, sharded, weights, jnp.int32(0))
     assert_close(found.grads, expected.grads, rtol=1e-5)
 
@@ -99,12 +99,11 @@ def without_key(tree):
 
 
 def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
-    _, optimizer, state, average, _ = parts
+    recipe, state, average, _ = parts
     good = gradients(parts, toy_batch(seed=8))
     bad = good.replace(grads=jax.tree.map(lambda g: g.at[(0,) * g.ndim].set(jnp.nan), good.grads))
     nothing = gradients(parts, toy_batch(seed=8).replace(weights=jnp.zeros(4)))
-    schedule = optax.constant_schedule(0.1)
-    update = jax.jit(functools.partial(apply_update, optimizer, schedule, 0.9, ("ctc/loss",)))
+    update = jax.jit(functools.partial(apply_update, recipe))
     for accumulated, finite in ((nothing, True), (bad, False)):
         after, after_average, zeros, report = update(state, average, accumulated)
         assert not report.applied
@@ -120,9 +119,10 @@ def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
 
 def test_dropout_depends_on_the_position_in_the_plan_alone():
     model = toy_model(dropout=0.5).build(vocab_size=6, blank_id=5, precision="f32")
-    state, _ = initial_training(lower_beginning(model, AdamW().build(10), seed=0).compile(), data_mesh(1))
-    add = jax.jit(functools.partial(accumulate, model, SCALES))
-    batch, zeros = toy_batch(seed=9), nothing_accumulated(state, SUMS)
+    recipe = Recipe(model, SCALES, AdamW().build(LENGTH))
+    state, _ = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
+    add = jax.jit(functools.partial(accumulate, recipe))
+    batch, zeros = toy_batch(seed=9), nothing_accumulated(recipe, state, SUMS)
     weights = batch_weights(model, batch)
     losses = [add(state, zeros, batch, weights, jnp.int32(p)).sums["ctc/loss"].mean() for p in (3, 3, 4)]
     assert losses[0] == losses[1] != losses[2]
@@ -141,8 +141,9 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
 
     model, batch = Penalised(KaldiFbank(), (), Encoder(), {}), toy_batch(rows=4)
     params = model.init(jax.random.key(0), batch, step=None)["params"]
-    state = TrainState(jnp.int32(0), params, {}, None, jnp.zeros(2, jnp.uint32))
+    recipe = Recipe(model, SCALES, AdamW(decay_factors=EVERYTHING).build(LENGTH))
+    state = fresh_state(recipe, params, {}, seed=0)
     weights = {"ctc/loss": jnp.float32(4.0)}
-    zeros = nothing_accumulated(state, ("ctc/loss",))
-    found = accumulate(model, SCALES, state, zeros, batch, weights, jnp.int32(0))
+    zeros = nothing_accumulated(recipe, state, ("ctc/loss",))
+    found = accumulate(recipe, state, zeros, batch, weights, jnp.int32(0))
     np.testing.assert_allclose(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)

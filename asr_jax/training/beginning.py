@@ -1,0 +1,85 @@
+"""How a run begins: random weights, or given ones, and an empty optimizer."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.stages import Compiled, Lowered
+
+from asr_jax.core.batch import Batch
+from asr_jax.core.meshes import abstract, replicated
+from asr_jax.core.programs import lower
+from asr_jax.core.pytrees import Tree
+from asr_jax.core.sums import Sums, empty_sums
+from asr_jax.models.base import Recogniser
+from asr_jax.optim.loss_scale import Scaling, no_scaling
+from asr_jax.training.state import GENERATOR, TrainState
+from asr_jax.training.step import Recipe
+
+
+class Beginning(NamedTuple):
+    """What a run begins with, or its shapes."""
+
+    state: TrainState
+    average: Tree
+    sums: Sums
+    """Zeros, by the names that the model gives."""
+
+
+def lower_beginning(recipe: Recipe, *, seed: int, made_of: str | None = None) -> Lowered:
+    """The program that draws a new run's state: for its shapes, and to be compiled where a run is new."""
+
+    def begin() -> Beginning:
+        # rbg draws in one operation where the default generator is a loop to compile for each parameter.
+        key = jax.random.key(seed, impl="rbg")
+        sums, variables = recipe.model.init_with_output({"params": key}, _example(recipe.model), step=None)
+        state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
+        return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)), empty_sums(sums))
+
+    return lower("begin", begin, made_of=f"{made_of} seed {seed}" if made_of else None)
+
+
+def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -> TrainState:
+    """The state before the first update of a run with these parameters of the model.
+
+    Raises: UserError where the optimizer's rules do not name each parameter once.
+    """
+    params = recipe.lora.with_adapters(params, jax.random.key(seed + 1, impl="rbg"))
+    recipe.updater.check(params)
+    scale = recipe.loss_scale
+    return TrainState(
+        updates=jnp.zeros((), jnp.int32),
+        params=params,
+        batch_stats=batch_stats,
+        opt_state=recipe.updater.init(recipe.split(params)[0]),
+        scaling=Scaling(jnp.full((), scale.initial), jnp.zeros((), jnp.int32)) if scale else no_scaling(),
+        key=jax.random.key_data(jax.random.key(seed, impl=GENERATOR)),
+    )
+
+
+def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
+    """Shapes, types and shardings, without computing anything: to compile or restore with."""
+    shapes: Beginning = abstract(beginning.out_info, replicated(mesh))
+    return shapes
+
+
+def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]:
+    """A new run's state and average, the same on every device."""
+    # Drawn on one device and copied: what several would draw together might be something else.
+    state, average, _ = jax.device_put(beginning(), replicated(mesh))
+    return state, average
+
+
+def _example(model: Recogniser) -> Batch:
+    """One row of a second of silence: shapes of parameters do not depend on it."""
+    num_samples = model.front_end.rate_hz
+    return Batch(
+        audio=jnp.zeros((1, num_samples), jnp.int16),
+        features=None,
+        lengths=jnp.full(1, num_samples, jnp.int32),
+        tokens=jnp.zeros((1, 1), jnp.int32),
+        token_lengths=jnp.zeros(1, jnp.int32),
+        weights=jnp.ones(1, jnp.float32),
+        records=jnp.zeros(1, jnp.int32),
+    )

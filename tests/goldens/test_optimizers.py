@@ -1,0 +1,244 @@
+"""Optimizers and schedules against the peers' own trajectories: what is set comes from each case's own files."""
+
+import functools
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from asr_jax.optim.optimizers import FairseqAdam, NovoGrad, ScaledAdam
+from asr_jax.optim.schedules import Eden, Polynomial, RunLength, TriStage, WarmupHoldDecay
+from tests.support import GOLDENS, GoldenCase, golden_cases, max_abs, relative
+
+pytestmark = pytest.mark.golden
+
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+
+
+def numbers(text, *names, count=1):
+    """The numbers that follow the first of some names in a case's words, such as `lr .05 betas (.95,.25)`."""
+    for name in names:
+        if found := re.search(rf"\b{name}\s+\(?({NUMBER}(?:[\s,]+{NUMBER}){{{count - 1}}})", text):
+            values = [float(value) for value in re.findall(NUMBER, found[1])]
+            return values if count > 1 else values[0]
+    return None
+
+
+def given(**values):
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def cases_in(case):
+    """Name and words of each trajectory in a file, as `cases` (by name) or as `kw`, `name: words; name: words`."""
+    if "cases" in case.info:
+        return case.info["cases"]
+    said = case.info["kw"]
+    return dict(part.strip().split(": ", 1) for part in said.split(";"))
+
+
+def betas(words):
+    found = numbers(words, "betas", count=2)
+    return {} if found is None else {"b1": found[0], "b2": found[1]}
+
+
+def steps(arrays, prefix):
+    """How many gradients of a tensor are there."""
+    count = 0
+    while f"{prefix}_{count}" in arrays:
+        count += 1
+    return count
+
+
+def cases(family, name):
+    """The shared case, and the one of our own run of the peer's code (scripts/goldens/optimizers.py)."""
+    path = Path(__file__).parent / "trajectories" / f"{name}.json"
+    own = pytest.param(GoldenCase(path, json.loads(path.read_text())), id=f"{name}-own")
+    return [*golden_cases(family, name), own]
+
+
+def holds_last_weights_only(arrays, weights):
+    """Whether all weights of a trajectory are the same: a file whose snapshots were one array, written when all steps
+    were done. What its weights were before is not known."""
+    return all(np.array_equal(arrays[name], arrays[weights[0]]) for name in weights)
+
+
+def follow(settings, arrays, rates, *, first, gradient):
+    """Weights and optimizer state after each step from the weights `first`, with a peer's gradients."""
+    optimizer, params = settings.build(), {name: jnp.asarray(value) for name, value in first.items()}
+    state, update, found = optimizer.init(params), jax.jit(optimizer.update), []
+    for step, rate in enumerate(rates):
+        grads = {name: jnp.asarray(arrays[gradient(name, step)]) for name in params}
+        changes, state = update(grads, state, params, learning_rate=rate, updates=step)
+        params = optax.apply_updates(params, changes)
+        found.append((params, state))
+    return found
+
+
+def largest_difference(found, arrays, weight):
+    return max(
+        relative(params[name], arrays[weight(name, step + 1)])
+        for step, (params, _) in enumerate(found)
+        for name in params
+    )
+
+
+@pytest.mark.parametrize("case", cases("dle_quartznet", "novograd"))
+def test_novograd_follows_nvidia(case):
+    arrays = case.arrays()
+    for name, words in cases_in(case).items():
+        tensors = sorted({key.split("/")[1].split("_")[0][1:] for key in arrays if key.startswith(f"{name}/g")})
+        settings = NovoGrad(
+            clip_at=0.0, weight_decay=numbers(words, "wd") or 0.0, grad_averaging="grad_averaging" in words,
+            amsgrad="amsgrad" in words, **betas(words), **given(eps=numbers(words, "eps")),
+        )  # fmt: skip
+        rates = [numbers(words, "lr")] * steps(arrays, f"{name}/g{tensors[0]}")
+        assert rates, name
+        weight = lambda t, i, name=name: f"{name}/w{t}_{i}"  # noqa: E731
+        run = functools.partial(follow, settings, arrays, rates, gradient=lambda t, i, name=name: f"{name}/g{t}_{i}")
+        first = {t: arrays[weight(t, 0)] for t in tensors}
+        last_only = all(
+            holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors
+        )
+        if last_only:
+            # Each weight after the last step is a + b · its first value: which first value leads to the one recorded?
+            zeros, ones = ({t: np.full_like(w, value) for t, w in first.items()} for value in (0.0, 1.0))
+            from_zeros, from_ones = run(first=zeros)[-1][0], run(first=ones)[-1][0]
+            first = {t: (w - from_zeros[t]) / (from_ones[t] - from_zeros[t]) for t, w in first.items()}
+        found = run(first=first)
+        recorded = found[-1:] if last_only else found
+        for step, (params, state) in enumerate(recorded, start=len(found) - len(recorded)):
+            inner = state[0]
+            for t in tensors:
+                assert relative(params[t], arrays[weight(t, step + 1)]) < 1e-5
+                assert relative(inner.momentum[t], arrays[f"{name}/m{t}_{step + 1}"]) < 1e-5
+                squares = np.reshape(inner.squares[t], ())
+                np.testing.assert_allclose(squares, arrays[f"{name}/v{t}_{step + 1}"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", cases("fairseq_w2v2", "adam_steps"))
+def test_fairseq_adam_follows_fairseq(case):
+    arrays = case.arrays()
+    for name, words in cases_in(case).items():
+        tensors = sorted({key.split("/")[1].rsplit("_", 1)[0][1:] for key in arrays if key.startswith(f"{name}/g")})
+        settings = FairseqAdam(
+            clip_at=0.0, weight_decay=numbers(words, "wd") or 0.0, **betas(words), **given(eps=numbers(words, "eps"))
+        )
+        rates = [numbers(words, "lr")] * steps(arrays, f"{name}/g{tensors[0]}")
+        assert rates, name
+        weight = lambda t, i, name=name: f"{name}/{t}_{i}"  # noqa: E731
+        if all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors):
+            pytest.skip(f"{case.path}: every snapshot holds the last weights: the first are not known")
+        found = follow(
+            settings, arrays, rates, first={t: arrays[weight(t, 0)] for t in tensors},
+            gradient=lambda t, i, name=name: f"{name}/g{t}_{i}",
+        )  # fmt: skip
+        assert largest_difference(found, arrays, weight) < 1e-5, name
+
+
+@pytest.mark.parametrize("case", cases("icefall_zipformer", "scaled_adam"))
+def test_scaled_adam_and_eden_follow_icefall(case):
+    arrays, said = case.arrays(), case.info["eden"]
+    every = int(re.search(r"st//(\d+)", said)[1])
+    period = re.search(r"size_update_period (\d+)", case.info["note"])
+    for name, words in cases_in(case).items():
+        tensors = sorted({key.split("/")[1].split("_")[0][1:] for key in arrays if key.startswith(f"{name}/g")})
+        clipping = re.search(rf"clipping_scale ({NUMBER})(?: period (\d+))?", words)
+        settings = ScaledAdam(
+            schedule=Eden(
+                peak_lr=numbers(words, "lr"), decay_updates=numbers(said, "lr_batches"),
+                decay_epochs=numbers(said, "lr_epochs"),
+                **given(
+                    warmup_updates=numbers(said, "warmup_batches", "warmup"), warmup_start=numbers(said, "warmup_start")
+                ),
+            ),
+            clipping_scale=float(clipping[1]) if clipping else 0.0, size_period=int(period[1]) if period else 4,
+            **betas(words),
+            **given(
+                clipping_period=int(clipping[2]) if clipping and clipping[2] else None,
+                scalar_factor=numbers(words, "scalar_lr_scale"), eps=numbers(words, "eps"),
+                min_rms=numbers(words, "param_min_rms"), max_rms=numbers(words, "param_max_rms"),
+                scalar_max=numbers(words, "scalar_max"),
+            ),
+        )  # fmt: skip
+        expected = arrays[f"{name}/lr_used"]
+        assert len(expected) == steps(arrays, f"{name}/g{tensors[0]}")
+        schedule = settings.schedule.build(RunLength(len(expected), every))
+        rates = [schedule(step) for step in range(len(expected))]
+        np.testing.assert_allclose(rates, expected, rtol=1e-5)
+        weight = lambda t, i, name=name: f"{name}/w{t}_{i}"  # noqa: E731
+        if all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors):
+            pytest.skip(f"{case.path}: every snapshot holds the last weights: the first are not known")
+        found = follow(
+            settings, arrays, rates, first={t: arrays[weight(t, 0)] for t in tensors},
+            gradient=lambda t, i, name=name: f"{name}/g{t}_{i}",
+        )  # fmt: skip
+        assert largest_difference(found, arrays, weight) < 1e-5, name
+
+
+def documents(family, name):
+    path = GOLDENS / family / f"{name}.json"
+    if not path.exists():
+        return [pytest.param(None, marks=pytest.mark.skip(reason=f"no {path}: set ASR_JAX_GOLDENS"))]
+    return [pytest.param(json.loads(path.read_text()), id=name)]
+
+
+@pytest.mark.parametrize("info", documents("icefall_zipformer", "eden"))
+def test_eden_at_far_updates(info):
+    for name, points in info["epoch_batch_lr"].items():
+        words = info["args"][name]
+        batches, epochs = ([float(v) for v in re.findall(NUMBER, re.split("warmup", words)[0])] + [0.0])[:2]
+        warmup = re.search(rf"warmup ({NUMBER})(?:/| start )({NUMBER})", words)
+        settings = Eden(
+            peak_lr=info["base_lr"], decay_updates=batches, decay_epochs=epochs,
+            **({"warmup_updates": float(warmup[1]), "warmup_start": float(warmup[2])} if warmup else {}),
+        )  # fmt: skip
+        for epoch, batch, expected in points:
+            # A length in which this update lies in this epoch.
+            factor = settings.factor(jnp.float32(batch), jnp.float32(epoch + 1), RunLength(1, 1))
+            np.testing.assert_allclose(settings.peak_lr * factor, expected, rtol=1e-5, err_msg=f"{name} {batch}")
+
+
+@pytest.mark.parametrize("info", documents("dle_quartznet", "lr_policy"))
+def test_quartznet_policies(info):
+    for name, found in info["res"].items():
+        args = found["args"]
+        settings = WarmupHoldDecay(
+            peak_lr=args["initial_lr"], min_lr=args["min_lr"], warmup_updates=0, warmup_epochs=args["warmup_epochs"],
+            hold_epochs=args["hold_epochs"], power=2.0, gamma=args.get("exp_gamma", 1.0),
+            decay="exponential" if "exp_gamma" in args else "polynomial",
+        )  # fmt: skip
+        per_epoch = args["steps_per_epoch"]
+        rate = settings.build(RunLength((args.get("num_epochs") or 1) * per_epoch, per_epoch))
+        rates = [float(rate(step)) for step in range(len(found["lr"]))]
+        assert max_abs(rates, found["lr"]) < 1e-6 * args["initial_lr"], name
+
+
+@pytest.mark.parametrize("info", documents("dle_w2v2", "lr_policies"))
+def test_wav2vec_policies(info):
+    args, shared = info["args"], {}
+    length = RunLength(args["num_steps"], 1)
+    shared = {
+        "peak_lr": args["lr"],
+        "start_share": args["initial_lr_scale"],
+        "final_share": args["final_lr_scale"],
+    }
+    warmup, hold = args["warmup_steps"], args["hold_steps"]
+    names = [name for name in info if name.startswith(("poly", "exp"))]
+    assert names
+    for name in names:
+        if power := re.fullmatch(r"poly_p(\d+(?:\.\d+)?)", name):
+            settings = Polynomial(**shared, warmup_updates=warmup, hold_updates=hold, power=float(power[1]))
+        else:
+            decay = re.fullmatch(r"exp_decay0?(\d+)", name)
+            settings = TriStage(
+                **shared, warmup_share=warmup / length.num_updates, hold_share=hold / length.num_updates,
+                gamma=float(f"0.{decay[1]}") if decay else 0.0,
+            )  # fmt: skip
+        rate = settings.build(length)
+        rates = [float(rate(step - 1)) for step in info["steps"]]
+        assert relative(rates, info[name]) < 1e-6, name
