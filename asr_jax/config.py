@@ -3,10 +3,11 @@
 import dataclasses
 import importlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
@@ -17,6 +18,11 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import AdamW, Optimizer
+
+NOT_NEGATIVE = (
+    "keep_best", "num_samples", "max_skipped", "save_minutes", "sample_every", "patience", "max_hours",
+    "epochs_this_job", "alarm_wer", "alarm_updates",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,9 @@ class Training:
     """Passes over the training data; 0 leaves the length to num_updates."""
     accumulate: int = 1
     """Batches whose gradients are added up for one update."""
+    epoch_end: Literal["carried", "flushed", "dropped"] = "carried"
+    """What becomes of the batches that an epoch leaves over, fewer than `accumulate`: they are carried into the next
+    epoch's first update, flushed as an update of their own, or dropped."""
     precision: Precision = "f32"
     """What activations are computed in; parameters, losses and statistics are float32 always (core/precision.py)."""
     loss_scale: LossScale = LossScale()
@@ -37,6 +46,12 @@ class Training:
     """The averaged weights that evaluation uses."""
     validate_every: int = 1000
     """Updates from one validation, and the checkpoint after it, to the next; both follow the last update too."""
+    validate_epochs: bool = False
+    """Validate and save at the end of each epoch as well."""
+    validate_live: bool = True
+    """Validate the live weights beside the averaged ones, which take as long again."""
+    sample_every: int = 0
+    """Updates from one look at a few transcripts of the validation set to the next; 0: at validations alone."""
     save_minutes: float = 15.0
     """Minutes from one checkpoint to the next where validations are further apart; 0 for none between them."""
     keep_last: int = 2
@@ -53,6 +68,18 @@ class Training:
     """Files that may be unreadable before the run stops; each is named in skipped.jsonl."""
     max_failed: int = 200
     """Updates in a row that may be not finite before the run stops; each changes nothing."""
+    patience: int = 0
+    """Validations in a row without a better error rate after which the run ends; 0: it goes on."""
+    max_hours: float = 0.0
+    """Hours after which a job saves and ends, to be started again; 0: no limit."""
+    epochs_this_job: float = 0.0
+    """Epochs after which a job saves and ends, without a change of the schedule; 0: no limit."""
+    profile: str = ""
+    """Updates of a job that an XLA trace is written of, such as 10:15: from the 11th to the 15th; empty: none."""
+    alarm_wer: float = 0.9
+    """A warning tells of a validation WER above this ..."""
+    alarm_updates: int = 0
+    """... after so many updates; 0: never."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -67,12 +94,32 @@ class Training:
             if getattr(self, name) < 1
         ]
         problems += [
-            f"{name} is {getattr(self, name)}: expected 0 or more"
-            for name in ("keep_best", "num_samples", "max_skipped", "save_minutes")
-            if getattr(self, name) < 0
+            f"{name} is {getattr(self, name)}: expected 0 or more" for name in NOT_NEGATIVE if getattr(self, name) < 0
         ]
+        if self.profile and profiled(self.profile) is None:
+            problems.append(f"profile is {self.profile!r}: expected two updates of the job, such as 10:15, or nothing")
         if problems:
             raise ValueError("; ".join(problems))
+
+
+def profiled(text: str) -> tuple[int, int] | None:
+    """The updates of a job before and with which a trace begins and ends; None for what `Training.profile` is not."""
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if not found or int(found[1]) >= int(found[2]):
+        return None
+    return int(found[1]), int(found[2])
+
+
+@dataclass(frozen=True)
+class Init:
+    """Weights that a run begins with instead of random ones."""
+
+    path: str = ""
+    """Where they are: the folder of a run (its best checkpoint's averaged weights), one of its checkpoints, or a
+    .safetensors file by our names or a peer's; empty: random ones."""
+    strict: bool = True
+    """Refuse weights that are missing, left over, or of another shape. The rows of a head whose vocabulary is another
+    one are no mismatch: those of shared pieces are kept."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +134,8 @@ class Experiment:
     """Manifests, tokenizer, filters and batches."""
     optim: Optimizer = field(default_factory=AdamW)
     """The optimizer and its learning rate."""
+    init: Init = Init()
+    """Weights to begin with, for fine-tuning."""
     lora: LoRA = LoRA()
     """Low-rank adaptation, for fine-tuning."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
@@ -97,6 +146,8 @@ class Experiment:
     """Folder of the run; training into an existing one continues it."""
     fresh: bool = False
     """Start anew in a folder beside the existing one (NAME-2, NAME-3 …); nothing is deleted."""
+    dry_run: bool = False
+    """Plan, compile and compute one batch of each shape, write nothing, and tell what was found."""
 
     def __post_init__(self) -> None:
         problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
@@ -111,10 +162,12 @@ class Experiment:
 
 # What may differ between a run and its continuation: length, looks and speed, not results so far. All else is refused.
 MAY_CHANGE = (
-    "run_dir", "fresh",
+    "run_dir", "fresh", "dry_run",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
     "training.save_minutes", "training.num_samples", "training.max_skipped", "training.max_failed",
-    "training.keep_last", "training.keep_best", "training.milestones",
+    "training.keep_last", "training.keep_best", "training.milestones", "training.validate_epochs",
+    "training.validate_live", "training.sample_every", "training.patience", "training.max_hours",
+    "training.epochs_this_job", "training.profile", "training.alarm_wer", "training.alarm_updates",
     "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
     "data.workers", "data.threads", "data.cache",
 )  # fmt: skip

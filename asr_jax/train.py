@@ -19,6 +19,9 @@ def main(arguments: Sequence[str]) -> None:
     summary = train(experiment)
     if not is_main():
         return
+    if "continues" in summary:
+        print(summary["continues"])
+        return
     folder = summary["folder"]
     if summary.get("already"):
         print(f"already trained: {summary['update']} updates in {folder}; a longer run: --training.num-updates N")

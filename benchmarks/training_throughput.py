@@ -36,8 +36,8 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizer import TokenizerSettings
 from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
 from asr_jax.training.compile import compile_steps
-from asr_jax.training.step import Recipe
 from asr_jax.training.loop import train
+from asr_jax.training.step import Recipe
 
 # Dense bfloat16 FLOP/s by the makers' data sheets.
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
@@ -85,7 +85,13 @@ def synthetic(
     peak_before = (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
     recipe, started = Recipe(model, {"ctc": 1.0}, AdamW().build(RunLength(1000, 1000))), time.perf_counter()
     beginning = lower_beginning(recipe, seed=0)
-    steps = compile_steps(recipe, [bucket], abstract_beginning(beginning, mesh), scale=scale_of(model.front_end, of_features=False), mesh=mesh)
+    steps = compile_steps(
+        recipe,
+        [bucket],
+        abstract_beginning(beginning, mesh),
+        scale=scale_of(model.front_end, of_features=False),
+        mesh=mesh,
+    )
     compile_s = time.perf_counter() - started
     state, average = initial_training(beginning.compile(), mesh)
     accumulated, batch = steps.begin(state), global_batch(batch_of(bucket), mesh)

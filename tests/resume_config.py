@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from asr_jax.audio.augment import SpecAugment
 from asr_jax.config import Experiment, Training
+from asr_jax.optim.ema import EMA
 from tests.toy_config import experiment as toy_experiment
 from tests.training.toy import toy_model
 

@@ -175,7 +175,7 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
 
 def _begin_worker(worker: int, num_workers: int) -> None:
     """Leaves signals to the parent, and ends when the parent is gone: Grain's workers outlive a killed one."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 

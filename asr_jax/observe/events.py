@@ -24,15 +24,23 @@ EVENTS: dict[str, str] = {
     "compiled": "one of them is done: number (from 1), shapes, bucket",
     "compile": "the bucket table: rows [{bucket, batch_size, flops, ..}], one per compiled shape",
     "skipped": "records were left out: count, reasons {reason: count}, files [the first ones], path of the whole list",
+    "initialised": "weights were loaded: path, loaded, kept_rows, missing, mismatched, unused",
+    "batch_start": "an update begins, at every log_every: update, epoch, batches [{position, shape, labels, audio_s}]",
+    "optimizer_flush": "an update of fewer batches than others, at the end of an epoch: update, batches, accumulate",
+    "voided": "updates that were not finite changed nothing: count, updates, path of their batches",
+    "profile": "an XLA trace was written: path",
     "recompiled": "something was compiled after the first update: function, seconds, reason",
     "train_step": "means since the last one: update, epoch (from 1), losses {total, term: ..}, learning_rate, "
-    "gradient_norm, throughput {metrics/throughput.py: rates}",
+    "gradient_norm (before clipping), voided (updates so far that changed nothing), loss_scale (float16), "
+    "throughput {metrics/throughput.py: rates}",
     "validation_start": "a validation begins: update, set, weights, utterances",
     "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), loss, wer, cer, "
-    "substitutions, deletions, insertions, words, utterances, skipped, by_source, "
+    "substitutions, deletions, insertions, words, utterances, skipped, by_source, empty_share, "
     "samples [{id, reference, hypothesis}]",
+    "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",
     "checkpoint_saved": "a checkpoint is on disk: update, path",
-    "warning": "what a person should look at: message, update, and what the detector measured",
+    "warning": "what a person should look at: message, update, detector (its name), and what it measured",
+    "job_stopped": "the job ends before its run: update, reason",
     "run_failed": "the job could not go on, or was interrupted: reason",
     "run_complete": "the job ends: update, reason, and what the summary holds",
 }

@@ -52,6 +52,13 @@ class ProgressView:
             "compile": lambda data: self._table(
                 data["rows"], title="Compiled, one row per bucket (flops and bytes: of each device)"
             ),
+            "initialised": lambda data: self._say(data["message"]),
+            "samples": lambda data: self._samples(data),
+            "voided": lambda data: self._say(
+                f"{data['count']} updates were not finite and changed nothing: {data['path']}", style="yellow"
+            ),
+            "profile": lambda data: self._say(f"trace in {data['path']}: xprof or Perfetto open it"),
+            "job_stopped": lambda data: self._say(f"stopped after update {data['update']:,}: {data['reason']}"),
             "skipped": self._skipped,
             "train_step": self._train_step,
             "validation_start": lambda data: self._bar.update(self._task, description=f"validating {set_name(data)}"),
@@ -115,6 +122,9 @@ class ProgressView:
         self._wer = f"WER {percent(data.get('wer'))} at {data['update']:,}"
         self._bar.update(self._task, description="training")
         self._say(validation_line(data), style="bold")
+        self._samples(data)
+
+    def _samples(self, data: Data) -> None:
         for sample in data.get("samples", [])[: self.num_samples]:
             lines = aligned_lines(sample["reference"], sample["hypothesis"], width=min(self.console.width, 120) - 2)
             for line in lines:

@@ -18,7 +18,7 @@ LORA = "lora"
 
 @dataclass(frozen=True)
 class LoRA:
-    """Source: Hu et al. 2021 (arXiv:2106.09685). What evaluation, averages and exports see is the sum, as one kernel."""
+    """What evaluation, averages and exports see is one kernel. Source: Hu et al. 2021 (arXiv:2106.09685)."""
 
     rank: int = 0
     """Inner width of A B; 0 for none."""
@@ -80,5 +80,7 @@ def _matrix_shape(path: str, kernel: Any) -> tuple[tuple[int, ...], int, int]:
     layers = kernel.shape[:1] if is_stacked(path) else ()
     of_layer = kernel.shape[len(layers) :]
     if len(of_layer) < 2:
-        raise UserError(f"lora.kernels: {path} has the shape {kernel.shape}, expected a matrix or a convolution's kernel")
+        raise UserError(
+            f"lora.kernels: {path} has the shape {kernel.shape}, expected a matrix or a convolution's kernel"
+        )
     return layers, math.prod(of_layer[:-1]), of_layer[-1]

@@ -32,7 +32,9 @@ class LossScale:
     def next(self, scaling: "Scaling", finite: Bool[Array, ""]) -> "Scaling":
         """After an update whose gradients were finite or not."""
         grown = scaling.good + 1 >= self.growth_updates
-        scale = jnp.where(finite, jnp.where(grown, scaling.scale * self.factor, scaling.scale), scaling.scale / self.factor)
+        scale = jnp.where(
+            finite, jnp.where(grown, scaling.scale * self.factor, scaling.scale), scaling.scale / self.factor
+        )
         return Scaling(jnp.minimum(scale, 2.0**100), jnp.where(finite & ~grown, scaling.good + 1, 0))
 
 

@@ -28,8 +28,8 @@ def by_rules(paths: Iterable[str], rules: Sequence[tuple[str, float]], *, what: 
     if problems:
         more = f" … and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UserError(
-            f"{what}: expected that exactly one rule names each parameter; {'; '.join(problems[:5])}{more}. A rule is a "
-            "regular expression that must match the whole path; ('rest', value) names all others"
+            f"{what}: expected that exactly one rule names each parameter; {'; '.join(problems[:5])}{more}. A rule is "
+            "a regular expression that must match the whole path; ('rest', value) names all others"
         )
     return {path: next(iter(named.values())) for path, named in found.items()}
 

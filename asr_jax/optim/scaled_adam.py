@@ -1,7 +1,7 @@
 """ScaledAdam: Adam whose steps are proportional to the size of the tensor, and which learns that size as well.
 
-Source: Yao et al. 2023, "Zipformer" (arXiv:2310.11230), section 3.5; icefall's egs/librispeech/ASR/zipformer/optim.py at
-commit 36e0420c.
+Source: Yao et al. 2023, "Zipformer" (arXiv:2310.11230), section 3.5; icefall's egs/librispeech/ASR/zipformer/optim.py
+at commit 36e0420c.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ EARLY = (10, 20, 40)
 
 
 class ScaledAdamState(NamedTuple):
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     delta: Tree
     """Momentum of what is added to the parameters."""
     squares: Tree
@@ -55,7 +55,7 @@ def scaled_adam(
     def init(params: Tree) -> ScaledAdamState:
         rms = map_with_path(_rms, params)
         return ScaledAdamState(
-            count=jnp.zeros((), jnp.int32),
+            step=jnp.zeros((), jnp.int32),
             delta=optax.tree.zeros_like(params),
             squares=optax.tree.zeros_like(params),
             rms=rms,
@@ -69,27 +69,27 @@ def scaled_adam(
         """Gradients, scaled down where their norm is far above the median of late; norms and limit."""
         if not clipping_scale:
             return grads, state.norms, state.limit
-        count = state.count
+        step = state.step
 
         def normalised(path: str, grad: Any, rms: Any) -> Any:
             return jnp.sum(jnp.square(grad * (scalar_factor if _is_scalar(path, grad) else rms)))
 
         norm = jnp.sqrt(sum(jax.tree.leaves(map_with_path(normalised, grads, state.rms)), start=jnp.zeros(())))
-        norms = jnp.where(count > 0, state.norms.at[count % clipping_period].set(norm), state.norms)
-        early = jnp.isin(count, jnp.array([n for n in EARLY if n < clipping_period] or [-1]))
-        sets = (count > 0) & ((count % clipping_period == 0) | early)
+        norms = jnp.where(step > 0, state.norms.at[step % clipping_period].set(norm), state.norms)
+        early = jnp.isin(step, jnp.array([n for n in EARLY if n < clipping_period] or [-1]))
+        sets = (step > 0) & ((step % clipping_period == 0) | early)
         # Of the last `count` norms in the first period, later of all that are kept.
-        kept = jnp.where(early, count, clipping_period)
+        kept = jnp.where(early, step, clipping_period)
         median = jnp.sort(norms)[clipping_period - kept + jnp.minimum(kept - 1, kept // 4 * 2)]
         limit = jnp.where(sets, clipping_scale * median * jnp.where(early, 2.0, 1.0), state.limit)
-        factor = jnp.where(count > 0, jnp.minimum(1.0, limit / (norm + 1e-20)), 1.0)
+        factor = jnp.where(step > 0, jnp.minimum(1.0, limit / (norm + 1e-20)), 1.0)
         return jax.tree.map(lambda g: g * factor, grads), norms, limit
 
     def update(
         grads: Tree, state: ScaledAdamState, params: Tree = None, *, learning_rate: Any, **_: Any
     ) -> tuple[Tree, ScaledAdamState]:
         grads, norms, limit = clip(grads, state)
-        step = state.count
+        step = state.step
         resizes = step % size_period == size_period - 1
         correction = 1 - jnp.float32(b2) ** (step + 1)
         correction = jnp.where(correction < 0.99, correction, 1.0)

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
+from optax import GradientTransformationExtraArgs as Transformation
 
-from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.core.pytrees import Tree
 from asr_jax.optim.rules import is_stacked, map_with_path
 
 Clip = Literal["global_norm", "tensor_norm", "value"]
-Transformation = optax.GradientTransformationExtraArgs
 
 
 def tensor_axes(path: str, array: Any) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def add_decay(decay: Any) -> Transformation:
 
 
 class FairseqAdamState(NamedTuple):
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     first: Tree
     second: Tree
 
@@ -72,12 +72,12 @@ def fairseq_adam(b1: float, b2: float, eps: float) -> Transformation:
         return FairseqAdamState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
 
     def update(grads: Tree, state: FairseqAdamState, params: Tree = None, **_: Any) -> tuple[Tree, FairseqAdamState]:
-        count = state.count + 1
+        step = state.step + 1
         first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first, grads)
         second = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.second, grads)
-        scale = jnp.sqrt(1 - jnp.float32(b2) ** count) / (1 - jnp.float32(b1) ** count)
+        scale = jnp.sqrt(1 - jnp.float32(b2) ** step) / (1 - jnp.float32(b1) ** step)
         directions = jax.tree.map(lambda m, v: scale * m / (jnp.sqrt(v) + eps), first, second)
-        return directions, FairseqAdamState(count, first, second)
+        return directions, FairseqAdamState(step, first, second)
 
     return Transformation(init, update)
 
@@ -94,8 +94,8 @@ def novograd(b1: float, b2: float, eps: float, *, decay: Any, grad_averaging: bo
     """For each tensor: v = b2 v + (1 - b2) ‖g‖², which is ‖g‖² where it was 0; m = b1 m + g / (√v + eps) + decay · p;
     the direction is m. With `grad_averaging` what is added to m is multiplied by 1 - b1.
 
-    Source: Ginsburg et al. 2019 (arXiv:1905.11286); NVIDIA's QuartzNet, common/optimizers.py. Differs from optax's, which
-    has other defaults, initial values and places for decay and eps.
+    Source: Ginsburg et al. 2019 (arXiv:1905.11286); NVIDIA's QuartzNet, common/optimizers.py. Differs from optax's,
+    which has other defaults, initial values and places for decay and eps.
     """
 
     def init(params: Tree) -> NovoGradState:
@@ -110,9 +110,7 @@ def novograd(b1: float, b2: float, eps: float, *, decay: Any, grad_averaging: bo
         def moved(m: Any, g: Any, p: Any, v: Any, rate: float) -> Any:
             return b1 * m + (g / (jnp.sqrt(v) + eps) + rate * p) * (1 - b1 if grad_averaging else 1)
 
-        momentum = jax.tree.map(
-            moved, state.momentum, grads, params, largest if amsgrad else squares, decay(params)
-        )
+        momentum = jax.tree.map(moved, state.momentum, grads, params, largest if amsgrad else squares, decay(params))
         return momentum, NovoGradState(momentum, squares, largest)
 
     return Transformation(init, update)

@@ -1,5 +1,6 @@
 """How a run begins: random weights, or given ones, and an empty optimizer."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -69,6 +70,13 @@ def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]
     # Drawn on one device and copied: what several would draw together might be something else.
     state, average, _ = jax.device_put(beginning(), replicated(mesh))
     return state, average
+
+
+def training_from(recipe: Recipe, weights: Tree, mesh: Mesh, *, seed: int) -> tuple[TrainState, Tree]:
+    """A new run's state and average with these weights, `{"params": …, "batch_stats": …}`."""
+    begin = jax.jit(functools.partial(fresh_state, recipe, seed=seed))
+    state = jax.device_put(begin(weights["params"], weights.get("batch_stats", {})), replicated(mesh))
+    return state, jax.tree.map(jnp.copy, recipe.evaluated(state))
 
 
 def _example(model: Recogniser) -> Batch:

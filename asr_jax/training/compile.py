@@ -21,7 +21,15 @@ from asr_jax.data.buckets import Bucket, Scale, largest_first
 from asr_jax.models.base import Recogniser
 from asr_jax.training.beginning import Beginning
 from asr_jax.training.state import TrainState
-from asr_jax.training.step import Recipe, accumulate, added_weights, apply_update, batch_weights, nothing_accumulated
+from asr_jax.training.step import (
+    Recipe,
+    Weights,
+    accumulate,
+    added_weights,
+    apply_update,
+    batch_weights,
+    nothing_accumulated,
+)
 
 Compiled = Callable[..., Any]
 
@@ -43,6 +51,8 @@ class CompiledSteps:
     """Zeros to accumulate into."""
     add_weights: Compiled
     """The weights of each term over a list of batches."""
+    no_weights: Weights
+    """Zeros, in the place of batches that a shorter update does not have."""
     table: list[dict[str, Any]]
     """A row per bucket: shape, rows, parameters, FLOPs and bytes, by XLA's own account."""
 
@@ -93,7 +103,9 @@ def compile_steps(
             )
             for bucket in ordered
         }
-        updating = compiling("apply_update", functools.partial(apply_update, recipe), state, average, empty, donate=(0, 1, 2))
+        updating = compiling(
+            "apply_update", functools.partial(apply_update, recipe), state, average, empty, donate=(0, 1, 2)
+        )
         beginning = compiling("begin_update", lambda s: nothing_accumulated(recipe, s, sums), state)
         adding = compiling("add_weights", added_weights, [weights] * num_batches)
         weighed = {bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh, scale)) for bucket in ordered}
@@ -114,6 +126,7 @@ def compile_steps(
             loss_terms=tuple(weights),
             begin=beginning.result(),
             add_weights=adding.result(),
+            no_weights=jax.device_put({name: np.zeros((), np.float32) for name in weights}, same),
             table=table,
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.stages import Compiled
 
 from asr_jax.checkpoints.store import Checkpoints, newest, refuse_damaged, restore_meta
 from asr_jax.config import Experiment, differences, from_json, leaves, may_change, save_experiment
@@ -26,16 +27,26 @@ from asr_jax.observe.events import EventLog, Sink
 from asr_jax.observe.progress import ProgressView
 from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
-from asr_jax.training.beginning import Beginning, abstract_beginning, initial_training, lower_beginning
+from asr_jax.training.beginning import (
+    Beginning,
+    abstract_beginning,
+    initial_training,
+    lower_beginning,
+    training_from,
+)  # fmt: skip
 from asr_jax.training.compile import CompiledSteps, compile_steps
-from asr_jax.training.evaluate import Decoder, evaluate, samples, used_buckets
+from asr_jax.training.evaluate import Decoder, used_buckets
+from asr_jax.training.initial_weights import initial_weights
+from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
-from asr_jax.training.reporting import Reporter, Unread, report_skipped
+from asr_jax.training.reporting import Reporter, Unread
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, made_of, set_up
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
+from asr_jax.training.timetable import ALL_DONE, JOB_DONE, Timetable
 from asr_jax.training.trained import check_tokenizer, save_plan, save_split
+from asr_jax.training.validation import NO_GAIN, Validator
 
 # Updates that may be dispatched before the oldest of them must be done: the device is never idle, and batches do not
 # pile up in its memory.
@@ -154,7 +165,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
 def _train(
     setup: Setup, log: EventLog, checkpoints: Checkpoints, *, changed: list[tuple[str, Any, Any]] | None
 ) -> dict[str, Any]:
-    experiment, training, plan = setup.experiment, setup.experiment.training, setup.train.plan
+    experiment, training, plan, groups = setup.experiment, setup.experiment.training, setup.train.plan, setup.groups
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
     shapes = abstract_beginning(beginning, setup.mesh)
     saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
@@ -167,65 +178,86 @@ def _train(
         drawing = pool.submit(beginning.compile) if checkpoints.latest is None else None
         steps, decoder = _compile(setup, log, shapes)
     if drawing:
-        (state, average), update, position = initial_training(drawing.result(), setup.mesh), 0, 0
+        (state, average), update = _begun(setup, log, drawing.result()), 0
     else:
-        state, average, update, position = _restored(log, checkpoints, shapes)
-    accumulated = steps.begin(state)
+        state, average, update = _restored(log, checkpoints, shapes)
+    validator = Validator(setup, log, decoder, shapes.state, best_wer=checkpoints.best_wer, num=saver.num_without_gain)
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread = Unread(setup.folder, log, records=setup.train.index.records, limit=training.max_skipped)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
-    timed, first = reporter.throughput.timed, update
+    timetable = Timetable(training, groups, first=update, num_updates=setup.num_updates)
+    timed, first, accumulated = reporter.throughput.timed, update, steps.begin(state)
     with Signals() as signals, ExitStack() as stack:
+        stack.enter_context(profile := Profile(training.profile, setup.folder, log))
         batches = stack.enter_context(
-            open_batches(source, start=position, workers=experiment.data.workers, threads=experiment.data.threads)
-        )
+            open_batches(
+                source, start=groups.positions(update).start, workers=experiment.data.workers,
+                threads=experiment.data.threads,
+            )
+        )  # fmt: skip
         while True:
-            finished, summary = update == setup.num_updates, None
-            validates = finished or (update > first and update % training.validate_every == 0)
-            at_line = validates or update % training.log_every == 0
-            signal = signals.agreed() if at_line or jax.process_count() == 1 else ""
-            if at_line or signal:
+            summary = None
+            signal = signals.agreed() if update % training.log_every == 0 or jax.process_count() == 1 else ""
+            due = timetable.due(update, signal=signal)
+            profile.before(update - first)
+            if due.at_line:
                 saver.report()
                 unread.flush()
-                reporter.flush(update=update, epoch=max(position - 1, 0) // plan.batches_per_epoch + 1)
-            if validates:
-                summary = saver.summary(_validate(setup, log, decoder, average, update), update)
-            if validates or (update > first and (signal or (at_line and saver.is_overdue()))):
-                saver.save(update, state, average, data_position=position, summary=summary)
-            if finished or signal:
+                reporter.flush(update=update)
+            if due.validates:
+                summary = saver.summary(validator.validate(state, average, update), update)
+            elif due.samples:
+                validator.show_samples(average, update)
+            ends = due.ends or validator.no_gain()
+            if due.validates or (update > first and (ends or (due.at_line and saver.is_overdue()))):
+                saver.save(update, state, average, summary=summary, num_without_gain=validator.num_without_gain)
+            if ends:
                 saver.finish()
                 break
             with timed("waiting"):
-                group = [next(batches) for _ in range(training.accumulate)]
+                group = [next(batch for batch in batches if batch.position == p) for p in groups.positions(update)]
+            if update % training.log_every == 0:
+                reporter.announce(update, group)
             with timed("host"):
                 buckets = [plan.buckets[plan[loaded.position].bucket] for loaded in group]
                 shards = [global_batch(loaded.batch, setup.mesh) for loaded in group]
                 each = [steps.weights[bucket](batch) for bucket, batch in zip(buckets, shards, strict=True)]
-                weights = steps.add_weights(each)
+                weights = steps.add_weights(each + [steps.no_weights] * (training.accumulate - len(each)))
                 for loaded, bucket, batch in zip(group, buckets, shards, strict=True):
                     number = np.int32(loaded.position)
                     accumulated = steps.accumulate[bucket](state, accumulated, batch, weights, number)
                 state, average, accumulated, report = steps.apply_update(state, average, accumulated)
-            position, update = group[-1].position + 1, update + 1
+            update += 1
             unread.add(group)
             reporter.add(report, group)
             with timed("device"):
                 reporter.wait(IN_FLIGHT)
             if update == first + 1:
                 stack.enter_context(CompileWatch(functools.partial(_recompiled, log)))
-    if summary is None or not finished:
-        raise Stopped(
-            f"{signal} stopped the run after update {update}; python -m asr_jax.train --run-dir {setup.folder} "
-            "continues it",
-            signal,
-        )
-    if not int(state.updates):
-        raise RunError(
-            f"none of {update} updates had anything to count: no recording could be read, or none holds its labels; "
-            f"see {setup.folder / folders.SKIPPED}"
-        )
-    log.write("run_complete", reason="all updates done", **summary)
-    return summary
+    return _ended(setup, log, state, ends=ends, update=update, summary=summary)
+
+
+def _ended(
+    setup: Setup, log: EventLog, state: TrainState, *, ends: str, update: int, summary: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The run's summary, where it has come to its end.
+
+    Raises: Stopped where only the job has; RunError where nothing was learned.
+    """
+    if ends == ALL_DONE or ends.startswith(NO_GAIN):
+        if not int(state.updates):
+            raise RunError(
+                f"none of {update} updates had anything to count: no recording could be read, or none holds its "
+                f"labels; see {setup.folder / folders.SKIPPED}"
+            )
+        assert summary is not None, ends
+        log.write("run_complete", reason=ends, **summary)
+        return summary
+    log.write("job_stopped", update=update, reason=ends)
+    message = f"{ends}: saved after update {update}; python -m asr_jax.train --run-dir {setup.folder} continues it"
+    if ends == JOB_DONE:
+        return {"continues": message}
+    raise Stopped(message, ends)
 
 
 def _compile(setup: Setup, log: EventLog, shapes: Beginning) -> tuple[CompiledSteps, Decoder]:
@@ -247,13 +279,24 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning) -> tuple[CompiledSt
     return steps, decoder
 
 
-def _restored(log: EventLog, checkpoints: Checkpoints, shapes: Beginning) -> tuple[TrainState, Tree, int, int]:
-    """State, average, updates and position in the plan of the newest checkpoint."""
+def _begun(setup: Setup, log: EventLog, drawn: Compiled) -> tuple[TrainState, Tree]:
+    """State and average of a new run: random, or with the weights that it is to begin with."""
+    state, average = initial_training(drawn, setup.mesh)
+    if not setup.experiment.init.path:
+        return state, average
+    own = {"params": setup.recipe.lora.without_adapters(state.params), "batch_stats": state.batch_stats}
+    weights, account = initial_weights(setup.experiment, setup.tokenizer, own)
+    log.write("initialised", **vars(account), message="\n".join(account.lines()))
+    return training_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
+
+
+def _restored(log: EventLog, checkpoints: Checkpoints, shapes: Beginning) -> tuple[TrainState, Tree, int]:
+    """State, average and updates of the newest checkpoint."""
     latest = checkpoints.latest
     assert latest is not None, "no checkpoint"
     state, average, meta = checkpoints.restore(latest, state=shapes.state, average=shapes.average)
     log.write("resumed", update=latest, data_position=meta["data_position"], path=checkpoints.path(latest))
-    return state, average, latest, int(meta["data_position"])
+    return state, average, latest
 
 
 def _recompiled(log: EventLog, function: str, seconds: float, reason: str) -> None:
@@ -275,19 +318,3 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
             "skipped", count=sum(dropped.records.values()), reasons=dropped.records,
             files=[entry["location"] for entry in dropped.entries[:3]], path=setup.folder / folders.SKIPPED,
         )  # fmt: skip
-
-
-def _validate(setup: Setup, log: EventLog, decoder: Decoder, average: Tree, update: int) -> dict[str, Any]:
-    data, settings = setup.validation, setup.experiment.data
-    weights = "ema" if setup.experiment.training.ema.decay else "live"
-    log.write("validation_start", update=update, weights=weights, utterances=len(data.index))
-    counts, found = evaluate(decoder, average, data, workers=0, threads=settings.threads)
-    shown = samples(data, found, setup.tokenizer, setup.experiment.training.num_samples)
-    report_skipped(setup.folder, log, found.skipped)
-    if counts["wer"] is None:
-        raise RunError(
-            "no word of the validation set could be scored: none of its audio can be read, or its texts are empty; see "
-            f"{setup.folder / folders.SKIPPED}"
-        )
-    log.write("validation", update=update, weights=weights, samples=shown, **counts)
-    return counts

@@ -16,7 +16,7 @@ from asr_jax.data.reading import Records
 from asr_jax.data.source import LoadedBatch
 from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
-from asr_jax.training.run import SKIPPED, append_skipped, skipped_records
+from asr_jax.training.run import SKIPPED, VOIDED, append_lines, append_skipped, skipped_records
 from asr_jax.training.setup import Setup
 from asr_jax.training.step import UpdateReport
 
@@ -80,11 +80,19 @@ class Reporter:
         self._setup, self._log, self._loss_terms = setup, log, loss_terms
         self.throughput = Throughput(num_devices=setup.mesh.size, num_warmup=setup.experiment.training.accumulate)
         self._reports: list[UpdateReport] = []
+        self._shapes: list[list[dict[str, Any]]] = []
+        """Of the batches of each report, for those that are voided."""
         self._failed_in_a_row = 0
+
+    def announce(self, update: int, group: Sequence[LoadedBatch]) -> None:
+        """Tells of an update's batches before they are computed."""
+        shapes = [{name: value for name, value in self._shape(b).items() if name != "rows"} for b in group]
+        self._log.write("batch_start", update=update + 1, epoch=self._setup.groups.epoch(update + 1), batches=shapes)
 
     def add(self, report: UpdateReport, group: Sequence[LoadedBatch]) -> None:
         """An update that was dispatched, and its batches."""
         self._reports.append(report)
+        self._shapes.append([self._shape(loaded) for loaded in group])
         scale = self._setup.train.index.scale
         for loaded in group:
             batch = loaded.batch
@@ -104,52 +112,111 @@ class Reporter:
         if len(self._reports) > in_flight:
             jax.block_until_ready(self._reports[-1 - in_flight].updates)
 
-    def flush(self, *, update: int, epoch: int) -> None:
-        """Writes what has come together since the last call.
+    def flush(self, *, update: int) -> None:
+        """Writes what has come together since the last call, up to this update.
 
-        Raises: RunError where more updates in a row than allowed were not finite.
+        Raises: RunError where more updates in a row than allowed were not finite, or the scale of the loss has fallen
+        below its floor.
         """
         if not self._reports:
             return
         with self.throughput.timed("device"):
             reports: list[Any] = jax.device_get(self._reports)
+        first = update - len(reports)
+        self._tell_of_flushes(first)
         # Updates that were voided are counted, and kept out of the means, which they would make useless.
         applied = [report for report in reports if report.applied]
         means = {name: value.mean() for name, value in merge(report.sums for report in applied).items()}
         losses = {name: means.get(name, math.nan) for name in self._loss_terms}
         scales = self._setup.recipe.scales
         total = sum(scales[name.split("/")[0]] * mean for name, mean in losses.items())
+        scaling = {"loss_scale": float(reports[-1].loss_scale)} if self._setup.recipe.loss_scale else {}
         self._log.write(
-            "train_step", update=update, epoch=epoch, losses={"total": total} | losses,
+            "train_step", update=update, epoch=self._setup.groups.epoch(update), losses={"total": total} | losses,
             metrics={name: mean for name, mean in means.items() if name not in losses},
             learning_rate=float(reports[-1].learning_rate), voided=update - int(reports[-1].updates),
             gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,
-            throughput=self.throughput.rates(),
+            throughput=self.throughput.rates(), **scaling,
         )  # fmt: skip
+        self._save_voided(first, reports)
         self._warn(update, reports)
-        self._reports = []
+        self._reports, self._shapes = [], []
         self.throughput.reset()
+        self._check(reports)
+
+    def _shape(self, loaded: LoadedBatch) -> dict[str, Any]:
+        batch, per_s = loaded.batch, self._setup.train.index.scale.per_s
+        rows = batch.records[batch.weights > 0]
+        return {
+            "position": loaded.position,
+            "shape": list(batch.signal.shape),
+            "labels": batch.tokens.shape[1],
+            "audio_s": round(float(batch.lengths[batch.weights > 0].sum()) / per_s, 2),
+            "rows": rows.tolist(),
+        }
+
+    def _tell_of_flushes(self, first: int) -> None:
+        """Updates of fewer batches than others, at the end of an epoch."""
+        accumulate = self._setup.experiment.training.accumulate
+        for update, shapes in enumerate(self._shapes, first + 1):
+            if len(shapes) < accumulate:
+                self._log.write("optimizer_flush", update=update, batches=len(shapes), accumulate=accumulate)
+
+    def _save_voided(self, first: int, reports: Sequence[Any]) -> None:
+        """Names, in voided.jsonl, the batches of updates that were not finite."""
+        found = [(n, report, self._shapes[n]) for n, report in enumerate(reports) if not report.finite]
+        index = self._setup.train.index
+        entries = [
+            {
+                "update": first + n + 1,
+                "first_bad_position": int(report.bad_position),
+                "gradient_norm": str(float(report.gradient_norm)),
+                "losses": {name: str(report.sums[name].mean()) for name in self._loss_terms},
+                "batches": [
+                    {**shape, "ids": [index.records[row].id for row in shape["rows"]]} for shape in shapes
+                ],
+            }
+            for n, report, shapes in found
+        ]  # fmt: skip
+        together = gathered(entries)
+        if is_main() and found:
+            path = self._setup.folder / VOIDED
+            append_lines(path, [entry for entries in together for entry in entries])
+            self._log.write("voided", count=len(found), updates=[entry["update"] for entry in entries], path=path)
 
     def _warn(self, update: int, reports: Sequence[Any]) -> None:
-        failed = [not report.finite for report in reports]
+        failed = sum(not report.finite for report in reports)
         empty = sum(bool(report.finite and not report.applied) for report in reports)
-        if any(failed):
+        if failed and not self._setup.recipe.loss_scale:  # which overflows now and then
             self._log.write(
-                "warning", update=update,
-                message=f"{sum(failed)} of the last {len(reports)} updates were not finite and changed nothing: "
-                "look at the gradient norm before them; lower the learning rate or clip harder",
+                "warning", update=update, detector="not finite",
+                message=f"{failed} of the last {len(reports)} updates were not finite and changed nothing; their "
+                f"batches are in {VOIDED}: look at the gradient norm before them and at these recordings; lower the "
+                "learning rate or clip harder",
             )  # fmt: skip
         if empty:
             self._log.write(
-                "warning", update=update,
+                "warning", update=update, detector="nothing to count",
                 message=f"{empty} of the last {len(reports)} updates had nothing to count and changed nothing: none of "
                 "their recordings could be read, or none holds its labels",
             )  # fmt: skip
-        for bad in failed:
-            self._failed_in_a_row = self._failed_in_a_row + 1 if bad else 0
-        if self._failed_in_a_row >= self._setup.experiment.training.max_failed:
+
+    def _check(self, reports: Sequence[Any]) -> None:
+        for report in reports:
+            self._failed_in_a_row = 0 if report.finite else self._failed_in_a_row + 1
+        limit, scale = self._setup.experiment.training.max_failed, self._setup.recipe.loss_scale
+        where = self._setup.folder / VOIDED
+        if scale and float(reports[-1].loss_scale) < scale.floor:
             raise RunError(
-                f"the last {self._failed_in_a_row} updates were not finite (training.max_failed is "
-                f"{self._setup.experiment.training.max_failed}); the checkpoints are from before: lower the learning "
-                "rate (--optim.schedule.peak-lr) and start beside this run with --fresh True"
+                f"the scale of the loss fell to {float(reports[-1].loss_scale):.3g}, below training.loss_scale.floor "
+                f"({scale.floor:g}): gradients are not finite at any scale, so it is not the range of float16 that is "
+                f"wrong. The batches are in {where}; lower the learning rate (--optim.schedule.peak-lr), or train with "
+                "--training.precision bf16, beside this run with --fresh"
+            )
+        if self._failed_in_a_row >= limit:
+            raise RunError(
+                f"the last {self._failed_in_a_row} updates were not finite (training.max_failed is {limit}); the "
+                f"checkpoints are from before. Their batches are in {where}: where they are always the same, look at "
+                "these recordings and their texts; where they are not, lower the learning rate "
+                "(--optim.schedule.peak-lr) and start beside this run with --fresh"
             )

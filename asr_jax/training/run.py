@@ -16,6 +16,7 @@ from asr_jax.core.errors import UserError
 EXPERIMENT, PLAN, EVENTS = "experiment.json", "plan.json", "events.jsonl"
 SKIPPED, CURVES, LOCK = "skipped.jsonl", "curves.png", "lock"
 CHECKPOINTS, TOKENIZER, TENSORBOARD, SPLIT = "checkpoints", "tokenizer", "tensorboard", "validation_split"
+PROFILE, VOIDED = "profile", "voided.jsonl"
 
 
 def find_run(experiment: Experiment) -> Path:
@@ -81,7 +82,12 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def append_skipped(folder: Path, entries: Sequence[Mapping[str, object]]) -> None:
-    with (folder / SKIPPED).open("a") as file:
+    append_lines(folder / SKIPPED, entries)
+
+
+def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
+    """Adds objects of JSON to a file, a line each."""
+    with path.open("a") as file:
         file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
         file.flush()
         os.fsync(file.fileno())

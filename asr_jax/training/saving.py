@@ -18,16 +18,20 @@ class Saver:
     """Saves, and writes an event for each checkpoint once it is on the disk."""
 
     def __init__(self, setup: Setup, log: EventLog, checkpoints: Checkpoints, *, num_parameters: int) -> None:
-        self.num_parameters = num_parameters
+        self.num_parameters, self.num_without_gain = num_parameters, 0
         self._setup, self._log, self._checkpoints = setup, log, checkpoints
         self._saved_s = time.monotonic()
 
     def finished_before(self) -> dict[str, Any] | None:
         """The summary of a run that has all its updates already."""
-        latest = self._checkpoints.latest
-        if latest is None or latest < self._setup.num_updates:
+        latest, patience = self._checkpoints.latest, self._setup.experiment.training.patience
+        if latest is None:
             return None
-        summary: dict[str, Any] | None = restore_meta(self._checkpoints.folder, latest)["summary"]
+        meta = restore_meta(self._checkpoints.folder, latest)
+        self.num_without_gain = meta["num_without_gain"]
+        if latest < self._setup.num_updates and not (patience and self.num_without_gain >= patience):
+            return None
+        summary: dict[str, Any] | None = meta["summary"]
         # The folder may have another name now than when the summary was written.
         return summary and summary | self._places(latest) | {"already": True}
 
@@ -44,15 +48,23 @@ class Saver:
         } | self._places(update)
 
     def save(
-        self, update: int, state: TrainState, average: Tree, *, data_position: int, summary: dict[str, Any] | None
+        self,
+        update: int,
+        state: TrainState,
+        average: Tree,
+        *,
+        summary: dict[str, Any] | None,
+        num_without_gain: int,
     ) -> None:
-        """Begins to write, once the checkpoint before is written; `summary` where a validation came before it.
+        """Begins to write, once the checkpoint before is written; `summary` where a validation came before it,
+        `num_without_gain` validations in a row up to here.
 
         Raises: RunError where the checkpoint before could not be written.
         """
         self.finish()
         meta = {
-            "data_position": data_position,
+            "data_position": self._setup.groups.positions(update).start,
+            "num_without_gain": num_without_gain,
             "data": self._setup.data_fingerprints(),
             "experiment": to_json(self._setup.experiment),
             "tokenizer": tokenizer_files(self._setup.folder),

@@ -22,6 +22,7 @@ from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizer import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.run import TOKENIZER, was_saved
 from asr_jax.training.step import Recipe
+from asr_jax.training.timetable import Groups
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Setup:
     train: PlannedData
     validation: PlannedData
     num_updates: int
+    groups: Groups
 
     @property
     def model(self) -> Recogniser:
@@ -53,7 +55,7 @@ class Setup:
 
     @property
     def updates_per_epoch(self) -> float:
-        return self.train.plan.batches_per_epoch / self.experiment.training.accumulate
+        return self.groups.updates_per_epoch
 
 
 def set_up(experiment: Experiment, folder: Path) -> Setup:
@@ -72,14 +74,14 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         seed=experiment.seed, num_devices=mesh.size,
     )  # fmt: skip
     check_labels(train, tokenizer)
-    updates_per_epoch = train.plan.batches_per_epoch / training.accumulate
-    num_updates = run_length(training.num_updates, training.num_epochs, updates_per_epoch)
+    groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)
+    num_updates = run_length(training.num_updates, training.num_epochs, groups.updates_per_epoch)
     return Setup(
         experiment=experiment,
         folder=folder,
         mesh=mesh,
         tokenizer=tokenizer,
-        recipe=make_recipe(experiment, model, RunLength(num_updates, updates_per_epoch)),
+        recipe=make_recipe(experiment, model, RunLength(num_updates, groups.updates_per_epoch)),
         sets=sets,
         train=train,
         validation=plan_evaluation(
@@ -87,6 +89,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
             takes_ids=data.tokenizer.takes_ids, num_devices=mesh.size,
         ),
         num_updates=num_updates,
+        groups=groups,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run between two updates, after a checkpoint."""
+"""Ctrl-C, SIGTERM and SIGUSR1 end a job between two updates, after a checkpoint."""
 
 import signal
 from types import FrameType, TracebackType
@@ -7,24 +7,28 @@ from typing import Any
 from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered
 
+REQUEUE = 75
+"""EX_TEMPFAIL: the same command goes on. A scheduler that requeues jobs by their exit code is told this one."""
+
 
 class Stopped(RunError):
-    """A run that was told to stop and has saved; the exit code is the shell's for the signal."""
+    """A job that has saved and ended before its run. The exit code is the shell's after Ctrl-C, and `REQUEUE` where a
+    scheduler or a limit of time ended it."""
 
-    def __init__(self, message: str, name: str) -> None:
+    def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
-        self.exit_code = 128 + signal.Signals[name].value
+        self.exit_code = 128 + signal.SIGINT.value if why == "SIGINT" else REQUEUE
 
 
 class Signals:
-    """While it is open, the first SIGINT or SIGTERM is noted; a second one ends the process at once."""
+    """While it is open, the first SIGINT, SIGTERM or SIGUSR1 is noted; a second one ends the process at once."""
 
     def __init__(self) -> None:
         self._noted = ""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self._before[number] = signal.signal(number, self._note)
         return self
 

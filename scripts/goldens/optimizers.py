@@ -43,7 +43,9 @@ def definitions(path: Path, *names: str) -> dict[str, Any]:
     return scope
 
 
-def run(optimizer_of: Any, shapes: list[tuple[int, ...]], *, steps: int, seed: int, before: Any = None) -> dict[str, Any]:
+def run(
+    optimizer_of: Any, shapes: list[tuple[int, ...]], *, steps: int, seed: int, before: Any = None
+) -> dict[str, Any]:
     """Weights before every step and after the last, and gradients: random, of different sizes, one of them zero."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
@@ -93,7 +95,8 @@ def novograd(path: Path, out: Path, commit: str) -> None:
 def fairseq_adam(path: Path, out: Path, commit: str) -> None:
     cls = definitions(path, "Adam")["Adam"]
     cases = {
-        "decay": ("lr 5e-3 betas .9,.98 eps 1e-6 wd .01", {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01, "lr": 5e-3}),
+        "decay": ("lr 5e-3 betas .9,.98 eps 1e-6 wd .01",
+                  {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01, "lr": 5e-3}),
         "large_eps": ("lr 1e-2 betas .9,.999 eps 1e-2", {"betas": (0.9, 0.999), "eps": 1e-2, "lr": 1e-2}),
     }  # fmt: skip
     found = {
@@ -117,7 +120,8 @@ def scaled_adam(path: Path, out: Path, commit: str) -> None:
     )  # fmt: skip
     cases = {
         "plain": ("lr .03", {"lr": 0.03}),
-        "clip": ("lr .045 clipping_scale 2 period 4", {"lr": 0.045, "clipping_scale": 2.0, "clipping_update_period": 4}),
+        "clip": ("lr .045 clipping_scale 2 period 4",
+                 {"lr": 0.045, "clipping_scale": 2.0, "clipping_update_period": 4}),
         "clip_long": ("lr .045 clipping_scale 1.2 period 100",
                       {"lr": 0.045, "clipping_scale": 1.2, "clipping_update_period": 100}),
         "limits": ("lr .1 param_max_rms .5 param_min_rms .3 scalar_max 1 betas .8 .95",
@@ -131,9 +135,7 @@ def scaled_adam(path: Path, out: Path, commit: str) -> None:
         def built(tensors: Any, kw: Any = kw, schedulers: list[Any] = schedulers) -> Any:
             named = [(f"w{n}", tensor) for n, tensor in enumerate(tensors)]
             optimizer = scope["ScaledAdam"](named, **kw)
-            schedulers.append(
-                scope["Eden"](optimizer, lr_batches=50, lr_epochs=4, warmup_batches=8, warmup_start=0.5)
-            )
+            schedulers.append(scope["Eden"](optimizer, lr_batches=50, lr_epochs=4, warmup_batches=8, warmup_start=0.5))
             return optimizer
 
         def before(step: int, rates: list[float] = rates, schedulers: list[Any] = schedulers) -> None:

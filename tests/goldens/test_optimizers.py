@@ -101,9 +101,7 @@ def test_novograd_follows_nvidia(case):
         weight = lambda t, i, name=name: f"{name}/w{t}_{i}"  # noqa: E731
         run = functools.partial(follow, settings, arrays, rates, gradient=lambda t, i, name=name: f"{name}/g{t}_{i}")
         first = {t: arrays[weight(t, 0)] for t in tensors}
-        last_only = all(
-            holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors
-        )
+        last_only = all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors)
         if last_only:
             # Each weight after the last step is a + b · its first value: which first value leads to the one recorded?
             zeros, ones = ({t: np.full_like(w, value) for t, w in first.items()} for value in (0.0, 1.0))

@@ -127,7 +127,11 @@ def test_every_optimizer_makes_a_loss_smaller(cls):
 
 
 def test_clipping_by_norm_of_all_by_tensor_and_by_value():
-    grads = {"a": jnp.array([3.0, 4.0]), "b": jnp.array([0.3, 12.0]), "layers": {"c": jnp.array([[6.0, 8.0], [0.1, 0]])}}
+    grads = {
+        "a": jnp.array([3.0, 4.0]),
+        "b": jnp.array([0.3, 12.0]),
+        "layers": {"c": jnp.array([[6.0, 8.0], [0.1, 0]])},
+    }
     params = jax.tree.map(jnp.zeros_like, grads)
 
     def clipped(clip, clip_at):

@@ -1,0 +1,40 @@
+"""An XLA trace of some updates of a job, which xprof and Perfetto open."""
+
+from pathlib import Path
+from types import TracebackType
+
+import jax
+
+from asr_jax.config import profiled
+from asr_jax.observe.events import EventLog
+from asr_jax.training.run import PROFILE
+
+
+class Profile:
+    """Begins and ends the trace that `Training.profile` asks for, such as 10:15; nothing where it is empty."""
+
+    def __init__(self, asked: str, folder: Path, log: EventLog) -> None:
+        self._span = profiled(asked)
+        self._folder, self._log, self._runs = folder / PROFILE, log, False
+
+    def __enter__(self) -> "Profile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def before(self, update: int) -> None:
+        """To be called before each update of the job, the first one being 0."""
+        if self._span and update == self._span[0]:
+            jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)
+            self._runs = True
+        elif self._span and update == self._span[1]:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._runs:
+            jax.profiler.stop_trace()
+            self._runs = False
+            self._log.write("profile", path=self._folder)

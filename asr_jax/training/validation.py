@@ -1,0 +1,84 @@
+"""Validation while a run goes on: of the averaged and of the live weights, samples, and whether anything is gained."""
+
+from typing import Any
+
+import jax
+
+from asr_jax.core.errors import RunError
+from asr_jax.core.meshes import global_batch
+from asr_jax.core.pytrees import Tree
+from asr_jax.data.source import BatchSource
+from asr_jax.decoding.greedy import to_texts
+from asr_jax.observe.events import EventLog
+from asr_jax.training.evaluate import Decoder, Hypotheses, evaluate, samples, without_labels
+from asr_jax.training.reporting import report_skipped
+from asr_jax.training.run import SKIPPED
+from asr_jax.training.setup import Setup
+from asr_jax.training.state import TrainState
+
+NO_GAIN = "no gain"
+
+
+class Validator:
+    """Validates and writes events; knows how many validations in a row brought no better error rate."""
+
+    def __init__(
+        self, setup: Setup, log: EventLog, decoder: Decoder, shapes: TrainState, *, best_wer: float | None, num: int
+    ) -> None:
+        """`shapes`: of the state; `best_wer`, `num`: the best error rate so far, and validations without gain since."""
+        self._setup, self._log, self._decoder = setup, log, decoder
+        self._evaluated: Any = setup.recipe.evaluated
+        if setup.recipe.lora.rank:  # adapters are added to their kernels: compiled before anything runs
+            self._evaluated = jax.jit(setup.recipe.evaluated).lower(shapes).compile()
+        self._best_wer, self.num_without_gain = best_wer, num
+
+    def validate(self, state: TrainState, average: Tree, update: int) -> dict[str, Any]:
+        """Error rates of the weights that evaluation uses; those of the live ones are told as well.
+
+        Raises: RunError where nothing could be scored.
+        """
+        training = self._setup.experiment.training
+        if training.ema.decay and training.validate_live:
+            self._of(self._evaluated(state), "live", update, num_samples=0)
+        counts = self._of(average, "ema" if training.ema.decay else "live", update, num_samples=training.num_samples)
+        is_better = self._best_wer is None or counts["wer"] < self._best_wer
+        self.num_without_gain = 0 if is_better else self.num_without_gain + 1
+        self._best_wer = counts["wer"] if is_better else self._best_wer
+        return counts
+
+    def no_gain(self) -> str:
+        """Why the run ends where it gained nothing for long; empty where it goes on."""
+        patience = self._setup.experiment.training.patience
+        if not patience or self.num_without_gain < patience:
+            return ""
+        return f"{NO_GAIN} in {self.num_without_gain} validations"
+
+    def show_samples(self, average: Tree, update: int) -> None:
+        """Transcripts of the first batch of the validation set."""
+        setup, tokenizer = self._setup, self._setup.tokenizer
+        data = setup.validation
+        source = BatchSource(
+            data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count()
+        )  # fmt: skip
+        found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
+        read = found.weights > 0
+        texts = to_texts(found.ids[read], found.lengths[read], tokenizer)
+        hypotheses = Hypotheses(dict(zip(found.records[read].tolist(), texts, strict=True)), [])
+        shown = samples(data, hypotheses, tokenizer, setup.experiment.training.num_samples)
+        self._log.write("samples", update=update, samples=shown)
+
+    def _of(self, weights: Tree, name: str, update: int, *, num_samples: int) -> dict[str, Any]:
+        setup, data = self._setup, self._setup.validation
+        self._log.write("validation_start", update=update, weights=name, utterances=len(data.index))
+        counts, found = evaluate(self._decoder, weights, data, workers=0, threads=setup.experiment.data.threads)
+        shown = samples(data, found, setup.tokenizer, num_samples)
+        report_skipped(setup.folder, self._log, found.skipped)
+        if counts["wer"] is None:
+            raise RunError(
+                "no word of the validation set could be scored: none of its audio can be read, or its texts are empty; "
+                f"see {setup.folder / SKIPPED}"
+            )
+        empty = sum(not text.strip() for text in found.texts.values())
+        counts |= {"epoch": setup.groups.epoch(update), "empty_share": empty / max(len(found.texts), 1)}
+        self._log.write("validation", update=update, weights=name, samples=shown, **counts)
+        return counts
