@@ -25,6 +25,9 @@ from asr_jax.core.errors import RunError, UserError, nearest
 ALIASES = {
     "--data": "--data.train",
     "--log-every": "--training.log-every",
+    "--epochs-this-job": "--training.epochs-this-job",
+    "--init-from": "--init.path",
+    "--profile": "--training.profile",
     "--updates": "--training.num-updates",
     "--epochs": "--training.num-epochs",
 }
@@ -100,8 +103,9 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
 def _overridden(arguments: Sequence[str], default: Experiment, *, prog: str, of: str) -> Experiment:
     arguments = [_plain(argument) for argument in arguments]
     for i, argument in enumerate(arguments):
-        if argument == "--fresh" and (i + 1 == len(arguments) or arguments[i + 1].startswith("--")):
-            arguments[i] = "--fresh=True"
+        is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
+        if argument in ("--fresh", "--dry-run") and is_last:
+            arguments[i] = f"{argument}=True"
     if {"-h", "--help"} & set(arguments):
         _parse(arguments, default, prog=f"{prog} {of}")
     problems = _problems(arguments, default)

@@ -1,21 +1,34 @@
 """Trains a model: `python -m asr_jax.train --config configs/zipformer.py [--field.name VALUE …]`.
 
-Exit codes: 0 the run is complete; 1 it had begun and could not go on; 2 it could not begin.
+`--dry-run` plans, compiles, computes a batch of each shape and writes nothing; `--show schedule` prints and draws the
+learning rate. Exit codes: 0 the run is complete, or has done the epochs of its job; 1 it had begun and could not go on;
+2 it could not begin; 75 a signal of a scheduler or training.max_hours ended the job (the same command goes on); 130
+Ctrl-C.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from asr_jax.command_line import parse_experiment, run_command
+from asr_jax.core.errors import UserError
 
 
 def main(arguments: Sequence[str]) -> None:
+    arguments, shows = _without_show(arguments)
     experiment = parse_experiment(arguments, prog="python -m asr_jax.train")
 
     from asr_jax.core.processes import is_main, join  # after parsing: --help and mistakes need not wait for it
     from asr_jax.training.loop import train
+    from asr_jax.training.preview import dry_run, show_schedule
     from asr_jax.training.run import CURVES, EVENTS
 
     join()
+    if shows:
+        show_schedule(experiment, Path("schedule.png"))
+        return
+    if experiment.dry_run:
+        dry_run(experiment)
+        return
     summary = train(experiment)
     if not is_main():
         return
@@ -27,6 +40,21 @@ def main(arguments: Sequence[str]) -> None:
         print(f"already trained: {summary['update']} updates in {folder}; a longer run: --training.num-updates N")
     print(f"validation WER {summary['wer']:.2%}, best {summary['best_wer']:.2%}; checkpoint {summary['checkpoint']}")
     print(f"events {folder}/{EVENTS}; curves {folder}/{CURVES}; evaluate: python -m asr_jax.evaluate {folder} --data …")
+
+
+def _without_show(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """The arguments without `--show schedule`, and whether it was there.
+
+    Raises: UserError where something else is to be shown.
+    """
+    rest = list(arguments)
+    if "--show" not in rest:
+        return rest, False
+    place = rest.index("--show")
+    what = rest[place + 1] if place + 1 < len(rest) else ""
+    if what != "schedule":
+        raise UserError(f"--show {what}: expected schedule")
+    return rest[:place] + rest[place + 2 :], True
 
 
 if __name__ == "__main__":

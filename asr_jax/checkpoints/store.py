@@ -215,6 +215,11 @@ def refuse_damaged(folder: Path) -> list[str]:
     return [f"{line}; it lies in {place} now" for line, place in zip(lines, places, strict=True)]
 
 
+def checkpoints_in(folder: Path) -> list[int]:
+    """Numbers of updates of the checkpoints, rising."""
+    return sorted(_numbers(folder))
+
+
 def newest(folder: Path) -> int:
     """Number of updates of the newest checkpoint, 0 where there is none."""
     return max(_numbers(folder), default=0)
@@ -283,7 +288,15 @@ def restore_average(folder: Path, updates: int, abstract: Tree) -> Tree:
 
     Raises: UserError where they do not fit it.
     """
-    item = folder / str(updates) / "average"
+    return restore_item(folder, updates, "average", abstract)
+
+
+def restore_item(folder: Path, updates: int, name: str, abstract: Tree) -> Tree:
+    """Another item of a checkpoint alone, such as `state`.
+
+    Raises: UserError where it does not fit the abstract tree.
+    """
+    item = folder / str(updates) / name
     _check_fits(item, abstract)
     with ocp.StandardCheckpointer() as reader:
         return reader.restore(item.absolute(), abstract)

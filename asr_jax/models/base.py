@@ -37,6 +37,15 @@ class EncoderSettings:
     def check(self, front_end: FrontEnd) -> None:
         """Raises: ValueError where the front-end's features are not those that the encoder is made for."""
 
+    def depths(self, path: str) -> tuple[int, ...]:
+        """How many layers lie before a parameter of the encoder, by its path in it; for the parameters of a stack of
+        layers, one number for each. For a learning rate that decays from layer to layer."""
+        raise NotImplementedError
+
+    def num_depths(self) -> int:
+        """How many different depths there are."""
+        raise NotImplementedError
+
     def build(self, *, dtype: DTypeLike) -> Encoder:
         """The module, computing in `dtype` with float32 parameters."""
         raise NotImplementedError

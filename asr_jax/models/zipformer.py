@@ -4,6 +4,7 @@ Source: Yao et al. 2023, "Zipformer: A faster and better encoder for automatic s
 icefall's egs/librispeech/ASR/zipformer at commit 36e0420c.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +171,19 @@ class Zipformer(EncoderSettings):
             raise ValueError(
                 f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
             )
+
+    def depths(self, path: str) -> tuple[int, ...]:
+        """The embedding is 0, the layers of all stacks follow, and what joins the stacks is as deep as the last."""
+        found = re.match(r"stack_(\d+)/(layers/)?", path)
+        if not found:
+            return (0,) if path.startswith("embed/") else (self.num_depths() - 1,)
+        stack = int(found[1])
+        first = 1 + sum(self.num_layers[:stack])
+        own = range(first, first + self.num_layers[stack])
+        return tuple(own) if found[2] else (own[-1],)
+
+    def num_depths(self) -> int:
+        return 1 + sum(self.num_layers)
 
     def build(self, *, dtype: DTypeLike) -> "ZipformerEncoder":
         return ZipformerEncoder(self, dtype)

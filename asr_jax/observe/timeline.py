@@ -1,6 +1,6 @@
 """The events of a run as one line of updates, whatever was stopped and done again: what curves and reports read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from asr_jax.observe.events import Event
@@ -9,20 +9,26 @@ from asr_jax.observe.events import Event
 def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
     """Events that hold an `update`, by name and in order of update. Where a resumed run did updates again, only the
     later ones are left: an event takes the place of all earlier ones of its kind at its update or beyond."""
-    kinds: dict[tuple[str, Any, Any], list[Event]] = {}
+    kinds: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
         data = event["data"]
         if (update := data.get("update")) is None:
             continue
         for earlier in kinds.values() if event["event"] == "resumed" else ():
             _drop_from(earlier, update + 1)
-        same_kind = kinds.setdefault((event["event"], data.get("set"), data.get("weights")), [])
+        same_kind = kinds.setdefault((event["event"], *(data.get(name) for name in ("set", "weights", "detector"))), [])
         _drop_from(same_kind, update)
         same_kind.append(event)
     by_name: dict[str, list[Event]] = {}
-    for (name, _, _), kept in kinds.items():
+    for (name, *_), kept in kinds.items():
         by_name.setdefault(name, []).extend(kept)
     return {name: sorted(kept, key=lambda event: event["data"]["update"]) for name, kept in by_name.items()}
+
+
+def of_used_weights(validations: Sequence[Event]) -> list[Event]:
+    """Validations with an error rate of the weights that evaluation uses: the averaged ones where there are any."""
+    known = [event for event in validations if event["data"].get("wer") is not None]
+    return [event for event in known if event["data"].get("weights") == "ema"] or known
 
 
 def _drop_from(events: list[Event], update: int) -> None:

@@ -1,6 +1,6 @@
 """Optimizers: settings that build an optax transformation for all parameters of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,12 +50,15 @@ class Optimizer:
     biases, gains and scales."""
     lr_factors: Rules = EVERYTHING
     """Factors of the learning rate by rules."""
+    layer_decay: float = 1.0
+    """Factor of the learning rate from each layer to the one before it, the heads having the whole rate."""
     freeze_updates: Rules = NOTHING
     """By rules: updates before which parameters do not change; -1: they never do, and no gradient is computed."""
 
     def __post_init__(self) -> None:
         for name in ("clip_at", "weight_decay"):
             check_number(self, name, least=0)
+        check_number(self, "layer_decay", above=0, most=1)
         for name in ("b1", "b2"):
             if hasattr(self, name) and not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least 0 and less than 1")
@@ -78,9 +81,10 @@ class Optimizer:
         factors = tree_by_rules(params, self.decay_factors, what="optim.decay_factors")
         return map_with_path(lambda _, factor: self.weight_decay * factor, factors)
 
-    def build(self, length: RunLength, factors: Mapping[str, Any] | None = None) -> "Updater":
-        """For a run of some length. `factors`: more factors of the learning rate by path, arrays for stacked layers."""
-        return Updater(self, self.changes(), self.schedule.build(length), factors or {})
+    def build(self, length: RunLength, factor: Callable[[str, Any], Any] | None = None) -> "Updater":
+        """For a run of some length. `factor(path, array)`: another factor of the learning rate of a parameter, a number
+        or an array that is multiplied."""
+        return Updater(self, self.changes(), self.schedule.build(length), factor or (lambda path, array: 1.0))
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Updater:
     changes: Transformation
     rate: Rate
     """The learning rate by the number of updates applied before."""
-    factors: Mapping[str, Any]
+    factor: Callable[[str, Any], Any]
 
     def init(self, params: Tree) -> Any:
         """The optimizer's state for the parameters that are trained."""
@@ -115,7 +119,7 @@ class Updater:
             return jnp.where(updates < until, 0.0, array) if until else array
 
         def scaled(path: str, change: Any, factor: float) -> Any:
-            return change * (factor * self.factors.get(path, 1.0))
+            return change * (factor * self.factor(path, change))
 
         grads = map_with_path(thawed, grads, frozen_until)
         if self.settings.clip_at:

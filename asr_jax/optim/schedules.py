@@ -39,6 +39,11 @@ class Schedule:
         check_number(self, "peak_lr", above=0)
         check_number(self, "min_lr", least=0, most=self.peak_lr)
 
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether the rate depends on how long an epoch is."""
+        return any(value for name, value in vars(self).items() if name.endswith("_epochs"))
+
     def build(self, length: RunLength) -> Rate:
         """The rate as a function of the number of updates applied before, for a run of some length."""
         late = 1 if self.rate_set == "after_update" else 0
@@ -112,6 +117,10 @@ class WarmupHoldDecay(Schedule):
             "none": lambda: jnp.ones_like(update),
         }[self.decay]()
         return jnp.where(update < start, jnp.minimum((update + 1) / (warmup + 1), 1.0), decayed)
+
+    @property
+    def counts_epochs(self) -> bool:
+        return super().counts_epochs or self.decay == "exponential"
 
     def _ending(self, share: Float[Array, ""]) -> Float[Array, ""]:
         return self.final_share + (1 - self.final_share) * share

@@ -23,7 +23,9 @@ from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.observe.curves import draw_curves
+from asr_jax.observe.detectors import Detectors
 from asr_jax.observe.events import EventLog, Sink
+from asr_jax.observe.health import health
 from asr_jax.observe.progress import ProgressView
 from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
@@ -71,6 +73,8 @@ def train(experiment: Experiment) -> dict[str, Any]:
                 TensorBoard(folder / folders.TENSORBOARD),
             ]
         log = stack.enter_context(EventLog(folder / folders.EVENTS, enabled=is_main(), sinks=sinks))
+        warn = functools.partial(log.write, "warning")
+        sinks.append(Detectors(warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates))
         for line in begun["refused"]:
             log.write("warning", message=line)
         checkpoints = stack.enter_context(
@@ -84,18 +88,19 @@ def train(experiment: Experiment) -> dict[str, Any]:
         except BaseException as error:
             with suppress(OSError):  # a full disk: what went wrong first is what a person should read
                 log.write("run_failed", reason=f"{type(error).__name__}: {error}")
-            _draw(folder)
+            _close(folder)
             raise
-        if wrong := _draw(folder):
+        if wrong := _close(folder):
             log.write("warning", message=wrong)
     return summary
 
 
-def _draw(folder: Path) -> str:
-    """Draws the curves; gives why they could not be drawn, which does not undo what was trained."""
+def _close(folder: Path) -> str:
+    """Draws the curves and says how the run fared; gives why that failed, which does not undo what was trained."""
     try:
         if is_main():
             draw_curves(folder / folders.EVENTS, folder / folders.CURVES)
+            print("\n".join(health(folder / folders.EVENTS)))
     except Exception as error:
         return f"no curves were drawn: {error!r}"
     return ""

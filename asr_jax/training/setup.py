@@ -4,9 +4,12 @@ import contextlib
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from jax.sharding import Mesh
 
 from asr_jax.config import Experiment, classes, may_change, to_json
@@ -17,6 +20,7 @@ from asr_jax.data.dataset import Data, PlannedData, Sets, plan_training, read_se
 from asr_jax.data.evaluation import plan_evaluation
 from asr_jax.data.reading import Records
 from asr_jax.models.base import Recogniser
+from asr_jax.optim.lora import LORA
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizer import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
@@ -106,11 +110,28 @@ def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) ->
     return Recipe(
         model,
         {name: head.scale for name, head in experiment.model.heads.items()},
-        experiment.optim.build(length),
+        experiment.optim.build(length, layer_factors(experiment)),
         ema=training.ema,
         loss_scale=training.loss_scale if training.precision == "f16" else None,
         lora=experiment.lora,
     )
+
+
+def layer_factors(experiment: Experiment) -> Callable[[str, Any], Any]:
+    """By path and array of a parameter: its factor of the learning rate by its depth, for arrays of stacked layers one
+    for each."""
+    encoder, decay = experiment.model.encoder, experiment.optim.layer_decay
+
+    def factor(path: str, array: Any) -> Any:
+        own = path.removeprefix(f"{LORA}/")
+        if decay == 1.0 or not own.startswith("encoder/"):
+            return 1.0
+        powers = [decay ** (encoder.num_depths() - depth) for depth in encoder.depths(own.removeprefix("encoder/"))]
+        return (
+            powers[0] if len(powers) == 1 else np.reshape(np.array(powers, np.float32), (-1, *[1] * (array.ndim - 1)))
+        )
+
+    return factor
 
 
 def made_of(experiment: Experiment, tokenizer: Tokenizer, *, num_updates: int | None = None) -> str | None:

@@ -1,0 +1,45 @@
+"""One set of weights of several checkpoints: `python -m asr_jax.average RUN --out DIR [--last N | --from A --to B]`.
+
+DIR becomes a run of its own, with one checkpoint: evaluate, transcribe and --init-from take it as they take RUN. With a
+name that ends in .safetensors the weights alone are written, for --init-from. To have several checkpoints to average,
+train with --training.keep-last N or with --training.milestones.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from asr_jax.command_line import run_command
+from asr_jax.core.errors import UserError
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.average", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make, or NAME.safetensors")
+    parser.add_argument("--last", type=int, default=0, metavar="N", help="the newest N checkpoints; 0: all")
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="A", help="checkpoints from update A on")
+    parser.add_argument("--to", type=int, default=0, metavar="B", help="checkpoints up to update B; 0: no limit")
+    parser.add_argument(
+        "--weights", choices=("ema", "live"), default="ema", help="of each the averaged weights, or the live ones"
+    )
+    options = parser.parse_args(arguments)
+    if options.out.exists():
+        raise UserError(f"--out {options.out} is there already: give another name")
+    if min(options.last, options.first, options.to) < 0:
+        raise UserError(f"--last {options.last}, --from {options.first}, --to {options.to}: expected 0 or more")
+
+    from asr_jax.training.averaging import choose, mean_weights, save_run, save_weights
+
+    chosen = choose(options.run, last=options.last, first=options.first, to=options.to)
+    weights = mean_weights(options.run, chosen, live=options.weights == "live")
+    if options.out.suffix == ".safetensors":
+        save_weights(weights, options.out)
+    else:
+        save_run(options.run, chosen[-1], weights, options.out)
+    kind = {"ema": "averaged", "live": "live"}[options.weights]
+    print(f"{options.out}: the mean of the {kind} weights of checkpoints {', '.join(map(str, chosen))}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,122 @@
+"""Was a run healthy? A few lines from its events: `python -m asr_jax.observe.health RUN_DIR`."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from asr_jax.core.errors import UserError
+from asr_jax.observe.events import FILE_NAME, Event, read_events
+from asr_jax.observe.progress import clock
+from asr_jax.observe.tables import percent
+from asr_jax.observe.timeline import of_used_weights, timeline
+
+ENDS = ("run_complete", "job_stopped", "run_failed")
+
+
+def health(events_path: str | PathLike[str]) -> list[str]:
+    """Lines for a person: how it ended, what the detectors saw, what was skipped and voided, time lost, the best
+    checkpoint. Updates that were done again count once.
+
+    Raises: UserError where the events cannot be read.
+    """
+    events = list(read_events(events_path))
+    by_name = timeline(events)
+    steps, validations = by_name.get("train_step", []), by_name.get("validation", [])
+    return [
+        _ending(events, steps),
+        _speed(steps),
+        _detectors(by_name.get("warning", [])),
+        _voided(steps, by_name.get("voided", []), events),
+        _skipped(events),
+        _best(validations, by_name.get("checkpoint_saved", [])),
+    ]
+
+
+def _ending(events: Sequence[Event], steps: Sequence[Event]) -> str:
+    updates = max((event["data"]["update"] for event in steps), default=0)
+    jobs = sum(event["event"] == "run_start" for event in events)
+    last = next((event for event in reversed(events) if event["event"] in ENDS), None)
+    goes_on = last is None or any(
+        event["event"] == "run_start" and event["timestamp_ms"] > last["timestamp_ms"] for event in events
+    )
+    kind = {"run_complete": "complete", "job_stopped": "stopped", "run_failed": "FAILED"}
+    end = "no end told: it goes on, or was killed" if goes_on or last is None else kind[last["event"]]
+    reason = f" ({last['data'].get('reason', '')})" if last and not goes_on else ""
+    seconds = events[-1]["data"].get("elapsed_s", 0.0) if events else 0.0
+    return f"ended: {end}{reason}; {updates:,} updates in {jobs} job{'s' * (jobs != 1)}, {clock(seconds)}"
+
+
+def _speed(steps: Sequence[Event]) -> str:
+    rates = [event["data"].get("throughput", {}) for event in steps]
+    spent = dict.fromkeys(("waiting", "host", "device"), 0.0)
+    for rate in rates:
+        wall_s = (rate.get("batch_s") or 0.0) * (rate.get("num_batches") or 0)
+        for kind in spent:
+            spent[kind] += wall_s * (rate.get(f"{kind}_share") or 0.0)
+    total = sum(spent.values())
+    if not total:
+        return "time: no training yet"
+    shares = ", ".join(f"{kind} {percent(seconds / total, digits=0)}" for kind, seconds in spent.items())
+    return f"time in training: {clock(total)}: {shares}; lost to waiting for data: {clock(spent['waiting'])}"
+
+
+def _detectors(warnings: Sequence[Event]) -> str:
+    if not warnings:
+        return "detectors: nothing"
+    kinds = Counter(event["data"].get("detector") or "other" for event in warnings)
+    first = {kind: _first(warnings, kind) for kind in kinds}
+    return "detectors: " + ", ".join(f"{kind} ×{num} (first at update {first[kind]:,})" for kind, num in kinds.items())
+
+
+def _first(warnings: Sequence[Event], kind: str) -> int:
+    return next(e["data"]["update"] for e in warnings if (e["data"].get("detector") or "other") == kind)
+
+
+def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Event]) -> str:
+    number = steps[-1]["data"].get("voided", 0) if steps else 0
+    where = f"; their batches are in {voided[-1]['data']['path']}" if voided else ""
+    late = sum(event["event"] == "recompiled" for event in events)
+    return f"updates that changed nothing: {number}{where}; programs compiled late: {late}"
+
+
+def _skipped(events: Sequence[Event]) -> str:
+    reasons: Counter[str] = Counter()
+    path = ""
+    for event in events:
+        if event["event"] == "skipped":
+            reasons.update(event["data"].get("reasons", {}))
+            path = event["data"].get("path", path)
+    if not reasons:
+        return "skipped recordings: none"
+    said = ", ".join(f"{num} {reason}" for reason, num in reasons.most_common(5))
+    return f"skipped recordings: {sum(reasons.values())}: {said}; all in {path}"
+
+
+def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:
+    used: list[dict[str, Any]] = [event["data"] for event in of_used_weights(validations)]
+    if not used:
+        return "best checkpoint: no validation yet"
+    best = min(reversed(used), key=lambda data: data["wer"])
+    path = next((e["data"]["path"] for e in saved if e["data"]["update"] == best["update"]), "not kept")
+    last = f"; the last validation: {percent(used[-1]['wer'])}"
+    return f"best checkpoint: WER {percent(best['wer'])} at update {best['update']:,}, {path}{last}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.observe.health", description=__doc__)
+    parser.add_argument("run_dir", type=Path, help=f"folder of a run: it holds {FILE_NAME}")
+    given = parser.parse_args(arguments)
+    try:
+        print("\n".join(health(given.run_dir / FILE_NAME)))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""One set of weights of several checkpoints: their mean, written as a run of its own or as a file."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from safetensors.numpy import save_file
+
+from asr_jax.checkpoints.integrity import seal
+from asr_jax.checkpoints.store import METRICS, checkpoints_in, restore_average, restore_item
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training.beginning import abstract_beginning, lower_beginning
+from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
+from asr_jax.training.setup import made_of, make_recipe
+from asr_jax.training.trained import load_trained
+
+
+def choose(run: Path, *, last: int = 0, first: int = 0, to: int = 0) -> list[int]:
+    """Numbers of the checkpoints of a run, rising: the newest `last`, or those from `first` up to `to`; 0: no limit.
+
+    Raises: UserError where there are none.
+    """
+    known = checkpoints_in(run / CHECKPOINTS)
+    chosen = [number for number in known if first <= number and (not to or number <= to)][-last:]
+    if not chosen:
+        raise UserError(f"{run / CHECKPOINTS} has no such checkpoint: there are {', '.join(map(str, known)) or 'none'}")
+    return chosen
+
+
+def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tree:
+    """The mean over checkpoints of their averaged weights, or of the live ones, in float64 meanwhile; counts are those
+    of the last."""
+    trained = load_trained(run, updates=chosen[-1])
+    recipe = make_recipe(trained.experiment, trained.model, RunLength(1, 1))
+    program = made_of(trained.experiment, trained.tokenizer, num_updates=1)
+    shapes = abstract_beginning(lower_beginning(recipe, seed=trained.experiment.seed, made_of=program), trained.mesh)
+    total: Tree = None
+    for number in chosen:
+        if live:
+            weights = recipe.evaluated(restore_item(run / CHECKPOINTS, number, "state", shapes.state))
+        else:
+            weights = restore_average(run / CHECKPOINTS, number, shapes.average)
+        weights = jax.tree.map(_wide, jax.device_get(weights))
+        total = weights if total is None else jax.tree.map(_added, total, weights)
+    return jax.tree.map(lambda t, like: _narrow(t, len(chosen), like), total, shapes.average)
+
+
+def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
+    """Writes a run with one checkpoint: that of `number`, with these weights as its averaged ones."""
+    out.mkdir(parents=True)
+    for name in (EXPERIMENT, PLAN):
+        shutil.copy(run / name, out / name)
+    shutil.copytree(run / TOKENIZER, out / TOKENIZER)
+    checkpoint = out / CHECKPOINTS / str(number)
+    shutil.copytree(run / CHECKPOINTS / str(number), checkpoint)
+    shutil.rmtree(checkpoint / "average")
+    shutil.rmtree(checkpoint / METRICS.partition("/")[0], ignore_errors=True)  # the error rate of other weights
+    with ocp.StandardCheckpointer() as writer:
+        writer.save(checkpoint.absolute() / "average", weights)
+    seal(checkpoint)
+
+
+def save_weights(weights: Tree, out: Path) -> None:
+    """Writes a .safetensors file of weights by our names, which `--init-from` takes."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_file({path: np.ascontiguousarray(value) for path, value in flatten(weights).items()}, out)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
+
+
+def _added(total: np.ndarray, array: np.ndarray) -> np.ndarray:
+    return total + array if np.issubdtype(array.dtype, np.floating) else array
+
+
+def _narrow(total: np.ndarray, number: int, like: jax.ShapeDtypeStruct) -> np.ndarray:
+    return (total / number if np.issubdtype(total.dtype, np.floating) else total).astype(like.dtype)

@@ -1,0 +1,102 @@
+"""What a run will do, before it does it: its learning rate, and a batch of each shape computed once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.figure import Figure
+
+from asr_jax.config import Experiment
+from asr_jax.core.meshes import global_batch
+from asr_jax.core.processes import is_main
+from asr_jax.core.pytrees import num_elements
+from asr_jax.data.buckets import largest_first
+from asr_jax.data.source import BatchSource
+from asr_jax.observe.tables import print_table, quantity
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training import run as folders
+from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
+from asr_jax.training.compile import compile_steps
+from asr_jax.training.setup import Setup, set_up
+from asr_jax.training.step import total_loss
+
+NUM_POINTS = 20
+
+
+def show_schedule(experiment: Experiment, png: Path) -> None:
+    """Prints the learning rate at some updates, and draws it.
+
+    Raises: UserError where epochs count and the data cannot be read.
+    """
+    schedule, training = experiment.optim.schedule, experiment.training
+    if training.num_epochs or schedule.counts_epochs:
+        setup = set_up(experiment, folders.find_run(experiment))
+        length = RunLength(setup.num_updates, setup.updates_per_epoch)
+    else:
+        length = RunLength(training.num_updates, float("inf"))
+    rate = jax.jit(schedule.build(length))
+    points = sorted({round(p) for p in np.linspace(0, length.num_updates - 1, NUM_POINTS)} | {1})
+    rows = [
+        {"update": update + 1, "learning rate": f"{float(rate(update)):.4g}"}
+        | ({"epoch": int(update // length.updates_per_epoch) + 1} if np.isfinite(length.updates_per_epoch) else {})
+        for update in points
+    ]
+    print_table(rows, title=f"{experiment.name}: {type(schedule).__name__}, {length.num_updates:,} updates")
+    updates = np.unique(np.linspace(0, length.num_updates - 1, 1000).round())
+    figure = Figure(figsize=(8, 3.5), dpi=130, layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(updates + 1, np.asarray(jax.vmap(schedule.build(length))(updates)), color="#3a8f5c", linewidth=2)
+    axes.set(xlabel="update", ylabel="learning rate", ylim=(0, None))
+    axes.set_title(f"{experiment.name}: {type(schedule).__name__}", loc="left", parse_math=False)
+    figure.savefig(png)
+    print(png)
+
+
+def dry_run(experiment: Experiment) -> None:
+    """Plans, compiles and computes the loss and its gradient for a batch of each shape; prints what that was, and
+    writes nothing.
+
+    Raises: UserError where a run could not begin.
+    """
+    setup = set_up(experiment, folders.find_run(experiment))
+    beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
+    shapes = abstract_beginning(beginning, setup.mesh)
+    steps = compile_steps(
+        setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
+        num_batches=experiment.training.accumulate, made_of=setup.made_of,
+    )  # fmt: skip
+    state, _ = initial_training(beginning.compile(), setup.mesh)
+    source = BatchSource(
+        setup.train.index, setup.train.plan, process_index=jax.process_index(), num_processes=jax.process_count()
+    )
+    rows = []
+    for row, (number, bucket) in zip(steps.table, _largest_first(setup), strict=True):
+        plan = setup.train.plan
+        position = next((p for p in range(plan.batches_per_epoch) if plan[p].bucket == number), None)
+        found: dict[str, Any] = {}
+        if position is not None:
+            batch = global_batch(source[position].batch, setup.mesh)
+            weights = steps.weights[bucket](batch)
+            accumulated = steps.accumulate[bucket](state, steps.begin(state), batch, weights, np.int32(position))
+            loss = total_loss(jax.device_get(accumulated.sums), jax.device_get(weights), setup.recipe.scales)
+            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(accumulated.grads))]
+            found = {"loss": float(loss), "gradient_norm": float(np.sqrt(sum(norms)))}
+        rows.append(_shown(row) | found)
+    if is_main():
+        print_table(rows, title=f"{experiment.name}, tried: one batch of each shape with the initial weights")
+        parameters = quantity(num_elements(shapes.state.params))
+        print(
+            f"{parameters} parameters; {len(setup.train.index):,} records, {setup.train.index.hours:,.2f} h; "
+            f"{setup.num_updates:,} updates, {setup.updates_per_epoch:,.4g} in an epoch; nothing was written"
+        )
+
+
+def _largest_first(setup: Setup) -> list[tuple[int, Any]]:
+    buckets = setup.train.plan.buckets
+    return [(number, buckets[number]) for number in largest_first(buckets)]
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("seconds", "rows", "labels", "bytes")}
