@@ -1,13 +1,10 @@
 """The types that every layer speaks: a batch, frames, what an encoder gives. See DESIGN in BUILD_NOTES.md."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Int16, Int32
 
-# Arrays are NumPy's on the host and JAX's on a device; jaxtyping checks shapes for both.
-AnyArray = Any
+from asr_jax.core.pytrees import AnyArray
 
 
 class Batch(struct.PyTreeNode):

@@ -1,12 +1,22 @@
 """Pytrees of nested dicts seen as flat dicts with readable paths: `encoder/stack_0/layers/norm/bias`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from flax import struct
 
 Tree = Any
+AnyArray = Any
+"""NumPy's on the host, JAX's on a device, or what stands for one before it is computed: shapes are checked of all."""
+
+
+class Node(struct.PyTreeNode):
+    """A frozen dataclass that is a pytree. Its fields are not checked: JAX and Orbax build it of stand-ins as well,
+    which have no shapes."""
+
+    __no_type_check__: ClassVar[bool] = True
 
 
 def flatten(tree: Tree) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Float
 
+from asr_jax.core.pytrees import Node
 
-class Sum(struct.PyTreeNode):
+
+class Sum(Node):
     """`total / weight` is the mean; a weight of zero means that there was nothing to count."""
 
     total: Float[Array, ""] | float

@@ -27,7 +27,7 @@ EVENTS: dict[str, str] = {
     "initialised": "weights were loaded: path, loaded, kept_rows, missing, mismatched, unused",
     "batch_start": "an update begins, at every log_every: update, epoch, batches [{position, shape, labels, audio_s}]",
     "optimizer_flush": "an update of fewer batches than others, at the end of an epoch: update, batches, accumulate",
-    "voided": "updates that were not finite changed nothing: count, updates, path of their batches",
+    "voided": "updates that were not finite changed nothing: update, count, updates, path of their batches",
     "profile": "an XLA trace was written: path",
     "recompiled": "something was compiled after the first update: function, seconds, reason",
     "train_step": "means since the last one: update, epoch (from 1), losses {total, term: ..}, learning_rate, "

@@ -204,5 +204,5 @@ def _number(value: float | int | None, form: str) -> str:
     return "nan" if value is None else format(value, form)
 
 
-def _of(value: int, total: int | None) -> str:
+def _of(value: int, total: float | int | None) -> str:
     return f"{value:,}/{total:,}" if total else f"{value:,}"

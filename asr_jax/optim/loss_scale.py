@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.errors import check_number
+from asr_jax.core.pytrees import Node
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LossScale:
         return Scaling(jnp.minimum(scale, 2.0**100), jnp.where(finite & ~grown, scaling.good + 1, 0))
 
 
-class Scaling(struct.PyTreeNode):
+class Scaling(Node):
     """Where the scale is."""
 
     scale: Float[Array, ""]

@@ -3,17 +3,16 @@
 from typing import Any
 
 import jax
-from flax import struct
 from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
-from asr_jax.core.pytrees import Tree
+from asr_jax.core.pytrees import Node, Tree
 from asr_jax.optim.loss_scale import Scaling
 
 GENERATOR = "threefry2x32"
 STREAMS = ("dropout", "augment", "regularise")
 
 
-class TrainState(struct.PyTreeNode):
+class TrainState(Node):
     """Everything that an update changes, but for the averaged weights, which are saved on their own."""
 
     updates: Int[Array, ""]

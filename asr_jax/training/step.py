@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Batch
-from asr_jax.core.pytrees import Tree, join, pick
+from asr_jax.core.pytrees import AnyArray, Node, Tree, join, pick
 from asr_jax.core.sums import Sums, empty_sums
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.ema import EMA
@@ -52,7 +51,7 @@ class Recipe:
         return {"params": self.lora.merged(state.params), "batch_stats": state.batch_stats}
 
 
-class Accumulated(struct.PyTreeNode):
+class Accumulated(Node):
     """What the batches of one update have added up so far."""
 
     grads: Tree
@@ -66,7 +65,7 @@ class Accumulated(struct.PyTreeNode):
     """Place in the plan of the first batch after which something was not finite; -1 where all was."""
 
 
-class UpdateReport(struct.PyTreeNode):
+class UpdateReport(Node):
     """What an update tells the log."""
 
     sums: Sums
@@ -132,7 +131,7 @@ def accumulate(
     )
 
 
-def total_loss(sums: Sums, weights: Mapping[str, Float[Array, ""]], scales: Mapping[str, float]) -> Float[Array, ""]:
+def total_loss(sums: Sums, weights: Mapping[str, Float[AnyArray, ""]], scales: Mapping[str, float]) -> Float[Array, ""]:
     """Σ scale · total / W over the terms that `weights` names; a term without weight counts 0."""
     terms = [
         scales[name.split("/")[0]] * jnp.where(weight > 0, sums[name].total / jnp.maximum(weight, 1e-30), 0.0)

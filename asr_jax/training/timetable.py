@@ -89,7 +89,7 @@ class Timetable:
         at_epoch = new and training.validate_epochs and self._groups.ends_epoch(update)
         validates = update == self._num_updates or regular or at_epoch
         at_line = validates or update % training.log_every == 0 or bool(ends)
-        if not ends and (at_line or signal) and self._is_over():
+        if not ends and new and (at_line or signal) and self._is_over():
             ends = HOURS_OVER
         samples = bool(training.sample_every) and new and update % training.sample_every == 0 and not validates
         return Due(ends or signal, validates, samples, at_line or bool(ends))
