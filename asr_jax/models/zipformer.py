@@ -16,6 +16,7 @@ from jaxtyping import Array, Int
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.models.base import Encoder, EncoderSettings
+from asr_jax.nn.remat import Remat
 from asr_jax.nn.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.subsampling import ConvEmbedding, Downsample, embedding_length
 from asr_jax.nn.zipformer_layer import Policy, StackSizes
@@ -79,8 +80,9 @@ class Zipformer(EncoderSettings):
     mask_padding: bool = True
     """An utterance gives the same output alone as in a padded batch. Without it, padding enters exactly as it does in
     the peer's code."""
-    remat: bool = False
-    """Compute each layer's inner values again in the backward pass instead of keeping them: slower, less memory."""
+    remat: Remat = "none"
+    """What of each layer is computed again in the backward pass instead of being kept: slower, less memory. none:
+    nothing; products: all but what comes out of products with weights; layers: everything."""
     taps: tuple[str, ...] = ()
     """Inner outputs to give to heads: "embed", "stack_0", ... at the embedding's rate."""
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from asr_jax.core.batch import length_mask
 from asr_jax.nn.positions import compact_positions
+from asr_jax.nn.remat import rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Regulariser, dropout, kept
 from asr_jax.nn.subsampling import Downsample, upsample
@@ -45,7 +46,7 @@ class ZipformerStack(nn.Module):
         positions, allowed = self._positions(x.shape[1], step), self._allowed(x.shape[1], lengths)
         x = x if feature_mask is None else x * feature_mask
         layers = nn.scan(
-            nn.remat(ZipformerLayer, prevent_cse=False) if self.policy.remat else ZipformerLayer,
+            rematerialised(ZipformerLayer, self.policy.remat),
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True, "regularise": True},
             in_axes=(0, nn.broadcast),

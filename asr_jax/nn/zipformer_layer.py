@@ -19,6 +19,7 @@ from asr_jax.nn.convolution import ConvolutionModule
 from asr_jax.nn.feed_forward import FeedForward
 from asr_jax.nn.linear import per_channel
 from asr_jax.nn.normalization import BiasNorm
+from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
 
@@ -62,7 +63,7 @@ class Policy:
     mask_padding: bool
     regularise: bool
     skip: bool
-    remat: bool
+    remat: Remat
     dtype: DTypeLike
 
 

@@ -182,7 +182,13 @@ class Reporter:
         if is_main() and found:
             path = self._setup.folder / VOIDED
             append_lines(path, [entry for entries in together for entry in entries])
-            self._log.write("voided", update=entries[-1]["update"], count=len(found), updates=[entry["update"] for entry in entries], path=path)
+            self._log.write(
+                "voided",
+                update=entries[-1]["update"],
+                count=len(found),
+                updates=[entry["update"] for entry in entries],
+                path=path,
+            )
 
     def _warn(self, update: int, reports: Sequence[Any]) -> None:
         failed = sum(not report.finite for report in reports)

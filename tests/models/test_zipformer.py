@@ -15,6 +15,7 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements
 from asr_jax.models.base import Encoder
 from asr_jax.models.zipformer import PER_STACK, Zipformer
+from asr_jax.nn.remat import Remat
 
 TINY = Zipformer(
     num_mels=16,
@@ -76,7 +77,7 @@ ONE_STACK = replace(TINY, taps=(), **{name: (getattr(TINY, name)[1],) for name i
 
 
 @cache
-def regularised(*, remat: bool) -> tuple[Any, Any]:
+def regularised(*, remat: Remat) -> tuple[Any, Any]:
     """Loss and gradients of one stack with regularisers and skipping, by the two random streams."""
     encoder = replace(ONE_STACK, regularise=True, remat=remat).build(dtype=jnp.float32)
     frames = Frames(jnp.asarray(np.random.default_rng(0).normal(size=(2, 32, 16)), jnp.float32), jnp.array([32, 20]))
@@ -89,7 +90,7 @@ def regularised(*, remat: bool) -> tuple[Any, Any]:
 
 
 def test_regularisers_act_on_gradients_alone() -> None:
-    params, run = regularised(remat=False)
+    params, run = regularised(remat="none")
     keys = jax.random.split(jax.random.key(0), 3)
     loss, gradients = run(params, keys[0], keys[1])
     other_loss, other_gradients = run(params, keys[0], keys[2])
@@ -102,9 +103,10 @@ def test_regularisers_act_on_gradients_alone() -> None:
 
 
 @pytest.mark.slow
-def test_remat_gives_the_same_gradients() -> None:
+@pytest.mark.parametrize("remat", ["products", "layers"])
+def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     keys = jax.random.split(jax.random.key(0))
-    (params, run), (_, run_again) = regularised(remat=False), regularised(remat=True)
+    (params, run), (_, run_again) = regularised(remat="none"), regularised(remat=remat)
     plain, again = (flatten(function(params, *keys)[1]) for function in (run, run_again))
     assert max(relative(again[path], plain[path]) for path in plain) < 1e-4
 

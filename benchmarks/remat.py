@@ -1,0 +1,80 @@
+"""Memory and time of each policy of rematerialisation: `python benchmarks/remat.py [--size S] [--json OUT]`.
+
+Bytes are XLA's own account of one batch's gradient, beside the parameters; milliseconds the median of some updates of
+each policy in turns, so that what else the machine does falls on all alike.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import jax
+import numpy as np
+from training_throughput import SIZES, VOCABULARY, batch_of
+
+from asr_jax.core.meshes import data_mesh, global_batch
+from asr_jax.data.buckets import Bucket
+from asr_jax.data.index import scale_of
+from asr_jax.models.base import Model
+from asr_jax.nn.remat import Remat
+from asr_jax.observe.tables import print_table
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
+from asr_jax.training.compile import compile_steps
+from asr_jax.training.step import Recipe
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=tuple(SIZES), default="S")
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--precision", default="f32")
+    parser.add_argument("--updates", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    mesh = data_mesh(1)
+    bucket = Bucket(
+        int(given.seconds * 16000), int(6 * given.seconds) // 8 * 8 + 8, given.rows, int(given.seconds * 16000)
+    )
+    made: dict[str, Any] = {}
+    for remat in get_args(Remat):
+        encoder = SIZES[given.size](remat=remat)
+        model = Model(encoder=encoder).build(vocab_size=VOCABULARY, blank_id=VOCABULARY - 1, precision=given.precision)
+        recipe = Recipe(model, {"ctc": 1.0}, AdamW().build(RunLength(1000, 1000)))
+        beginning = lower_beginning(recipe, seed=0)
+        scale = scale_of(model.front_end, of_features=False)
+        steps = compile_steps(recipe, [bucket], abstract_beginning(beginning, mesh), scale=scale, mesh=mesh)
+        state, _ = made.get("state") or initial_training(beginning.compile(), mesh)
+        made["state"] = state, _
+        batch = global_batch(batch_of(bucket), mesh)
+        made[remat] = steps, batch, steps.add_weights([steps.weights[bucket](batch)])
+    times: dict[str, list[float]] = {remat: [] for remat in get_args(Remat)}
+    state, _ = made["state"]
+    for _ in range(given.updates + 1):
+        for remat, taken in times.items():
+            steps, batch, weights = made[remat]
+            zeros = steps.begin(state)
+            jax.block_until_ready(zeros.grads)
+            start = time.perf_counter()
+            jax.block_until_ready(steps.accumulate[bucket](state, zeros, batch, weights, np.int32(0)).weight)
+            taken.append(1e3 * (time.perf_counter() - start))
+    rows = [
+        {
+            "remat": remat, "model": f"Zipformer-{given.size}", "rows": given.rows, "seconds": given.seconds,
+            "bytes": made[remat][0].table[0]["bytes"], "ms": statistics.median(taken[1:]),
+            "time_ratio": statistics.median(taken[1:]) / statistics.median(times["none"][1:]),
+        }
+        for remat, taken in times.items()
+    ]  # fmt: skip
+    print_table(rows, title=f"{jax.devices()[0].device_kind}, {given.precision}")
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
