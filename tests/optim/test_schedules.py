@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
+from asr_jax.optim.schedules import Eden, InverseEpoch, Polynomial, RunLength, TriStage, WarmupHoldDecay
 
 
 def rates(schedule, num_updates, points):
@@ -29,3 +29,75 @@ def test_inverse_sqrt_is_continuous_and_has_a_floor():
 def test_impossible_values_are_named(wrong):
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
         WarmupHoldDecay(**wrong)
+
+
+LENGTH = RunLength(100, 10)
+
+
+def test_the_step_schedule_of_the_rust_trainer():
+    """Warm-up 2, hold 1, decay 2 to 0.1: its warm-up of W updates is ours of W - 1."""
+    schedule = WarmupHoldDecay(
+        peak_lr=1.0, warmup_updates=1, hold_updates=1, decay="linear", decay_updates=2, final_share=0.1
+    )
+    np.testing.assert_allclose(rates(schedule, 100, range(6)), [0.5, 1, 1, 0.55, 0.1, 0.1], rtol=1e-6)
+
+
+def test_the_epoch_schedule_of_the_rust_trainer():
+    schedule = InverseEpoch(peak_lr=1.0, warmup_epochs=2, hold_epochs=1)
+    found = [float(schedule.build(LENGTH)(10 * epoch)) for epoch in range(6)]
+    np.testing.assert_allclose(found, [0.5, 1, 1, 2 / 3, 0.5, 0.4], rtol=1e-6)
+    flat = InverseEpoch(peak_lr=1.0, warmup_epochs=2, hold_epochs=1, exponent=0.0)
+    assert float(flat.build(LENGTH)(10**6)) == 1.0
+    assert float(InverseEpoch(peak_lr=1.0, min_lr=0.3).build(LENGTH)(10**6)) == np.float32(0.3)
+
+
+def test_a_half_life():
+    schedule = WarmupHoldDecay(
+        peak_lr=4e-3, min_lr=4e-4, warmup_updates=9, hold_updates=20, decay="half_life", half_life_updates=10
+    )
+    np.testing.assert_allclose(
+        rates(schedule, 1000, [0, 8, 9, 29, 39, 49, 500]),
+        [4e-4, 3.6e-3, 4e-3, 4e-3, 2e-3, 1e-3, 4e-4], rtol=1e-5,
+    )  # fmt: skip
+
+
+def test_a_rate_that_is_set_after_the_update():
+    """The first update has the peak; those of an epoch's first update are the epoch before's."""
+    settings = {"peak_lr": 1.0, "warmup_updates": 0, "decay": "exponential", "gamma": 0.5}
+    before, after = (
+        WarmupHoldDecay(**settings, rate_set=when).build(LENGTH) for when in ("before_update", "after_update")
+    )
+    assert [float(before(u)) for u in (0, 9, 10, 11)] == [0.5, 0.5, 0.25, 0.25]
+    assert [float(after(u)) for u in (0, 1, 10, 11)] == [1.0, 0.5, 0.5, 0.25]
+    warm = WarmupHoldDecay(peak_lr=1.0, warmup_updates=3, rate_set="after_update").build(LENGTH)
+    assert [float(warm(u)) for u in (0, 1, 2)] == [1.0, 0.5, 0.75]
+
+
+def test_lengths_in_updates_and_epochs_add_up():
+    schedule = WarmupHoldDecay(peak_lr=1.0, warmup_updates=4, warmup_epochs=0.5, hold_epochs=1, decay="linear")
+    np.testing.assert_allclose(rates_of(schedule, [4, 8, 9, 18, 19]), [0.5, 0.9, 1, 1, 1], rtol=1e-6)
+    assert rates_of(schedule, [59])[0] < 0.6
+
+
+def rates_of(schedule, points):
+    return [float(schedule.build(LENGTH)(point)) for point in points]
+
+
+def test_a_factor_near_one_is_not_rounded():
+    """0.9999 in float32 is off by 5e-9: over 100,000 updates that would be 5e-4."""
+    schedule = TriStage(peak_lr=1.0, warmup_share=0.0, hold_share=0.0, final_share=0.0, gamma=0.9999)
+    found = float(schedule.build(RunLength(10**6, 10))(99_999))
+    np.testing.assert_allclose(found, 0.9999**100_000, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("cls", "wrong"),
+    [
+        (InverseEpoch, {"warmup_epochs": -1}), (Polynomial, {"power": 0}), (TriStage, {"warmup_share": 0.7}),
+        (TriStage, {"final_share": 0.0}), (Eden, {"decay_updates": 0}), (WarmupHoldDecay, {"min_lr": 2.0}),
+        (WarmupHoldDecay, {"gamma": 1.5}),
+    ],
+)  # fmt: skip
+def test_impossible_values_of_others_are_named(cls, wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        cls(**wrong)

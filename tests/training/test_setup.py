@@ -16,7 +16,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizer import TokenizerSettings
-from asr_jax.training.setup import check_labels, made_of
+from asr_jax.training.setup import check_labels, layer_factors, made_of
 from tests.training.toy import Toy
 
 TOKENIZER = CharacterTokenizer(symbols=("a", None, "b"), normaliser="none")
@@ -94,3 +94,19 @@ def test_programs_of_the_users_own_classes_are_not_kept():
     """Their sources may change without a sign."""
     own = replace(EXPERIMENT, model=Model(encoder=Toy()))
     assert made_of(own, TOKENIZER, num_updates=10) is None
+
+
+def test_a_rate_that_decays_from_layer_to_layer():
+    encoder = Zipformer.tiny(num_layers=(1, 2, 1, 1))
+    run = replace(EXPERIMENT, model=Model(encoder=encoder), optim=AdamW(layer_decay=0.5))
+    factor = layer_factors(run)
+    assert encoder.num_depths() == 6
+    assert factor("heads_ctc/output/kernel", np.zeros((2, 3))) == 1.0
+    assert factor("encoder/embed/conv_0/kernel", np.zeros(3)) == 0.5**6
+    assert factor("encoder/downsample/logits", np.zeros(2)) == 0.5
+    assert factor("encoder/stack_1/bypass/scale", np.zeros(2)) == 0.5**3
+    stacked = factor("encoder/stack_1/layers/norm/bias", np.zeros((2, 7)))
+    np.testing.assert_allclose(stacked, [[0.5**4], [0.5**3]])
+    of_adapter = factor("lora/encoder/stack_1/layers/x/kernel/a", np.zeros((2, 3, 4)))
+    np.testing.assert_array_equal(of_adapter.ravel(), stacked.ravel())
+    assert layer_factors(EXPERIMENT)("encoder/embed/conv_0/kernel", np.zeros(3)) == 1.0

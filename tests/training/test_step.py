@@ -146,3 +146,53 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
     zeros = nothing_accumulated(recipe, state, ("ctc/loss",))
     found = accumulate(recipe, state, zeros, batch, weights, jnp.int32(0))
     np.testing.assert_allclose(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)
+
+
+class Wide(Recogniser):
+    """In float64, without statistics: three layers' worth of a sum over rows, each with a weight of its own."""
+
+    @nn.compact
+    def __call__(self, batch, *, step):
+        kernel = self.param("kernel", nn.initializers.normal(0.3), (3, 5), jnp.float64)
+        out = self.param("out", nn.initializers.normal(0.3), (5,), jnp.float64)
+        hidden = jnp.tanh(batch.features @ kernel)
+        rows = jnp.sum(jnp.sin(hidden @ out) ** 2, axis=1)
+        of_labels, of_rows = batch.weights * batch.token_lengths, batch.weights
+        return {
+            "a/loss": Sum(jnp.sum(of_labels * rows), jnp.sum(of_labels)),
+            "b/loss": Sum(jnp.sum(of_rows * jnp.exp(-rows)), jnp.sum(of_rows)),
+        }
+
+    def weights(self, batch):
+        return {name: value.weight for name, value in self(batch, step=None).items()}
+
+
+def test_in_float64_accumulation_is_the_big_batch_to_nine_digits():
+    with jax.enable_x64(True):
+        rng, parts = np.random.default_rng(0), []
+        for labels, rows in (([1, 2, 3], [1, 1, 1]), ([7, 1, 9], [1, 0, 1]), ([4, 4, 4], [0, 0, 1])):
+            features = jnp.asarray(rng.normal(size=(3, 6, 3)))
+            batch = toy_batch(rows=3).replace(audio=None, features=features)
+            parts.append(batch.replace(token_lengths=jnp.int32(labels), weights=jnp.float32(rows)))
+        whole = joined(*parts)
+        model = Wide(KaldiFbank(), (), Encoder(), {})
+        params = model.init(jax.random.key(0), whole, step=None)["params"]
+        recipe = Recipe(model, {"a": 1.0, "b": 0.3}, AdamW(decay_factors=EVERYTHING).build(LENGTH))
+        state, names = fresh_state(recipe, params, {}, seed=0), ("a/loss", "b/loss")
+        total = {name: sum(model.apply({"params": params}, b, step=None)[name].weight for b in parts) for name in names}
+
+        def gradient(*batches):
+            found = nothing_accumulated(recipe, state, names)
+            for position, batch in enumerate(batches):
+                found = accumulate(recipe, state, found, batch, total, jnp.int32(position))
+            return found.grads
+
+        split, at_once = gradient(*parts), gradient(whole)
+        assert split["kernel"].dtype == jnp.float64
+        assert_close(split, at_once, rtol=1e-9)
+
+        def direct(params):
+            sums = model.apply({"params": params}, whole, step=None)
+            return sums["a/loss"].total / total["a/loss"] + 0.3 * sums["b/loss"].total / total["b/loss"]
+
+        assert_close(split, jax.grad(direct)(params), rtol=1e-6)  # the weights are float32

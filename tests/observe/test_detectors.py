@@ -1,0 +1,62 @@
+"""Each detector speaks up for what it is made for, once, and not for what is right."""
+
+import pytest
+
+from asr_jax.observe.detectors import Detectors
+
+
+def told(*events, alarm_wer=0.5, alarm_updates=300):
+    found = []
+    detectors = Detectors(lambda **data: found.append(data), alarm_wer=alarm_wer, alarm_updates=alarm_updates)
+    for name, data in events:
+        detectors({"event": name, "timestamp_ms": 0, "data": data})
+    return found
+
+
+def step(update, loss, waiting=0.0):
+    return "train_step", {"update": update, "losses": {"total": loss}, "throughput": {"waiting_share": waiting}}
+
+
+def validation(update, wer=0.2, empty=0.0, weights="ema"):
+    return "validation", {"update": update, "wer": wer, "empty_share": empty, "weights": weights}
+
+
+def test_a_loss_that_spikes_is_told_once_and_again_after_it_came_back():
+    falling = [step(u, 5 - u / 20 + 0.1 * (u % 3)) for u in range(40)]
+    assert told(*falling) == []
+    spikes = [*falling, step(40, 30.0), step(41, 31.0), step(42, 3.0), step(43, 90.0)]
+    found = told(*spikes)
+    assert [(data["detector"], data["update"]) for data in found] == [("loss spike", 40), ("loss spike", 43)]
+    assert found[0]["loss"] == 30.0
+    assert "optim.schedule.peak_lr" in found[0]["message"]
+    assert told(*falling[:5], step(5, 99.0)) == []  # it has hardly begun
+
+
+def test_a_loss_that_is_not_a_number_is_passed_over():
+    assert told(*[step(u, 1.0) for u in range(20)], step(20, None)) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "detector", "word"),
+    [
+        ([step(1, 1.0, waiting=0.4)], "waiting for data", "--data.workers"),
+        ([validation(200, empty=0.97)], "blank only", "warm up longer"),
+        ([validation(300, wer=0.6)], "error rate", "normaliser"),
+    ],
+)
+def test_what_is_wrong_is_named_with_advice(events, detector, word):
+    (found,) = told(*events)
+    assert found["detector"] == detector
+    assert word in found["message"]
+
+
+def test_what_is_right_or_early_is_not():
+    assert told(step(1, 1.0, waiting=0.1), validation(100, empty=1.0, wer=1.0), validation(500)) == []
+    assert told(validation(900, wer=0.9), alarm_updates=0) == []
+
+
+def test_live_and_averaged_weights_are_apart():
+    found = told(
+        validation(300, wer=0.6, weights="live"), validation(300, wer=0.7), validation(400, wer=0.6, weights="live")
+    )
+    assert [data["wer"] for data in found] == [0.6, 0.7]

@@ -1,0 +1,53 @@
+"""Which batches make which update, and what is due before each."""
+
+import pytest
+
+from asr_jax.config import Training
+from asr_jax.core.errors import UserError
+from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Groups, Timetable
+
+
+@pytest.mark.parametrize(("epoch_end", "per_epoch"), [("carried", 2.75), ("flushed", 3), ("dropped", 2)])
+def test_every_batch_comes_once_or_is_left_over(epoch_end, per_epoch):
+    groups = Groups(11, 4, epoch_end)
+    assert groups.updates_per_epoch == per_epoch
+    taken = [position for update in range(40) for position in groups.positions(update)]
+    assert taken == sorted(set(taken))
+    left = {position % 11 for position in set(range(max(taken))) - set(taken)}
+    assert left == ({8, 9, 10} if epoch_end == "dropped" else set())
+
+
+def test_epochs_and_their_ends():
+    groups = Groups(11, 4, "carried")
+    assert [groups.epoch(update) for update in range(7)] == [1, 1, 1, 2, 2, 2, 3]
+    assert [update for update in range(12) if groups.ends_epoch(update)] == [3, 6, 9, 11]
+    flushed = Groups(11, 4, "flushed")
+    assert [update for update in range(10) if flushed.ends_epoch(update)] == [3, 6, 9]
+
+
+def test_nothing_would_be_left():
+    with pytest.raises(UserError, match=r"accumulate 4, and an epoch has 3 batches: no update would be left"):
+        Groups(3, 4, "dropped")
+
+
+def due(first=0, num_updates=100, **settings):
+    training = Training(**{"num_updates": 100, "validate_every": 10, "log_every": 5} | settings)
+    return Timetable(training, Groups(11, 1, "carried"), first=first, num_updates=num_updates)
+
+
+def test_validations_lines_and_samples():
+    timetable = due(sample_every=4, validate_epochs=True)
+    table = {update: timetable.due(update, signal="") for update in range(45)}
+    assert [update for update, found in table.items() if found.validates] == [10, 11, 20, 22, 30, 33, 40, 44]
+    assert [update for update, found in table.items() if found.samples] == [4, 8, 12, 16, 24, 28, 32, 36]
+    assert all(found.at_line for update, found in table.items() if update % 5 == 0 or found.validates)
+    assert not due(first=10).due(10, signal="").validates  # it was done before
+
+
+def test_why_a_job_ends():
+    assert due().due(100, signal="").ends == ALL_DONE
+    assert due().due(7, signal="SIGUSR1").ends == "SIGUSR1"
+    job = due(epochs_this_job=2, first=5)
+    assert [job.due(update, signal="").ends for update in (5, 21, 22)] == ["", "", JOB_DONE]
+    over = due(max_hours=1e-12)
+    assert [over.due(update, signal="").ends for update in (0, 4, 5)] == ["", "", HOURS_OVER]
