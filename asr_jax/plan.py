@@ -140,12 +140,13 @@ def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
 def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:
     """An epoch, the run, and the accumulation that reaches each batch that is wanted."""
     from asr_jax.training.setup import run_length
+    from asr_jax.training.timetable import Groups
 
     plan, training = planned.plan, experiment.training
     batches, accumulate, speeds = plan.batches_per_epoch, training.accumulate, len(plan.speeds)
     seconds = plan.length_per_epoch / planned.index.scale.per_s
     mean = {"s": seconds / batches, "records": plan.entries_per_epoch / batches}
-    updates = batches / accumulate
+    updates = Groups(batches, accumulate, training.epoch_end).updates_per_epoch
     num_updates = run_length(training.num_updates, training.num_epochs, updates)
     entries = f"{plan.entries_per_epoch:,} entries" + (f" (each record at {speeds} speeds)" if speeds > 1 else "")
     found = [
