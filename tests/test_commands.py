@@ -73,7 +73,7 @@ def test_training_leaves_a_whole_run(trained):
     assert all(step["losses"]["total"] > 0 and step["throughput"]["padding_share"] < 1 for step in steps)
     assert steps[-1]["losses"]["total"] < steps[0]["losses"]["total"]
     validations = events(trained, "validation")
-    assert [v["update"] for v in validations] == [3, 6]
+    assert [(v["update"], v["weights"]) for v in validations] == [(3, "live"), (3, "ema"), (6, "live"), (6, "ema")]
     assert {"wer", "cer", "substitutions", "deletions", "insertions", "samples"} <= validations[0].keys()
 
 

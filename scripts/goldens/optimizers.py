@@ -1,4 +1,4 @@
-"""Trajectories of the peers' own optimizers, for tests/goldens/test_optimizers.py. Runs in .venv-reference.
+"""Trajectories of the peers' own optimizers, for tests/goldens/test_optim_trajectories.py. Runs in .venv-reference.
 
     .venv-reference/bin/python scripts/goldens/optimizers.py --out tests/goldens/trajectories \\
         --icefall egs/librispeech/ASR/zipformer/optim.py --nvidia QuartzNet/common/optimizers.py \\

@@ -112,4 +112,4 @@ def test_curves_that_cannot_be_drawn_are_told_and_end_nothing(tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(loop, "draw_curves", full)
-    assert "no curves were drawn: OSError(28, 'No space left on device')" in loop._draw(tmp_path)
+    assert "no curves were drawn: OSError(28, 'No space left on device')" in loop._close(tmp_path)

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -69,11 +70,12 @@ def holds_last_weights_only(arrays, weights):
 
 def follow(settings, arrays, rates, *, first, gradient):
     """Weights and optimizer state after each step from the weights `first`, with a peer's gradients."""
-    optimizer, params = settings.build(), {name: jnp.asarray(value) for name, value in first.items()}
-    state, update, found = optimizer.init(params), jax.jit(optimizer.update), []
-    for step, rate in enumerate(rates):
+    table, params = jnp.asarray(rates, jnp.float32), {name: jnp.asarray(value) for name, value in first.items()}
+    updater = replace(settings.build(RunLength(1, 1)), rate=lambda step: table[step])
+    state, update, found = updater.init(params), jax.jit(updater.update), []
+    for step in range(len(rates)):
         grads = {name: jnp.asarray(arrays[gradient(name, step)]) for name in params}
-        changes, state = update(grads, state, params, learning_rate=rate, updates=step)
+        changes, state = update(grads, state, params, updates=jnp.int32(step))
         params = optax.apply_updates(params, changes)
         found.append((params, state))
     return found
