@@ -1,4 +1,4 @@
-"""Optimizers against their formulas or others' implementations; goldens are in tests/goldens/test_optim_trajectories.py."""
+"""Optimizers against formulas and other implementations; the peers: tests/goldens/test_optim_trajectories.py."""
 
 import jax
 import jax.numpy as jnp
