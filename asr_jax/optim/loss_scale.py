@@ -14,8 +14,9 @@ class LossScale:
     """For precision f16: the loss is multiplied by a scale, and gradients are divided by it. An update whose gradients
     overflow changes nothing and lowers the scale."""
 
-    initial: float = 1024.0
-    """Scale of the first update."""
+    initial: float = 16.0
+    """Scale of the first update. What goes back through the model is the gradient of a sum over the batch: scales are
+    smaller than those of means by as much as the batch has labels."""
     factor: float = 2.0
     """What the scale is divided by after an overflow, and multiplied by after `growth_updates` updates without."""
     growth_updates: int = 2000
