@@ -1,5 +1,6 @@
 """Pytrees of nested dicts seen as flat dicts with readable paths: `encoder/stack_0/layers/norm/bias`."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -45,6 +46,16 @@ def pick(tree: Tree, chosen: Callable[[str], bool]) -> dict[str, Any]:
 def join(*parts: Tree) -> dict[str, Any]:
     """Nested dicts from parts that have no path in common."""
     return unflatten({path: leaf for part in parts for path, leaf in flatten(part).items()})
+
+
+def digest_of(tree: Tree) -> str:
+    """Equal where all leaves are."""
+    digest = hashlib.sha256()
+    for path, leaf in flatten(tree).items():
+        array = np.asarray(leaf)
+        digest.update(f"{path}{array.dtype}{array.shape}".encode())
+        digest.update(np.asarray(array, order="C"))
+    return digest.hexdigest()[:16]
 
 
 def num_elements(tree: Tree) -> int:

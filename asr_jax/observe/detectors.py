@@ -102,6 +102,7 @@ class Detectors:
         key = f"{name} {data.get('weights', '')}"
         if found and key not in self._told:
             self._told.add(key)
-            self.warn(message=message, detector=name, update=data["update"], **measured)
+            weights = {"weights": data["weights"]} if "weights" in data else {}
+            self.warn(message=message, detector=name, update=data["update"], **weights, **measured)
         elif not found:
             self._told.discard(key)

@@ -29,7 +29,7 @@ def health(events_path: str | PathLike[str]) -> list[str]:
     return [
         _ending(events, steps),
         _speed(steps),
-        _detectors(by_name.get("warning", [])),
+        _detectors([*by_name.get("warning", []), *_of_no_update(events)]),
         _voided(steps, by_name.get("voided", []), events),
         _skipped(events),
         _best(validations, by_name.get("checkpoint_saved", [])),
@@ -64,16 +64,22 @@ def _speed(steps: Sequence[Event]) -> str:
     return f"time in training: {clock(total)}: {shares}; lost to waiting for data: {clock(spent['waiting'])}"
 
 
+def _of_no_update(events: Sequence[Event]) -> list[Event]:
+    """Warnings of beginnings and ends, such as of a checkpoint that was refused."""
+    return [event for event in events if event["event"] == "warning" and event["data"].get("update") is None]
+
+
 def _detectors(warnings: Sequence[Event]) -> str:
     if not warnings:
         return "detectors: nothing"
     kinds = Counter(event["data"].get("detector") or "other" for event in warnings)
-    first = {kind: _first(warnings, kind) for kind in kinds}
-    return "detectors: " + ", ".join(f"{kind} ×{num} (first at update {first[kind]:,})" for kind, num in kinds.items())
+    return "detectors: " + ", ".join(f"{kind} ×{num}{_first(warnings, kind)}" for kind, num in kinds.items())
 
 
-def _first(warnings: Sequence[Event], kind: str) -> int:
-    return next(e["data"]["update"] for e in warnings if (e["data"].get("detector") or "other") == kind)
+def _first(warnings: Sequence[Event], kind: str) -> str:
+    of_kind = [event["data"] for event in warnings if (event["data"].get("detector") or "other") == kind]
+    updates = [data["update"] for data in of_kind if data.get("update") is not None]
+    return f" (first at update {min(updates):,})" if updates else ""
 
 
 def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Event]) -> str:
@@ -86,7 +92,11 @@ def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Ev
 def _skipped(events: Sequence[Event]) -> str:
     reasons: Counter[str] = Counter()
     path = ""
-    for event in events:
+    for place, event in enumerate(events):
+        if event["event"] == "run_start":
+            after = next((e["event"] for e in events[place + 1 :] if e["event"] in ("resumed", "train_step")), "")
+            if after != "resumed":  # begun anew, before there was a checkpoint
+                reasons.clear()
         if event["event"] == "skipped":
             reasons.update(event["data"].get("reasons", {}))
             path = event["data"].get("path", path)

@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from asr_jax.core.errors import UserError, check_number
 from asr_jax.core.pytrees import Tree, flatten, join, pick, unflatten
-from asr_jax.optim.rules import is_stacked
+from asr_jax.optim.rules import compiled, is_stacked
 
 LORA = "lora"
 
@@ -41,9 +41,10 @@ class LoRA:
         if not self.rank:
             return params
         flat, adapters = flatten(params), {}
-        for expression in self.kernels:
-            if not any(re.fullmatch(expression, path) for path in flat):
-                raise UserError(f"lora.kernels: {expression!r} matches no parameter; there are {', '.join(flat)}")
+        for what, expressions in (("lora.kernels", self.kernels), ("lora.also_trained", self.also_trained)):
+            for expression in expressions:
+                if not any(compiled(expression, what).fullmatch(path) for path in flat):
+                    raise UserError(f"{what}: {expression!r} matches no parameter; there are {', '.join(flat)}")
         chosen = [path for path in flat if any(re.fullmatch(expression, path) for expression in self.kernels)]
         for path, path_key in zip(chosen, jax.random.split(key, len(chosen)), strict=True):
             layers, ins, outs = _matrix_shape(path, flat[path])

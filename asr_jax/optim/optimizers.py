@@ -65,6 +65,11 @@ class Optimizer:
         if hasattr(self, "eps"):
             check_number(self, "eps", above=0)
 
+    @property
+    def decays_in_momentum(self) -> bool:
+        """Whether decay goes into a momentum, where what is frozen must not leave any."""
+        return False
+
     def directions(self) -> Transformation:
         """From clipped gradients to what, times minus the learning rate, is added to the parameters."""
         raise NotImplementedError
@@ -124,7 +129,8 @@ class Updater:
         grads = map_with_path(thawed, grads, frozen_until)
         if self.settings.clip_at:
             grads = clipped(grads, self.settings.clip, self.settings.clip_at)
-        changes, state = self.changes.update(grads, state, params, learning_rate=self.rate(updates))
+        decayed = map_with_path(thawed, params, frozen_until) if self.settings.decays_in_momentum else params
+        changes, state = self.changes.update(grads, state, decayed, learning_rate=self.rate(updates))
         return map_with_path(thawed, map_with_path(scaled, changes, lr_factors), frozen_until), state
 
     def _rules(self, params: Tree) -> tuple[Tree, Tree]:
@@ -183,6 +189,10 @@ class NovoGrad(Optimizer):
     """Multiply what is added to the momentum by 1 - b1."""
     amsgrad: bool = False
     """Divide by the largest mean so far."""
+
+    @property
+    def decays_in_momentum(self) -> bool:
+        return True
 
     def directions(self) -> Transformation:
         return novograd(

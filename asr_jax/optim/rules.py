@@ -50,7 +50,7 @@ def check_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str) 
 
 def _named(paths: Iterable[str], rules: Sequence[tuple[str, float]], what: str) -> dict[str, dict[str, float]]:
     """The rules that name each path, with their values."""
-    given = {pattern: (_compiled(pattern, what), value) for pattern, value in rules if pattern != REST}
+    given = {pattern: (compiled(pattern, what), value) for pattern, value in rules if pattern != REST}
     rest = {pattern: value for pattern, value in rules if pattern == REST}
     return {
         path: {pattern: value for pattern, (expression, value) in given.items() if expression.fullmatch(path)} or rest
@@ -69,7 +69,7 @@ def is_stacked(path: str) -> bool:
     return "layers" in path.split("/")[:-1]
 
 
-def _compiled(pattern: str, what: str) -> re.Pattern[str]:
+def compiled(pattern: str, what: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -47,10 +48,14 @@ class Schedule:
     def build(self, length: RunLength) -> Rate:
         """The rate as a function of the number of updates applied before, for a run of some length."""
         late = 1 if self.rate_set == "after_update" else 0
+        # A quotient of float32 may fall short of the whole number that it is: a little less than a step is added.
+        slack = 0.0
+        if math.isfinite(length.updates_per_epoch):
+            slack = 0.25 / Fraction(length.updates_per_epoch).limit_denominator(10**6).denominator
 
         def rate(updates: Any) -> Float[Array, ""]:
             update = jnp.asarray(updates, jnp.float32)
-            epoch = jnp.floor(jnp.maximum(update - late, 0) / length.updates_per_epoch) + 1
+            epoch = jnp.floor((jnp.maximum(update - late, 0) + slack) / length.updates_per_epoch) + 1
             found = jnp.maximum(self.peak_lr * self.factor(update, epoch, length), self.min_lr)
             return jnp.where(update < late, self.peak_lr, found)
 
@@ -141,6 +146,10 @@ class InverseEpoch(Schedule):
         super().__post_init__()
         for name in ("warmup_epochs", "hold_epochs", "exponent"):
             check_number(self, name, least=0)
+
+    @property
+    def counts_epochs(self) -> bool:
+        return True
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         warmup = max(self.warmup_epochs, 1)

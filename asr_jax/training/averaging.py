@@ -37,7 +37,7 @@ def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tre
     of the last."""
     trained = load_trained(run, updates=chosen[-1])
     recipe = make_recipe(trained.experiment, trained.model, RunLength(1, 1))
-    program = made_of(trained.experiment, trained.tokenizer, num_updates=1)
+    program = made_of(trained.experiment, trained.tokenizer, length=RunLength(1, 1))
     shapes = abstract_beginning(lower_beginning(recipe, seed=trained.experiment.seed, made_of=program), trained.mesh)
     total: Tree = None
     for number in chosen:
@@ -68,7 +68,7 @@ def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
 def save_weights(weights: Tree, out: Path) -> None:
     """Writes a .safetensors file of weights by our names, which `--init-from` takes."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    save_file({path: np.ascontiguousarray(value) for path, value in flatten(weights).items()}, out)
+    save_file({path: np.asarray(value, order="C") for path, value in flatten(weights).items()}, out)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

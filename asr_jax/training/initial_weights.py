@@ -66,7 +66,8 @@ def initial_weights(experiment: Experiment, tokenizer: Tokenizer, random: Tree) 
     for name, value in result.items():
         if name not in given:
             account.missing.append(name)
-        elif _is_vocabulary(name, value, tokenizer) and theirs is not None and theirs.symbols != tokenizer.symbols:
+        elif given[name].shape[:-1] == value.shape[:-1] and _is_swapped(name, value, theirs, tokenizer):
+            assert theirs is not None
             result[name], shared = _rows_of(given[name], value, theirs, tokenizer)
             account.kept_rows[name] = f"{shared} of {len(tokenizer.symbols)} pieces are shared and keep their rows"
         elif given[name].shape != value.shape:
@@ -102,9 +103,10 @@ def _read(path: Path, model: Model) -> tuple[dict[str, np.ndarray], Tokenizer | 
     return {name: np.asarray(value) for name, value in flatten(trained.variables).items()}, trained.tokenizer
 
 
-def _is_vocabulary(name: str, value: np.ndarray, tokenizer: Tokenizer) -> bool:
-    """Whether the last axis of a parameter of a head are the labels."""
-    return name.startswith("params/heads_") and value.shape[-1:] == (len(tokenizer.symbols),)
+def _is_swapped(name: str, value: np.ndarray, theirs: Tokenizer | None, ours: Tokenizer) -> bool:
+    """Whether the last axis of a parameter of a head are the labels, and these are others now."""
+    is_vocabulary = name.startswith("params/heads_") and value.shape[-1:] == (len(ours.symbols),)
+    return is_vocabulary and theirs is not None and theirs.symbols != ours.symbols
 
 
 def _rows_of(given: np.ndarray, random: np.ndarray, theirs: Tokenizer, ours: Tokenizer) -> tuple[np.ndarray, int]:
@@ -112,7 +114,7 @@ def _rows_of(given: np.ndarray, random: np.ndarray, theirs: Tokenizer, ours: Tok
     place = {symbol: number for number, symbol in enumerate(theirs.symbols)}
     pairs = [(number, place[symbol]) for number, symbol in enumerate(ours.symbols) if symbol in place]
     result = np.array(random)
-    if pairs and given.shape[:-1] == random.shape[:-1]:
+    if pairs:
         here, there = map(list, zip(*pairs, strict=True))
         result[..., here] = given[..., there]
     return result, len(pairs)

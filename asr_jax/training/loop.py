@@ -20,7 +20,7 @@ from asr_jax.config import Experiment, differences, from_json, leaves, may_chang
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import agree, is_main, on_main, together
-from asr_jax.core.pytrees import Tree, num_elements
+from asr_jax.core.pytrees import Tree, digest_of, num_elements
 from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.observe.curves import draw_curves
 from asr_jax.observe.detectors import Detectors
@@ -60,6 +60,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
 
     Raises: UserError before anything is written; RunError where work that had begun cannot go on.
     """
+    began_s = time.monotonic()
     folder = Path(on_main(lambda: str(folders.find_run(experiment))))
     experiment = replace(experiment, run_dir=str(folder), fresh=False)
     setup = together(lambda: set_up(experiment, folder))
@@ -84,7 +85,11 @@ def train(experiment: Experiment) -> dict[str, Any]:
             )
         )  # fmt: skip
         try:
-            summary = _train(setup, log, checkpoints, changed=begun["changed"])
+            with Signals() as signals:
+                summary = _train(setup, log, checkpoints, signals, changed=begun["changed"], began_s=began_s)
+        except Stopped:
+            _close(folder)
+            raise
         except BaseException as error:
             with suppress(OSError):  # a full disk: what went wrong first is what a person should read
                 log.write("run_failed", reason=f"{type(error).__name__}: {error}")
@@ -168,7 +173,13 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
 
 
 def _train(
-    setup: Setup, log: EventLog, checkpoints: Checkpoints, *, changed: list[tuple[str, Any, Any]] | None
+    setup: Setup,
+    log: EventLog,
+    checkpoints: Checkpoints,
+    signals: Signals,
+    *,
+    changed: list[tuple[str, Any, Any]] | None,
+    began_s: float,
 ) -> dict[str, Any]:
     experiment, training, plan, groups = setup.experiment, setup.experiment.training, setup.train.plan, setup.groups
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
@@ -186,13 +197,14 @@ def _train(
         (state, average), update = _begun(setup, log, drawing.result()), 0
     else:
         state, average, update = _restored(log, checkpoints, shapes)
-    validator = Validator(setup, log, decoder, shapes.state, best_wer=checkpoints.best_wer, num=saver.num_without_gain)
+    validator = Validator(setup, log, decoder, shapes.state, best_wer=saver.best_wer, num=saver.num_without_gain)
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread = Unread(setup.folder, log, records=setup.train.index.records, limit=training.max_skipped)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
-    timetable = Timetable(training, groups, first=update, num_updates=setup.num_updates)
+    timetable = Timetable(training, groups, first=update, num_updates=setup.num_updates, began_s=began_s)
     timed, first, accumulated = reporter.throughput.timed, update, steps.begin(state)
-    with Signals() as signals, ExitStack() as stack:
+    signals.wait_for_save()
+    with ExitStack() as stack:
         stack.enter_context(profile := Profile(training.profile, setup.folder, log))
         batches = stack.enter_context(
             open_batches(
@@ -209,13 +221,17 @@ def _train(
                 saver.report()
                 unread.flush()
                 reporter.flush(update=update)
-            if due.validates:
-                summary = saver.summary(validator.validate(state, average, update), update)
+            if due.validates or validator.no_gain():  # where a job continues one that was stopped between validations
+                found = validator.validate(state, average, update)
+                summary = saver.summary(found, update, best_wer=validator.best_wer)
             elif due.samples:
                 validator.show_samples(average, update)
             ends = due.ends or validator.no_gain()
-            if due.validates or (update > first and (ends or (due.at_line and saver.is_overdue()))):
-                saver.save(update, state, average, summary=summary, num_without_gain=validator.num_without_gain)
+            if summary or (update > first and (ends or (due.at_line and saver.is_overdue()))):
+                saver.save(
+                    update, state, average, summary=summary, best_wer=validator.best_wer,
+                    num_without_gain=validator.num_without_gain,
+                )  # fmt: skip
             if ends:
                 saver.finish()
                 break
@@ -290,7 +306,8 @@ def _begun(setup: Setup, log: EventLog, drawn: Compiled) -> tuple[TrainState, Tr
     if not setup.experiment.init.path:
         return state, average
     own = {"params": setup.recipe.lora.without_adapters(state.params), "batch_stats": state.batch_stats}
-    weights, account = initial_weights(setup.experiment, setup.tokenizer, own)
+    weights, account = together(lambda: initial_weights(setup.experiment, setup.tokenizer, own))
+    agree({"initial weights": digest_of(weights)})
     log.write("initialised", **vars(account), message="\n".join(account.lines()))
     return training_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
 

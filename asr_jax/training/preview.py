@@ -19,6 +19,7 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders
 from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
 from asr_jax.training.compile import compile_steps
+from asr_jax.training.initial_weights import initial_weights
 from asr_jax.training.setup import Setup, set_up
 from asr_jax.training.step import total_loss
 
@@ -68,6 +69,9 @@ def dry_run(experiment: Experiment) -> None:
         num_batches=experiment.training.accumulate, made_of=setup.made_of,
     )  # fmt: skip
     state, _ = initial_training(beginning.compile(), setup.mesh)
+    if experiment.init.path:
+        own = {"params": setup.recipe.lora.without_adapters(state.params), "batch_stats": state.batch_stats}
+        print("\n".join(initial_weights(experiment, setup.tokenizer, own)[1].lines()))
     source = BatchSource(
         setup.train.index, setup.train.plan, process_index=jax.process_index(), num_processes=jax.process_count()
     )

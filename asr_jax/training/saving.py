@@ -18,7 +18,8 @@ class Saver:
     """Saves, and writes an event for each checkpoint once it is on the disk."""
 
     def __init__(self, setup: Setup, log: EventLog, checkpoints: Checkpoints, *, num_parameters: int) -> None:
-        self.num_parameters, self.num_without_gain = num_parameters, 0
+        self.num_parameters = num_parameters
+        self.num_without_gain, self.best_wer = 0, None
         self._setup, self._log, self._checkpoints = setup, log, checkpoints
         self._saved_s = time.monotonic()
 
@@ -28,21 +29,21 @@ class Saver:
         if latest is None:
             return None
         meta = restore_meta(self._checkpoints.folder, latest)
-        self.num_without_gain = meta["num_without_gain"]
-        if latest < self._setup.num_updates and not (patience and self.num_without_gain >= patience):
-            return None
+        self.num_without_gain, self.best_wer = meta["num_without_gain"], meta["best_wer"]
         summary: dict[str, Any] | None = meta["summary"]
+        gains_nothing = patience and self.num_without_gain >= patience and summary
+        if latest < self._setup.num_updates and not gains_nothing:
+            return None
         # The folder may have another name now than when the summary was written.
         return summary and summary | self._places(latest) | {"already": True}
 
-    def summary(self, found: dict[str, Any], update: int) -> dict[str, Any]:
-        """What a validation says of the run, for people and scripts."""
-        best = self._checkpoints.best_wer
+    def summary(self, found: dict[str, Any], update: int, *, best_wer: float | None) -> dict[str, Any]:
+        """What a validation says of the run, for people and scripts. `best_wer`: of all of its validations."""
         return {
             "update": update,
             "wer": found["wer"],
             "cer": found["cer"],
-            "best_wer": min(best, found["wer"]) if best is not None else found["wer"],
+            "best_wer": best_wer,
             "seconds": round(self._log.elapsed_s, 1),
             "parameters": self.num_parameters,
         } | self._places(update)
@@ -54,10 +55,11 @@ class Saver:
         average: Tree,
         *,
         summary: dict[str, Any] | None,
+        best_wer: float | None,
         num_without_gain: int,
     ) -> None:
         """Begins to write, once the checkpoint before is written; `summary` where a validation came before it,
-        `num_without_gain` validations in a row up to here.
+        `best_wer` of all of them, `num_without_gain` validations in a row up to here.
 
         Raises: RunError where the checkpoint before could not be written.
         """
@@ -65,6 +67,7 @@ class Saver:
         meta = {
             "data_position": self._setup.groups.positions(update).start,
             "num_without_gain": num_without_gain,
+            "best_wer": best_wer,
             "data": self._setup.data_fingerprints(),
             "experiment": to_json(self._setup.experiment),
             "tokenizer": tokenizer_files(self._setup.folder),

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ class Setup:
 
     @property
     def made_of(self) -> str | None:
-        return made_of(self.experiment, self.tokenizer, num_updates=self.num_updates)
+        length = RunLength(self.num_updates, self.updates_per_epoch)
+        return made_of(self.experiment, self.tokenizer, length=length)
 
     def data_fingerprints(self) -> dict[str, str]:
         """Equal where training and validation are on the same data, wherever they lie."""
@@ -68,6 +70,8 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     Raises: UserError for data that are missing or do not fit the settings.
     """
     data, training = experiment.data, experiment.training
+    if experiment.init.path and not Path(experiment.init.path).exists():
+        raise UserError(f"init.path {experiment.init.path}: no such file or folder; expected weights to begin with")
     mesh = data_mesh()
     sets = read_sets(data, seed=experiment.seed)
     tokenizer = make_tokenizer(data, folder, sets.train)
@@ -134,16 +138,17 @@ def layer_factors(experiment: Experiment) -> Callable[[str, Any], Any]:
     return factor
 
 
-def made_of(experiment: Experiment, tokenizer: Tokenizer, *, num_updates: int | None = None) -> str | None:
+def made_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLength | None = None) -> str | None:
     """All settings that a run's programs hold, for `core.programs.lower`; None where classes of the user's own are
-    among them, whose sources nobody watches. `num_updates`: of the run, for programs that train."""
+    among them, whose sources nobody watches. `length`: of the run, for programs that train: schedules are
+    made of it."""
     if any(not name.startswith("asr_jax.") for name in classes(experiment)):
         return None
     # What programs cannot hold is left out by name, so that a new setting is in until it is known to be harmless.
     outside = ("name", "run_dir", "fresh", "seed", "data")
     settings = {n: v for n, v in to_json(experiment).items() if n not in outside}
     settings["training"] = {n: v for n, v in settings["training"].items() if not may_change(f"training.{n}")}
-    return json.dumps([settings, tokenizer.vocab_size, tokenizer.blank_id, num_updates])
+    return json.dumps([settings, tokenizer.vocab_size, tokenizer.blank_id, length and vars(length)])
 
 
 def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
@@ -195,6 +200,7 @@ def _trained_tokenizer(data: Data, records: Records) -> Tokenizer:
 def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) -> int:
     """Updates of a run that ends at either limit, whichever comes first; 0 is no limit."""
     limits = [num_updates] if num_updates else []
-    if num_epochs:
-        limits.append(math.ceil(num_epochs * updates_per_epoch))
+    if num_epochs:  # as fractions: 27 epochs of 7 batches, 3 to an update, are 63 updates and not a little more
+        exact = Fraction(num_epochs).limit_denominator(10**6) * Fraction(updates_per_epoch).limit_denominator(10**6)
+        limits.append(math.ceil(exact))
     return min(limits)

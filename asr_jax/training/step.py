@@ -120,7 +120,7 @@ def accumulate(
     weight = jnp.max(jnp.stack(list(weights.values())))
     scaled = weight * state.scaling.scale
     grads, (sums, batch_stats) = jax.grad(loss_of, has_aux=True)(trained)
-    share = 1 / jnp.maximum(scaled, 1e-30)
+    share = jnp.where(scaled > 0, 1 / jnp.maximum(scaled, 1e-30), 0.0)
     finite = _all_finite([[sums[name].total for name in weights], batch_stats, grads])
     return Accumulated(
         grads=jax.tree.map(lambda old, new: old + share * new, accumulated.grads, grads),

@@ -24,8 +24,12 @@ class Signals:
     """While it is open, the first SIGINT, SIGTERM or SIGUSR1 is noted; a second one ends the process at once."""
 
     def __init__(self) -> None:
-        self._noted = ""
+        self._noted, self._saves = "", False
         self._before: dict[int, Any] = {}
+
+    def wait_for_save(self) -> None:
+        """From here on Ctrl-C is noted as the others are; before, there is nothing to save and it ends at once."""
+        self._saves = True
 
     def __enter__(self) -> "Signals":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -43,7 +47,7 @@ class Signals:
         return next((name for name in gathered(self._noted) if name), "")
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._noted:
+        if self._noted or (number == signal.SIGINT and not self._saves):
             raise KeyboardInterrupt
         self._noted = signal.Signals(number).name
         print(f"{self._noted}: saving and ending; once more ends at once", flush=True)

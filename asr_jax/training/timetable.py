@@ -71,13 +71,15 @@ class Due:
 class Timetable:
     """What is due before each update of a job that begins at update `first`."""
 
-    def __init__(self, training: Training, groups: Groups, *, first: int, num_updates: int) -> None:
+    def __init__(self, training: Training, groups: Groups, *, first: int, num_updates: int, began_s: float) -> None:
+        """`began_s`: when the job began, by `time.monotonic`."""
         self._training, self._groups, self._first, self._num_updates = training, groups, first, num_updates
-        self._began_s = time.monotonic()
+        self._began_s = began_s
         of_job = training.epochs_this_job
         self._last = num_updates
-        if of_job:
-            self._last = min(num_updates, round((groups.epoch(first + 1) - 1 + of_job) * groups.updates_per_epoch))
+        if of_job:  # whole epochs from the beginning of the one that the job begins in, parts of one from there on
+            begun = (groups.epoch(first + 1) - 1) * groups.updates_per_epoch if of_job == int(of_job) else first
+            self._last = min(num_updates, max(first + 1, round(begun + of_job * groups.updates_per_epoch)))
 
     def due(self, update: int, *, signal: str) -> Due:
         """`signal`: that came since the last update."""

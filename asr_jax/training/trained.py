@@ -69,7 +69,7 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
     tokenizer = load_tokenizer(folder / TOKENIZER)
     model = make_model(experiment, tokenizer)
     mesh = _mesh(experiment.data.buckets.batch_multiple)
-    program = made_of(experiment, tokenizer, num_updates=1)
+    program = made_of(experiment, tokenizer, length=RunLength(1, 1))
     recipe = make_recipe(experiment, model, RunLength(1, 1))
     beginning = lower_beginning(recipe, seed=experiment.seed, made_of=program)
     shapes = abstract_beginning(beginning, mesh)

@@ -30,7 +30,7 @@ class Validator:
         self._evaluated: Any = setup.recipe.evaluated
         if setup.recipe.lora.rank:  # adapters are added to their kernels: compiled before anything runs
             self._evaluated = jax.jit(setup.recipe.evaluated).lower(shapes).compile()
-        self._best_wer, self.num_without_gain = best_wer, num
+        self.best_wer, self.num_without_gain = best_wer, num
 
     def validate(self, state: TrainState, average: Tree, update: int) -> dict[str, Any]:
         """Error rates of the weights that evaluation uses; those of the live ones are told as well.
@@ -41,9 +41,9 @@ class Validator:
         if training.ema.decay and training.validate_live:
             self._of(self._evaluated(state), "live", update, num_samples=0)
         counts = self._of(average, "ema" if training.ema.decay else "live", update, num_samples=training.num_samples)
-        is_better = self._best_wer is None or counts["wer"] < self._best_wer
+        is_better = self.best_wer is None or counts["wer"] < self.best_wer
         self.num_without_gain = 0 if is_better else self.num_without_gain + 1
-        self._best_wer = counts["wer"] if is_better else self._best_wer
+        self.best_wer = counts["wer"] if is_better else self.best_wer
         return counts
 
     def no_gain(self) -> str:

@@ -26,6 +26,7 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
     assert "no end told: it goes on, or was killed" in health(path)[0]
     with EventLog(path) as log:
         steps(log, 20, 30, voided=2)  # 20 is done again
+        log.write("warning", message="a checkpoint was refused")
         log.write("skipped", count=3, reasons={"too long": 2, "no such file": 1}, path="skipped.jsonl")
         log.write("voided", update=25, count=2, updates=[24, 25], path="voided.jsonl")
         log.write("warning", update=25, detector="loss spike", message="…")
@@ -37,7 +38,7 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
     ended, time, detectors, voided, skipped, best = health(path)
     assert ended.startswith("ended: complete (all updates done); 30 updates in 2 jobs")
     assert time == "time in training: 0:01:00: waiting 25 %, host 25 %, device 50 %; lost to waiting for data: 0:00:15"
-    assert detectors == "detectors: loss spike ×1 (first at update 25), not finite ×1 (first at update 25)"
+    assert detectors == "detectors: loss spike ×1 (first at update 25), not finite ×1 (first at update 25), other ×1"
     assert voided == "updates that changed nothing: 2; their batches are in voided.jsonl; programs compiled late: 0"
     assert skipped == "skipped recordings: 3: 2 too long, 1 no such file; all in skipped.jsonl"
     assert best.startswith("best checkpoint: WER 20.00 % at update 30, checkpoints/30")

@@ -1,3 +1,6 @@
+from fractions import Fraction
+
+import jax
 import numpy as np
 import pytest
 
@@ -101,3 +104,17 @@ def test_a_factor_near_one_is_not_rounded():
 def test_impossible_values_of_others_are_named(cls, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         cls(**wrong)
+
+
+@pytest.mark.parametrize("per_epoch", [41, 47, 61, 100, 11 / 4, 7 / 3, 97 / 604])
+def test_epochs_begin_where_they_begin_under_jit(per_epoch):
+    exact = Fraction(per_epoch).limit_denominator(1000)
+    schedule = WarmupHoldDecay(peak_lr=1.0, warmup_updates=0, decay="exponential", gamma=0.99)
+    updates = np.unique([int(k * exact) + step for k in range(200) for step in (0, 1) if k * exact < 20_000])
+    found = jax.jit(jax.vmap(schedule.build(RunLength(10**5, float(exact)))))(updates)
+    epochs = [int(update // exact) + 1 for update in updates.tolist()]
+    np.testing.assert_allclose(np.log(found) / np.log(0.99), epochs, rtol=1e-3, atol=0.1)
+
+
+def test_an_inverse_epoch_counts_epochs_always():
+    assert InverseEpoch(warmup_epochs=0, hold_epochs=0).counts_epochs

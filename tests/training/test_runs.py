@@ -132,6 +132,7 @@ def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path
     with pytest.raises(Stopped, match=r"training\.max_hours are over: saved after update 1") as caught:
         train(experiment(data, tmp_path / "run", training=training(max_hours=1e-9)))
     assert caught.value.exit_code == 75
+    assert health(tmp_path / "run" / "events.jsonl")[0].startswith("ended: stopped (training.max_hours are over)")
     assert events(tmp_path / "run", "checkpoint_saved")
 
 
@@ -239,8 +240,13 @@ def test_adapters_alone_are_trained_and_evaluation_sees_their_sum(data, plain, t
     }  # fmt: skip
     difference = after["params/encoder/hidden/kernel"] - before["params/encoder/hidden/kernel"]
     assert np.linalg.matrix_rank(difference, tol=1e-5) == 2
-    with pytest.raises(UserError, match=r"lora\.kernels: 'nothing' matches no parameter"):
-        train(experiment(data, tmp_path / "none", **settings | {"lora": LoRA(rank=2, kernels=("nothing",))}))
+    for wrong, said in (
+        ({"kernels": ("nothing",)}, r"lora\.kernels: 'nothing' matches no parameter"),
+        ({"also_trained": ("head_typo.*",)}, r"lora\.also_trained: 'head_typo\.\*' matches no parameter"),
+        ({"kernels": ("(",)}, r"lora\.kernels: '\(' is not a regular expression"),
+    ):
+        with pytest.raises(UserError, match=said):
+            train(experiment(data, tmp_path / "none", **settings | {"lora": replace(lora, **wrong)}))
 
 
 def test_the_mean_of_checkpoints_is_a_run_of_its_own(data, plain, tmp_path, capsys):

@@ -14,6 +14,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizer import TokenizerSettings
 from asr_jax.training.setup import check_labels, layer_factors, made_of
@@ -62,16 +63,17 @@ EXPERIMENT = Experiment(
     ],
 )
 def test_settings_that_a_program_holds_describe_it(other):
-    assert made_of(EXPERIMENT, TOKENIZER, num_updates=10) != made_of(
-        replace(EXPERIMENT, **other), TOKENIZER, num_updates=10
+    assert made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)) != made_of(
+        replace(EXPERIMENT, **other), TOKENIZER, length=RunLength(10, 5)
     )
 
 
 def test_so_do_the_vocabulary_and_the_length_of_the_run():
     described = {
-        made_of(EXPERIMENT, TOKENIZER, num_updates=10),
-        made_of(EXPERIMENT, TOKENIZER, num_updates=11),
-        made_of(EXPERIMENT, replace(TOKENIZER, symbols=("a", None, "b", "c")), num_updates=10),
+        made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)),
+        made_of(EXPERIMENT, TOKENIZER, length=RunLength(11, 5)),
+        made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 4)),
+        made_of(EXPERIMENT, replace(TOKENIZER, symbols=("a", None, "b", "c")), length=RunLength(10, 5)),
     }
     assert len(described) == 3
 
@@ -85,15 +87,15 @@ def test_so_do_the_vocabulary_and_the_length_of_the_run():
     ],
 )
 def test_settings_that_no_program_holds_do_not(other):
-    assert made_of(EXPERIMENT, TOKENIZER, num_updates=10) == made_of(
-        replace(EXPERIMENT, **other), TOKENIZER, num_updates=10
+    assert made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)) == made_of(
+        replace(EXPERIMENT, **other), TOKENIZER, length=RunLength(10, 5)
     )
 
 
 def test_programs_of_the_users_own_classes_are_not_kept():
     """Their sources may change without a sign."""
     own = replace(EXPERIMENT, model=Model(encoder=Toy()))
-    assert made_of(own, TOKENIZER, num_updates=10) is None
+    assert made_of(own, TOKENIZER, length=RunLength(10, 5)) is None
 
 
 def test_a_rate_that_decays_from_layer_to_layer():

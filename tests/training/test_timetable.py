@@ -1,5 +1,7 @@
 """Which batches make which update, and what is due before each."""
 
+import time
+
 import pytest
 
 from asr_jax.config import Training
@@ -32,7 +34,7 @@ def test_nothing_would_be_left():
 
 def due(first=0, num_updates=100, **settings):
     training = Training(**{"num_updates": 100, "validate_every": 10, "log_every": 5} | settings)
-    return Timetable(training, Groups(11, 1, "carried"), first=first, num_updates=num_updates)
+    return Timetable(training, Groups(11, 1, "carried"), first=first, num_updates=num_updates, began_s=time.monotonic())
 
 
 def test_validations_lines_and_samples():
@@ -49,5 +51,8 @@ def test_why_a_job_ends():
     assert due().due(7, signal="SIGUSR1").ends == "SIGUSR1"
     job = due(epochs_this_job=2, first=5)
     assert [job.due(update, signal="").ends for update in (5, 21, 22)] == ["", "", JOB_DONE]
+    part = due(epochs_this_job=0.5, first=6)
+    assert [part.due(update, signal="").ends for update in (6, 11, 12)] == ["", "", JOB_DONE]
+    assert [due(epochs_this_job=0.01).due(update, signal="").ends for update in (0, 1)] == ["", JOB_DONE]
     over = due(max_hours=1e-12)
     assert [over.due(update, signal="").ends for update in (0, 4, 5)] == ["", "", HOURS_OVER]
