@@ -145,7 +145,7 @@ def made_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLength |
     if any(not name.startswith("asr_jax.") for name in classes(experiment)):
         return None
     # What programs cannot hold is left out by name, so that a new setting is in until it is known to be harmless.
-    outside = ("name", "run_dir", "fresh", "seed", "data")
+    outside = ("name", "run_dir", "fresh", "dry_run", "init", "seed", "data")
     settings = {n: v for n, v in to_json(experiment).items() if n not in outside}
     settings["training"] = {n: v for n, v in settings["training"].items() if not may_change(f"training.{n}")}
     return json.dumps([settings, tokenizer.vocab_size, tokenizer.blank_id, length and vars(length)])

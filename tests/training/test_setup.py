@@ -75,7 +75,7 @@ def test_so_do_the_vocabulary_and_the_length_of_the_run():
         made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 4)),
         made_of(EXPERIMENT, replace(TOKENIZER, symbols=("a", None, "b", "c")), length=RunLength(10, 5)),
     }
-    assert len(described) == 3
+    assert len(described) == 4
 
 
 @pytest.mark.parametrize(
