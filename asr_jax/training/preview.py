@@ -32,16 +32,17 @@ def show_schedule(experiment: Experiment, png: Path) -> None:
     Raises: UserError where epochs count and the data cannot be read.
     """
     schedule, training = experiment.optim.schedule, experiment.training
-    if training.num_epochs or schedule.counts_epochs:
+    counts_epochs = bool(training.num_epochs) or schedule.counts_epochs
+    if counts_epochs:
         setup = set_up(experiment, folders.find_run(experiment))
         length = RunLength(setup.num_updates, setup.updates_per_epoch)
     else:
-        length = RunLength(training.num_updates, float("inf"))
+        length = RunLength(training.num_updates, training.num_updates)  # epochs do not matter: no data are read
     rate = jax.jit(schedule.build(length))
     points = sorted({round(p) for p in np.linspace(0, length.num_updates - 1, NUM_POINTS)} | {1})
     rows = [
         {"update": update + 1, "learning rate": f"{float(rate(update)):.4g}"}
-        | ({"epoch": int(update // length.updates_per_epoch) + 1} if np.isfinite(length.updates_per_epoch) else {})
+        | ({"epoch": int(update // length.updates_per_epoch) + 1} if counts_epochs else {})
         for update in points
     ]
     print_table(rows, title=f"{experiment.name}: {type(schedule).__name__}, {length.num_updates:,} updates")

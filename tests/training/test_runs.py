@@ -292,6 +292,10 @@ def test_the_schedule_is_shown_and_drawn(data, tmp_path, capsys):
     preview.show_schedule(run, tmp_path / "s.png")
     said = capsys.readouterr().out
     assert "WarmupHoldDecay, 100 updates" in said
+    assert "nan" not in said
+    rates = [float(line.split()[1]) for line in said.splitlines() if line[:1].isdecimal() or line[:1] == " "]
+    assert max(rates) == pytest.approx(5e-3, rel=0.01)
+    assert "epoch" not in said
     assert (tmp_path / "s.png").stat().st_size > 5000
     by_epoch = AdamW(schedule=WarmupHoldDecay(warmup_updates=0, warmup_epochs=2, decay="exponential"))
     preview.show_schedule(replace(run, optim=by_epoch), tmp_path / "e.png")
