@@ -12,6 +12,7 @@ from asr_jax.data.cache import Read
 from asr_jax.data.columns import Columns
 from asr_jax.data.locations import Location
 from asr_jax.data.measuring import Measured, Row, measure
+from asr_jax.data.progress import with_bar
 from asr_jax.data.readers.base import Reader
 from asr_jax.data.readers.fields import EXAMPLE
 from asr_jax.data.records import Record, Refused
@@ -70,7 +71,7 @@ def gather(
 def _listed(path: str, reader: Reader, unpacked: Unpacked) -> tuple[list[Record], list[Refused]]:
     """As the manifest has them."""
     records, refused = list[Record](), list[Refused]()
-    for entry in reader.read(path, unpacked):
+    for entry in with_bar(reader.read(path, unpacked), None, os.path.basename(path)):
         entry = _printable(entry)
         if isinstance(entry, Record):
             records.append(entry)

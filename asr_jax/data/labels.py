@@ -1,18 +1,25 @@
 """Labels of all records: encoded once for a tokenizer, and kept beside the columns that they are of."""
 
+import functools
 import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from asr_jax.data.arrays import save_arrays
 from asr_jax.data.columns import Columns, Ragged, load_ragged
-from asr_jax.data.progress import with_bar
+from asr_jax.data.progress import in_processes
 from asr_jax.data.reading import Records
 from asr_jax.text.tokenizer import OutOfVocabulary, Tokenizer
 
 PROBLEMS = "problems.json"
+IN_PROCESSES_FROM = 200_000
+"""Rows from which on processes share the work: they take a second to start."""
+AT_ONCE = 50_000
+"""Rows of a part of it."""
 Labels = tuple[Ragged, dict[int, tuple[str, str]]]
 
 
@@ -53,15 +60,29 @@ def _keep(labels: Labels, folder: Path) -> None:
 
 
 def _encode(records: Records, tokenizer: Tokenizer, *, given: bool) -> Labels:
+    work, num = functools.partial(_encode_part, records.columns, tokenizer, given), len(records.columns)
+    if records.folder is None or num < IN_PROCESSES_FROM:  # columns that are kept travel as the names of their files
+        return work((0, num))
+    parts = in_processes(work, [(first, min(first + AT_ONCE, num)) for first in range(0, num, AT_ONCE)], "labels")
+    lengths = [np.zeros(1, np.int64), *(labels.lengths() for labels, _ in parts)]
+    values = np.concatenate([labels.values for labels, _ in parts])
+    problems = {row: problem for _, of_part in parts for row, problem in of_part.items()}
+    return Ragged(values, np.cumsum(np.concatenate(lengths), dtype=np.int64)), problems
+
+
+def _encode_part(columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int]) -> Labels:
+    """Of the rows from one up to another."""
     problems: dict[int, tuple[str, str]] = {}
-    return Ragged.of_rows(_rows(records.columns, tokenizer, given, problems)), problems
+    return Ragged.of_rows(_rows(columns, tokenizer, given, rows, problems)), problems
 
 
 def _rows(
-    columns: Columns, tokenizer: Tokenizer, given: bool, problems: dict[int, tuple[str, str]]
+    columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int], problems: dict[int, tuple[str, str]]
 ) -> Iterator[Sequence[int]]:
     """One by one: all together, as lists, they take a hundred times the room. Adds to the problems."""
-    for row, text in enumerate(with_bar(columns.texts.all_texts(), len(columns), "labels")):
+    first, end = rows
+    texts = Ragged(columns.texts.values, columns.texts.offsets[first : end + 1]).all_texts()
+    for row, text in enumerate(texts, first):
         labels: Sequence[int] = ()
         if given and columns.has_labels[row]:
             labels = columns.labels[row].tolist()

@@ -1,10 +1,12 @@
-"""Work on many items, in threads, with a bar of progress where there are many."""
+"""Work on many items, in threads or processes, with a bar of progress where there are many."""
 
 import itertools
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 from rich.console import Console
 from rich.progress import track
@@ -24,8 +26,19 @@ def in_threads[T, R](work: Callable[[T], R], items: Sequence[T], what: str) -> l
         return list(with_bar(itertools.chain.from_iterable(done), len(items), what))
 
 
-def with_bar[T](items: Iterable[T], total: int, what: str) -> Iterable[T]:
-    """The items, with a bar of progress on the terminal where there are many."""
-    if total < SHOWN_FROM or not sys.stderr.isatty():
+def in_processes[T, R](work: Callable[[T], R], parts: Sequence[T], what: str) -> list[R]:
+    """`work` of each part, in order, in as many processes as there are cores; in this one where they cannot start: a
+    script that does not guard its top level by `if __name__ == "__main__"` is run again by each."""
+    try:
+        context = multiprocessing.get_context("spawn")  # threads are running, and JAX's do not survive a fork
+        with ProcessPoolExecutor(min(os.cpu_count() or 1, len(parts)), mp_context=context) as pool:
+            return list(with_bar(pool.map(work, parts), len(parts), what, shown_from=2))
+    except BrokenProcessPool:
+        return [work(part) for part in with_bar(parts, len(parts), what, shown_from=2)]
+
+
+def with_bar[T](items: Iterable[T], total: int | None, what: str, *, shown_from: int = SHOWN_FROM) -> Iterable[T]:
+    """The items, with a bar of progress on the terminal where there are many; without a total, with their number."""
+    if (total is not None and total < shown_from) or not sys.stderr.isatty():
         return items
     return track(items, description=f"reading {what}", total=total, console=Console(stderr=True), transient=True)

@@ -1,11 +1,13 @@
 """Labels of all records: encoded once, kept whole, made anew where they are damaged."""
 
+import shutil
 import tracemalloc
 from pathlib import Path
 
 import pytest
 from recordings import jsonl, read
 
+from asr_jax.data import labels as labels_module
 from asr_jax.data.columns import AT_ONCE
 from asr_jax.data.labels import encoded
 from asr_jax.data.reading import Records
@@ -50,6 +52,19 @@ def test_damaged_ones_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert rows(made(tmp_path)) == first
     monkeypatch.setattr(CharacterTokenizer, "encode", lambda self, text: pytest.fail("encoded again"))
     assert rows(made(tmp_path)) == first
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_processes_that_share_the_work_give_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    alone = rows(made(tmp_path), given=given)
+    for folder in (tmp_path / ".cache").rglob("labels-*"):
+        shutil.rmtree(folder)
+    monkeypatch.setattr(labels_module, "IN_PROCESSES_FROM", 1)
+    monkeypatch.setattr(labels_module, "AT_ONCE", 7)
+    monkeypatch.setattr(CharacterTokenizer, "encode", lambda self, text: pytest.fail("encoded in this process"))
+    assert rows(made(tmp_path), given=given) == alone
 
 
 def test_why_there_are_none(tmp_path: Path) -> None:
