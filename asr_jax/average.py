@@ -29,12 +29,15 @@ def main(arguments: Sequence[str]) -> None:
     if min(options.last, options.first, options.to) < 0:
         raise UserError(f"--last {options.last}, --from {options.first}, --to {options.to}: expected 0 or more")
 
-    from asr_jax.training.averaging import choose, mean_weights, save_run, save_weights
+    from asr_jax.pretrained.formats import save_weights
+    from asr_jax.text.tokenizer import load_tokenizer
+    from asr_jax.training.averaging import choose, mean_weights, save_run
+    from asr_jax.training.run import TOKENIZER
 
     chosen = choose(options.run, last=options.last, first=options.first, to=options.to)
     weights = mean_weights(options.run, chosen, live=options.weights == "live")
     if options.out.suffix == ".safetensors":
-        save_weights(weights, options.out)
+        save_weights(weights, load_tokenizer(options.run / TOKENIZER).symbols, options.out)
     else:
         save_run(options.run, chosen[-1], weights, options.out)
     kind = {"ema": "averaged", "live": "live"}[options.weights]

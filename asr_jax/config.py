@@ -120,6 +120,9 @@ class Init:
     strict: bool = True
     """Refuse weights that are missing, left over, or of another shape. The rows of a head whose vocabulary is another
     one are no mismatch: those of shared pieces are kept."""
+    tokenizer: str = ""
+    """The tokenizer that the weights were trained with, where they do not bring it (files of other systems): the folder
+    of one, or a vocabulary as data.tokenizer.path takes it."""
 
 
 @dataclass(frozen=True)

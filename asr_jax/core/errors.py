@@ -26,14 +26,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def check_number(
-    settings: Any, name: str, *, above: float | None = None, least: float | None = None, most: float | None = None
+def check_numbers(
+    settings: Any, *names: str, above: float | None = None, least: float | None = None, most: float | None = None
 ) -> None:
-    """Raises: ValueError where a field is not within limits, or not finite."""
-    value = getattr(settings, name)
-    good = abs(value) < float("inf")
-    good &= (above is None or value > above) and (least is None or value >= least) and (most is None or value <= most)
+    """Raises: ValueError where one of some fields is not within limits, or not finite."""
     limits = {"above": above, "at least": least, "at most": most}
-    if not good:
-        expected = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
-        raise ValueError(f"{name} is {value}: expected a finite number {expected}")
+    expected = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+    for name in names:
+        value = getattr(settings, name)
+        is_within = (
+            (above is None or value > above) and (least is None or value >= least) and (most is None or value <= most)
+        )
+        if not (abs(value) < float("inf") and is_within):
+            raise ValueError(f"{name} is {value}: expected a finite number {expected}")

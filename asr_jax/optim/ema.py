@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from asr_jax.core.errors import check_number
+from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 
 
@@ -20,7 +20,7 @@ class EMA:
     """Updates before which the average is the live weights: those of a model that is not yet trained do not linger."""
 
     def __post_init__(self) -> None:
-        check_number(self, "start", least=0)
+        check_numbers(self, "start", least=0)
         if not 0 <= self.decay < 1:
             raise ValueError(f"decay is {self.decay}: expected at least 0 and less than 1")
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from asr_jax.core.errors import UserError, check_number
+from asr_jax.core.errors import UserError, check_numbers
 from asr_jax.core.pytrees import Tree, flatten, join, pick, unflatten
 from asr_jax.optim.rules import compiled, is_stacked
 
@@ -30,8 +30,8 @@ class LoRA:
     """Parameters that are trained as they are. All others keep their values."""
 
     def __post_init__(self) -> None:
-        check_number(self, "rank", least=0)
-        check_number(self, "alpha", above=0)
+        check_numbers(self, "rank", least=0)
+        check_numbers(self, "alpha", above=0)
 
     def with_adapters(self, params: Tree, key: PRNGKeyArray) -> Tree:
         """Parameters with A (random) and B (zeros) of the kernels, under `lora/PATH`: the model is what it was.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.errors import check_number
+from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Node
 
 
@@ -25,10 +25,10 @@ class LossScale:
     """The run stops where the scale falls below: then it is not the scale that is wrong."""
 
     def __post_init__(self) -> None:
-        check_number(self, "floor", above=0)
-        check_number(self, "initial", least=self.floor)
-        check_number(self, "factor", above=1)
-        check_number(self, "growth_updates", least=1)
+        check_numbers(self, "floor", above=0)
+        check_numbers(self, "initial", least=self.floor)
+        check_numbers(self, "factor", above=1)
+        check_numbers(self, "growth_updates", least=1)
 
     def next(self, scaling: "Scaling", finite: Bool[Array, ""]) -> "Scaling":
         """After an update whose gradients were finite or not."""

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from asr_jax.core.errors import check_number
+from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree, flatten, pick
 from asr_jax.optim.rules import Rules, by_rules, check_rules, map_with_path, tree_by_rules
-from asr_jax.optim.scaled_adam import scaled_adam
+from asr_jax.optim.scaled_adam import Options, scaled_adam
 from asr_jax.optim.schedules import Eden, Rate, RunLength, Schedule, WarmupHoldDecay
 from asr_jax.optim.transformations import (
     Clip,
@@ -56,14 +56,13 @@ class Optimizer:
     """By rules: updates before which parameters do not change; -1: they never do, and no gradient is computed."""
 
     def __post_init__(self) -> None:
-        for name in ("clip_at", "weight_decay"):
-            check_number(self, name, least=0)
-        check_number(self, "layer_decay", above=0, most=1)
+        check_numbers(self, "clip_at", "weight_decay", least=0)
+        check_numbers(self, "layer_decay", above=0, most=1)
         for name in ("b1", "b2"):
             if hasattr(self, name) and not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least 0 and less than 1")
         if hasattr(self, "eps"):
-            check_number(self, "eps", above=0)
+            check_numbers(self, "eps", above=0)
 
     @property
     def decays_in_momentum(self) -> bool:
@@ -275,15 +274,9 @@ class ScaledAdam(Optimizer):
         super().__post_init__()
         if self.weight_decay:
             raise ValueError(f"weight_decay is {self.weight_decay}: ScaledAdam has none, expected 0")
-        check_number(self, "clipping_scale", least=0)
-        for name in ("clipping_period", "size_period"):
-            check_number(self, name, least=1)
-        for name in ("scalar_factor", "min_rms", "max_rms", "scalar_max"):
-            check_number(self, name, above=0)
+        check_numbers(self, "clipping_scale", least=0)
+        check_numbers(self, "clipping_period", "size_period", least=1)
+        check_numbers(self, "scalar_factor", "min_rms", "max_rms", "scalar_max", above=0)
 
     def changes(self) -> Transformation:
-        return scaled_adam(
-            self.b1, self.b2, eps=self.eps, clipping_scale=self.clipping_scale, clipping_period=self.clipping_period,
-            scalar_factor=self.scalar_factor, min_rms=self.min_rms, max_rms=self.max_rms, scalar_max=self.scalar_max,
-            size_period=self.size_period,
-        )  # fmt: skip
+        return scaled_adam(Options(**{name: getattr(self, name) for name in Options._fields}))

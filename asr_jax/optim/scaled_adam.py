@@ -4,6 +4,7 @@ Source: Yao et al. 2023, "Zipformer" (arXiv:2310.11230), section 3.5; icefall's 
 at commit 36e0420c.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -37,110 +38,111 @@ class ScaledAdamState(NamedTuple):
     """Of the norm; infinite until the first is set."""
 
 
-def scaled_adam(
-    b1: float,
-    b2: float,
-    *,
-    eps: float,
-    clipping_scale: float,
-    clipping_period: int,
-    scalar_factor: float,
-    min_rms: float,
-    max_rms: float,
-    scalar_max: float,
-    size_period: int,
-) -> Transformation:
-    """See `optimizers.ScaledAdam` for what the arguments mean."""
+class Options(NamedTuple):
+    """As the fields of `optimizers.ScaledAdam` that have these names."""
 
-    def init(params: Tree) -> ScaledAdamState:
-        rms = map_with_path(_rms, params)
-        return ScaledAdamState(
-            step=jnp.zeros((), jnp.int32),
-            delta=optax.tree.zeros_like(params),
-            squares=optax.tree.zeros_like(params),
-            rms=rms,
-            size_grads=jax.tree.map(lambda r: jnp.zeros((size_period, *r.shape), r.dtype), rms),
-            size_squares=optax.tree.zeros_like(rms),
-            norms=jnp.zeros(clipping_period if clipping_scale else 1),
-            limit=jnp.array(jnp.inf, jnp.float32),
-        )
+    b1: float
+    b2: float
+    eps: float
+    clipping_scale: float
+    clipping_period: int
+    scalar_factor: float
+    min_rms: float
+    max_rms: float
+    scalar_max: float
+    size_period: int
 
-    def clip(grads: Tree, state: ScaledAdamState) -> tuple[Tree, Any, Any]:
-        """Gradients, scaled down where their norm is far above the median of late; norms and limit."""
-        if not clipping_scale:
-            return grads, state.norms, state.limit
-        step = state.step
 
-        def normalised(path: str, grad: Any, rms: Any) -> Any:
-            return jnp.sum(jnp.square(grad * (scalar_factor if _is_scalar(path, grad) else rms)))
+def scaled_adam(options: Options) -> Transformation:
+    """The transformation; its `update` takes `learning_rate` and gives what is to be added."""
+    return Transformation(functools.partial(_init, options), functools.partial(_update, options))
 
-        norm = jnp.sqrt(sum(jax.tree.leaves(map_with_path(normalised, grads, state.rms)), start=jnp.zeros(())))
-        norms = jnp.where(step > 0, state.norms.at[step % clipping_period].set(norm), state.norms)
-        early = jnp.isin(step, jnp.array([n for n in EARLY if n < clipping_period] or [-1]))
-        sets = (step > 0) & ((step % clipping_period == 0) | early)
-        # Of the last `count` norms in the first period, later of all that are kept.
-        kept = jnp.where(early, step, clipping_period)
-        median = jnp.sort(norms)[clipping_period - kept + jnp.minimum(kept - 1, kept // 4 * 2)]
-        limit = jnp.where(sets, clipping_scale * median * jnp.where(early, 2.0, 1.0), state.limit)
-        factor = jnp.where(step > 0, jnp.minimum(1.0, limit / (norm + 1e-20)), 1.0)
-        return jax.tree.map(lambda g: g * factor, grads), norms, limit
 
-    def update(
-        grads: Tree, state: ScaledAdamState, params: Tree = None, *, learning_rate: Any, **_: Any
-    ) -> tuple[Tree, ScaledAdamState]:
-        grads, norms, limit = clip(grads, state)
-        step = state.step
-        resizes = step % size_period == size_period - 1
-        correction = 1 - jnp.float32(b2) ** (step + 1)
-        correction = jnp.where(correction < 0.99, correction, 1.0)
-        b2_of_sizes = b2**size_period
-        of_sizes = jnp.sqrt(1 - jnp.float32(b2_of_sizes) ** ((step + 1) // size_period))
+def _init(options: Options, params: Tree) -> ScaledAdamState:
+    rms = map_with_path(_rms, params)
+    return ScaledAdamState(
+        step=jnp.zeros((), jnp.int32),
+        delta=optax.tree.zeros_like(params),
+        squares=optax.tree.zeros_like(params),
+        rms=rms,
+        size_grads=jax.tree.map(lambda r: jnp.zeros((options.size_period, *r.shape), r.dtype), rms),
+        size_squares=optax.tree.zeros_like(rms),
+        norms=jnp.zeros(options.clipping_period if options.clipping_scale else 1),
+        limit=jnp.array(jnp.inf, jnp.float32),
+    )
 
-        def step_of(path: str, param: Any, grad: Any, square: Any, rms: Any, size_grads: Any, size_square: Any) -> Any:
-            square = b2 * square + (1 - b2) * jnp.square(grad)
-            direction = grad / (jnp.sqrt(square / correction) + eps)
-            if _is_scalar(path, param):
-                return -learning_rate * scalar_factor * direction, square, rms, size_grads, size_square
-            axes = tensor_axes(path, param)
-            size_grads = size_grads.at[step % size_period].set(jnp.sum(param * grad, axis=axes, keepdims=True))
-            rms = jnp.where(resizes, _rms(path, param), rms)
-            delta = -learning_rate * direction * jnp.maximum(rms, min_rms)
-            decayed = b2_of_sizes * size_square + (1 - b2_of_sizes) * jnp.mean(jnp.square(size_grads), axis=0)
-            resizing = resizes & (step > 0)
-            size_square = jnp.where(resizing, decayed, size_square)
-            size_step = (
-                -learning_rate * scalar_factor * of_sizes * jnp.sum(size_grads, axis=0) / (jnp.sqrt(size_square) + eps)
-            )
-            size_step = jnp.clip(jnp.where(rms < min_rms, 0.0, size_step), -0.1, 0.1)
-            size_step = jnp.minimum(size_step, (max_rms - rms) / rms)
-            return delta + jnp.where(resizing, param * size_step, 0.0), square, rms, size_grads, size_square
 
-        found = {
-            path: step_of(path, param, *leaves)
-            for (path, param), *leaves in zip(
-                flatten(params).items(),
-                *(
-                    flatten(tree).values()
-                    for tree in (grads, state.squares, state.rms, state.size_grads, state.size_squares)
-                ),
-                strict=True,
-            )
-        }
-        deltas, squares, rms, size_grads, size_squares = (
-            unflatten({path: values[i] for path, values in found.items()}) for i in range(5)
-        )
-        delta = jax.tree.map(lambda old, new: b1 * old + (1 - b1) * new, state.delta, deltas)
+def _update(
+    options: Options, grads: Tree, state: ScaledAdamState, params: Tree = None, *, learning_rate: Any, **_: Any
+) -> tuple[Tree, ScaledAdamState]:
+    grads, norms, limit = _clipped(options, grads, state)
+    parts = [flatten(tree).values() for tree in (grads, state.squares, state.rms, state.size_grads, state.size_squares)]
+    found = {
+        path: _of_array(options, path, param, *leaves, step=state.step, rate=learning_rate)
+        for (path, param), *leaves in zip(flatten(params).items(), *parts, strict=True)
+    }
+    deltas, squares, rms, size_grads, size_squares = (
+        unflatten({path: values[i] for path, values in found.items()}) for i in range(5)
+    )
+    delta = jax.tree.map(lambda old, new: options.b1 * old + (1 - options.b1) * new, state.delta, deltas)
 
-        def limited(path: str, param: Any, change: Any) -> Any:
-            """What is added to a scalar must not lead beyond `scalar_max`."""
-            if not _is_scalar(path, param):
-                return change
-            return jnp.clip(param + change, -scalar_max, scalar_max) - param
+    def limited(path: str, param: Any, change: Any) -> Any:
+        """What is added to a scalar must not lead beyond `scalar_max`."""
+        if not _is_scalar(path, param):
+            return change
+        return jnp.clip(param + change, -options.scalar_max, options.scalar_max) - param
 
-        changes = map_with_path(limited, params, delta)
-        return changes, ScaledAdamState(step + 1, delta, squares, rms, size_grads, size_squares, norms, limit)
+    changes = map_with_path(limited, params, delta)
+    return changes, ScaledAdamState(state.step + 1, delta, squares, rms, size_grads, size_squares, norms, limit)
 
-    return Transformation(init, update)
+
+def _clipped(options: Options, grads: Tree, state: ScaledAdamState) -> tuple[Tree, Any, Any]:
+    """Gradients, scaled down where their norm is far above the median of late; norms and limit."""
+    if not options.clipping_scale:
+        return grads, state.norms, state.limit
+    step, period = state.step, options.clipping_period
+
+    def squared(path: str, grad: Any, rms: Any) -> Any:
+        return jnp.sum(jnp.square(grad * (options.scalar_factor if _is_scalar(path, grad) else rms)))
+
+    norm = jnp.sqrt(sum(jax.tree.leaves(map_with_path(squared, grads, state.rms)), start=jnp.zeros(())))
+    norms = jnp.where(step > 0, state.norms.at[step % period].set(norm), state.norms)
+    early = jnp.isin(step, jnp.array([n for n in EARLY if n < period] or [-1]))
+    sets = (step > 0) & ((step % period == 0) | early)
+    kept = jnp.where(early, step, period)  # in the first period there are as many norms as steps
+    median = jnp.sort(norms)[period - kept + jnp.minimum(kept - 1, kept // 4 * 2)]
+    limit = jnp.where(sets, options.clipping_scale * median * jnp.where(early, 2.0, 1.0), state.limit)
+    factor = jnp.where(step > 0, jnp.minimum(1.0, limit / (norm + 1e-20)), 1.0)
+    return jax.tree.map(lambda g: g * factor, grads), norms, limit
+
+
+def _of_array(
+    options: Options, path: str, param: Any, grad: Any, square: Any, rms: Any, size_grads: Any, size_square: Any,
+    *, step: Any, rate: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What one step of a parameter array is before momentum, and its next square, rms, size_grads and size_square."""
+    correction = 1 - jnp.float32(options.b2) ** (step + 1)
+    square = options.b2 * square + (1 - options.b2) * jnp.square(grad)
+    direction = grad / (jnp.sqrt(square / jnp.where(correction < 0.99, correction, 1.0)) + options.eps)
+    if _is_scalar(path, param):
+        return -rate * options.scalar_factor * direction, square, rms, size_grads, size_square
+    period, axes = options.size_period, tensor_axes(path, param)
+    ends_period = step % period == period - 1
+    size_grads = size_grads.at[step % period].set(jnp.sum(param * grad, axis=axes, keepdims=True))
+    rms = jnp.where(ends_period, _rms(path, param), rms)
+    delta = -rate * direction * jnp.maximum(rms, options.min_rms)
+    b2 = options.b2**period
+    resizes = ends_period & (step > 0)
+    size_square = jnp.where(
+        resizes, b2 * size_square + (1 - b2) * jnp.mean(jnp.square(size_grads), axis=0), size_square
+    )
+    corrected = jnp.sqrt(1 - jnp.float32(b2) ** ((step + 1) // period))
+    size_step = (
+        -rate * options.scalar_factor * corrected * size_grads.sum(axis=0) / (jnp.sqrt(size_square) + options.eps)
+    )
+    size_step = jnp.clip(jnp.where(rms < options.min_rms, 0.0, size_step), -0.1, 0.1)
+    size_step = jnp.minimum(size_step, (options.max_rms - rms) / rms)
+    return delta + jnp.where(resizes, param * size_step, 0.0), square, rms, size_grads, size_square
 
 
 def _is_scalar(path: str, param: Any) -> bool:

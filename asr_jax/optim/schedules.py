@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from asr_jax.core.errors import check_number
+from asr_jax.core.errors import check_numbers
 
 Rate = Callable[[Any], Float[Array, ""]]
 """The learning rate of an update, by the number of updates applied before it (0 for the first)."""
@@ -37,8 +37,8 @@ class Schedule:
     peak, and an epoch's rate comes an update late."""
 
     def __post_init__(self) -> None:
-        check_number(self, "peak_lr", above=0)
-        check_number(self, "min_lr", least=0, most=self.peak_lr)
+        check_numbers(self, "peak_lr", above=0)
+        check_numbers(self, "min_lr", least=0, most=self.peak_lr)
 
     @property
     def counts_epochs(self) -> bool:
@@ -99,12 +99,11 @@ class WarmupHoldDecay(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("warmup_updates", "warmup_epochs", "hold_updates", "hold_epochs", "decay_updates"):
-            check_number(self, name, least=0)
-        check_number(self, "final_share", least=0, most=1)
-        check_number(self, "power", above=0)
-        check_number(self, "gamma", above=0, most=1)
-        check_number(self, "half_life_updates", least=1)
+        check_numbers(self, "warmup_updates", "warmup_epochs", "hold_updates", "hold_epochs", "decay_updates", least=0)
+        check_numbers(self, "final_share", least=0, most=1)
+        check_numbers(self, "power", above=0)
+        check_numbers(self, "gamma", above=0, most=1)
+        check_numbers(self, "half_life_updates", least=1)
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         warmup = self.warmup_updates + self.warmup_epochs * length.updates_per_epoch
@@ -144,8 +143,7 @@ class InverseEpoch(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("warmup_epochs", "hold_epochs", "exponent"):
-            check_number(self, name, least=0)
+        check_numbers(self, "warmup_epochs", "hold_epochs", "exponent", least=0)
 
     @property
     def counts_epochs(self) -> bool:
@@ -181,11 +179,9 @@ class Polynomial(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("warmup_updates", "hold_updates"):
-            check_number(self, name, least=0)
-        for name in ("start_share", "final_share"):
-            check_number(self, name, least=0, most=1)
-        check_number(self, "power", above=0)
+        check_numbers(self, "warmup_updates", "hold_updates", least=0)
+        check_numbers(self, "start_share", "final_share", least=0, most=1)
+        check_numbers(self, "power", above=0)
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         step, warmup = update + 1, self.warmup_updates
@@ -215,8 +211,7 @@ class TriStage(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("warmup_share", "hold_share", "start_share", "final_share", "gamma"):
-            check_number(self, name, least=0, most=1)
+        check_numbers(self, "warmup_share", "hold_share", "start_share", "final_share", "gamma", least=0, most=1)
         if self.warmup_share + self.hold_share >= 1:
             raise ValueError(
                 f"warmup_share {self.warmup_share} and hold_share {self.hold_share}: expected less than 1 together"
@@ -253,10 +248,9 @@ class Eden(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self, "decay_updates", above=0)
-        for name in ("decay_epochs", "warmup_updates"):
-            check_number(self, name, least=0)
-        check_number(self, "warmup_start", least=0, most=1)
+        check_numbers(self, "decay_updates", above=0)
+        check_numbers(self, "decay_epochs", "warmup_updates", least=0)
+        check_numbers(self, "warmup_start", least=0, most=1)
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         falling = (1 + (update / self.decay_updates) ** 2) ** (-0.25 if self.decay_epochs else -0.5)

@@ -1,5 +1,7 @@
 """Weights of icefall's zipformer recipe (egs/librispeech/ASR/zipformer at commit 36e0420c) by its names."""
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +18,17 @@ from asr_jax.pretrained.keymap import (
     Row,
     Weights,
     export_params,
+    find_params,
     import_params,
     transposed,
 )
 
 SOURCE = "the icefall zipformer checkpoint"
+NEVER_USED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
+"""Names of parameters that are created there, and never used."""
+OF_CTC = r"ctc_output\..*"
+OF_ENCODER = r"(encoder|encoder_embed)\..*"
 OF_OTHER_HEADS = r"(decoder|joiner|simple_am_proj|simple_lm_proj|attention_decoder)\..*"
-
-ENCODER_UNUSED = {
-    r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale": "created there, and never used",
-    r"ctc_output\..*":                                                "of the CTC head: import_ctc",
-    OF_OTHER_HEADS:                                                   "of other heads",
-}  # fmt: skip
-CTC_UNUSED = {
-    r"(encoder|encoder_embed)\..*":                                   "of the encoder: import_encoder",
-    OF_OTHER_HEADS:                                                   "of other heads",
-}  # fmt: skip
 
 CTC = (
     Row("ctc_output.1.weight", "output/kernel", LINEAR),
@@ -107,7 +104,7 @@ def import_encoder(weights: Weights, settings: Zipformer) -> dict[str, Any]:
     Raises:
         UserError: names that are missing or unknown.
     """
-    return import_params(weights, encoder_rows(settings), unused=ENCODER_UNUSED, source=SOURCE)
+    return import_params(weights, encoder_rows(settings), unused=(NEVER_USED, OF_CTC, OF_OTHER_HEADS), source=SOURCE)
 
 
 def export_encoder(params: Any, settings: Zipformer) -> dict[str, np.ndarray]:
@@ -121,7 +118,18 @@ def import_ctc(weights: Weights) -> dict[str, Any]:
     Raises:
         UserError: names that are missing or unknown.
     """
-    return import_params(weights, CTC, unused=CTC_UNUSED, source=SOURCE)
+    return import_params(weights, CTC, unused=(OF_ENCODER, OF_OTHER_HEADS), source=SOURCE)
+
+
+def find(weights: Weights, settings: Zipformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
+    """As far as a checkpoint has them: parameters of a model by our paths, `encoder/…` and those of its CTC head
+    (`ctc_head`, where it has one), and the names of all weights that found no place, without those that are never
+    used there."""
+    rows = [replace(row, ours=f"encoder/{row.ours}") for row in encoder_rows(settings)]
+    if ctc_head:
+        rows += [replace(row, ours=f"{ctc_head}/{row.ours}") for row in CTC]
+    found = find_params(weights, rows)
+    return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
 
 
 def export_ctc(params: Any) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,31 +49,46 @@ class Row:
     layer: int | None = None
 
 
-def import_params(weights: Weights, rows: Sequence[Row], *, unused: Mapping[str, str], source: str) -> dict[str, Any]:
+class Found(NamedTuple):
+    """What a table finds in a file."""
+
+    params: dict[str, np.ndarray]
+    """float32, by our paths: those that are whole. What cannot be laid out as ours is as it is there."""
+    missing: list[str]
+    """Their names that the table has and the file does not."""
+    left: list[str]
+    """Their names that the file has and the table does not."""
+
+
+def find_params(weights: Weights, rows: Sequence[Row]) -> Found:
+    """Our parameters as far as `weights` have them."""
+    of_path: dict[str, list[Row]] = {}
+    for row in rows:
+        of_path.setdefault(row.ours, []).append(row)
+    whole = {path: needed for path, needed in of_path.items() if all(row.theirs in weights for row in needed)}
+    wanted = {row.theirs for row in rows}
+    return Found(
+        {path: _laid_out(weights, needed) for path, needed in whole.items()},
+        sorted(wanted - weights.keys()),
+        sorted(weights.keys() - wanted),
+    )
+
+
+def import_params(weights: Weights, rows: Sequence[Row], *, unused: Sequence[str], source: str) -> dict[str, Any]:
     """Our parameters, float32, from all of `weights`.
 
-    `unused`: a regular expression of names that have no row, with the reason. `source` is named in errors.
+    `unused`: regular expressions of names that may be there without a row. `source` is named in errors.
 
     Raises:
         UserError: names that the table does not have, or does not find.
     """
-    wanted = {row.theirs for row in rows}
-    missing = sorted(wanted - weights.keys())
-    unknown = sorted(
-        name for name in weights if name not in wanted and not any(re.fullmatch(pattern, name) for pattern in unused)
-    )
-    if missing or unknown:
-        lines = [f"  {name}: expected, not there{nearest(name, unknown)}" for name in missing]
-        lines += [f"  {name}: there, not expected{nearest(name, missing)}" for name in unknown]
+    found = find_params(weights, rows)
+    unknown = [name for name in found.left if not any(re.fullmatch(pattern, name) for pattern in unused)]
+    if found.missing or unknown:
+        lines = [f"  {name}: expected, not there{nearest(name, unknown)}" for name in found.missing]
+        lines += [f"  {name}: there, not expected{nearest(name, found.missing)}" for name in unknown]
         raise UserError(f"{source} does not fit the configured sizes (stacks, layers, causal):\n" + "\n".join(lines))
-    flat: dict[str, Any] = {}
-    for row in rows:
-        array = row.layout.ours(np.asarray(weights[row.theirs], np.float32))
-        if row.layer is None:
-            flat[row.ours] = array
-        else:
-            flat.setdefault(row.ours, {})[row.layer] = array
-    return unflatten({path: _stacked(value) for path, value in flat.items()})
+    return unflatten(found.params)
 
 
 def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -106,5 +121,17 @@ def check_shapes(params: Any, expected: Any, *, source: str) -> None:
         raise UserError(f"{source} does not fit the configured sizes:\n" + "\n".join(lines))
 
 
-def _stacked(value: Any) -> np.ndarray:
-    return np.stack([value[layer] for layer in sorted(value)]) if isinstance(value, dict) else value
+def _laid_out(weights: Weights, rows: Sequence[Row]) -> np.ndarray:
+    """One of our parameters, of its row or of one row for each layer."""
+    arrays = []
+    for row in rows:
+        array = np.asarray(weights[row.theirs], np.float32)
+        try:
+            arrays.append(row.layout.ours(array))
+        except (ValueError, IndexError):  # other axes: whoever compares shapes sees theirs
+            return array
+    if rows[0].layer is None:
+        return arrays[0]
+    other = next((array for array in arrays if array.shape != arrays[0].shape), None)
+    in_order = sorted(range(len(rows)), key=lambda number: rows[number].layer or 0)
+    return np.stack([arrays[number] for number in in_order]) if other is None else other

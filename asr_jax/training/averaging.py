@@ -7,12 +7,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from safetensors.numpy import save_file
 
 from asr_jax.checkpoints.integrity import seal
 from asr_jax.checkpoints.store import METRICS, checkpoints_in, restore_average, restore_item
 from asr_jax.core.errors import UserError
-from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.core.pytrees import Tree
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import abstract_beginning, lower_beginning
 from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
@@ -63,12 +62,6 @@ def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
     with ocp.StandardCheckpointer() as writer:
         writer.save(checkpoint.absolute() / "average", weights)
     seal(checkpoint)
-
-
-def save_weights(weights: Tree, out: Path) -> None:
-    """Writes a .safetensors file of weights by our names, which `--init-from` takes."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    save_file({path: np.asarray(value, order="C") for path, value in flatten(weights).items()}, out)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -1,21 +1,17 @@
 """Weights that a run begins with, of another run, a checkpoint or a file, and an account of what became of them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten, unflatten
-from asr_jax.models.base import Model
-from asr_jax.pretrained.formats import imported
-from asr_jax.text.tokenizer import Tokenizer
+from asr_jax.pretrained.formats import Symbols, imported, load_weights
+from asr_jax.text.tokenizer import Tokenizer, given_tokenizer
 from asr_jax.training.run import CHECKPOINTS
 from asr_jax.training.trained import load_trained
 
@@ -36,6 +32,7 @@ class Account:
     """Of another shape: they stay random."""
     unused: list[str] = field(default_factory=list)
     """The weights have them and the model does not."""
+    remark: str = ""
 
     def lines(self) -> list[str]:
         """For a person."""
@@ -50,7 +47,7 @@ class Account:
                 more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
                 shapes = [f"{path} ({self.mismatched[path]})" if path in self.mismatched else path for path in paths]
                 lines.append(f"  {len(paths)} {what}: {', '.join(shapes[:SHOWN])}{more}")
-        return lines
+        return lines + ([f"  {self.remark}"] if self.remark else [])
 
 
 def initial_weights(experiment: Experiment, tokenizer: Tokenizer, random: Tree) -> tuple[dict[str, Any], Account]:
@@ -60,16 +57,22 @@ def initial_weights(experiment: Experiment, tokenizer: Tokenizer, random: Tree) 
     Raises: UserError where there are none at the path, and with `strict` where they do not fit all of the model.
     """
     path = Path(experiment.init.path)
-    given, theirs = _read(path, experiment.model)
+    given, left, symbols = _read(path, experiment)
+    ours = tokenizer.symbols
+    theirs = tuple(symbols or ours)
     result = {name: np.asarray(value) for name, value in flatten(jax.device_get(random)).items()}
-    account = Account(str(path), unused=sorted(given.keys() - result.keys()))
+    account = Account(str(path), unused=sorted(given.keys() - result.keys()) + left)
+    if not symbols:
+        account.remark = (
+            "which piece each label of a head is there is not known: rows are taken as they are; --init.tokenizer "
+            "names the tokenizer that the weights were trained with"
+        )
     for name, value in result.items():
         if name not in given:
             account.missing.append(name)
-        elif given[name].shape[:-1] == value.shape[:-1] and _is_swapped(name, value, theirs, tokenizer):
-            assert theirs is not None
-            result[name], shared = _rows_of(given[name], value, theirs, tokenizer)
-            account.kept_rows[name] = f"{shared} of {len(tokenizer.symbols)} pieces are shared and keep their rows"
+        elif theirs != ours and _is_of_labels(name, given[name], value, len(theirs), len(ours)):
+            result[name], shared = _rows_of(given[name], value, theirs, ours)
+            account.kept_rows[name] = f"{shared} of {len(ours)} pieces are shared and keep their rows"
         elif given[name].shape != value.shape:
             account.mismatched[name] = f"{given[name].shape} there, {value.shape} in the model"
         else:
@@ -83,14 +86,12 @@ def initial_weights(experiment: Experiment, tokenizer: Tokenizer, random: Tree) 
     return unflatten(result), account
 
 
-def _read(path: Path, model: Model) -> tuple[dict[str, np.ndarray], Tokenizer | None]:
-    """Weights by our paths, and the tokenizer that they were trained with, where it is known."""
+def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:
+    """Weights by our paths, names of those that no model of these settings has, and the symbols of the tokenizer that
+    they were trained with, where these are known."""
     if path.suffix == ".safetensors":
-        try:
-            weights: Mapping[str, np.ndarray] = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"init.path {path} cannot be read: {error}; expected a whole .safetensors file") from error
-        return flatten(imported(weights, model)), None
+        weights, symbols = load_weights(path)
+        return *imported(weights, experiment.model), _given_symbols(experiment) or symbols
     run, updates = path, None
     if path.parent.name == CHECKPOINTS and path.name.isdecimal():
         run, updates = path.parents[1], int(path.name)
@@ -100,19 +101,27 @@ def _read(path: Path, model: Model) -> tuple[dict[str, np.ndarray], Tokenizer | 
             ".safetensors file"
         )
     trained = load_trained(run, updates=updates)
-    return {name: np.asarray(value) for name, value in flatten(trained.variables).items()}, trained.tokenizer
+    given = {name: np.asarray(value) for name, value in flatten(trained.variables).items()}
+    return given, [], _given_symbols(experiment) or trained.tokenizer.symbols
 
 
-def _is_swapped(name: str, value: np.ndarray, theirs: Tokenizer | None, ours: Tokenizer) -> bool:
-    """Whether the last axis of a parameter of a head are the labels, and these are others now."""
-    is_vocabulary = name.startswith("params/heads_") and value.shape[-1:] == (len(ours.symbols),)
-    return is_vocabulary and theirs is not None and theirs.symbols != ours.symbols
+def _given_symbols(experiment: Experiment) -> Symbols | None:
+    """Of the tokenizer that the settings name for the weights."""
+    if not experiment.init.tokenizer:
+        return None
+    return given_tokenizer(replace(experiment.data.tokenizer, path=experiment.init.tokenizer)).symbols
 
 
-def _rows_of(given: np.ndarray, random: np.ndarray, theirs: Tokenizer, ours: Tokenizer) -> tuple[np.ndarray, int]:
+def _is_of_labels(name: str, given: np.ndarray, value: np.ndarray, there: int, here: int) -> bool:
+    """Whether the last axis of a head's parameter are the labels, of their number there and here, and all others are
+    alike."""
+    return name.startswith("params/heads_") and given.shape == (*value.shape[:-1], there) and value.shape[-1] == here
+
+
+def _rows_of(given: np.ndarray, random: np.ndarray, theirs: Symbols, ours: Symbols) -> tuple[np.ndarray, int]:
     """Random weights with those of shared pieces (the blank among them) in their place, and how many these are."""
-    place = {symbol: number for number, symbol in enumerate(theirs.symbols)}
-    pairs = [(number, place[symbol]) for number, symbol in enumerate(ours.symbols) if symbol in place]
+    place = {symbol: number for number, symbol in enumerate(theirs)}
+    pairs = [(number, place[symbol]) for number, symbol in enumerate(ours) if symbol in place]
     result = np.array(random)
     if pairs:
         here, there = map(list, zip(*pairs, strict=True))

@@ -305,8 +305,8 @@ def _begun(setup: Setup, log: EventLog, drawn: Compiled) -> tuple[TrainState, Tr
     state, average = initial_training(drawn, setup.mesh)
     if not setup.experiment.init.path:
         return state, average
-    own = {"params": setup.recipe.lora.without_adapters(state.params), "batch_stats": state.batch_stats}
-    weights, account = together(lambda: initial_weights(setup.experiment, setup.tokenizer, own))
+    random = setup.recipe.of_model(state)
+    weights, account = together(lambda: initial_weights(setup.experiment, setup.tokenizer, random))
     agree({"initial weights": digest_of(weights)})
     log.write("initialised", **vars(account), message="\n".join(account.lines()))
     return training_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)

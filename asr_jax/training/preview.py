@@ -71,8 +71,8 @@ def dry_run(experiment: Experiment) -> None:
     )  # fmt: skip
     state, _ = initial_training(beginning.compile(), setup.mesh)
     if experiment.init.path:
-        own = {"params": setup.recipe.lora.without_adapters(state.params), "batch_stats": state.batch_stats}
-        print("\n".join(initial_weights(experiment, setup.tokenizer, own)[1].lines()))
+        _, account = initial_weights(experiment, setup.tokenizer, setup.recipe.of_model(state))
+        print("\n".join(account.lines()))
     source = BatchSource(
         setup.train.index, setup.train.plan, process_index=jax.process_index(), num_processes=jax.process_count()
     )

@@ -46,6 +46,10 @@ class Recipe:
         held = pick(trained, lambda path: not self.lora.is_trained(path))
         return pick(trained, self.lora.is_trained), join(frozen, held)
 
+    def of_model(self, state: TrainState) -> Tree:
+        """What the model brought itself: no adapters, and kernels without them."""
+        return {"params": self.lora.without_adapters(state.params), "batch_stats": state.batch_stats}
+
     def evaluated(self, state: TrainState) -> Tree:
         """What the live weights are for evaluation."""
         return {"params": self.lora.merged(state.params), "batch_stats": state.batch_stats}

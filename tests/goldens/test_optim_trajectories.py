@@ -89,6 +89,22 @@ def largest_difference(found, arrays, weight):
     )
 
 
+def follows(settings, arrays, rates, tensors, *, name, weight):
+    """Whether a trajectory's first weights are known; then we must follow it."""
+    if all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors):
+        return False
+    first = {t: arrays[weight(t, 0)] for t in tensors}
+    found = follow(settings, arrays, rates, first=first, gradient=lambda t, i: f"{name}/g{t}_{i}")
+    assert largest_difference(found, arrays, weight) < 1e-5, name
+    return True
+
+
+def skip_unknown(case, followed):
+    assert followed
+    if not all(followed):
+        pytest.skip(f"{case.path}: every snapshot holds the last weights: the first are not known")
+
+
 @pytest.mark.parametrize("case", cases("dle_quartznet", "novograd"))
 def test_novograd_follows_nvidia(case):
     arrays = case.arrays()
@@ -122,7 +138,7 @@ def test_novograd_follows_nvidia(case):
 
 @pytest.mark.parametrize("case", cases("fairseq_w2v2", "adam_steps"))
 def test_fairseq_adam_follows_fairseq(case):
-    arrays = case.arrays()
+    arrays, followed = case.arrays(), []
     for name, words in cases_in(case).items():
         tensors = sorted({key.split("/")[1].rsplit("_", 1)[0][1:] for key in arrays if key.startswith(f"{name}/g")})
         settings = FairseqAdam(
@@ -131,20 +147,15 @@ def test_fairseq_adam_follows_fairseq(case):
         rates = [numbers(words, "lr")] * steps(arrays, f"{name}/g{tensors[0]}")
         assert rates, name
         weight = lambda t, i, name=name: f"{name}/{t}_{i}"  # noqa: E731
-        if all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors):
-            pytest.skip(f"{case.path}: every snapshot holds the last weights: the first are not known")
-        found = follow(
-            settings, arrays, rates, first={t: arrays[weight(t, 0)] for t in tensors},
-            gradient=lambda t, i, name=name: f"{name}/g{t}_{i}",
-        )  # fmt: skip
-        assert largest_difference(found, arrays, weight) < 1e-5, name
+        followed.append(follows(settings, arrays, rates, tensors, name=name, weight=weight))
+    skip_unknown(case, followed)
 
 
 @pytest.mark.parametrize("case", cases("icefall_zipformer", "scaled_adam"))
 def test_scaled_adam_and_eden_follow_icefall(case):
     arrays, said = case.arrays(), case.info["eden"]
     every = int(re.search(r"st//(\d+)", said)[1])
-    period = re.search(r"size_update_period (\d+)", case.info["note"])
+    period, followed = re.search(r"size_update_period (\d+)", case.info["note"]), []
     for name, words in cases_in(case).items():
         tensors = sorted({key.split("/")[1].split("_")[0][1:] for key in arrays if key.startswith(f"{name}/g")})
         clipping = re.search(rf"clipping_scale ({NUMBER})(?: period (\d+))?", words)
@@ -171,13 +182,8 @@ def test_scaled_adam_and_eden_follow_icefall(case):
         rates = [schedule(step) for step in range(len(expected))]
         np.testing.assert_allclose(rates, expected, rtol=1e-5)
         weight = lambda t, i, name=name: f"{name}/w{t}_{i}"  # noqa: E731
-        if all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors):
-            pytest.skip(f"{case.path}: every snapshot holds the last weights: the first are not known")
-        found = follow(
-            settings, arrays, rates, first={t: arrays[weight(t, 0)] for t in tensors},
-            gradient=lambda t, i, name=name: f"{name}/g{t}_{i}",
-        )  # fmt: skip
-        assert largest_difference(found, arrays, weight) < 1e-5, name
+        followed.append(follows(settings, arrays, rates, tensors, name=name, weight=weight))
+    skip_unknown(case, followed)
 
 
 def documents(family, name):

@@ -13,6 +13,7 @@ from asr_jax.pretrained.keymap import (
     Row,
     check_shapes,
     export_params,
+    find_params,
     import_params,
 )
 
@@ -27,7 +28,7 @@ WEIGHTS = {
     "layers.0.bias": np.full(4, 0.0),
     "old.thing": np.zeros(1),
 }
-UNUSED = {r"old\..*": "never read"}
+UNUSED = (r"old\..*",)
 
 
 def imported(**changes: np.ndarray) -> dict:
@@ -82,3 +83,15 @@ def test_layouts(layout, theirs, ours) -> None:
     array = np.random.default_rng(0).normal(size=theirs)
     assert layout.ours(array).shape == ours
     np.testing.assert_array_equal(layout.theirs(layout.ours(array)), array)
+
+
+def test_what_is_not_whole_is_left_out_and_what_has_other_axes_comes_as_it_is() -> None:
+    found = find_params({**WEIGHTS, "embed.weight": np.zeros((2, 3, 4))}, ROWS)
+    assert found.params["embed/kernel"].shape == (2, 3, 4)
+    assert found.missing == []
+    assert found.left == ["old.thing"]
+    found = find_params({"layers.1.bias": np.zeros(4)}, ROWS)
+    assert found.params == {}
+    assert found.missing == ["embed.weight", "layers.0.bias"]
+    found = find_params({**WEIGHTS, "layers.1.bias": np.zeros(5)}, ROWS)
+    assert found.params["layers/bias"].shape == (5,)

@@ -23,7 +23,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import NEVER, AdamW
-from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
 from asr_jax.training import preview
 from asr_jax.training.loop import train
 from asr_jax.training.stopping import Stopped
@@ -293,8 +293,11 @@ def test_the_schedule_is_shown_and_drawn(data, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "WarmupHoldDecay, 100 updates" in said
     assert "nan" not in said
-    rates = [float(line.split()[1]) for line in said.splitlines() if line[:1].isdecimal() or line[:1] == " "]
-    assert max(rates) == pytest.approx(5e-3, rel=0.01)
+    rows = [line.split() for line in said.splitlines() if line.strip()[:1].isdecimal()]
+    assert len(rows) == 21  # the second update as well
+    rate = run.optim.schedule.build(RunLength(100, 10))
+    for update, shown in rows:
+        assert shown == f"{float(rate(int(update) - 1)):.4g}"
     assert "epoch" not in said
     assert (tmp_path / "s.png").stat().st_size > 5000
     by_epoch = AdamW(schedule=WarmupHoldDecay(warmup_updates=0, warmup_epochs=2, decay="exponential"))

@@ -1,0 +1,127 @@
+"""Weights of a file of ours or of a peer, in the place of random ones: what fits, what does not, and what is said."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from asr_jax.config import Experiment, Init
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten
+from asr_jax.data.dataset import Data
+from asr_jax.models.base import Model
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.pretrained.formats import save_weights
+from asr_jax.pretrained.icefall import export_ctc, export_encoder
+from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.training.initial_weights import initial_weights
+
+SETTINGS = Zipformer(
+    downsampling=(2,), dims=(8,), num_layers=(2,), unmasked_dims=(8,), num_heads=(2,), query_dims=(2,),
+    value_dims=(2,), position_dims=(2,), feedforward_dims=(8,), kernel_sizes=(3,),
+)  # fmt: skip
+KERNEL, BIAS = "params/heads_ctc/output/kernel", "params/heads_ctc/output/bias"
+OURS, THEIRS = (CharacterTokenizer.train([], alphabet=letters, normaliser="lower.v1") for letters in ("abcd", "xcab"))
+
+
+def drawn(seed: int, vocab_size: int) -> dict:
+    """Random weights of the encoder and the head."""
+    frames = Frames(jnp.zeros((1, 20, SETTINGS.num_mels)), jnp.array([20]))
+    encoder = SETTINGS.build(dtype=jnp.float32)
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+    output = {"kernel": (8, vocab_size), "bias": (vocab_size,)}
+    head = {name: rng.normal(size=shape).astype(np.float32) for name, shape in output.items()}
+    return {"params": {"encoder": params, "heads_ctc": {"output": head}}, "batch_stats": {}}
+
+
+RANDOM, GIVEN = drawn(0, len(OURS.symbols)), drawn(1, len(THEIRS.symbols))
+
+
+def icefall(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
+    params = GIVEN["params"]
+    weights = export_encoder(params["encoder"], SETTINGS) | export_ctc(params["heads_ctc"])
+    weights["encoder.encoders.0.encoder.layers.1.bypass_scale"] = np.zeros(8, np.float32)
+    weights |= changes
+    return {name: np.array(array, order="C") for name, array in weights.items() if array is not None}
+
+
+def begun(path, **init):
+    experiment = Experiment(
+        name="x", model=Model(encoder=SETTINGS), data=Data(train=("none",)), init=Init(str(path), **init)
+    )
+    weights, account = initial_weights(experiment, OURS, RANDOM)
+    return flatten(weights), account
+
+
+def check_rows(weights):
+    """Shared pieces have the rows of the file, others are random."""
+    for number, symbol in enumerate(OURS.symbols):
+        source, row = (GIVEN, THEIRS.symbols.index(symbol)) if symbol in THEIRS.symbols else (RANDOM, number)
+        head = source["params"]["heads_ctc"]["output"]
+        np.testing.assert_array_equal(weights[KERNEL][:, number], head["kernel"][:, row])
+        assert weights[BIAS][number] == head["bias"][row]
+
+
+def test_a_peers_file_with_its_tokenizer(tmp_path):
+    path = tmp_path / "icefall.safetensors"
+    save_file(icefall(), path)
+    THEIRS.save(tmp_path / "tokenizer")
+    weights, account = begun(path, tokenizer=str(tmp_path / "tokenizer"))
+    for name, leaf in flatten({"params": {"encoder": GIVEN["params"]["encoder"]}}).items():
+        np.testing.assert_array_equal(weights[name], leaf, err_msg=name)
+    check_rows(weights)
+    assert account.missing == account.unused == [*account.mismatched] == []
+    assert account.kept_rows[KERNEL] == "4 of 5 pieces are shared and keep their rows"
+    assert not account.remark
+
+
+def test_a_peers_file_without_its_tokenizer_is_taken_as_it_is_and_that_is_said(tmp_path):
+    path = tmp_path / "icefall.safetensors"
+    save_file(icefall(), path)
+    weights, account = begun(path)
+    np.testing.assert_array_equal(weights[KERNEL], GIVEN["params"]["heads_ctc"]["output"]["kernel"])
+    assert "--init.tokenizer" in account.lines()[-1]
+
+
+def test_weights_that_are_missing_unknown_or_of_another_shape_are_told_and_can_be_left(tmp_path):
+    path = tmp_path / "icefall.safetensors"
+    norm, bias = "encoder.encoders.0.encoder.layers.1.norm.bias", "encoder_embed.conv.0.bias"
+    joiner = np.zeros(5, np.float32)
+    save_file(icefall(**{norm: None, bias: np.zeros(3, np.float32), "joiner.output_linear.bias": joiner}), path)
+    with pytest.raises(UserError) as raised:
+        begun(path)
+    said = str(raised.value)
+    assert "1 missing: params/encoder/stack_0/layers/norm/bias" in said
+    assert "1 of another shape: params/encoder/embed/conv_0/bias ((3,) there, (8,) in the model)" in said
+    assert "1 unused: joiner.output_linear.bias" in said
+    assert "--init.strict False" in said
+    weights, account = begun(path, strict=False)
+    assert account.unused == ["joiner.output_linear.bias"]
+    for name, leaf in flatten({"params": {"encoder": GIVEN["params"]["encoder"]}}).items():
+        left = name in (account.missing[0], *account.mismatched)
+        np.testing.assert_array_equal(weights[name], flatten(RANDOM)[name] if left else leaf, err_msg=name)
+
+
+def test_our_own_file_says_what_its_labels_are(tmp_path):
+    path = tmp_path / "ours.safetensors"
+    save_weights(GIVEN, THEIRS.symbols, path)
+    weights, account = begun(path)
+    check_rows(weights)
+    assert account.kept_rows.keys() == {KERNEL, BIAS}
+    assert not account.remark
+
+
+def test_files_that_are_none(tmp_path):
+    path = tmp_path / "w.safetensors"
+    with pytest.raises(UserError, match="cannot be read"):
+        begun(path)
+    path.write_bytes(b"no such thing")
+    with pytest.raises(UserError, match=r"expected a whole \.safetensors file"):
+        begun(path)
+    save_file({"a.weight": np.zeros(1, np.float32)}, path)
+    with pytest.raises(UserError, match=r"weights named a\.weight …: expected our own names"):
+        begun(path)
