@@ -164,6 +164,19 @@ def test_rates_and_decay_by_rules_and_thawing():
         assert np.array_equal(head, PARAMS["heads_ctc"]["output"]["kernel"]) == still
 
 
+def test_what_is_frozen_gathers_no_momentum_of_its_decay():
+    """NovoGrad's decay is part of its momentum: thawed parameters must move as those that were never frozen."""
+
+    def the_same(_, params):
+        return jax.tree.map(jnp.ones_like, params)
+
+    frozen = NovoGrad(CONSTANT, weight_decay=0.5, freeze_updates=(("heads_.*", 3), ("rest", 0)))
+    head = trained(frozen, steps=4, grads=the_same)["heads_ctc"]["output"]["kernel"]
+    never = NovoGrad(CONSTANT, weight_decay=0.5)
+    at_once = trained(never, steps=1, grads=the_same)["heads_ctc"]["output"]["kernel"]
+    np.testing.assert_allclose(head, at_once, rtol=1e-5)
+
+
 def test_what_never_changes_is_apart():
     updater = AdamW(freeze_updates=(("encoder/.*", NEVER), ("rest", 0.0))).build(LENGTH)
     kept, frozen = updater.split(PARAMS)

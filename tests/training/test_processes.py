@@ -28,14 +28,23 @@ def manifests(tmp_path_factory):
     return folder / "manifests"
 
 
-def start(manifests, folder, *, devices, more=(), train="train.jsonl", **environment):
+def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT, **environment):
     sets = ["--data.train", manifests / train, "--data.validation", manifests / "validation.jsonl"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
-    command = [sys.executable, "-m", "tests.training.recorded", log, "never", "--config", "tests/resume_config.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.training.recorded",
+        log,
+        "never",
+        "--config",
+        ROOT / "tests/resume_config.py",
+    ]
     command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10, *more]
-    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"} | environment
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)} | environment
     return subprocess.Popen(
-        list(map(str, command)), cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        list(map(str, command)), cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -88,7 +97,7 @@ def test_devices_agree_with_one(manifests, alone, tmp_path, devices):
     assert batches(tmp_path / "many-0") == batches(alone.with_name("alone-0"))
 
 
-def two(manifests, folder, *more, second=(), train="train.jsonl"):
+def two(manifests, folder, *more, second=(), train="train.jsonl", cwd=(ROOT, ROOT)):
     """Two processes; `second` and `train` are more arguments and the manifest of the second one alone."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -96,8 +105,8 @@ def two(manifests, folder, *more, second=(), train="train.jsonl"):
     return [
         start(
             manifests, folder, devices=1, more=(*more, *second) if number else more,
-            train=train if number else "train.jsonl", JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2",
-            JAX_PROCESS_ID=str(number),
+            train=train if number else "train.jsonl", cwd=cwd[number], JAX_COORDINATOR_ADDRESS=address,
+            JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(number),
         )
         for number in range(2)
     ]  # fmt: skip
@@ -142,6 +151,34 @@ def test_processes_that_are_not_started_alike_are_refused_together(manifests, tm
         for job in jobs:
             job.kill()
     assert not (tmp_path / "run" / "experiment.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("is_there", "code", "said"),
+    [(False, 2, "process 1: init.path"), (True, 2, "initial weights: ")],
+    ids=["missing", "another"],
+)
+def test_processes_with_other_initial_weights_are_refused_together(manifests, alone, tmp_path, is_there, code, said):
+    """One path, on the disks of two machines."""
+    folders = [tmp_path / "here", tmp_path / "there"]
+    for folder in folders:
+        shutil.copytree(alone, folder)
+    last = folders[1] / "checkpoints" / str(UPDATES)
+    shutil.rmtree(last)
+    if is_there:
+        shutil.copytree(last.with_name(str(UPDATES // 2)), last)
+    else:
+        shutil.rmtree(folders[1])
+        folders[1].mkdir()
+    jobs = two(manifests, tmp_path / "run", "--init-from", f"/proc/self/cwd/checkpoints/{UPDATES}", cwd=folders)
+    try:
+        for job in jobs:
+            words = job.communicate(timeout=120)[0]
+            assert job.returncode == code, words
+            assert said in words
+    finally:
+        for job in jobs:
+            job.kill()
 
 
 def test_two_processes_agree_with_one(manifests, alone, tmp_path):

@@ -146,6 +146,16 @@ def test_without_gain_a_run_ends_and_stays_ended(data, tmp_path):
     assert train(run)["already"]
 
 
+def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, tmp_path):
+    settings = training(num_updates=2, validate_every=1, patience=3, keep_best=0, keep_last=1)
+    frozen = AdamW(freeze_updates=(("encoder/.*", NEVER), ("heads_.*", 1000)))
+    run = experiment(data, tmp_path / "run", training=settings, optim=frozen)
+    train(run)
+    summary = train(replace(run, training=replace(settings, num_updates=50)))
+    assert summary["update"] == 4  # the first validation was the best, three brought no gain
+    assert events(tmp_path / "run", "run_complete")[-1]["reason"] == "no gain in 3 validations"
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient", "statistics"])
 def test_what_is_not_finite_voids_its_update_and_names_its_batches(data, tmp_path, where):
     """In the update that has a certain utterance in its second batch."""

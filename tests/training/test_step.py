@@ -146,6 +146,10 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
     zeros = nothing_accumulated(recipe, state, ("ctc/loss",))
     found = accumulate(recipe, state, zeros, batch, weights, jnp.int32(0))
     np.testing.assert_allclose(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)
+    nothing = batch.replace(weights=jnp.zeros(4))
+    found = accumulate(recipe, state, zeros, nothing, {"ctc/loss": jnp.float32(0.0)}, jnp.int32(0))
+    assert found.grads["value"] == 0  # what the penalty alone says is no update
+    assert not apply_update(recipe, state, recipe.evaluated(state), found)[3].applied
 
 
 class Wide(Recogniser):

@@ -50,6 +50,25 @@ def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken
     assert_same(folder, unbroken, 12)
 
 
+def test_a_signal_before_the_first_update_ends_the_job_before_it(manifests, unbroken, tmp_path):  # noqa: F811
+    """While programs are compiled a signal is noted; there is nothing to save, and the same command begins anew."""
+    folder = tmp_path / "early"
+    job = started(manifests, folder)
+    log = folder / "events.jsonl"
+    wait_for(log, job)
+    while not list(read_events(log, "compile_start")):
+        assert job.poll() is None, job.stdout.read()
+        time.sleep(0.02)
+    job.send_signal(signal.SIGTERM)
+    said, _ = job.communicate(timeout=120)
+    assert job.returncode == 75, said
+    assert "Traceback" not in said
+    assert not folder.with_suffix(".log").exists()
+    code, said = train(manifests, folder)
+    assert code == 0, said
+    assert_same(folder, unbroken, 12)
+
+
 def test_a_signal_to_the_whole_process_group_saves_as_well(manifests, tmp_path):  # noqa: F811
     """As schedulers send it: the processes that read audio leave it to the one that trains."""
     folder = tmp_path / "group"
