@@ -5,7 +5,7 @@ Command   python -m asr_jax.train --config configs/quickstart.py
 Expected  WER below 8 % on voices that are not in the training set (BUILD_NOTES.md has what was measured).
 """
 
-from asr_jax.audio.augment import SpecAugment, VocalTract
+from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.config import Experiment, Training
 from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data

@@ -5,7 +5,7 @@ Command   python -m asr_jax.train --config configs/read_speech.py --data.train â
 Expected  on 5.9 h of LibriSpeech train-clean-5 and CMU ARCTIC as Opus: WER 81 %, CER 33 %; the yardstick for later work
 """
 
-from asr_jax.audio.augment import SpecAugment, VocalTract
+from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.config import Experiment, Training
 from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data

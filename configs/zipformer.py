@@ -11,8 +11,8 @@ Expected  WER 2.52 / 6.02 on test-clean / test-other, the figures published for 
 Time      icefall takes 67 minutes per epoch (2,880 h with the three speeds) on four V100 for the transducer.
 """
 
-from asr_jax.audio.augment import SpecAugment
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training
 from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data

@@ -1,61 +1,147 @@
 """Front-ends: samples to features, on the device, the same compiled code in training, evaluation and transcription."""
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
+from asr_jax.audio.mel import MelScale, mel_bank
+from asr_jax.audio.spectrum import Edges, Window, mel_energies, windows
+from asr_jax.audio.stages import Stage
 from asr_jax.core.batch import Frames, length_mask
 
-Window = Literal["povey", "hanning", "hamming"]
-
-MAX_BLOCKS = 64  # slices per window; the time to compile them grows with their number
+FULL_SCALE = 32768.0
 FLOAT_EPSILON = 1.1920928955078125e-07  # Kaldi's floor before the logarithm
+LOG_EPSILON = -15.942385152878742
+"""Its logarithm: what Kaldi gives for silence."""
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """Settings of a front-end; calling it turns samples into frames. It has no parameters."""
+    """Settings of a front-end; calling it turns samples into frames. It has no parameters.
+
+    Padding and batching never change a valid frame: what lies behind a row's length is not read.
+    """
 
     rate_hz: int = 16000
     """Sample rate that audio is resampled to."""
+    dither: float = 0.0
+    """Standard deviation of the noise that is added to the samples in training, in the scale that features are of."""
+    padding: float = 0.0
+    """What features are beyond the length."""
+    then: tuple[Stage, ...] = ()
+    """What is done to the frames after that."""
+
+    def __post_init__(self) -> None:
+        if self.rate_hz < 1:
+            raise ValueError(f"rate_hz is {self.rate_hz}: expected at least 1")
+        if not 0 <= self.dither < float("inf"):
+            raise ValueError(f"dither is {self.dither}: expected 0 or more")
+        num_features = self._num_values
+        for stage in self.then:
+            stage.check(num_features)
+            num_features = stage.num_features(num_features)
 
     @property
     def num_features(self) -> int:
         """Values per frame."""
-        raise NotImplementedError
-
-    @property
-    def band_hz(self) -> tuple[float, float]:
-        """Lower and upper edge of what is heard."""
-        raise NotImplementedError
+        num = self._num_values
+        for stage in self.then:
+            num = stage.num_features(num)
+        return num
 
     @property
     def hop(self) -> int:
         """Samples from one frame to the next."""
-        raise NotImplementedError
+        hop = self._hop
+        for stage in self.then:
+            hop *= stage.stride
+        return hop
+
+    @property
+    def band_hz(self) -> tuple[float, float]:
+        """Lower and upper edge of what is heard."""
+        return 0.0, self.rate_hz / 2
 
     def output_length(self, num_samples: Any) -> Any:
         """Frames for a number of samples: for ints and arrays."""
+        num = self._num_frames(num_samples)
+        for stage in self.then:
+            num = stage.output_length(num)
+        return num
+
+    def __call__(
+        self,
+        audio: Shaped[Array, "B S"],
+        lengths: Int[Array, " B"],
+        *,
+        step: Int[Array, ""] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Frames:
+        """Features of int16 or float samples of full scale 32768. In training `step` are the updates applied so far and
+        `key` draws the dither; both are None otherwise."""
+        samples = audio.astype(jnp.float32) * (self._scale / FULL_SCALE)
+        if self.dither and key is not None:
+            samples += self.dither * _noise_of_rows(key, samples.shape)
+        num_frames = self._num_frames(audio.shape[1])
+        frames = Frames(self._values(samples, lengths, num_frames), self._num_frames(lengths))
+        for stage in self.then:
+            frames = stage(frames, step=step)
+        mask = length_mask(frames.lengths, frames.values.shape[1])[..., None]
+        return frames.replace(values=jnp.where(mask, frames.values, self.padding))
+
+    @property
+    def _scale(self) -> float:
+        """Full scale of the samples that features are of."""
+        return 1.0
+
+    @property
+    def _num_values(self) -> int:
+        """Values per frame before the stages."""
         raise NotImplementedError
 
-    def __call__(self, audio: Shaped[Array, "B S"], lengths: Int[Array, " B"]) -> Frames:
-        """Features of int16 or float samples of full scale 32768; frames beyond the length are those of silence."""
+    @property
+    def _hop(self) -> int:
+        """Samples from one frame to the next before the stages."""
+        raise NotImplementedError
+
+    def _num_frames(self, num_samples: Any) -> Any:
+        """Frames before the stages."""
+        raise NotImplementedError
+
+    def _values(
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
+    ) -> Float[Array, "B T D"]:
+        """Frames before the stages; beyond the length they may be anything finite."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class KaldiFbank(FrontEnd):
-    """Log-mel energies as Kaldi's `compute-fbank-feats` without dither and energy; the defaults are icefall's.
+class Waveform(FrontEnd):
+    """The samples themselves, full scale 1: one value per frame. What wav2vec 2.0 reads."""
 
-    Padding never changes a frame: at the end of an utterance its own samples are mirrored, wherever the row ends.
+    @property
+    def _num_values(self) -> int:
+        return 1
 
-    Source: Kaldi `feat/feature-window.cc`, `feat/mel-computations.cc`, by way of kaldi-native-fbank 1.22.
-    """
+    @property
+    def _hop(self) -> int:
+        return 1
+
+    def _num_frames(self, num_samples: Any) -> Any:
+        return num_samples
+
+    def _values(
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
+    ) -> Float[Array, "B T D"]:
+        return samples[..., None]
+
+
+@dataclass(frozen=True)
+class MelFrontEnd(FrontEnd):
+    """What front-ends of mel bins have in common."""
 
     num_mels: int = 80
     """Mel bins."""
@@ -63,24 +149,16 @@ class KaldiFbank(FrontEnd):
     """Length of a window in milliseconds."""
     hop_ms: float = 10.0
     """From one window to the next in milliseconds."""
-    low_hz: float = 20.0
+    low_hz: float = 0.0
     """Lower edge of the mel bank."""
-    high_hz: float = -400.0
+    high_hz: float = 0.0
     """Upper edge of the mel bank; 0 or less counts down from half the sample rate."""
-    window: Window = "povey"
+    window: Window = "hann"
     """Window shape; povey is a Hann window to the power of 0.85."""
     preemphasis: float = 0.97
-    """Weight of the sample before, within a window; 0 for none."""
-    remove_dc: bool = True
-    """Subtract the mean of each window."""
+    """Weight of the sample before; 0 for none."""
     power: bool = True
     """Mel-weighted power (True) or magnitude."""
-    snip_edges: bool = False
-    """True: only windows that fit entirely. False: a window around every hop, mirrored at both ends."""
-    round_to_power_of_two: bool = True
-    """Zero-pad the window to a power of two before the Fourier transform."""
-    scale: float = 1.0
-    """Full scale of the samples that the features are of: 1 as icefall, 32768 as Kaldi."""
 
     def __post_init__(self) -> None:
         if self.num_mels < 1:
@@ -93,114 +171,150 @@ class KaldiFbank(FrontEnd):
                 f"low_hz {self.low_hz} and high_hz {self.high_hz} give a mel bank from {low_hz} to "
                 f"{high_hz} Hz: expected to rise within 0 and {self.rate_hz / 2}"
             )
+        super().__post_init__()
 
     @property
-    def num_features(self) -> int:
+    def band_hz(self) -> tuple[float, float]:
+        return self.low_hz, self.high_hz if self.high_hz > 0 else self.rate_hz / 2 + self.high_hz
+
+    @property
+    def _num_values(self) -> int:
         return self.num_mels
 
     @property
-    def hop(self) -> int:
+    def _hop(self) -> int:
         return int(self.rate_hz * self.hop_ms / 1000)
 
     @property
     def _window_length(self) -> int:
         return int(self.rate_hz * self.window_ms / 1000)
 
-    @property
-    def _fft_length(self) -> int:
-        length = self._window_length
-        return 1 << (length - 1).bit_length() if self.round_to_power_of_two else length
+
+@dataclass(frozen=True)
+class KaldiFbank(MelFrontEnd):
+    """Log-mel energies as Kaldi's `compute-fbank-feats` without energy; the defaults are icefall's.
+
+    Source: Kaldi `feat/feature-window.cc`, `feat/mel-computations.cc`, by way of kaldi-native-fbank 1.22.
+    """
+
+    padding: float = LOG_EPSILON
+    low_hz: float = 20.0
+    high_hz: float = -400.0
+    window: Window = "povey"
+    preemphasis: float = 0.97
+    """Weight of the sample before, within a window; 0 for none."""
+    remove_dc: bool = True
+    """Subtract the mean of each window."""
+    snip_edges: bool = False
+    """True: only windows that fit entirely. False: a window around every hop, mirrored at both ends."""
+    round_to_power_of_two: bool = True
+    """Zero-pad the window to a power of two before the Fourier transform."""
+    scale: float = 1.0
+    """Full scale of the samples that the features are of: 1 as icefall, 32768 as Kaldi."""
 
     @property
-    def band_hz(self) -> tuple[float, float]:
-        return self.low_hz, self.high_hz if self.high_hz > 0 else self.rate_hz / 2 + self.high_hz
+    def _scale(self) -> float:
+        return self.scale
 
-    def output_length(self, num_samples: Any) -> Any:
+    def _num_frames(self, num_samples: Any) -> Any:
         if self.snip_edges:
-            frames = (num_samples - self._window_length) // self.hop + 1
+            frames = (num_samples - self._window_length) // self._hop + 1
             return frames * (frames > 0)
-        return (num_samples + self.hop // 2) // self.hop
+        return (num_samples + self._hop // 2) // self._hop
 
-    def __call__(self, audio: Shaped[Array, "B S"], lengths: Int[Array, " B"]) -> Frames:
-        num_frames, frame_lengths = self.output_length(audio.shape[1]), self.output_length(lengths)
-        samples = audio.astype(jnp.float32) * (self.scale / 32768.0)
-        if not self.snip_edges:
-            before = self._window_length // 2 - self.hop // 2
-            samples = _mirror_ends(samples, lengths, before=before, after=self._window_length - before)
-        frames = _cut_frames(samples, num_frames, window=self._window_length, hop=self.hop)
+    def _values(
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
+    ) -> Float[Array, "B T D"]:
+        length = self._window_length
+        fft_length = 1 << (length - 1).bit_length() if self.round_to_power_of_two else length
+        first = 0 if self.snip_edges else self._hop // 2 - length // 2
+        edges: Edges = "zeros" if self.snip_edges else "mirror"
+        frames = windows(samples, lengths, num_frames, first=first, window=length, hop=self._hop, edges=edges)
         if self.remove_dc:
             frames = frames - frames.mean(axis=-1, keepdims=True)
         if self.preemphasis:
             previous = jnp.concatenate([frames[..., :1], frames[..., :-1]], axis=-1)
             frames = frames - self.preemphasis * previous
-        spectrum = jnp.fft.rfft(frames * _window(self.window, self._window_length)[None, None], n=self._fft_length)
-        magnitude = jnp.square(spectrum.real) + jnp.square(spectrum.imag)
-        if not self.power:
-            magnitude = jnp.sqrt(magnitude)
-        bank = mel_bank(self.num_mels, self._fft_length, self.rate_hz, *self.band_hz)
-        # HIGHEST: the default on recent GPUs is TF32, which costs three digits of every feature.
-        mels = jnp.matmul(magnitude[..., : bank.shape[0]], bank, precision=jax.lax.Precision.HIGHEST)
-        mask = length_mask(frame_lengths, num_frames)[..., None]
-        return Frames(jnp.log(jnp.maximum(jnp.where(mask, mels, 0.0), FLOAT_EPSILON)), frame_lengths)
+        bank = mel_bank(self.num_mels, fft_length, self.rate_hz, *self.band_hz, scale="kaldi", equal_area=False)
+        mels = mel_energies(frames, window=self.window, fft_length=fft_length, bank=bank, power=self.power)
+        return jnp.log(jnp.maximum(mels, FLOAT_EPSILON))
 
 
-def _mirror_ends(
-    samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, before: int, after: int
-) -> Float[Array, "B padded"]:
-    """Mirrors samples in front of each row and behind its own end; the edge sample is repeated, and a row that is
-    shorter than what is mirrored is mirrored again and again."""
-    length = jnp.maximum(lengths, 1)[:, None]
+@dataclass(frozen=True)
+class LogMel(MelFrontEnd):
+    """Log-mel energies as torch.stft, librosa and NVIDIA's DALI give them: the whole signal is pre-emphasised, and a
+    window lies in the middle of what is transformed. `asr_jax.audio.presets` has the settings of known systems."""
 
-    def mirrored(positions: Int[Array, "B N"]) -> Float[Array, "B N"]:
-        round_trip = positions % (2 * length)
-        return jnp.take_along_axis(samples, jnp.minimum(round_trip, 2 * length - 1 - round_trip), axis=1)
+    fft_length: int = 512
+    """Length of the Fourier transform, the window included."""
+    place: Literal["centred", "hop_centred", "hop_end", "inside"] = "centred"
+    """Of window t: its middle is at sample t·hop, or in the middle of hop t; it ends with hop t; or it begins with hop
+    t and windows that do not fit are left out."""
+    count: Literal["floor", "ceil", "both_ends"] = "floor"
+    """Frames of N samples: N / hop rounded down, or up, or both of its ends (N // hop + 1). Not read where windows lie
+    inside."""
+    edges: Edges = "reflect"
+    """How the signal goes on beyond its ends."""
+    mel_scale: MelScale = "slaney"
+    """Where the mel bins lie."""
+    equal_area: bool = True
+    """Triangles of equal area instead of equal height."""
+    log: Literal["natural", "decimal", "none"] = "natural"
+    """The logarithm."""
+    log_floor: float = 1e-20
+    """What the logarithm is at least of; 0 for none."""
+    log_offset: float = 0.0
+    """Added before the logarithm."""
+    normalise_samples: bool = False
+    """Subtract the utterance's mean from its samples, and divide by their largest magnitude."""
 
-    front = mirrored(jnp.arange(-before, 0)[None] + jnp.zeros_like(length))
-    behind = mirrored(lengths[:, None] + jnp.arange(after)[None])
-    padded = jnp.pad(samples, ((0, 0), (0, after)))
-    padded = jax.vmap(lambda row, tail, start: jax.lax.dynamic_update_slice(row, tail, (start,)))(
-        padded, behind, lengths
-    )
-    return jnp.concatenate([front, padded], axis=1)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fft_length < self._window_length:
+            raise ValueError(
+                f"fft_length is {self.fft_length}: expected at least the window's {self._window_length} samples"
+            )
+        if min(self.log_floor, self.log_offset) < 0 or (self.log != "none" and not self.log_floor + self.log_offset):
+            raise ValueError(
+                f"log_floor {self.log_floor} and log_offset {self.log_offset}: expected 0 or more, and one above 0"
+            )
+
+    def _num_frames(self, num_samples: Any) -> Any:
+        if self.place == "inside":
+            frames = (num_samples - self._window_length) // self._hop + 1
+            return frames * (frames > 0)
+        if self.count == "ceil":
+            return -(-num_samples // self._hop)
+        return num_samples // self._hop + (self.count == "both_ends")
+
+    def _values(
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
+    ) -> Float[Array, "B T D"]:
+        window, hop = self._window_length, self._hop
+        if self.normalise_samples:
+            mask = length_mask(lengths, samples.shape[1])
+            count = jnp.maximum(lengths, 1)[:, None]
+            samples = samples - jnp.where(mask, samples, 0.0).sum(axis=1, keepdims=True) / count
+            largest = jnp.max(jnp.where(mask, jnp.abs(samples), 0.0), axis=1, keepdims=True)
+            samples = samples / jnp.where(largest > 0, largest, 1.0)
+        if self.preemphasis:
+            samples = samples - self.preemphasis * jnp.pad(samples, ((0, 0), (1, 0)))[:, :-1]
+        first = {"centred": -(window // 2), "hop_centred": (hop - window) // 2, "hop_end": hop - window, "inside": 0}
+        frames = windows(
+            samples, lengths, num_frames, first=first[self.place], window=window, hop=hop, edges=self.edges
+        )
+        bank = mel_bank(
+            self.num_mels, self.fft_length, self.rate_hz, *self.band_hz, scale=self.mel_scale,
+            equal_area=self.equal_area,
+        )  # fmt: skip
+        mels = mel_energies(frames, window=self.window, fft_length=self.fft_length, bank=bank, power=self.power)
+        if self.log == "none":
+            return mels
+        mels = jnp.maximum(mels + self.log_offset, self.log_floor)
+        return jnp.log(mels) if self.log == "natural" else jnp.log10(mels)
 
 
-def _cut_frames(samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int) -> Float[Array, "B T window"]:
-    """Overlapping windows as strided slices of blocks: a gather is many times slower, and left to odd sizes."""
-    block = int(np.gcd(window, hop))
-    per_window, per_hop = window // block, hop // block
-    if per_window > MAX_BLOCKS:
-        missing = max((num_frames - 1) * hop + window - samples.shape[1], 0)
-        positions = hop * np.arange(num_frames)[:, None] + np.arange(window)[None]
-        return jnp.pad(samples, ((0, 0), (0, missing)))[:, positions]
-    num_blocks = (num_frames - 1) * per_hop + per_window if num_frames else 0
-    missing = max(num_blocks * block - samples.shape[1], 0)
-    blocks = jnp.pad(samples, ((0, 0), (0, missing)))[:, : num_blocks * block]
-    blocks = blocks.reshape(samples.shape[0], num_blocks, block)
-    last = (num_frames - 1) * per_hop + 1
-    parts = [blocks[:, i : i + last : per_hop] if num_frames else blocks for i in range(per_window)]
-    return jnp.concatenate(parts, axis=-1)
-
-
-@functools.cache
-def _window(name: Window, length: int) -> np.ndarray:
-    angle = 2 * np.pi * np.arange(length) / (length - 1)
-    shapes = {
-        "povey": (0.5 - 0.5 * np.cos(angle)) ** 0.85,
-        "hanning": 0.5 - 0.5 * np.cos(angle),
-        "hamming": 0.54 - 0.46 * np.cos(angle),
-    }
-    return shapes[name].astype(np.float32)
-
-
-@functools.cache
-def mel_bank(num_mels: int, fft_length: int, rate_hz: int, low_hz: float, high_hz: float) -> np.ndarray:
-    """Kaldi's triangles, which are straight in mels (1127 ln(1 + f/700)): `[fft_length // 2, num_mels]`, float32."""
-    edges = np.linspace(_mel(low_hz), _mel(high_hz), num_mels + 2)
-    position = _mel(np.arange(fft_length // 2) * rate_hz / fft_length)[:, None]
-    left, centre, right = edges[:-2], edges[1:-1], edges[2:]
-    rising, falling = (position - left) / (centre - left), (right - position) / (right - centre)
-    return np.maximum(np.minimum(rising, falling), 0.0).astype(np.float32)
-
-
-def _mel(hz: Any) -> Any:
-    return 1127.0 * np.log1p(np.asarray(hz) / 700.0)
+def _noise_of_rows(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "B S"]:
+    """Normal noise, for each row from a key of its own: the same in any batch."""
+    keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.arange(shape[0]))
+    return jax.vmap(lambda each: jax.random.normal(each, shape[1:]))(keys)

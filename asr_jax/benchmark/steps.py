@@ -40,14 +40,15 @@ def step_times(setup: Any) -> list[dict[str, Any]]:
     beginning = lower_beginning(setup.recipe, seed=setup.experiment.seed)
     shapes = abstract_beginning(beginning, setup.mesh)
     steps = compile_steps(
-        setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh
-    )
+        setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
+        sounds=setup.sounds,
+    )  # fmt: skip
     state, average = initial_training(beginning.compile(), setup.mesh)
     source, rows = BatchSource(setup.train.index, setup.train.plan), []
 
     def forward(params: Any, batch: Any, method: str) -> Any:
         streams = random_streams(state.key, jnp.int32(0))
-        variables = {"params": params, "batch_stats": state.batch_stats}
+        variables = {"params": params, "batch_stats": state.batch_stats, "sounds": setup.sounds}
         if method == "features":
             return setup.model.apply(variables, batch, step=state.updates, method="augmented", rngs=streams)
         return setup.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)

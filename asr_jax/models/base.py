@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.audio.augment import Augmentation, SpecAugment
+from asr_jax.audio.augment import AudioAugmentation, Augmentation
 from asr_jax.audio.features import FrontEnd, KaldiFbank
+from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.sums import Sums
@@ -69,19 +71,28 @@ class Recogniser(nn.Module):
         return self.encoder(self.augmented(batch, step=step), step=step)
 
     def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
-        """Features, changed by the augmentations when training."""
-        frames = self.features(batch)
-        if step is not None:
-            for augmentation in self.augment:
-                frames = augmentation(frames, self.make_rng("augment"))
-        return frames
-
-    def features(self, batch: Batch) -> Frames:
-        """The batch's own features, or those of its audio; they take no gradient."""
+        """The batch's own features, or those of its audio, changed by the augmentations when training. They take no
+        gradient."""
+        of_audio: list[Augmentation] = [each for each in self.augment if isinstance(each, AudioAugmentation)]
+        of_frames = [each for each in self.augment if not isinstance(each, AudioAugmentation)]
+        sounds = self.variables.get("sounds", {})
         if batch.features is not None:
-            return Frames(batch.features, batch.lengths)
-        assert batch.audio is not None, "a batch has audio or features"
-        return jax.lax.stop_gradient(self.front_end(batch.audio, batch.lengths))
+            frames = Frames(batch.features, batch.lengths)
+        else:
+            assert batch.audio is not None, "a batch has audio or features"
+            samples = batch.audio.astype(jnp.float32)
+            if step is not None:
+                for augmentation in of_audio:
+                    samples = augmentation(samples, batch.lengths, self.make_rng("augment"), step=step, sounds=sounds)
+            key = self.make_rng("dither") if step is not None and self.front_end.dither else None
+            frames = self.front_end(samples, batch.lengths, step=step, key=key)
+        if step is not None:
+            for augmentation in of_frames:
+                key = self.make_rng("augment")
+                frames = frames.replace(
+                    values=augmentation(frames.values, frames.lengths, key, step=step, sounds=sounds)
+                )
+        return jax.lax.stop_gradient(frames)
 
     def emit(self, batch: Batch) -> dict[str, Any]:
         """By head: what its decoder needs."""

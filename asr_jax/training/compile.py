@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -65,13 +66,15 @@ def compile_steps(
     scale: Scale,
     mesh: Mesh,
     num_batches: int = 1,
+    sounds: Mapping[str, np.ndarray] = MappingProxyType({}),
     made_of: str | None = None,
     tell: Callable[[Bucket], None] = lambda bucket: None,
 ) -> CompiledSteps:
     """Compiles every bucket, largest first, several at a time. What does not fit into memory shows here.
 
-    `shapes`: of `abstract_beginning`; `scale`: of the lengths of the buckets; `num_batches`: of an update; `made_of`:
-    see `core.programs.lower`. `tell` is called, in this thread, for each bucket that is done.
+    `shapes`: of `abstract_beginning`; `scale`: of the lengths of the buckets; `num_batches`: of an update; `sounds`:
+    what augmentations add, which is put on every device; `made_of`: see `core.programs.lower`. `tell` is called, in
+    this thread, for each bucket that is done.
     """
     same = replicated(mesh)
     state, average, sums = shapes
@@ -80,6 +83,7 @@ def compile_steps(
     weights = abstract(jax.eval_shape(weigh, example), same)
     empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(recipe, s, sums), state), same)
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
+    on_device = jax.device_put(dict(sounds), same)
 
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
@@ -99,6 +103,7 @@ def compile_steps(
                 abstract_batch(bucket, mesh, scale),
                 weights,
                 position,
+                abstract(on_device, same),
                 donate=(1,),
             )
             for bucket in ordered
@@ -121,7 +126,7 @@ def compile_steps(
         _check_memory(table, num_bytes(average), mesh)
         return CompiledSteps(
             weights={bucket: job.result() for bucket, job in weighed.items()},
-            accumulate=compiled,
+            accumulate={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
             apply_update=updating.result(),
             loss_terms=tuple(weights),
             begin=beginning.result(),
@@ -147,6 +152,10 @@ def abstract_batch(bucket: Bucket, mesh: Mesh, scale: Scale) -> Batch:
         weights=array((), np.float32),
         records=array((), np.int32),
     )
+
+
+def _with_sounds(program: Compiled, sounds: Mapping[str, jax.Array]) -> Compiled:
+    return lambda *arguments: program(*arguments, sounds)
 
 
 def _result(job: Future[Compiled], bucket: Bucket) -> Compiled:

@@ -43,7 +43,7 @@ from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import Reporter, Unread
 from asr_jax.training.saving import Saver
-from asr_jax.training.setup import Setup, made_of, set_up
+from asr_jax.training.setup import ADDED, Setup, made_of, set_up
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, JOB_DONE, Timetable
@@ -158,7 +158,12 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
     Raises: UserError where the data are others, or a setting that may not change.
     """
     for name, now in setup.data_fingerprints().items():
-        if meta["data"][name] != now:
+        if name == ADDED and meta["data"].get(name, now) != now:
+            raise UserError(
+                f"the recordings that augmentations add have changed since {setup.folder} began: bring back those that "
+                "it began with, or start anew beside it with --fresh True"
+            )
+        if name != ADDED and meta["data"][name] != now:
             number = len((setup.train if name == "training" else setup.validation).index)
             raise UserError(
                 f"the {name} data of {setup.folder} have changed since it began ({meta['data'][name]} then, {now} "
@@ -292,7 +297,7 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning) -> tuple[CompiledSt
     decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
     steps = compile_steps(
         setup.recipe, buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        num_batches=setup.experiment.training.accumulate, made_of=setup.made_of,
+        num_batches=setup.experiment.training.accumulate, sounds=setup.sounds, made_of=setup.made_of,
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
     )  # fmt: skip
     decoder.wait()

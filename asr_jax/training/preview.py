@@ -67,7 +67,7 @@ def dry_run(experiment: Experiment) -> None:
     shapes = abstract_beginning(beginning, setup.mesh)
     steps = compile_steps(
         setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        num_batches=experiment.training.accumulate, made_of=setup.made_of,
+        num_batches=experiment.training.accumulate, sounds=setup.sounds, made_of=setup.made_of,
     )  # fmt: skip
     state, _ = initial_training(beginning.compile(), setup.mesh)
     if experiment.init.path:

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
+from asr_jax.audio.augment import AudioAugmentation
+from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment, classes, may_change, to_json
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import set_products
+from asr_jax.core.pytrees import digest_of
 from asr_jax.data.dataset import Data, PlannedData, Sets, plan_training, read_sets
 from asr_jax.data.evaluation import plan_evaluation
 from asr_jax.data.reading import Records
@@ -28,6 +31,9 @@ from asr_jax.text.tokenizer import Tokenizer, given_tokenizer, load_tokenizer, t
 from asr_jax.training.run import TOKENIZER, was_saved
 from asr_jax.training.step import Recipe
 from asr_jax.training.timetable import Groups
+
+ADDED = "added"
+"""Fingerprint of the recordings that augmentations add."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Setup:
     validation: PlannedData
     num_updates: int
     groups: Groups
+    sounds: dict[str, np.ndarray]
+    """What augmentations add."""
 
     @property
     def model(self) -> Recogniser:
@@ -57,7 +65,9 @@ class Setup:
     def data_fingerprints(self) -> dict[str, str]:
         """Equal where training and validation are on the same data, wherever they lie."""
         # Of a validation set not its plan, which may be another on other devices.
-        return {"training": self.train.fingerprint(), "validation": self.validation.index.fingerprint()}
+        return {"training": self.train.fingerprint(), "validation": self.validation.index.fingerprint()} | (
+            {ADDED: digest_of(self.sounds)} if self.sounds else {}
+        )
 
     @property
     def updates_per_epoch(self) -> float:
@@ -82,6 +92,13 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         seed=experiment.seed, num_devices=mesh.size,
     )  # fmt: skip
     check_labels(train, tokenizer)
+    of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
+    if of_audio and train.index.scale.of_features:
+        raise UserError(
+            f"model.augment has {type(of_audio[0]).__name__}, which changes audio, and the training data are ready "
+            "features: take it out, or train on audio"
+        )
+    sounds = read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=data.threads)
     groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)
     num_updates = run_length(training.num_updates, training.num_epochs, groups.updates_per_epoch)
     return Setup(
@@ -98,6 +115,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         ),
         num_updates=num_updates,
         groups=groups,
+        sounds=sounds,
     )  # fmt: skip
 
 

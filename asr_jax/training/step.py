@@ -8,6 +8,7 @@ has nothing to count. With batch normalisation the statistics are those of each 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -106,14 +107,15 @@ def accumulate(
     batch: Batch,
     weights: Weights,
     position: Int[Array, ""],
+    sounds: Mapping[str, Array] = MappingProxyType({}),
 ) -> Accumulated:
     """Adds a batch's share of the update's gradient. `weights`: of each term over the whole update; `position`: of
-    the batch in the plan, which its random numbers are drawn from."""
+    the batch in the plan, which its random numbers are drawn from; `sounds`: what augmentations add."""
     trained, frozen = recipe.split(state.params)
 
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
         params = recipe.lora.merged(join(trained, frozen))
-        variables = {"params": params, "batch_stats": accumulated.batch_stats}
+        variables = {"params": params, "batch_stats": accumulated.batch_stats, "sounds": dict(sounds)}
         streams = random_streams(state.key, position)
         sums, changed = recipe.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
         loss = total_loss(sums, weights, recipe.scales)

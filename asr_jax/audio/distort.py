@@ -1,0 +1,212 @@
+"""Augmentation of samples: level, noise, other voices, rooms and telephones. Full scale of the samples is 32768."""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from asr_jax.audio.augment import AudioAugmentation, Drawn, Ramp, Sounds
+from asr_jax.audio.features import FULL_SCALE, FrontEnd
+from asr_jax.audio.resample import resample
+
+NOISE, IMPULSES = "noise", "impulses"
+"""Names of what `audio.sounds` reads."""
+
+
+@dataclass(frozen=True)
+class Gain(AudioAugmentation):
+    """A level in decibels, uniform in a range. Samples are not clipped."""
+
+    min_db: float = -10.0
+    """Least gain."""
+    max_db: float = 10.0
+    """Greatest gain."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.min_db <= self.max_db:
+            raise ValueError(f"min_db {self.min_db} and max_db {self.max_db}: expected the lower one first")
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        return {"gain_db": jax.random.uniform(key, minval=self.min_db, maxval=self.max_db)}
+
+    def apply(self, row: Float[Array, " S"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, " S"]:
+        return row * 10.0 ** (drawn["gain_db"] / 20)
+
+
+@dataclass(frozen=True)
+class UniformNoise(AudioAugmentation):
+    """Noise of another level for each utterance, uniform in ± what is drawn for it, clipped to full scale.
+
+    With `min_level` equal to `max_level` it is the Rust trainer's `--waveform-noise-std`.
+    """
+
+    min_level: float = 0.0
+    """Least level, relative to full scale."""
+    max_level: float = 0.005
+    """Greatest level, relative to full scale."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.min_level <= self.max_level <= 1:
+            raise ValueError(f"min_level {self.min_level} and max_level {self.max_level}: expected to rise in 0 to 1")
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        of_level, of_noise = jax.random.split(key)
+        level = jax.random.uniform(of_level, minval=self.min_level, maxval=self.max_level)
+        return {"level": level, "seed": jax.random.bits(of_noise)}
+
+    def apply(self, row: Float[Array, " S"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, " S"]:
+        noise = jax.random.uniform(jax.random.key(drawn["seed"]), row.shape, minval=-1.0)
+        noisy = row + drawn["level"] * FULL_SCALE * noise
+        return jnp.where(jnp.arange(len(row)) < length, jnp.clip(noisy, -FULL_SCALE, FULL_SCALE - 1), 0.0)
+
+
+@dataclass(frozen=True)
+class BackgroundNoise(AudioAugmentation):
+    """Noise from a folder of recordings, from a random place in it, at a ratio of signal to noise from a range that
+    moves while the run goes on. The result has the power of the utterance before.
+
+    The folder's recordings are joined, resampled, and kept in the device's memory: a minute takes 1.9 MB at 16 kHz.
+
+    Source: Myrtle's CAIMAN-ASR (ranges, ramp and power).
+    """
+
+    probability: float = 0.25
+    folder: str = ""
+    """Folder of recordings: audio in it, and in what it holds."""
+    minutes: float = 60.0
+    """Most minutes that are kept; of more, an equal beginning of each recording."""
+    snr_db: Ramp = field(default_factory=lambda: Ramp(begin_updates=4896, ramp_updates=4896))
+    """Ratio of the power of the signal to that of the noise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.folder:
+            raise ValueError("folder is empty: expected a folder of recordings of noise")
+        if not self.minutes > 0:
+            raise ValueError(f"minutes is {self.minutes}: expected more than 0")
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        of_ratio, of_place = jax.random.split(key)
+        return {"snr_db": self.snr_db.draw(of_ratio, step=step), "place": jax.random.uniform(of_place)}
+
+    def changed(
+        self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
+    ) -> Float[Array, "B S"]:
+        noise, size = sounds[NOISE], values.shape[1]
+        room = jnp.maximum(len(noise) - size, 1)
+
+        def mixed(row: Array, length: Array, drawn: Drawn) -> Array:
+            # Noise that is shorter than the row begins anew.
+            first = jnp.floor(drawn["place"] * room).astype(jnp.int32)
+            clip = noise[(first + jnp.arange(size)) % len(noise)].astype(jnp.float32)
+            return jnp.where(drawn["applied"], add_at(row, clip, length, drawn["snr_db"]), row)
+
+        return jax.vmap(mixed)(values, lengths, drawn)
+
+
+@dataclass(frozen=True)
+class Babble(AudioAugmentation):
+    """The next utterance of the batch as noise, repeated where it is shorter."""
+
+    probability: float = 0.25
+    snr_db: Ramp = field(default_factory=lambda: Ramp(last=(15.0, 30.0), begin_updates=4896, ramp_updates=4896))
+    """Ratio of the power of the signal to that of the other voice."""
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        return {"snr_db": self.snr_db.draw(key, step=step)}
+
+    def changed(
+        self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
+    ) -> Float[Array, "B S"]:
+        def mixed(row: Array, length: Array, other: Array, its_length: Array, drawn: Drawn) -> Array:
+            clip = other[jnp.arange(len(row)) % jnp.maximum(its_length, 1)]
+            return jnp.where(drawn["applied"], add_at(row, clip, length, drawn["snr_db"]), row)
+
+        return jax.vmap(mixed)(values, lengths, jnp.roll(values, -1, axis=0), jnp.roll(lengths, -1), drawn)
+
+
+@dataclass(frozen=True)
+class Reverberation(AudioAugmentation):
+    """The sound of a room: the utterance, convolved with an impulse response from a folder. The direct sound stays
+    where it is, the result has the power of the utterance before, and what sounds on after the end is cut off."""
+
+    probability: float = 0.3
+    folder: str = ""
+    """Folder of impulse responses: audio in it, and in what it holds."""
+    max_ms: float = 500.0
+    """What is kept of each response."""
+    max_responses: int = 1000
+    """Most responses that are kept, spread over the folder; each takes 32 kB at 16 kHz and 500 ms."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.folder:
+            raise ValueError("folder is empty: expected a folder of impulse responses")
+        if not self.max_ms > 0 or self.max_responses < 1:
+            raise ValueError(f"max_ms {self.max_ms} and max_responses {self.max_responses}: expected more than 0")
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        return {"place": jax.random.uniform(key)}
+
+    def changed(
+        self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
+    ) -> Float[Array, "B S"]:
+        impulses, size = sounds[IMPULSES], values.shape[1]
+        valid = jnp.arange(size)[None] < lengths[:, None]
+        dry = jnp.where(valid, values, 0.0)
+        chosen = impulses[jnp.floor(drawn["place"] * len(impulses)).astype(jnp.int32)]
+        fft_length = size + impulses.shape[1] - 1
+        wet = jnp.fft.irfft(jnp.fft.rfft(dry, n=fft_length) * jnp.fft.rfft(chosen, n=fft_length), n=fft_length)
+        wet = jnp.where(valid, wet[:, :size], 0.0)
+        wet = wet * jnp.sqrt(_power(dry, lengths) / jnp.maximum(_power(wet, lengths), 1e-20))[:, None]
+        return jnp.where(drawn["applied"][:, None], wet, values)
+
+
+@dataclass(frozen=True)
+class NarrowBand(AudioAugmentation):
+    """What a telephone leaves: down to a lower rate and back."""
+
+    probability: float = 0.1
+    rate_hz: int = 16000
+    """The front-end's rate."""
+    through_hz: int = 8000
+    """The rate in between."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.through_hz < self.rate_hz:
+            raise ValueError(f"through_hz is {self.through_hz}: expected more than 0 and less than {self.rate_hz}")
+
+    def check(self, front_end: FrontEnd) -> None:
+        if front_end.rate_hz != self.rate_hz:
+            raise ValueError(f"rate_hz is {self.rate_hz}, the front-end's {front_end.rate_hz}: set both alike")
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        return {}
+
+    def changed(
+        self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
+    ) -> Float[Array, "B S"]:
+        valid = jnp.arange(values.shape[1])[None] < lengths[:, None]
+        low = resample(jnp.where(valid, values, 0.0), self.rate_hz, self.through_hz)
+        back = resample(low, self.through_hz, self.rate_hz)[:, : values.shape[1]]
+        return jnp.where(drawn["applied"][:, None] & valid, back, values)
+
+
+def add_at(
+    row: Float[Array, " S"], noise: Float[Array, " S"], length: Int[Array, ""], snr_db: Float[Array, ""]
+) -> Float[Array, " S"]:
+    """The row with noise at a ratio of their powers over its `length`, with the power that it had."""
+    valid = jnp.arange(len(row)) < length
+    dry, noise = jnp.where(valid, row, 0.0), jnp.where(valid, noise, 0.0)
+    of_dry, of_noise = jnp.sum(jnp.square(dry)), jnp.sum(jnp.square(noise))
+    factor = jnp.sqrt(of_dry / jnp.maximum(of_noise, 1e-20)) * 10.0 ** (-snr_db / 20)
+    mixed = dry + jnp.where(of_noise > 0, factor, 0.0) * noise
+    return mixed * jnp.sqrt(of_dry / jnp.maximum(jnp.sum(jnp.square(mixed)), 1e-20))
+
+
+def _power(rows: Float[Array, "B S"], lengths: Int[Array, " B"]) -> Float[Array, " B"]:
+    return jnp.sum(jnp.square(rows), axis=1) / jnp.maximum(lengths, 1)

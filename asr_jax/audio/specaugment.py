@@ -1,0 +1,287 @@
+"""Augmentation of frames: masks of bins and of frames, rectangles, a warped axis of time or of frequency."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from asr_jax.audio.augment import Augmentation, Drawn
+from asr_jax.audio.features import FrontEnd
+
+Within = Literal["valid", "padded"]
+
+
+@dataclass(frozen=True)
+class SpecAugment(Augmentation):
+    """Masks of mel bins and of frames. The defaults are icefall's: see also `quartznet`, `rnnt`, `nemo` and `rust`.
+
+    Widths are uniform whole numbers, starts uniform over the frames. With `max_time_share` below 1 an utterance gets as
+    many time masks of full width as fit into that share of its frames, at least one, and then no wider than it.
+
+    Source: Park et al. 2019 (arXiv:1904.08779) without time warping; lhotse `dataset/signal_transforms.py` for the
+    limit by share; Park et al. 2019 (arXiv:1912.05533) for widths that adapt to the length.
+    """
+
+    probability: float = 0.9
+    num_freq_masks: int = 2
+    """Masks of mel bins per utterance."""
+    min_freq_bins: int = 0
+    """Narrowest mask of mel bins."""
+    max_freq_bins: int = 27
+    """Widest mask of mel bins."""
+    num_time_masks: int = 10
+    """Most masks of frames per utterance."""
+    min_time_frames: int = 0
+    """Narrowest mask of frames."""
+    max_time_frames: int = 100
+    """Widest mask of frames."""
+    max_width_share: float = 1.0
+    """Widest mask of frames, as a share of the utterance's frames."""
+    max_time_share: float = 0.15
+    """Most of an utterance's frames that time masks may cover in all."""
+    fill: Literal["mean", "zero"] = "mean"
+    """What masked values become: the utterance's mean, or 0."""
+    within: Within = "valid"
+    """Where time masks lie: in the utterance, or anywhere in the padded row."""
+    draws_widest: bool = True
+    """Whether the widest width is drawn itself; some systems draw one less."""
+    draws_last_start: bool = True
+    """Whether a mask may end with the last frame or bin; some systems leave one behind it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        narrow, wide = (self.min_freq_bins, self.min_time_frames), (self.max_freq_bins, self.max_time_frames)
+        if min(self.num_freq_masks, self.num_time_masks, *narrow) < 0 or any(map(int.__gt__, narrow, wide)):
+            raise ValueError(f"counts and widths of masks must be 0 or more, and least widths below greatest: {self}")
+        if not 0 <= self.max_time_share <= 1 or not 0 <= self.max_width_share <= 1:
+            raise ValueError(
+                f"max_time_share {self.max_time_share} and max_width_share {self.max_width_share}: expected within 0 "
+                "and 1"
+            )
+
+    @classmethod
+    def quartznet(cls, *, max_freq_bins: int = 15, max_time_frames: int = 55) -> "SpecAugment":
+        """As NVIDIA's QuartzNet: anywhere in the padded row, filled with 0."""
+        return cls(
+            probability=1.0, max_freq_bins=max_freq_bins, num_time_masks=2, max_time_frames=max_time_frames,
+            max_time_share=1.0, fill="zero", within="padded", draws_last_start=False,
+        )  # fmt: skip
+
+    @classmethod
+    def rnnt(cls) -> "SpecAugment":
+        """As Myrtle's RNN-T: ten masks of up to 3 % of the frames each, anywhere in the padded row."""
+        return cls(
+            probability=1.0, max_freq_bins=20, max_time_frames=100_000, max_width_share=0.03, max_time_share=1.0,
+            fill="zero", within="padded",
+        )  # fmt: skip
+
+    @classmethod
+    def nemo(cls, *, num_time_masks: int = 10, max_width_share: float = 0.05) -> "SpecAugment":
+        """As NVIDIA's NeMo for Conformer and FastConformer: widths adapt to the length, filled with 0."""
+        return cls(
+            probability=1.0, num_time_masks=num_time_masks, max_time_frames=100_000, max_width_share=max_width_share,
+            max_time_share=1.0, fill="zero", draws_widest=False, draws_last_start=False,
+        )  # fmt: skip
+
+    @classmethod
+    def rust(
+        cls, *, num_time_masks: int, max_time_frames: int, num_freq_masks: int, max_freq_bins: int
+    ) -> "SpecAugment":
+        """As the Rust trainer: at least one frame or bin wide, within the utterance, filled with 0."""
+        return cls(
+            probability=1.0, num_freq_masks=num_freq_masks, min_freq_bins=min(1, max_freq_bins),
+            max_freq_bins=max_freq_bins, num_time_masks=num_time_masks, min_time_frames=min(1, max_time_frames),
+            max_time_frames=max_time_frames, max_time_share=1.0, fill="zero",
+        )  # fmt: skip
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        num_frames, num_bins = size
+        of_time, of_freq = jax.random.split(key)
+        frames = length.astype(jnp.float32)
+        widest = jnp.minimum(self.max_time_frames, self.max_width_share * frames)
+        widest = jnp.floor(widest) if self.draws_widest else widest
+        active = jnp.full(self.num_time_masks, True)
+        if self.max_time_share < 1:
+            budget = jnp.floor(self.max_time_share * frames)
+            num = jnp.minimum(jnp.ceil(budget / max(self.max_time_frames, 1)), self.num_time_masks)
+            widest = jnp.minimum(jnp.floor(budget / jnp.maximum(num, 1)), widest)
+            active = jnp.arange(self.num_time_masks) < num
+        room = frames if self.within == "valid" else jnp.float32(num_frames)
+        time_starts, time_widths = self._spans(of_time, self.min_time_frames, jnp.minimum(widest, room), room, active)
+        bins = jnp.float32(min(self.max_freq_bins, num_bins))
+        active = jnp.full(self.num_freq_masks, True)
+        freq_starts, freq_widths = self._spans(of_freq, self.min_freq_bins, bins, jnp.float32(num_bins), active)
+        return {
+            "time_starts": time_starts, "time_widths": time_widths,
+            "freq_starts": freq_starts, "freq_widths": freq_widths,
+        }  # fmt: skip
+
+    def _spans(
+        self, key: PRNGKeyArray, least: int, widest: Float[Array, ""], room: Float[Array, ""], active: Bool[Array, " N"]
+    ) -> tuple[Int[Array, " N"], Int[Array, " N"]]:
+        """Starts and widths of spans in `room`; what is not active has no width."""
+        of_width, of_start = jax.random.split(key)
+        least_here = jnp.minimum(least, widest)
+        choices = widest - least_here + self.draws_widest
+        widths = jnp.floor(least_here + choices * jax.random.uniform(of_width, active.shape)) * active
+        starts = jax.random.uniform(of_start, active.shape) * jnp.maximum(room - widths + self.draws_last_start, 1)
+        return jnp.floor(starts).astype(jnp.int32), widths.astype(jnp.int32)
+
+    def apply(self, row: Float[Array, "T F"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, "T F"]:
+        num_frames, num_bins = row.shape
+        masked = _inside(num_frames, drawn["time_starts"], drawn["time_widths"])[:, None]
+        masked = masked | _inside(num_bins, drawn["freq_starts"], drawn["freq_widths"])[None]
+        if self.fill == "zero":
+            return jnp.where(masked, 0.0, row)
+        valid = (jnp.arange(num_frames) < length)[:, None]
+        mean = jnp.sum(jnp.where(valid, row, 0.0)) / jnp.maximum(length * num_bins, 1)
+        return jnp.where(masked & valid, mean, row)
+
+
+@dataclass(frozen=True)
+class Cutout(Augmentation):
+    """Rectangles of zeros, before or after SpecAugment as the order of the augmentations says.
+
+    Source: DeVries and Taylor 2017 (arXiv:1708.04552); the defaults are NVIDIA's QuartzNet's, with masks.
+    """
+
+    num: int = 5
+    """Rectangles per utterance."""
+    min_freq_bins: int = 20
+    """Least height."""
+    max_freq_bins: int = 20
+    """Greatest height."""
+    min_time_frames: int = 5
+    """Least width."""
+    max_time_frames: int = 5
+    """Greatest width."""
+    within: Within = "padded"
+    """Where they lie: in the utterance, or anywhere in the padded row."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num < 0 or not (
+            0 <= self.min_freq_bins <= self.max_freq_bins and 0 <= self.min_time_frames <= self.max_time_frames
+        ):
+            raise ValueError(f"counts and sizes must be 0 or more, and least sizes below greatest: {self}")
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        num_frames, num_bins = size
+        keys, shape = jax.random.split(key, 4), (self.num,)
+        heights = jax.random.randint(keys[0], shape, self.min_freq_bins, self.max_freq_bins + 1)
+        widths = jax.random.randint(keys[1], shape, self.min_time_frames, self.max_time_frames + 1)
+        room = length if self.within == "valid" else num_frames
+        return {
+            "freq_starts": jax.random.randint(keys[2], shape, 0, jnp.maximum(num_bins - heights, 1)),
+            "freq_widths": heights,
+            "time_starts": jax.random.randint(keys[3], shape, 0, jnp.maximum(room - widths, 1)),
+            "time_widths": widths,
+        }
+
+    def apply(self, row: Float[Array, "T F"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, "T F"]:
+        num_frames, num_bins = row.shape
+        in_time = _each_inside(num_frames, drawn["time_starts"], drawn["time_widths"])
+        in_freq = _each_inside(num_bins, drawn["freq_starts"], drawn["freq_widths"])
+        return jnp.where(jnp.any(in_time[:, :, None] & in_freq[:, None], axis=0), 0.0, row)
+
+
+@dataclass(frozen=True)
+class TimeWarp(Augmentation):
+    """Moves one frame of the utterance by up to `max_frames`, and stretches what lies on either side of it.
+
+    Frames in between are interpolated; the length stays.
+
+    Source: Park et al. 2019 (arXiv:1904.08779), section 2. Differs from: a straight line between frames instead of a
+    thin plate spline.
+    """
+
+    probability: float = 0.9
+    max_frames: int = 80
+    """Farthest move; utterances of no more than twice as many frames are left as they are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_frames < 1:
+            raise ValueError(f"max_frames is {self.max_frames}: expected at least 1")
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        of_centre, of_move = jax.random.split(key)
+        is_long = length > 2 * self.max_frames
+        centre = jax.random.randint(
+            of_centre, (), self.max_frames, jnp.maximum(length - self.max_frames, self.max_frames + 1)
+        )
+        move = jax.random.randint(of_move, (), -self.max_frames + 1, self.max_frames)
+        return {"centre": centre, "move": jnp.where(is_long, move, 0)}
+
+    def apply(self, row: Float[Array, "T F"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, "T F"]:
+        centre, last = drawn["centre"].astype(jnp.float32), jnp.maximum(length - 1, 1).astype(jnp.float32)
+        moved = jnp.clip(centre + drawn["move"], 1.0, jnp.maximum(last - 1, 1.0))
+        frame = jnp.arange(len(row)).astype(jnp.float32)
+        before = frame * centre / moved
+        after = centre + (frame - moved) * (last - centre) / jnp.maximum(last - moved, 1.0)
+        source = jnp.where(frame <= moved, before, after)
+        source = jnp.where((frame < length) & (drawn["move"] != 0), jnp.clip(source, 0.0, last), frame)
+        below = jnp.clip(jnp.floor(source).astype(jnp.int32), 0, len(row) - 1)
+        above = jnp.minimum(below + 1, len(row) - 1)
+        part = (source - below)[:, None]
+        return jnp.where(part > 0, row[below] * (1 - part) + row[above] * part, row[below])
+
+
+@dataclass(frozen=True)
+class VocalTract(Augmentation):
+    """Stretches the frequency axis of each utterance, as if its speaker's vocal tract were shorter or longer.
+
+    Bin m takes the (interpolated) energy of the frequency that lies `factor` times higher, the factor uniform in
+    [1 − max_warp, 1 + max_warp]; beyond the last bin the last one is repeated.
+
+    Source: Jaitly and Hinton 2013, "Vocal Tract Length Perturbation (VTLP) improves speech recognition".
+    Differs from: the warp acts on log-mel bins instead of the bank's edges, and has no separate upper segment.
+    """
+
+    max_warp: float = 0.1
+    """Largest relative change of frequency."""
+    low_hz: float = 20.0
+    """Lower edge of the mel bank that the features come from."""
+    high_hz: float = 7600.0
+    """Upper edge of the mel bank that the features come from."""
+
+    def check(self, front_end: FrontEnd) -> None:
+        if front_end.band_hz != (self.low_hz, self.high_hz):
+            raise ValueError(
+                f"VocalTract's mel bank is of (low_hz, high_hz) {(self.low_hz, self.high_hz)}, the front-end's of "
+                f"{front_end.band_hz}: set both alike"
+            )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.max_warp < 1:
+            raise ValueError(f"max_warp is {self.max_warp}: expected at least 0 and less than 1")
+
+    def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
+        return {"factor": 1 + self.max_warp * jax.random.uniform(key, minval=-1.0)}
+
+    def apply(self, row: Float[Array, "T F"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, "T F"]:
+        num_bins = row.shape[1]
+        first = _mel(jnp.float32(self.low_hz))
+        spacing = (_mel(jnp.float32(self.high_hz)) - first) / (num_bins + 1)
+        centres_hz = 700 * jnp.expm1((first + spacing * jnp.arange(1, num_bins + 1)) / 1127)
+        source = (_mel(drawn["factor"] * centres_hz) - first) / spacing - 1
+        source = jnp.clip(source, 0, num_bins - 1)
+        weights = jnp.maximum(1 - jnp.abs(source[None] - jnp.arange(num_bins)[:, None]), 0.0)
+        return jnp.matmul(row, weights)
+
+
+def _inside(size: int, starts: Int[Array, " N"], widths: Int[Array, " N"]) -> Bool[Array, " size"]:
+    """True where any of the spans is."""
+    return jnp.any(_each_inside(size, starts, widths), axis=0)
+
+
+def _each_inside(size: int, starts: Int[Array, " N"], widths: Int[Array, " N"]) -> Bool[Array, "N size"]:
+    place = jnp.arange(size)[None]
+    return (place >= starts[:, None]) & (place < (starts + widths)[:, None])
+
+
+def _mel(hz: Float[Array, "..."]) -> Float[Array, "..."]:
+    return 1127 * jnp.log1p(hz / 700)

@@ -1,0 +1,203 @@
+"""Levels, noise, voices, rooms and telephones: what they do to samples, by numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.audio.augment import Ramp
+from asr_jax.audio.distort import (
+    IMPULSES,
+    NOISE,
+    Babble,
+    BackgroundNoise,
+    Gain,
+    NarrowBand,
+    Reverberation,
+    UniformNoise,
+)  # fmt: skip
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.io import write_flac
+from asr_jax.audio.sounds import read_sounds
+from asr_jax.core.errors import UserError
+
+STEP = jnp.int32(0)
+RATE = 16000
+
+
+def tone(hz, num_samples=8000, level=3000.0):
+    return (level * np.sin(2 * np.pi * hz * np.arange(num_samples) / RATE)).astype(np.float32)
+
+
+def changed(settings, rows, lengths=None, *, key=0, step=STEP, **sounds):
+    values = jnp.asarray(np.stack(rows))
+    lengths = jnp.full(len(rows), values.shape[1]) if lengths is None else jnp.asarray(lengths)
+    held = {name: jnp.asarray(array) for name, array in sounds.items()}
+    call = jax.jit(lambda v, n, k: settings(v, n, k, step=step, sounds=held))
+    return np.asarray(call(values, lengths, jax.random.key(key)))
+
+
+def drawn(settings, rows, num_samples=8000, *, step=STEP):
+    values = jnp.zeros((rows, num_samples))
+    return settings.drawn(values, jnp.full(rows, num_samples), jax.random.key(0), step=step)
+
+
+def power(samples):
+    return float(np.mean(np.square(samples, dtype=np.float64)))
+
+
+def test_gain_is_uniform_in_decibels():
+    rows = [tone(300)] * 300
+    found = changed(Gain(min_db=-6, max_db=3), rows)
+    decibels = 10 * np.log10([power(row) / power(rows[0]) for row in found])
+    np.testing.assert_allclose(decibels, drawn(Gain(min_db=-6, max_db=3), 300)["gain_db"], atol=1e-3)
+    assert decibels.min() > -6.001
+    assert decibels.max() < 3.001
+    assert abs(decibels.mean() + 1.5) < 3 * 9 / np.sqrt(12 * 300)
+
+
+def test_uniform_noise_has_its_level_is_clipped_and_leaves_padding_silent():
+    found = changed(UniformNoise(min_level=0.01, max_level=0.01), [np.zeros(8000, np.float32)] * 2, [8000, 3000])
+    assert 0.99 * 327.68 < np.abs(found[0]).max() <= 327.68
+    assert abs(power(found[0]) / (327.68**2 / 3) - 1) < 0.05
+    assert not np.array_equal(found[0], found[1])
+    assert not found[1, 3000:].any()
+    loud = changed(UniformNoise(min_level=0.5, max_level=0.5), [np.full(8000, 32767, np.float32)])
+    assert loud.max() <= 32767
+
+
+def test_background_noise_comes_at_its_ratio_and_keeps_the_power():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 500, 50_000).astype(np.int16)
+    settings = BackgroundNoise(probability=1.0, folder="x", snr_db=Ramp(last=(5.0, 10.0)))
+    rows, lengths = [tone(300)] * 20, [8000] * 10 + [5000] * 10
+    found = changed(settings, rows, lengths, **{NOISE: noise})
+    ratios = np.asarray(drawn(settings, 20)["snr_db"])
+    assert ratios.min() > 5
+    assert ratios.max() < 10
+    for row, length, ratio in zip(found, lengths, ratios, strict=True):
+        clean = rows[0][:length]
+        np.testing.assert_allclose(power(row[:length]), power(clean), rtol=1e-4)
+        share = np.dot(row[:length], clean) / np.dot(clean, clean)
+        rest = row[:length] - share * clean
+        assert abs(10 * np.log10(power(share * clean) / power(rest)) - ratio) < 0.2
+        assert not row[length:].any()
+
+
+def test_noise_that_is_shorter_than_the_row_begins_anew_and_silence_is_left_alone():
+    noise = np.arange(1, 1001, dtype=np.int16)
+    settings = BackgroundNoise(probability=1.0, folder="x", snr_db=Ramp(last=(0.0, 0.0)))
+    (found,) = changed(settings, [np.ones(3000, np.float32)], **{NOISE: noise})
+    added = found - found.mean()
+    np.testing.assert_allclose(added[:1000], added[1000:2000], atol=1e-4)
+    (silent,) = changed(settings, [np.zeros(3000, np.float32)], **{NOISE: noise})
+    assert not silent.any()
+
+
+def test_the_ratio_moves_while_the_run_goes_on():
+    ramp = Ramp(first=(30.0, 60.0), last=(0.0, 30.0), begin_updates=100, ramp_updates=50)
+    for step, (low, high) in ((0, (30, 60)), (99, (30, 60)), (124, (15, 45)), (149, (0, 30)), (10_000, (0, 30))):
+        values = np.asarray(drawn(BackgroundNoise(folder="x", snr_db=ramp), 2000, 1, step=jnp.int32(step))["snr_db"])
+        assert low <= values.min() < low + 0.2
+        assert high - 0.2 < values.max() <= high
+
+
+def test_babble_is_the_next_voice_repeated():
+    rows, lengths = [tone(300), tone(700), tone(1100)], [8000, 2000, 8000]
+    settings = Babble(probability=1.0, snr_db=Ramp(last=(0.0, 0.0)))
+    found = changed(settings, rows, lengths)
+    for row, length, both in zip(found, lengths, ((300, 700), (700, 1100), (1100, 300)), strict=True):
+        spectrum = np.abs(np.fft.rfft(row[:length]))
+        heard = np.flatnonzero(spectrum > 0.3 * spectrum.max()) * RATE / length
+        assert all(np.abs(heard - hz).min() < 10 for hz in both)
+        assert all(min(abs(place - hz) for hz in both) < 20 for place in heard)
+
+
+def test_a_room_is_a_convolution_with_the_power_before():
+    rng = np.random.default_rng(0)
+    impulse = np.zeros((2, 400), np.float32)
+    impulse[0, [0, 100, 300]] = [0.8, 0.5, 0.2]
+    impulse[1, 0] = 1.0
+    rows = [rng.normal(0, 900, 3000).astype(np.float32)] * 12
+    lengths = [3000] * 6 + [2000] * 6
+    settings = Reverberation(probability=1.0, folder="x")
+    found = changed(settings, rows, lengths, **{IMPULSES: impulse})
+    chosen = np.floor(np.asarray(drawn(settings, 12, 3000)["place"]) * 2).astype(int)
+    assert set(chosen) == {0, 1}
+    for row, length, which in zip(found, lengths, chosen, strict=True):
+        dry = rows[0][:length]
+        wet = np.convolve(dry, impulse[which])[:length]
+        wet *= np.sqrt(power(dry) / power(wet))
+        np.testing.assert_allclose(row[:length], wet, atol=0.1)
+        assert not row[length:].any()
+
+
+def test_a_telephone_leaves_nothing_above_half_of_its_rate():
+    settings = NarrowBand(probability=1.0)
+    low, high = changed(settings, [tone(1000), tone(5500)])
+    np.testing.assert_allclose(low[200:-200], tone(1000)[200:-200], atol=30)
+    assert power(high[200:-200]) < 1e-4 * power(tone(5500))
+    same = changed(NarrowBand(probability=0.0), [tone(5500)])
+    np.testing.assert_array_equal(same[0], tone(5500))
+    with pytest.raises(ValueError, match="set both alike"):
+        settings.check(KaldiFbank(rate_hz=8000))
+
+
+def test_what_is_not_drawn_is_left_as_it_is():
+    for settings in (Gain(probability=0.0), Babble(probability=0.0), UniformNoise(probability=0.0)):
+        np.testing.assert_array_equal(changed(settings, [tone(300), tone(500)])[0], tone(300))
+
+
+def test_sounds_are_read_from_folders(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "noise" / "inner").mkdir(parents=True)
+    for name, seconds in (("a.flac", 1), ("inner/b.flac", 4), ("c.flac", 4)):
+        write_flac(tmp_path / "noise" / name, rng.integers(-900, 900, seconds * 8000).astype(np.int16), 8000)
+    settings = BackgroundNoise(folder=str(tmp_path / "noise"), minutes=5 / 60)
+    noise = read_sounds([settings], rate_hz=RATE)[NOISE]
+    assert noise.dtype == np.int16
+    assert abs(len(noise) - 5 * RATE) < 5  # all of the short one, the same of the others
+    whole = read_sounds([BackgroundNoise(folder=str(tmp_path / "noise"))], rate_hz=RATE)[NOISE]
+    assert len(whole) == 9 * RATE
+    (tmp_path / "rooms").mkdir()
+    impulse = np.zeros(4000, np.int16)
+    impulse[700], impulse[900] = 20000, -10000
+    for number in range(4):
+        write_flac(tmp_path / "rooms" / f"{number}.flac", np.roll(impulse, number), RATE)
+    rooms = read_sounds([Reverberation(folder=str(tmp_path / "rooms"), max_ms=20, max_responses=3)], rate_hz=RATE)
+    assert rooms[IMPULSES].shape == (3, 320)
+    np.testing.assert_allclose(rooms[IMPULSES][:, 200] / rooms[IMPULSES][:, 0], -0.5)
+    np.testing.assert_allclose(np.square(rooms[IMPULSES]).sum(axis=1), 1, rtol=1e-6)
+
+
+def test_folders_without_sounds_are_named(tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        read_sounds([BackgroundNoise(folder=str(tmp_path / "none"))], rate_hz=RATE)
+    with pytest.raises(UserError, match="has no audio"):
+        read_sounds([Reverberation(folder=str(tmp_path))], rate_hz=RATE)
+    (tmp_path / "damaged.wav").write_bytes(b"RIFF")
+    with pytest.raises(UserError, match=r"damaged\.wav"):
+        read_sounds([BackgroundNoise(folder=str(tmp_path))], rate_hz=RATE)
+    (tmp_path / "damaged.wav").unlink()
+    write_flac(tmp_path / "silent.flac", np.zeros(800, np.int16), RATE)
+    for settings in (BackgroundNoise(folder=str(tmp_path)), Reverberation(folder=str(tmp_path))):
+        with pytest.raises(UserError, match="silent"):
+            read_sounds([settings], rate_hz=RATE)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Gain(min_db=1, max_db=0), "min_db 1 and max_db 0"),
+        (lambda: UniformNoise(max_level=2), "max_level 2"),
+        (lambda: BackgroundNoise(), "folder is empty"),
+        (lambda: BackgroundNoise(folder="x", minutes=0), "minutes is 0"),
+        (lambda: Reverberation(folder="x", max_ms=0), "max_ms 0"),
+        (lambda: NarrowBand(through_hz=16000), "through_hz is 16000"),
+        (lambda: Ramp(first=(3.0, 1.0)), r"first is \(3.0, 1.0\)"),
+        (lambda: Ramp(ramp_updates=-1), "ramp_updates -1"),
+    ],
+)
+def test_impossible_settings_are_named(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()

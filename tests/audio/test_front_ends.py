@@ -1,0 +1,155 @@
+"""Every preset: padding and batching never change a frame, lengths are true, and what is random is so in training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.audio.features import KaldiFbank, LogMel, Waveform
+from asr_jax.audio.presets import PRESETS, funasr, quartznet, rnnt
+from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+
+STATISTICS = NormaliseByDataSet(mean=(-6.0,) * 80, deviation=(3.0,) * 80, begin_share=0.0, ramp_updates=10)
+OF_STACKED = NormaliseByDataSet(mean=(12.0,) * 560, deviation=(4.0,) * 560)
+FRONT_ENDS = {name: make() for name, make in PRESETS.items()} | {
+    "wav2vec2_normalised": PRESETS["wav2vec2"](normalise=True),
+    "rnnt_of_data": rnnt(STATISTICS),
+    "funasr_of_data": funasr(OF_STACKED),
+    "whisper_128": PRESETS["whisper"](num_mels=128),
+}
+
+
+def speech_like(rows, num_samples, seed=0):
+    """Noise with a level and a tone: no bin is empty."""
+    rng = np.random.default_rng(seed)
+    time = np.arange(num_samples) / 16000
+    tone = 3000 * np.sin(2 * np.pi * 220 * time) * (1 + np.sin(2 * np.pi * 3 * time))
+    return (tone + rng.normal(0, 900, (rows, num_samples)) + 40).astype(np.int16)
+
+
+@pytest.mark.parametrize("name", FRONT_ENDS)
+def test_padding_and_batching_never_change_a_frame(name):
+    front_end = FRONT_ENDS[name]
+    lengths = np.array([8000, 7999, 4001, 1123], np.int32)
+    audio = speech_like(4, 9000)
+    jitted = jax.jit(front_end)
+    noisy = jitted(jnp.asarray(audio), jnp.asarray(lengths))  # signal, not zeros, behind each row's end
+    assert noisy.values.shape[2] == front_end.num_features
+    np.testing.assert_array_equal(noisy.lengths, front_end.output_length(lengths))
+    for row, length in enumerate(lengths):
+        count = int(noisy.lengths[row])
+        assert (np.asarray(noisy.values[row, count:]) == front_end.padding).all()
+        alone = jax.jit(front_end)(jnp.asarray(audio[row : row + 1, :length]), jnp.asarray(lengths[row : row + 1]))
+        assert int(alone.lengths[0]) == count
+        # Two compilations round differently.
+        np.testing.assert_allclose(noisy.values[row, :count], alone.values[0, :count], atol=2e-4)
+        quiet = np.zeros_like(audio)
+        quiet[row, :length] = audio[row, :length]
+        same_shape = jitted(jnp.asarray(quiet), jnp.asarray(lengths))
+        np.testing.assert_array_equal(noisy.values[row, :count], same_shape.values[row, :count])
+
+
+@pytest.mark.parametrize("name", FRONT_ENDS)
+def test_lengths_are_true_for_ints_and_arrays_and_anything_is_finite(name):
+    front_end = FRONT_ENDS[name]
+    for num_samples in (1, 160, 399, 401, 960, 1600):
+        frames = front_end(jnp.zeros((1, num_samples), jnp.int16), jnp.array([num_samples]))
+        length = front_end.output_length(num_samples)
+        assert int(frames.lengths[0]) == length == front_end.output_length(np.array([num_samples]))[0]
+        assert frames.values.shape[1] >= length
+        assert np.isfinite(frames.values).all()
+
+
+def test_rounding_up_adds_frames_and_no_length():
+    frames = quartznet()(jnp.asarray(speech_like(1, 8100)), jnp.array([8100]))
+    assert frames.values.shape == (1, 64, 64)
+    assert int(frames.lengths[0]) == 51
+
+
+def test_each_bin_is_normalised_over_the_valid_frames():
+    lengths = jnp.array([8000, 4000])
+    frames = quartznet()(jnp.asarray(speech_like(2, 8000)), lengths)
+    for row, count in enumerate(np.asarray(frames.lengths)):
+        valid = np.asarray(frames.values[row, :count])
+        np.testing.assert_allclose(valid.mean(axis=0), 0, atol=1e-5)
+        np.testing.assert_allclose(valid.std(axis=0, ddof=1), 1, atol=1e-4)
+
+
+def test_dither_is_for_training_alone_and_the_same_for_a_row_in_any_batch():
+    front_end = LogMel(dither=1e-3)
+    audio, lengths = jnp.zeros((3, 4000), jnp.int16), jnp.full(3, 4000)
+    silent = front_end(audio, lengths)
+    np.testing.assert_allclose(silent.values[:, :25], np.log(1e-20), rtol=1e-6)
+    key = jax.random.key(0)
+    noisy = front_end(audio, lengths, key=key, step=jnp.int32(0))
+    assert (np.asarray(noisy.values[:, :25]) > -40).all()
+    assert not np.allclose(noisy.values[0], noisy.values[1])
+    fewer = front_end(audio[:2], lengths[:2], key=key, step=jnp.int32(0))
+    np.testing.assert_allclose(fewer.values, noisy.values[:2], rtol=1e-5)
+
+
+def test_normalisation_moves_from_the_utterance_to_the_data_set():
+    stage = NormaliseByDataSet(
+        mean=(1.0, 2.0), deviation=(2.0, 4.0), begin_updates=100, ramp_updates=50, begin_share=0.2
+    )
+    values = np.random.default_rng(0).normal(3, 5, (1, 30, 2)).astype(np.float32)
+    frames = Frames(jnp.asarray(values), jnp.array([30]))
+    by_data = (values - np.array([1.0, 2.0])) / np.array([2.0, 4.0])
+    by_utterance = (values - values.mean(1)) / values.std(1)
+    for step, share in ((0, 0.2), (100, 0.2), (125, 0.6), (150, 1.0), (9999, 1.0), (None, 1.0)):
+        found = stage(frames, step=None if step is None else jnp.int32(step)).values
+        np.testing.assert_allclose(found, share * by_data + (1 - share) * by_utterance, rtol=1e-4, atol=1e-5)
+
+
+def test_stacking_at_both_ends():
+    frames = Frames(jnp.arange(1.0, 9)[None, :, None] * jnp.ones((2, 1, 1)), jnp.array([8, 4]))
+    zeros = Stack(3, 3)(frames, step=None)
+    assert zeros.values[0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 0]]
+    assert zeros.values[1, :2].tolist() == [[1, 2, 3], [4, 0, 0]]
+    assert zeros.lengths.tolist() == [3, 2]
+    low_rate = Stack(3, 2, before=1, at_end="last")(frames, step=None)
+    assert low_rate.values[0].tolist() == [[1, 1, 2], [2, 3, 4], [4, 5, 6], [6, 7, 8]]
+    assert low_rate.values[1, :2].tolist() == [[1, 1, 2], [2, 3, 4]]
+    dropped = Stack(3, 3, at_end="dropped")(frames, step=None)
+    assert dropped.values[0].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert dropped.lengths.tolist() == [2, 1]
+
+
+def test_statistics_of_files(tmp_path):
+    (tmp_path / "am.mvn").write_text(
+        "<Nnet>\n<Splice> 2 2\n[ 0 ]\n<AddShift> 2 2\n<LearnRateCoef> 0 [ -1.5 -2 ]\n<Rescale> 2 2\n"
+        "<LearnRateCoef> 0 [ 0.5 0.25 ]\n</Nnet>\n"
+    )
+    assert NormaliseByDataSet.of_kaldi(tmp_path / "am.mvn") == NormaliseByDataSet((1.5, 2.0), (2.0, 4.0))
+    (tmp_path / "s.json").write_text('{"mean": [1.0], "deviation": [2.0]}')
+    assert NormaliseByDataSet.of_json(tmp_path / "s.json", ramp_updates=7) == NormaliseByDataSet(
+        (1.0,), (2.0,), ramp_updates=7
+    )
+    (tmp_path / "wrong").write_text("<AddShift> [ 1 ]")
+    with pytest.raises(UserError, match="1 values of <AddShift> and 0 of <Rescale>"):
+        NormaliseByDataSet.of_kaldi(tmp_path / "wrong")
+    with pytest.raises(UserError, match="expected"):
+        NormaliseByDataSet.of_json(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: LogMel(fft_length=256), "fft_length is 256: expected at least the window's 400"),
+        (lambda: LogMel(log_floor=0.0), "log_floor 0.0 and log_offset 0.0"),
+        (lambda: LogMel(then=(OF_STACKED,)), "statistics of 560 bins for frames of 80"),
+        (lambda: KaldiFbank(dither=-1.0), "dither is -1.0"),
+        (lambda: Waveform(rate_hz=0), "rate_hz is 0"),
+        (lambda: Stack(2, 3), "num 2, every 3"),
+        (lambda: RoundUp(0), "frames is 0"),
+        (lambda: Normalise(ddof=2), "ddof is 2"),
+        (lambda: Normalise(eps=0.0), "eps is 0.0"),
+        (lambda: NormaliseByDataSet((1.0,), (0.0,)), "deviations above 0"),
+        (lambda: NormaliseByDataSet((1.0,), ()), "1 means and 0 deviations"),
+    ],
+)
+def test_impossible_settings_are_named(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()

@@ -1,0 +1,140 @@
+"""Masks, rectangles and warps: what they change, how wide they are, and when they are the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp, VocalTract
+
+STEP = jnp.int32(0)
+
+
+def random_values(num_rows, num_frames=200, num_bins=80):
+    return jnp.asarray(np.random.default_rng(1).normal(size=(num_rows, num_frames, num_bins)).astype(np.float32))
+
+
+def changed(settings, values, lengths, key=0):
+    call = jax.jit(lambda v, n, k: settings(v, n, k, step=STEP, sounds={}))
+    return np.asarray(call(values, jnp.asarray(lengths), jax.random.key(key)))
+
+
+def test_specaugment_masks_whole_bins_and_frames_with_the_mean():
+    lengths, values = [200, 120, 40], random_values(3)
+    settings = SpecAugment(probability=1.0, num_freq_masks=1, max_freq_bins=10, num_time_masks=2, max_time_frames=12)
+    masked = changed(settings, values, lengths, 3)
+    for row, length in enumerate(lengths):
+        before, after = np.asarray(values[row]), masked[row]
+        differs = before != after
+        assert not differs[length:].any()
+        np.testing.assert_allclose(after[differs], before[:length].mean(), atol=1e-6)
+        valid = differs[:length]
+        whole_frames, whole_bins = valid.all(axis=1), valid.all(axis=0)
+        assert (valid == (whole_frames[:, None] | whole_bins)).all()
+        assert whole_frames.sum() <= 0.15 * length
+        assert whole_bins.sum() <= 10
+
+
+@pytest.mark.parametrize(("draws_widest", "widest"), [(True, 10), (False, 9)])
+def test_specaugment_widths_are_uniform(draws_widest, widest):
+    settings = SpecAugment(
+        probability=1.0, num_freq_masks=0, num_time_masks=1, min_time_frames=2, max_time_frames=10, max_time_share=1.0,
+        draws_widest=draws_widest,
+    )  # fmt: skip
+    drawn = settings.drawn(random_values(6000, 100, 1), jnp.full(6000, 100), jax.random.key(0), step=STEP)
+    counts = np.bincount(np.asarray(drawn["time_widths"])[:, 0], minlength=widest + 1)
+    assert len(counts) == widest + 1
+    assert not counts[:2].any()
+    expected = counts.sum() / (widest - 1)
+    assert np.abs(counts[2:] - expected).max() < 4 * np.sqrt(expected)
+    last_starts = np.asarray(drawn["time_starts"] + drawn["time_widths"])
+    assert last_starts.max() == 100  # to the last frame
+
+
+def test_specaugment_within_the_utterance_or_the_padded_row():
+    common = {"probability": 1.0, "num_freq_masks": 0, "max_time_share": 1.0, "max_time_frames": 8, "fill": "zero"}
+    values = jnp.ones((500, 60, 2))
+    for within, farthest in (("valid", 30), ("padded", 60)):
+        masked = changed(SpecAugment(within=within, **common), values, [30] * 500)
+        assert np.flatnonzero((masked == 0).any(axis=(0, 2))).max() + 1 == farthest
+
+
+def test_specaugment_probability_and_keys():
+    values, lengths = random_values(2000, 100, 8), [100] * 2000
+    settings = SpecAugment(probability=0.9, max_freq_bins=8, num_freq_masks=4)
+    first = changed(settings, values, lengths)
+    np.testing.assert_array_equal(first, changed(settings, values, lengths))
+    assert not (first == changed(settings, values, lengths, 1)).all()
+    assert 0.85 < (first != values).any(axis=(1, 2)).mean() < 0.93
+
+
+def test_a_row_is_changed_alike_in_any_batch():
+    values = random_values(8)
+    whole = changed(SpecAugment(), values, [200] * 8)
+    np.testing.assert_array_equal(changed(SpecAugment(), values[:3], [200] * 3), whole[:3])
+
+
+def test_no_room_for_masks_changes_nothing():
+    values = random_values(3)
+    for settings in (SpecAugment(probability=1.0, num_freq_masks=0), TimeWarp(probability=1.0, max_frames=2)):
+        np.testing.assert_array_equal(changed(settings, values, [3, 1, 0]), values)
+
+
+def test_cutout_zeroes_rectangles():
+    values = jnp.ones((300, 50, 40))
+    settings = Cutout(num=1, min_freq_bins=3, max_freq_bins=5, min_time_frames=2, max_time_frames=9, within="valid")
+    masked = changed(settings, values, [30] * 300)
+    for row in masked == 0:
+        frames, bins = np.flatnonzero(row.any(axis=1)), np.flatnonzero(row.any(axis=0))
+        assert row[np.ix_(frames, bins)].all()
+        assert np.ptp(frames) + 1 == len(frames) in range(2, 10)
+        assert np.ptp(bins) + 1 == len(bins) in range(3, 6)
+        assert frames.max() < 30
+
+
+def test_time_warp_moves_a_frame_and_keeps_both_ends():
+    ramp = jnp.broadcast_to(jnp.arange(120.0)[None, :, None], (400, 120, 1))
+    settings = TimeWarp(probability=1.0, max_frames=20)
+    lengths = [100] * 400
+    warped = changed(settings, ramp, lengths)[..., 0]
+    drawn = settings.drawn(ramp, jnp.asarray(lengths), jax.random.key(0), step=STEP)
+    centre, move = np.asarray(drawn["centre"]), np.asarray(drawn["move"])
+    assert (np.diff(warped[:, :100]) > 0).all()
+    np.testing.assert_array_equal(warped[:, 100:], ramp[:, 100:, 0])
+    np.testing.assert_allclose(warped[:, [0, 99]], np.tile([0, 99], (400, 1)), atol=1e-4)
+    np.testing.assert_allclose(warped[np.arange(400), centre + move], centre, atol=1e-3)
+    assert move.min() == -19
+    assert move.max() == 19
+
+
+def test_vocal_tract_moves_a_peak_by_the_factor():
+    num_bins, peak = 80, 40
+    values = np.zeros((500, 1, num_bins), np.float32)
+    values[:, 0, peak] = 1.0
+    warped = changed(VocalTract(max_warp=0.18), values, [1] * 500)[:, 0]
+    mel = lambda hz: 1127 * np.log1p(hz / 700)  # noqa: E731
+    spacing = (mel(7600) - mel(20)) / (num_bins + 1)
+    centres = 700 * np.expm1((mel(20) + spacing * np.arange(1, num_bins + 1)) / 1127)
+    factors = centres[peak] / centres[warped.argmax(axis=1)]
+    assert 0.8 < factors.min() < 0.86 < 1.14 < factors.max() < 1.22
+    same = changed(VocalTract(max_warp=0.18, probability=0.0), values, [1] * 500)
+    np.testing.assert_allclose(same, values, atol=1e-5)
+
+
+def test_what_is_made_for_another_mel_bank_is_refused():
+    with pytest.raises(ValueError, match="set both alike"):
+        VocalTract(high_hz=7000.0).check(KaldiFbank())
+
+
+@pytest.mark.parametrize(
+    ("cls", "wrong"),
+    [
+        (SpecAugment, {"probability": 1.5}), (SpecAugment, {"num_time_masks": -1}),
+        (SpecAugment, {"max_time_share": 2}),
+        (Cutout, {"min_freq_bins": 21}), (TimeWarp, {"max_frames": 0}), (VocalTract, {"max_warp": 1.0}),
+    ],
+)  # fmt: skip
+def test_impossible_values_are_named(cls, wrong):
+    with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
+        cls(**wrong)

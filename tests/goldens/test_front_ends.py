@@ -1,0 +1,232 @@
+"""Front-ends against the code of the systems whose models they serve, with the settings that each case's files name.
+
+NVIDIA's and NeMo's code lets the reflection of a row's end and pre-emphasis run over the padded batch; here they never
+leave the row. Those rows are given as their code saw them, silence included, and normalised over their true frames.
+
+Logarithms are held to 1e-4 within 40 dB of a frame's strongest bin, and energies of weaker bins to 1e-6 of it, as in
+test_kaldi_fbank.py: that is what a Fourier transform in float32 can tell of them.
+"""
+
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.audio.features import KaldiFbank, LogMel
+from asr_jax.audio.mel import mel_bank
+from asr_jax.audio.presets import wav2vec2, whisper
+from asr_jax.audio.spectrum import window_shape
+from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
+from tests.support import golden_cases, max_abs
+
+pytestmark = pytest.mark.golden
+
+TOLERANCE = 1e-4
+
+
+def computed(front_end, waves, lengths=None):
+    """Frames of waveforms of full scale 1."""
+    lengths = [len(wave) for wave in waves] if lengths is None else lengths
+    padded = np.zeros((len(waves), max(map(len, waves))), np.float32)
+    for row, wave in enumerate(waves):
+        padded[row, : len(wave)] = wave * 32768
+    return jax.jit(lambda *given: front_end(*given))(jnp.asarray(padded), jnp.asarray(np.asarray(lengths, np.int32)))
+
+
+def compare(record_property, name, actual, expected, *, allowed=TOLERANCE):
+    record_property(name, max_abs(actual, expected))
+    excess = np.abs(np.asarray(actual, np.float64) - expected) - allowed
+    assert (excess < 0).all(), f"{name}: {max_abs(actual, expected)}, {excess.max()} more than allowed"
+
+
+def tolerance(bare, front_end):
+    """How much each value may differ, from the frames before the stages."""
+    is_there = np.arange(bare.values.shape[1])[None, :, None] < np.asarray(bare.lengths)[:, None, None]
+    depth = np.where(is_there, np.max(bare.values, axis=2, keepdims=True) - np.asarray(bare.values), 0.0)
+    weak = 1e-6 * np.exp(np.minimum(depth, 40.0))
+    allowed = np.where(depth < np.log(1e4) * (1.0 if front_end.power else 0.5), TOLERANCE, weak)
+    found, allowed = bare, bare.replace(values=jnp.asarray(allowed))
+    for stage in front_end.then:
+        if isinstance(stage, Normalise):
+            allowed = allowed.replace(values=allowed.values / stage.statistics(found)[1])
+        elif isinstance(stage, NormaliseByDataSet):
+            allowed = allowed.replace(values=allowed.values / np.asarray(stage.deviation)[None, None])
+        else:
+            allowed = stage(allowed, step=None)
+        found = stage(found, step=None)
+    return np.maximum(np.asarray(allowed.values), TOLERANCE)
+
+
+def check(record_property, name, front_end, waves, lengths, expected, *, counts=None):
+    """All valid frames of all rows. `counts`: valid frames, where the peer has others than the lengths tell."""
+    bare = computed(replace(front_end, then=()), waves, lengths)
+    if counts is None:
+        frames = computed(front_end, waves, lengths)
+    else:
+        bare = frames = bare.replace(lengths=jnp.asarray(np.asarray(counts, np.int32)))
+        for stage in front_end.then:
+            frames = stage(frames, step=None)
+    allowed = tolerance(bare, front_end)
+    for row, count in enumerate(np.asarray(frames.lengths)):
+        found, here = frames.values[row, :count], allowed[row, :count]
+        compare(record_property, f"{name}/{row}", found, expected[row][:count], allowed=here)
+    return frames
+
+
+def normalisation(name):
+    return {"per_feature": (Normalise(),), "all_features": (Normalise(over="all"),), "none": (), None: ()}[name]
+
+
+@pytest.mark.parametrize("case", golden_cases("dle_quartznet", "features*"))
+def test_nvidia_quartznet(case, record_property):
+    arrays = case.arrays()
+    for name, config in case.info["configs"].items():
+        rate, window_ms = config["sample_rate"], 1000 * config["window_size"]
+        width = int(rate * config["window_size"])
+        align = config["pad_align"]
+        front_end = LogMel(
+            rate_hz=rate, num_mels=config["n_filt"], window_ms=window_ms, hop_ms=1000 * config["window_stride"],
+            window=config["window"], fft_length=config["n_fft"] or 1 << (width - 1).bit_length(), count="ceil",
+            low_hz=config.get("lowfreq", 0), high_hz=config.get("highfreq") or 0.0,
+            preemphasis=config["preemph"] or 0.0, log="natural" if config["log"] else "none", log_floor=0.0,
+            log_offset=1e-20, then=(*normalisation(config["normalize"]), *([RoundUp(align)] if align else [])),
+        )  # fmt: skip
+        bank = mel_bank(
+            front_end.num_mels, front_end.fft_length, rate, *front_end.band_hz, scale="slaney", equal_area=True
+        )
+        compare(record_property, f"{name}/fb", bank.T, arrays[f"{name}/fb"][0])
+        compare(record_property, f"{name}/window", window_shape(front_end.window, width), arrays[f"{name}/window"])
+        lengths, counts = arrays["input/lengths"], arrays[f"{name}/lens"]
+        np.testing.assert_array_equal(front_end.output_length(lengths), counts)
+        expected, waves = arrays[f"{name}/feat"].transpose(0, 2, 1), arrays["input/waveform"]
+        frames = check(record_property, name, front_end, waves, None, expected, counts=counts)
+        assert not align or frames.values.shape[1] % align == 0
+        for row in np.flatnonzero(lengths == waves.shape[1]):  # nothing is padded: the front-end as it is
+            check(record_property, f"{name}/whole", front_end, waves[[row]], None, expected[[row]])
+
+
+@pytest.mark.parametrize("case", golden_cases("nemo", "features*"))
+def test_nemo(case, record_property):
+    arrays = case.arrays()
+    for name, config in case.info["configs"].items():
+        exact = config.get("exact_pad", False)
+        clamps = config.get("log_zero_guard_type", "add") == "clamp"
+        guard = config.get("log_zero_guard_value", 2.0**-24)
+        front_end = LogMel(
+            num_mels=config["nfilt"], window_ms=config["n_window_size"] / 16, hop_ms=config["n_window_stride"] / 16,
+            window=config["window"], fft_length=config["n_fft"], edges="zeros",
+            place="hop_centred" if exact else "centred", low_hz=config.get("lowfreq", 0),
+            high_hz=config.get("highfreq") or 0.0, preemphasis=config.get("preemph", 0.97) or 0.0,
+            power=config.get("mag_power", 2.0) == 2.0, log_floor=guard if clamps else 0.0,
+            log_offset=0.0 if clamps else guard, then=normalisation(config["normalize"]),
+        )  # fmt: skip
+        lengths, waves = arrays["input/lengths"], arrays["input/waveform"].copy()
+        counts = arrays[f"{name}/lens"]
+        if exact:
+            # Its mask of time is of the signal before padding, and cuts off the end of the padded one after the
+            # pre-emphasis, which a fading end undoes; and its lengths leave out the last frame.
+            np.testing.assert_array_equal(front_end.output_length(lengths) - 1, counts)
+            for row, length in enumerate(lengths):
+                cut = length - (config["n_fft"] - config["n_window_stride"]) // 2
+                waves[row, cut:length] = waves[row, cut - 1] * front_end.preemphasis ** np.arange(1, length - cut + 1)
+        else:
+            np.testing.assert_array_equal(front_end.output_length(lengths), counts)
+        expected = arrays[f"{name}/feat"].transpose(0, 2, 1)
+        check(record_property, name, front_end, waves, lengths, expected, counts=counts if exact else None)
+
+
+def bank_in_float32(num_mels, fft_length, rate_hz, low_hz, high_hz, *, scale, equal_area):
+    """Kaldi's bank as torchaudio.compliance.kaldi rounds it: logarithms 2e-4 away from those of the exact one."""
+    assert (scale, equal_area) == ("kaldi", False)
+    low, high = (1127.0 * np.log(1.0 + hz / 700.0) for hz in (low_hz, high_hz))
+    delta = np.float32((high - low) / (num_mels + 1))
+    left = np.float32(low) + np.arange(num_mels, dtype=np.float32) * delta
+    centre, right = left + delta, left + np.float32(2) * delta
+    hertz = np.float32(rate_hz / fft_length) * np.arange(fft_length // 2, dtype=np.float32)
+    mel = (np.float32(1127) * np.log(np.float32(1) + hertz / np.float32(700)))[:, None]
+    bank = np.maximum(np.minimum((mel - left) / (centre - left), (right - mel) / (right - centre)), np.float32(0))
+    return np.pad(bank, ((0, 1), (0, 0)))
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "wav_frontend*"))
+def test_funasr(case, record_property, monkeypatch):
+    monkeypatch.setattr("asr_jax.audio.features.mel_bank", bank_in_float32)
+    arrays = case.arrays()
+    names = {key.split("/")[0] for key in arrays if key.endswith("/feat")}
+    assert names
+    for name in sorted(names):
+        expected, stacked = arrays[f"{name}/feat"], re.search(r"lfr(\d+)_(\d+)", name)
+        num, every = map(int, stacked.groups()) if stacked else (1, 1)
+        then = [Stack(num, every, before=(num - 1) // 2, at_end="last")] if stacked else []
+        if "cmvn" in name:
+            then.append(NormaliseByDataSet.of_kaldi(case.path.with_name(case.info["cmvn_file"])))
+        front_end = KaldiFbank(
+            num_mels=expected.shape[2] // num, high_hz=0.0, window="hann" if "hann" in name else "hamming",
+            snip_edges="nosnip" not in name, scale=1.0 if "noscale" in name else 32768.0, then=tuple(then),
+        )  # fmt: skip
+        lengths = arrays["input/lengths"]
+        np.testing.assert_array_equal(front_end.output_length(lengths), arrays[f"{name}/lens"])
+        check(record_property, name, front_end, arrays["input/waveform"], lengths, expected)
+
+
+@pytest.mark.parametrize("case", golden_cases("hf_w2vbert", "seamless_features*"))
+def test_w2v_bert(case, record_property):
+    arrays = case.arrays()
+    found = [re.fullmatch(r"stride(\d+)_norm([01])_(\d+)", key) for key in arrays]
+    assert any(found)
+    for match in filter(None, found):
+        stride, normalises, number = map(int, match.groups())
+        expected = arrays[match[0]]
+        then = [Normalise(eps=1e-7, eps_to="variance")] if normalises else []
+        if stride > 1:
+            then.append(Stack(stride, stride, at_end="dropped"))
+        front_end = KaldiFbank(
+            num_mels=expected.shape[1] // stride, high_hz=0.0, snip_edges=True, scale=32768.0, then=tuple(then)
+        )
+        frames = check(record_property, match[0], front_end, [arrays[f"wav_{number}"]], None, [expected])
+        mask = arrays[f"{match[0]}_mask"]
+        assert int(frames.lengths[0]) == (mask.sum() if mask.size else len(expected))
+
+
+@pytest.mark.parametrize("case", golden_cases("features", "hf_extractors*"))
+def test_wav2vec2_and_whisper(case, record_property):
+    arrays = case.arrays()
+    rows = sorted(key for key in arrays if key.startswith("w2v2_norm/raw_"))
+    frames = computed(wav2vec2(normalise=True), [arrays[key] for key in rows])
+    mask = arrays["w2v2_norm/attention_mask"]
+    np.testing.assert_array_equal(frames.lengths, mask.sum(axis=1))
+    compare(record_property, "wav2vec2", frames.values[..., 0], arrays["w2v2_norm/input_values"])
+    for key in (key for key in arrays if key.startswith("whisper")):
+        num_mels, number = re.fullmatch(r"whisper(\d+)/(\d+)", key).groups()
+        frames = computed(whisper(num_mels=int(num_mels)), [arrays[f"wav_{number}"]])
+        compare(record_property, key, frames.values[0], arrays[key].T)
+
+
+@pytest.mark.parametrize("case", golden_cases("features", "fbank*"))
+def test_librosa_and_torchaudio(case, record_property):
+    """The settings are in words in the case's file; what they say is asserted there."""
+    arrays, info = case.arrays(), case.info["configs"]
+    assert "n_fft=win=400 hop 160 n_mels 80 htk, norm None, power 2, reflect pad" in info["ta_mel"]
+    assert "n_fft 512 hop 160 win 400 (hann periodic, center, constant pad), power 2" in info["librosa"]
+    assert "n_fft 400 hamming htk norm None power 1 center False" in info["librosa"]
+    common = {"window": "hann_periodic", "preemphasis": 0.0, "log": "none", "count": "both_ends"}
+    settings = {
+        "ta_mel/htk80": LogMel(fft_length=400, mel_scale="htk", equal_area=False, **common),
+        "librosa/mel80_slaney": LogMel(fft_length=512, edges="zeros", **common),
+    }
+    compared = 0
+    for name, front_end in settings.items():
+        for key in (key for key in arrays if key.startswith(name + "/")):
+            frames, expected = computed(front_end, [arrays["wav_" + key.rsplit("/", 1)[1]]]), arrays[key].T
+            assert int(frames.lengths[0]) == len(expected)
+            compare(record_property, key, frames.values[0], expected, allowed=1e-5 * expected.max())
+            compared += 1
+    assert compared
+    for key in (key for key in arrays if key.startswith("librosa/fb_")):
+        scale, fft_length, num_mels = re.fullmatch(r"librosa/fb_(htk|slaney)_(\d+)_(\d+)", key).groups()
+        rate = 16000
+        bank = mel_bank(int(num_mels), int(fft_length), rate, 0.0, rate / 2, scale=scale, equal_area=scale == "slaney")
+        compare(record_property, key, bank.T, arrays[key])

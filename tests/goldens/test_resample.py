@@ -1,0 +1,26 @@
+"""Resampling on the device against torchaudio's."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.audio.resample import resample
+from tests.support import golden_cases, max_abs
+
+pytestmark = pytest.mark.golden
+
+
+@pytest.mark.parametrize("case", golden_cases("features", "resample*"))
+def test_equals_torchaudio(case, record_property):
+    arrays = case.arrays()
+    found = [re.fullmatch(r"ta_sinc/(\d+)_(\d+)/(\d+)", name) for name in arrays]
+    assert any(found)
+    for match in filter(None, found):
+        from_hz, to_hz, number = map(int, match.groups())
+        actual = np.asarray(resample(jnp.asarray(arrays[f"wav_{number}"])[None], from_hz, to_hz))[0]
+        assert actual.shape == arrays[match[0]].shape
+        difference = max_abs(actual, arrays[match[0]])
+        record_property(match[0], difference)
+        assert difference < 1e-5
