@@ -1,6 +1,7 @@
 """Whole runs of seconds, in this process: how they begin, what voids an update, how they end and what they tell."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 
 from asr_jax import average
+from asr_jax.audio.distort import Babble, BackgroundNoise, Gain, NarrowBand, Reverberation, UniformNoise
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.io import write_flac
+from asr_jax.audio.presets import quartznet
+from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp
 from asr_jax.config import Experiment, Init, Training
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
@@ -274,6 +278,35 @@ def test_the_mean_of_checkpoints_is_a_run_of_its_own(data, plain, tmp_path, caps
     ):
         with pytest.raises(UserError, match=said):
             average.main([str(plain), *arguments])
+
+
+def recordings(folder, number, seed=0):
+    folder.mkdir()
+    for name in range(number):
+        samples = np.random.default_rng(seed + name).integers(-3000, 3000, 8000).astype(np.int16)
+        write_flac(folder / f"{name}.flac", samples, 16000)
+    return str(folder)
+
+
+def test_augmentations_of_samples_and_the_recordings_that_they_add(data, tmp_path):
+    noise, rooms = recordings(tmp_path / "noise", 2), recordings(tmp_path / "rooms", 3)
+    augment = (
+        Gain(), UniformNoise(), BackgroundNoise(probability=1.0, folder=noise), Babble(),
+        Reverberation(folder=rooms), NarrowBand(), SpecAugment.quartznet(max_freq_bins=4, max_time_frames=3), Cutout(),
+        TimeWarp(max_frames=2),
+    )  # fmt: skip
+    model = replace(toy_model(), front_end=quartznet(num_mels=80), augment=augment)
+    run = experiment(data, tmp_path / "run", model=model)
+    train(run)
+    assert all(np.isfinite(line["losses"]["total"]) for line in events(tmp_path / "run", "train_step"))
+    longer = replace(run, training=training(num_updates=6))
+    recordings(tmp_path / "noise" / "more", 1, seed=9)
+    with pytest.raises(UserError, match="the recordings that augmentations add have changed"):
+        train(longer)
+    shutil.rmtree(tmp_path / "noise" / "more")
+    train(longer)
+    before, after = weights(tmp_path / "run", 4), weights(tmp_path / "run", 6)
+    assert any((before[name] != after[name]).any() for name in before)
 
 
 def test_samples_between_validations_and_a_trace(data, tmp_path):

@@ -1,0 +1,77 @@
+"""What training hears of a file is what `transcribe` hears of it, sample by sample and bit by bit."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import soundfile
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.io import probe
+from asr_jax.audio.presets import funasr, quartznet, rnnt, w2v_bert
+from asr_jax.config import Experiment, Training
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.data.manifest import write_manifest
+from asr_jax.data.reading import Records
+from asr_jax.data.records import Record
+from asr_jax.data.source import BatchSource
+from asr_jax.training.loop import train
+from asr_jax.training.setup import set_up
+from asr_jax.training.trained import load_trained
+from tests.training.toy import toy_model
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """WAV files of two channels at another rate."""
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
+    records = []
+    for number in range(8):
+        samples = rng.normal(0, 0.1, (22050 + 700 * number, 2)).clip(-1, 1)
+        soundfile.write(folder / f"{number}.wav", samples, 44100, subtype="PCM_16")
+        records.append(Record(str(number), str(folder / f"{number}.wav"), "ab", len(samples) / 44100))
+    write_manifest(folder / "train.jsonl", records)
+    data = Data(
+        train=(str(folder / "train.jsonl"),), validation=(str(folder / "train.jsonl"),),
+        buckets=Buckets(num=2, batch_seconds=4.0, batch_multiple=4),
+    )  # fmt: skip
+    training = Training(num_updates=1, validate_every=1, log_every=1)
+    return Experiment(name="toy", model=toy_model(), data=data, training=training, run_dir=str(folder / "run"))
+
+
+def heard(model, data, *, step):
+    """Samples and features by record, with the padding beside them."""
+    compute = jax.jit(lambda batch: model.apply({}, batch, step=step, method="augmented"))
+    source, found = BatchSource(data.index, data.plan), {}
+    for position in range(data.plan.batches_per_epoch):
+        batch = source[position].batch
+        frames = compute(jax.tree.map(jnp.asarray, batch))
+        for row, record in enumerate(batch.records):
+            if record >= 0:
+                samples = np.asarray(batch.audio[row, : batch.lengths[row]])
+                values = np.asarray(frames.values[row, : int(frames.lengths[row])])
+                found[data.index.records[int(record)].location] = (samples, values)
+    return found
+
+
+@pytest.mark.parametrize("make", [KaldiFbank, quartznet, rnnt, funasr, w2v_bert], ids=lambda make: make.__name__)
+def test_training_and_transcription_hear_the_same(experiment, tmp_path, make):
+    # Dither is noise of training alone.
+    front_end = replace(make(), dither=0.0)
+    run = replace(experiment, model=replace(experiment.model, front_end=front_end), run_dir=str(tmp_path / "run"))
+    train(run)
+    setup = set_up(run, tmp_path / "run")
+    in_training = heard(setup.model, setup.train, step=jnp.int32(0))
+    trained = load_trained(tmp_path / "run")
+    assert trained.model.front_end == front_end
+    paths = [record.location for record in setup.train.index.records]
+    data = trained.plan(Records.of([Record(path, path, "", probe(path).duration_s) for path in paths]))
+    in_service = heard(trained.model, data, step=None)
+    assert in_training.keys() == in_service.keys() == set(paths)
+    for path, (samples, values) in in_training.items():
+        assert samples.tobytes() == in_service[path][0].tobytes()
+        assert values.shape == in_service[path][1].shape
+        assert values.tobytes() == in_service[path][1].tobytes(), path
