@@ -1,0 +1,71 @@
+"""Spans: lengths of all kinds, short rows, rows that are padding, and what is the same in any batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.nn.span_masks import SpanMask
+
+
+def masks(settings, lengths, size=100, key=0):
+    return np.asarray(settings(jax.random.key(key), jnp.asarray(lengths, jnp.int32), size))
+
+
+def runs(row):
+    """Lengths of the runs of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(int), [0]])))
+    return edges[1::2] - edges[::2]
+
+
+def test_no_probability_masks_nothing():
+    assert not masks(SpanMask(probability=0.0), [100, 50]).any()
+
+
+@pytest.mark.parametrize(
+    ("selection", "other", "shortest", "longest"),
+    [("static", 0.0, 7, 7), ("uniform", 3.0, 3, 14), ("normal", 2.0, 1, 17), ("poisson", 0.0, 0, 25)],
+)
+def test_lengths_of_a_single_span(selection, other, shortest, longest):
+    settings = SpanMask(probability=0.0001, length=7, min_spans=1, same_count=False, selection=selection, other=other)
+    found = masks(settings, [200] * 600, 200)
+    lengths = found.sum(axis=1)
+    assert all(len(runs(row)) == (row.any()) for row in found)
+    assert shortest <= lengths.min()
+    assert lengths.max() <= longest
+    if selection != "static":
+        expected = {"uniform": 8.5, "normal": 7.0, "poisson": 7.0}[selection]
+        assert abs(lengths.mean() - expected) < 4 * lengths.std() / np.sqrt(600)
+
+
+def test_least_number_of_spans():
+    settings = SpanMask(probability=0.01, length=3, min_spans=4, same_count=False)
+    counts = masks(settings, [90] * 300).sum(axis=1)
+    assert 7 < counts.mean() <= 12
+    assert counts.max() == 12
+
+
+def test_all_rows_have_the_count_of_the_one_with_the_fewest_and_padding_rows_do_not_count():
+    found = masks(SpanMask(), [100, 60, 0, 30])
+    counts = found.sum(axis=1)
+    assert counts[0] == counts[1] == counts[3] > 0
+    assert counts[2] == 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 10, 11])
+def test_short_rows_are_masked_within_themselves(length):
+    for key in range(20):
+        row = masks(SpanMask(same_count=False), [length], 20, key)[0]
+        assert not row[length:].any()
+        assert row.any()
+
+
+def test_a_row_is_masked_alike_in_any_batch():
+    settings = SpanMask(same_count=False)
+    np.testing.assert_array_equal(masks(settings, [100, 90, 80, 100])[:3], masks(settings, [100, 90, 80]))
+
+
+@pytest.mark.parametrize("wrong", [{"probability": 1.5}, {"length": 0}, {"min_spans": -1}, {"other": -2.0}])
+def test_impossible_settings_are_named(wrong):
+    with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
+        SpanMask(**wrong)
