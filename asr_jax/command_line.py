@@ -32,6 +32,11 @@ ALIASES = {
     "--epochs": "--training.num-epochs",
 }
 
+SHORT = (
+    "Short forms: " + ", ".join(f"{short} for {field}" for short, field in ALIASES.items())
+    + ". With asr_jax.train also --show schedule. Another class, such as of the optimizer, its schedule or the "
+    "encoder, is chosen in the config file."
+)  # fmt: skip
 
 # What a person can mend, wherever in a command it is met.
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
@@ -165,8 +170,9 @@ def _plain(argument: str) -> str:
 
 def _parse(arguments: Sequence[str], default: Experiment, *, prog: str) -> Experiment:
     return tyro.cli(
-        type(default), default=default, args=list(arguments), prog=prog, config=(tyro.conf.FlagConversionOff,)
-    )
+        type(default), default=default, args=list(arguments), prog=prog, config=(tyro.conf.FlagConversionOff,),
+        description=SHORT,
+    )  # fmt: skip
 
 
 def _problems(arguments: Sequence[str], default: Experiment) -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -115,14 +115,18 @@ class Init:
     """Weights that a run begins with instead of random ones."""
 
     path: str = ""
-    """Where they are: the folder of a run (its best checkpoint's averaged weights), one of its checkpoints, or a
-    .safetensors file by our names or a peer's; empty: random ones."""
+    """Where they are: the folder of a run (its best checkpoint's averaged weights), one of its checkpoints, a
+    .safetensors file by our names or a peer's, or a peer's PyTorch file (.pt); empty: random ones."""
     strict: bool = True
     """Refuse weights that are missing, left over, or of another shape. The rows of a head whose vocabulary is another
     one are no mismatch: those of shared pieces are kept."""
     tokenizer: str = ""
     """The tokenizer that the weights were trained with, where they do not bring it (files of other systems): the folder
     of one, or a vocabulary as data.tokenizer.path takes it."""
+
+    def __post_init__(self) -> None:
+        if self.tokenizer and not self.path:
+            raise ValueError(f"tokenizer is {self.tokenizer!r} and path is empty: expected weights that it belongs to")
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,8 @@ MAY_CHANGE = (
     "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
     "data.workers", "data.threads", "data.cache",
 )  # fmt: skip
+# What may be another on each machine of a run.
+OF_MACHINE = ("run_dir", "fresh", "data.train", "data.validation", "data.workers", "data.threads", "data.cache")
 
 
 def leaves(settings: Any) -> list[tuple[str, Any]]:
@@ -251,7 +257,16 @@ def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, A
 
 def may_change(name: str) -> bool:
     """Whether a continuation of a run may have another value of the field."""
-    return any(name == may or name.startswith(may + ".") for may in MAY_CHANGE)
+    return _is_among(name, MAY_CHANGE)
+
+
+def is_of_machine(name: str) -> bool:
+    """Whether the processes of a run may have other values of the field."""
+    return _is_among(name, OF_MACHINE)
+
+
+def _is_among(name: str, fields: Sequence[str]) -> bool:
+    return any(name == field or name.startswith(field + ".") for field in fields)
 
 
 def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

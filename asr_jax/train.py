@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     folder = summary["folder"]
     if summary.get("already"):
-        print(f"already trained: {summary['update']} updates in {folder}; a longer run: --training.num-updates N")
+        print(f"already trained: {summary['update']} updates in {folder}; {summary['already']}")
     print(f"validation WER {summary['wer']:.2%}, best {summary['best_wer']:.2%}; checkpoint {summary['checkpoint']}")
     print(f"events {folder}/{EVENTS}; curves {folder}/{CURVES}; evaluate: python -m asr_jax.evaluate {folder} --data …")
 
@@ -47,13 +47,13 @@ def _without_show(arguments: Sequence[str]) -> tuple[list[str], bool]:
 
     Raises: UserError where something else is to be shown.
     """
-    rest = list(arguments)
+    rest = [part for each in arguments for part in (each.split("=", 1) if each.startswith("--show=") else [each])]
     if "--show" not in rest:
         return rest, False
     place = rest.index("--show")
     what = rest[place + 1] if place + 1 < len(rest) else ""
     if what != "schedule":
-        raise UserError(f"--show {what}: expected schedule")
+        raise UserError(f"--show {what or 'has no value'}: expected --show schedule")
     return rest[:place] + rest[place + 2 :], True
 
 

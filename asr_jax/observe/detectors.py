@@ -61,8 +61,9 @@ class Detectors:
         self._tell(
             "loss spike", loss > SPIKE_FACTOR * mean and loss > mean + 4 * deviation, data,
             f"the loss is {loss:.4g}, and was {mean:.4g} in the mean of the last {len(before)} lines: where it does "
-            "not come back, lower the learning rate (optim.schedule.peak_lr) or clip harder (optim.clip_at), and go on "
-            "from a checkpoint before it; the gradient norms before it are in events.jsonl",
+            "not come back, begin another run from a checkpoint before it (--init-from RUN/checkpoints/N) with a lower "
+            "learning rate (optim.schedule.peak_lr) or harder clipping (optim.clip_at); the gradient norms before it "
+            "are in events.jsonl",
             loss=loss, mean=mean,
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ def health(events_path: str | PathLike[str]) -> list[str]:
     steps, validations = by_name.get("train_step", []), by_name.get("validation", [])
     return [
         _ending(events, steps),
-        _speed(steps),
+        _speed(steps, [event for event in events if event["event"] == "compile"]),
         _detectors([*by_name.get("warning", []), *_of_no_update(events)]),
         _voided(steps, by_name.get("voided", []), events),
         _skipped(events),
@@ -37,20 +37,21 @@ def health(events_path: str | PathLike[str]) -> list[str]:
 
 
 def _ending(events: Sequence[Event], steps: Sequence[Event]) -> str:
-    updates = max((event["data"]["update"] for event in steps), default=0)
     jobs = sum(event["event"] == "run_start" for event in events)
-    last = next((event for event in reversed(events) if event["event"] in ENDS), None)
-    goes_on = last is None or any(
-        event["event"] == "run_start" and event["timestamp_ms"] > last["timestamp_ms"] for event in events
-    )
+    place = max((number for number, event in enumerate(events) if event["event"] in ENDS), default=-1)
+    last = events[place] if place >= 0 else None
+    goes_on = last is None or any(event["event"] == "run_start" for event in events[place:])
     kind = {"run_complete": "complete", "job_stopped": "stopped", "run_failed": "FAILED"}
     end = "no end told: it goes on, or was killed" if goes_on or last is None else kind[last["event"]]
     reason = f" ({last['data'].get('reason', '')})" if last and not goes_on else ""
+    updates = max((event["data"]["update"] for event in steps), default=0)
+    if last and not goes_on:  # what was done after the last checkpoint of a job that was killed may not be done again
+        updates = last["data"].get("update", updates)
     seconds = events[-1]["data"].get("elapsed_s", 0.0) if events else 0.0
     return f"ended: {end}{reason}; {updates:,} updates in {jobs} job{'s' * (jobs != 1)}, {clock(seconds)}"
 
 
-def _speed(steps: Sequence[Event]) -> str:
+def _speed(steps: Sequence[Event], compiled: Sequence[Event]) -> str:
     rates = [event["data"].get("throughput", {}) for event in steps]
     spent = dict.fromkeys(("waiting", "host", "device"), 0.0)
     for rate in rates:
@@ -61,7 +62,8 @@ def _speed(steps: Sequence[Event]) -> str:
     if not total:
         return "time: no training yet"
     shares = ", ".join(f"{kind} {percent(seconds / total, digits=0)}" for kind, seconds in spent.items())
-    return f"time in training: {clock(total)}: {shares}; lost to waiting for data: {clock(spent['waiting'])}"
+    compiling = f"; compiling: {clock(sum(event['data'].get('seconds', 0) for event in compiled))}" if compiled else ""
+    return f"time in training: {clock(total)}: {shares}; lost to waiting for data: {clock(spent['waiting'])}{compiling}"
 
 
 def _of_no_update(events: Sequence[Event]) -> list[Event]:

@@ -170,7 +170,8 @@ class ProgressView:
         print_table(rows, title=title, console=self.console)
 
     def _say(self, text: str, *, style: str = "") -> None:
-        say(self.console, text, style=style)
+        for line in text.splitlines() or [""]:
+            say(self.console, line, style=style)
 
 
 def step_numbers(data: Data, *, left_s: float | int | None, wer: str | None) -> str:

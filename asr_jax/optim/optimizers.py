@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.errors import UserError, check_numbers
 from asr_jax.core.pytrees import Tree, flatten, pick
 from asr_jax.optim.rules import Rules, by_rules, check_rules, map_with_path, tree_by_rules
 from asr_jax.optim.scaled_adam import Options, scaled_adam
@@ -58,6 +58,11 @@ class Optimizer:
     def __post_init__(self) -> None:
         check_numbers(self, "clip_at", "weight_decay", least=0)
         check_numbers(self, "layer_decay", above=0, most=1)
+        for name, least in (("decay_factors", 0.0), ("lr_factors", 0.0), ("freeze_updates", 0.0)):
+            for rule, value in getattr(self, name):
+                if not (least <= value < float("inf") or (name == "freeze_updates" and value == NEVER)):
+                    more = " or -1 for ever" if name == "freeze_updates" else ""
+                    raise ValueError(f"{name}: {rule!r} has {value}; expected 0 or more{more}")
         for name in ("b1", "b2"):
             if hasattr(self, name) and not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least 0 and less than 1")
@@ -109,6 +114,8 @@ class Updater:
         """Raises: UserError where rules do not name each of all parameters once, or a rule names none."""
         for name in ("decay_factors", "lr_factors", "freeze_updates"):
             check_rules(params, getattr(self.settings, name), what=f"optim.{name}")
+        if not flatten(self.split(params)[0]):
+            raise UserError("optim.freeze_updates holds every parameter for ever: nothing would be trained")
 
     def split(self, params: Tree) -> tuple[Tree, Tree]:
         """The parameters that are trained, and those that never change."""

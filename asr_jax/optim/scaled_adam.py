@@ -152,5 +152,5 @@ def _is_scalar(path: str, param: Any) -> bool:
 
 def _rms(path: str, param: Any) -> Any:
     if _is_scalar(path, param):
-        return jnp.zeros(0)
+        return jnp.zeros(())  # not read; arrays without a value cannot be saved
     return jnp.sqrt(jnp.mean(jnp.square(param), axis=tensor_axes(path, param), keepdims=True))

@@ -15,7 +15,10 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained import icefall
+from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
+from asr_jax.pretrained.torch_files import load_torch, state_dict
 
+SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 OURS = ("params/", "batch_stats/")
 ICEFALL = ("encoder.encoders.", "encoder_embed.")
 SYMBOLS = "symbols"
@@ -32,10 +35,12 @@ def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
 
 
 def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
-    """Weights of a .safetensors file by its names, and its symbols, where it says them.
+    """Weights of a .safetensors file or one of PyTorch's by its names, and its symbols, where it says them.
 
     Raises: UserError where it cannot be read.
     """
+    if path.suffix in TORCH_SUFFIXES:
+        return state_dict(load_torch(path)), None
     try:
         with safe_open(path, framework="numpy") as file:
             about: dict[str, Any] = file.metadata() or {}

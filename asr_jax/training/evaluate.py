@@ -1,7 +1,7 @@
 """Evaluation and transcription: the forward pass in the shapes of training, and greedy decoding on the device."""
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -114,16 +114,31 @@ def without_labels(batch: Batch) -> Batch:
     return batch.replace(tokens=empty(batch.tokens))
 
 
+class BrokenOff(Exception):
+    """Recognition was asked to stop."""
+
+
 def recognise(
-    decoder: Decoder, variables: Tree, data: PlannedData, *, workers: int = 0, threads: int = 2
+    decoder: Decoder,
+    variables: Tree,
+    data: PlannedData,
+    *,
+    workers: int = 0,
+    threads: int = 2,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Hypotheses:
-    """The text of every recording of a set; the same on all processes."""
+    """The text of every recording of a set; the same on all processes.
+
+    Raises: BrokenOff where `is_stopped`, asked before each batch, says so.
+    """
     decoder.prepare(used_buckets(data), data.index.scale)
     texts: dict[int, str] = {}
     skipped: list[dict[str, Any]] = []
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
     with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
         for loaded in batches:
+            if is_stopped():
+                raise BrokenOff
             skipped += loaded.skipped
             found = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
             read = found.weights > 0
@@ -139,13 +154,19 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
 
 
 def evaluate(
-    decoder: Decoder, variables: Tree, data: PlannedData, *, workers: int = 0, threads: int = 2
+    decoder: Decoder,
+    variables: Tree,
+    data: PlannedData,
+    *,
+    workers: int = 0,
+    threads: int = 2,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, Any], Hypotheses]:
     """Word and character error rates of a set, in all and by source, and what was recognised.
 
-    References and hypotheses go through the normaliser that the labels were made with.
+    References and hypotheses go through the normaliser that the labels were made with. Raises: as `recognise`.
     """
-    found = recognise(decoder, variables, data, workers=workers, threads=threads)
+    found = recognise(decoder, variables, data, workers=workers, threads=threads, is_stopped=is_stopped)
     records = [data.index.records[row] for row in found.texts]
     tidy = functools.partial(normalise, name=decoder.tokenizer.normaliser)
     counts = score(

@@ -1,5 +1,6 @@
 """Weights that a run begins with, of another run, a checkpoint or a file, and an account of what became of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ import numpy as np
 
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
-from asr_jax.core.pytrees import Tree, flatten, unflatten
-from asr_jax.pretrained.formats import Symbols, imported, load_weights
+from asr_jax.core.pytrees import Tree, digest_of, flatten, unflatten
+from asr_jax.pretrained.formats import SUFFIXES, Symbols, imported, load_weights
 from asr_jax.text.tokenizer import Tokenizer, given_tokenizer
 from asr_jax.training.run import CHECKPOINTS
 from asr_jax.training.trained import load_trained
 
 SHOWN = 5
+HEADS = "params/heads_"
 
 
 @dataclass
@@ -50,46 +52,80 @@ class Account:
         return lines + ([f"  {self.remark}"] if self.remark else [])
 
 
-def initial_weights(experiment: Experiment, tokenizer: Tokenizer, random: Tree) -> tuple[dict[str, Any], Account]:
-    """The weights of `experiment.init` in the place of random ones, where they fit, on the host. `random`: parameters
-    of the model and statistics, `{"params": …, "batch_stats": …}`.
+@dataclass(frozen=True)
+class Given:
+    """Weights that are there, held against those that a model has."""
+
+    account: Account
+    whole: dict[str, np.ndarray]
+    """By path: what takes the place of all of an array."""
+    rows: dict[str, tuple[np.ndarray, list[int], list[int]]]
+    """By path: what takes the place of labels, from these places of it to those."""
+
+    def digest(self) -> str:
+        """Equal where the same would become of the same random weights."""
+        return digest_of({"whole": self.whole, "rows": {path: list(parts) for path, parts in self.rows.items()}})
+
+    def fill(self, random: Tree) -> dict[str, Any]:
+        """Random weights, `{"params": …, "batch_stats": …}`, on the host, with these in their place."""
+        result = {path: np.array(value) for path, value in flatten(jax.device_get(random)).items()} | self.whole
+        for path, (given, there, here) in self.rows.items():
+            result[path][..., here] = given[..., there]
+        return unflatten(result)
+
+
+def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: Tree) -> Given:
+    """The weights of `experiment.init`. `shapes`: of the model's parameters and statistics.
 
     Raises: UserError where there are none at the path, and with `strict` where they do not fit all of the model.
     """
     path = Path(experiment.init.path)
-    given, left, symbols = _read(path, experiment)
+    weights, left, symbols = _read(path, experiment)
     ours = tokenizer.symbols
     theirs = tuple(symbols or ours)
-    result = {name: np.asarray(value) for name, value in flatten(jax.device_get(random)).items()}
-    account = Account(str(path), unused=sorted(given.keys() - result.keys()) + left)
+    needed = flatten(shapes)
+    account = Account(str(path), unused=sorted(weights.keys() - needed.keys()) + left)
     if not symbols:
         account.remark = (
             "which piece each label of a head is there is not known: rows are taken as they are; --init.tokenizer "
             "names the tokenizer that the weights were trained with"
         )
-    for name, value in result.items():
-        if name not in given:
+    given = Given(account, {}, {})
+    for name, value in needed.items():
+        if name not in weights:
             account.missing.append(name)
-        elif theirs != ours and _is_of_labels(name, given[name], value, len(theirs), len(ours)):
-            result[name], shared = _rows_of(given[name], value, theirs, ours)
-            account.kept_rows[name] = f"{shared} of {len(ours)} pieces are shared and keep their rows"
-        elif given[name].shape != value.shape:
-            account.mismatched[name] = f"{given[name].shape} there, {value.shape} in the model"
+        elif theirs != ours and _is_of_labels(name, weights[name], value, len(theirs), len(ours)):
+            there, here = _shared(theirs, ours)
+            given.rows[name] = (weights[name].astype(value.dtype), there, here)
+            account.kept_rows[name] = f"{len(here)} of {len(ours)} pieces are shared and keep their rows"
+        elif weights[name].shape != value.shape:
+            account.mismatched[name] = f"{weights[name].shape} there, {value.shape} in the model"
         else:
-            result[name] = given[name].astype(value.dtype)
+            given.whole[name] = weights[name].astype(value.dtype)
             account.loaded.append(name)
+    _check(experiment, account, len(theirs), [weights[name].shape for name in weights if name.startswith(HEADS)])
+    return given
+
+
+def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Sequence[tuple[int, ...]]) -> None:
+    """`heads`: shapes of the heads' parameters in what is given."""
+    if experiment.init.tokenizer and heads and not any(shape[-1:] == (num_symbols,) for shape in heads):
+        raise UserError(
+            f"init.tokenizer {experiment.init.tokenizer} has {num_symbols} symbols, and the heads of {account.path} "
+            f"have {', '.join(sorted({str(shape[-1]) for shape in heads if shape}))} labels: expected the tokenizer "
+            "that they were trained with"
+        )
     if not (account.loaded or account.kept_rows):
         raise UserError("\n".join([*account.lines(), "none of it fits this model: is it another one?"]))
     if experiment.init.strict and (account.missing or account.mismatched or account.unused):
         mend = "expected weights for all of the model and no others; --init.strict False takes what fits"
         raise UserError("\n".join([*account.lines(), mend]))
-    return unflatten(result), account
 
 
 def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:
     """Weights by our paths, names of those that no model of these settings has, and the symbols of the tokenizer that
     they were trained with, where these are known."""
-    if path.suffix == ".safetensors":
+    if path.suffix in SUFFIXES:
         weights, symbols = load_weights(path)
         return *imported(weights, experiment.model), _given_symbols(experiment) or symbols
     run, updates = path, None
@@ -98,7 +134,7 @@ def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], li
     if not (run / CHECKPOINTS).is_dir():
         raise UserError(
             f"init.path {path}: expected the folder of a run, one of its checkpoints (RUN/{CHECKPOINTS}/NUMBER), or a "
-            ".safetensors file"
+            f"file ({' '.join(SUFFIXES)})"
         )
     trained = load_trained(run, updates=updates)
     given = {name: np.asarray(value) for name, value in flatten(trained.variables).items()}
@@ -112,18 +148,14 @@ def _given_symbols(experiment: Experiment) -> Symbols | None:
     return given_tokenizer(replace(experiment.data.tokenizer, path=experiment.init.tokenizer)).symbols
 
 
-def _is_of_labels(name: str, given: np.ndarray, value: np.ndarray, there: int, here: int) -> bool:
+def _is_of_labels(name: str, given: np.ndarray, value: Any, there: int, here: int) -> bool:
     """Whether the last axis of a head's parameter are the labels, of their number there and here, and all others are
     alike."""
-    return name.startswith("params/heads_") and given.shape == (*value.shape[:-1], there) and value.shape[-1] == here
+    return name.startswith(HEADS) and given.shape == (*value.shape[:-1], there) and value.shape[-1] == here
 
 
-def _rows_of(given: np.ndarray, random: np.ndarray, theirs: Symbols, ours: Symbols) -> tuple[np.ndarray, int]:
-    """Random weights with those of shared pieces (the blank among them) in their place, and how many these are."""
+def _shared(theirs: Symbols, ours: Symbols) -> tuple[list[int], list[int]]:
+    """Places of the pieces (the blank among them) that both have: theirs, and ours."""
     place = {symbol: number for number, symbol in enumerate(theirs)}
-    pairs = [(number, place[symbol]) for number, symbol in enumerate(ours) if symbol in place]
-    result = np.array(random)
-    if pairs:
-        here, there = map(list, zip(*pairs, strict=True))
-        result[..., here] = given[..., there]
-    return result, len(pairs)
+    here = [number for number, symbol in enumerate(ours) if symbol in place]
+    return [place[ours[number]] for number in here], here

@@ -16,11 +16,11 @@ import numpy as np
 from jax.stages import Compiled
 
 from asr_jax.checkpoints.store import Checkpoints, newest, refuse_damaged, restore_meta
-from asr_jax.config import Experiment, differences, from_json, leaves, may_change, save_experiment
+from asr_jax.config import Experiment, differences, from_json, is_of_machine, leaves, save_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import agree, is_main, on_main, together
-from asr_jax.core.pytrees import Tree, digest_of, num_elements
+from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.observe.curves import draw_curves
 from asr_jax.observe.detectors import Detectors
@@ -38,7 +38,7 @@ from asr_jax.training.beginning import (
 )  # fmt: skip
 from asr_jax.training.compile import CompiledSteps, compile_steps
 from asr_jax.training.evaluate import Decoder, used_buckets
-from asr_jax.training.initial_weights import initial_weights
+from asr_jax.training.initial_weights import Given, read_initial_weights
 from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import Reporter, Unread
@@ -63,10 +63,12 @@ def train(experiment: Experiment) -> dict[str, Any]:
     began_s = time.monotonic()
     folder = Path(on_main(lambda: str(folders.find_run(experiment))))
     experiment = replace(experiment, run_dir=str(folder), fresh=False)
-    setup = together(lambda: set_up(experiment, folder))
-    agree(_common(setup))
     training, sinks = experiment.training, list[Sink]()
     with ExitStack() as stack:
+        signals = stack.enter_context(Signals())
+        setup = together(lambda: set_up(experiment, folder))
+        agree(_common(setup))
+        signals.stop_before_training()
         begun = on_main(lambda: _begin(setup, stack))
         if is_main():
             sinks = [
@@ -85,8 +87,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
             )
         )  # fmt: skip
         try:
-            with Signals() as signals:
-                summary = _train(setup, log, checkpoints, signals, changed=begun["changed"], began_s=began_s)
+            summary = _train(setup, log, checkpoints, signals, changed=begun["changed"], began_s=began_s)
         except Stopped:
             _close(folder)
             raise
@@ -113,7 +114,7 @@ def _close(folder: Path) -> str:
 
 def _common(setup: Setup) -> dict[str, Any]:
     """What all processes of a run must have alike."""
-    settings = {name: value for name, value in leaves(setup.experiment) if not may_change(name)}
+    settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
     return {"tokenizer": symbols} | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
 
@@ -195,18 +196,26 @@ def _train(
             log.write("run_complete", reason="all updates done", **already)
         return already
     _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
+    given = None
+    if checkpoints.latest is None and experiment.init.path:
+        of_model = setup.recipe.of_model(shapes.state)
+        given = together(lambda: read_initial_weights(experiment, setup.tokenizer, of_model))
+        agree({"initial weights": given.digest()})
     with ThreadPoolExecutor(1) as pool:
         drawing = pool.submit(beginning.compile) if checkpoints.latest is None else None
         steps, decoder = _compile(setup, log, shapes)
     if drawing:
-        (state, average), update = _begun(setup, log, drawing.result()), 0
+        (state, average), update = _begun(setup, log, drawing.result(), given), 0
     else:
         state, average, update = _restored(log, checkpoints, shapes)
     validator = Validator(setup, log, decoder, shapes.state, best_wer=saver.best_wer, num=saver.num_without_gain)
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread = Unread(setup.folder, log, records=setup.train.index.records, limit=training.max_skipped)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
-    timetable = Timetable(training, groups, first=update, num_updates=setup.num_updates, began_s=began_s)
+    timetable = Timetable(
+        training, groups, first=update, num_updates=setup.num_updates, began_s=began_s,
+        owes_validation=saver.owes_validation,
+    )  # fmt: skip
     timed, first, accumulated = reporter.throughput.timed, update, steps.begin(state)
     signals.wait_for_save()
     with ExitStack() as stack:
@@ -220,18 +229,21 @@ def _train(
         while True:
             summary = None
             signal = signals.agreed() if update % training.log_every == 0 or jax.process_count() == 1 else ""
-            due = timetable.due(update, signal=signal)
+            due = timetable.due(update, signal=bool(signal))
             profile.before(update - first)
             if due.at_line:
                 saver.report()
                 unread.flush()
                 reporter.flush(update=update)
-            if due.validates or validator.no_gain():  # where a job continues one that was stopped between validations
-                found = validator.validate(state, average, update)
-                summary = saver.summary(found, update, best_wer=validator.best_wer)
-            elif due.samples:
+            # No gain: where a job continues one that was stopped between validations. A signal leaves no time for
+            # one, and breaks off what has begun: the job that continues this one makes up for it.
+            if not signal and (due.validates or validator.no_gain()):
+                if found := validator.validate(state, average, update, is_stopped=signals.have_come):
+                    summary = saver.summary(found, update, best_wer=validator.best_wer)
+                signal = signals.agreed()
+            elif not signal and due.samples:
                 validator.show_samples(average, update)
-            ends = due.ends or validator.no_gain()
+            ends = signal or due.ends or validator.no_gain()
             if summary or (update > first and (ends or (due.at_line and saver.is_overdue()))):
                 saver.save(
                     update, state, average, summary=summary, best_wer=validator.best_wer,
@@ -258,6 +270,8 @@ def _train(
             reporter.add(report, group)
             with timed("device"):
                 reporter.wait(IN_FLIGHT)
+            if reporter.has_failed():
+                reporter.flush(update=update)
             if update == first + 1:
                 stack.enter_context(CompileWatch(functools.partial(_recompiled, log)))
     return _ended(setup, log, state, ends=ends, update=update, summary=summary)
@@ -270,17 +284,17 @@ def _ended(
 
     Raises: Stopped where only the job has; RunError where nothing was learned.
     """
-    if ends == ALL_DONE or ends.startswith(NO_GAIN):
+    if summary and (ends == ALL_DONE or ends.startswith(NO_GAIN)):
         if not int(state.updates):
             raise RunError(
                 f"none of {update} updates had anything to count: no recording could be read, or none holds its "
                 f"labels; see {setup.folder / folders.SKIPPED}"
             )
-        assert summary is not None, ends
         log.write("run_complete", reason=ends, **summary)
         return summary
     log.write("job_stopped", update=update, reason=ends)
-    message = f"{ends}: saved after update {update}; python -m asr_jax.train --run-dir {setup.folder} continues it"
+    saved = f"saved after update {update}" if update else "there was nothing to save"
+    message = f"{ends}: {saved}; python -m asr_jax.train --run-dir {setup.folder} continues it"
     if ends == JOB_DONE:
         return {"continues": message}
     raise Stopped(message, ends)
@@ -305,15 +319,19 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning) -> tuple[CompiledSt
     return steps, decoder
 
 
-def _begun(setup: Setup, log: EventLog, drawn: Compiled) -> tuple[TrainState, Tree]:
+def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) -> tuple[TrainState, Tree]:
     """State and average of a new run: random, or with the weights that it is to begin with."""
     state, average = initial_training(drawn, setup.mesh)
-    if not setup.experiment.init.path:
+    if given is None:
+        if setup.recipe.lora.rank:
+            log.write(
+                "warning",
+                message=f"lora.rank is {setup.recipe.lora.rank} and the weights below the adapters are random, and "
+                "will stay so: expected --init-from what was trained",
+            )
         return state, average
-    random = setup.recipe.of_model(state)
-    weights, account = together(lambda: initial_weights(setup.experiment, setup.tokenizer, random))
-    agree({"initial weights": digest_of(weights)})
-    log.write("initialised", **vars(account), message="\n".join(account.lines()))
+    weights = given.fill(setup.recipe.of_model(state))
+    log.write("initialised", **vars(given.account), message="\n".join(given.account.lines()))
     return training_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
 
 

@@ -19,7 +19,7 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders
 from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
 from asr_jax.training.compile import compile_steps
-from asr_jax.training.initial_weights import initial_weights
+from asr_jax.training.initial_weights import read_initial_weights
 from asr_jax.training.setup import Setup, set_up
 from asr_jax.training.step import total_loss
 
@@ -65,14 +65,14 @@ def dry_run(experiment: Experiment) -> None:
     setup = set_up(experiment, folders.find_run(experiment))
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
     shapes = abstract_beginning(beginning, setup.mesh)
+    if experiment.init.path:
+        given = read_initial_weights(experiment, setup.tokenizer, setup.recipe.of_model(shapes.state))
+        print("\n".join(given.account.lines()))
     steps = compile_steps(
         setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
         num_batches=experiment.training.accumulate, sounds=setup.sounds, made_of=setup.made_of,
     )  # fmt: skip
     state, _ = initial_training(beginning.compile(), setup.mesh)
-    if experiment.init.path:
-        _, account = initial_weights(experiment, setup.tokenizer, setup.recipe.of_model(state))
-        print("\n".join(account.lines()))
     source = BatchSource(
         setup.train.index, setup.train.plan, process_index=jax.process_index(), num_processes=jax.process_count()
     )

@@ -15,7 +15,7 @@ class Profile:
 
     def __init__(self, asked: str, folder: Path, log: EventLog) -> None:
         self._span = profiled(asked)
-        self._folder, self._log, self._runs = folder / PROFILE, log, False
+        self._folder, self._log, self._runs, self._begun, self._updates = folder / PROFILE, log, False, False, 0
 
     def __enter__(self) -> "Profile":
         return self
@@ -23,13 +23,21 @@ class Profile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        is_cut = self._runs
         self._stop()
+        if self._span and (is_cut or not self._begun) and error is None:
+            traced = "less was traced" if is_cut else "nothing was traced"
+            self._log.write(
+                "warning", message=f"training.profile is {self._span[0]}:{self._span[1]}, and this job made "
+                f"{self._updates} updates: {traced}; expected a range within them",
+            )  # fmt: skip
 
     def before(self, update: int) -> None:
         """To be called before each update of the job, the first one being 0."""
+        self._updates = update
         if self._span and update == self._span[0]:
             jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)
-            self._runs = True
+            self._runs = self._begun = True
         elif self._span and update == self._span[1]:
             self._stop()
 

@@ -82,7 +82,7 @@ class Reporter:
         self._reports: list[UpdateReport] = []
         self._shapes: list[list[dict[str, Any]]] = []
         """Of the batches of each report, for those that are voided."""
-        self._failed_in_a_row = 0
+        self._failed_in_a_row, self._num_counted, self._is_failing = 0, 0, False
 
     def announce(self, update: int, group: Sequence[LoadedBatch]) -> None:
         """Tells of an update's batches before they are computed."""
@@ -109,8 +109,12 @@ class Reporter:
 
     def wait(self, in_flight: int) -> None:
         """Blocks until no more than `in_flight` updates are still to be done by the device."""
-        if len(self._reports) > in_flight:
-            jax.block_until_ready(self._reports[-1 - in_flight].updates)
+        for report in self._reports[self._num_counted : max(len(self._reports) - in_flight, 0)]:
+            self._count(report)
+
+    def has_failed(self) -> bool:
+        """Whether as many updates in a row as allowed were not finite: `flush` says so and ends the run."""
+        return self._failed_in_a_row >= self._setup.experiment.training.max_failed
 
     def flush(self, *, update: int) -> None:
         """Writes what has come together since the last call, up to this update.
@@ -139,10 +143,17 @@ class Reporter:
             throughput=self.throughput.rates(), **scaling,
         )  # fmt: skip
         self._save_voided(first, reports)
-        self._warn(update, reports)
-        self._reports, self._shapes = [], []
+        self._warn(first, reports)
+        for report in reports[self._num_counted :]:
+            self._count(report)
+        self._reports, self._shapes, self._num_counted = [], [], 0
         self.throughput.reset()
         self._check(reports)
+
+    def _count(self, report: UpdateReport) -> None:
+        """Waits for an update that was dispatched, and counts it where it is the next of a row that is not finite."""
+        self._failed_in_a_row = 0 if report.finite else self._failed_in_a_row + 1
+        self._num_counted += 1
 
     def _shape(self, loaded: LoadedBatch) -> dict[str, Any]:
         batch, per_s = loaded.batch, self._setup.train.index.scale.per_s
@@ -190,26 +201,25 @@ class Reporter:
                 path=path,
             )
 
-    def _warn(self, update: int, reports: Sequence[Any]) -> None:
-        failed = sum(not report.finite for report in reports)
-        empty = sum(bool(report.finite and not report.applied) for report in reports)
-        if failed and not self._setup.recipe.loss_scale:  # which overflows now and then
+    def _warn(self, first: int, reports: Sequence[Any]) -> None:
+        failed = [first + n + 1 for n, report in enumerate(reports) if not report.finite]
+        empty = [first + n + 1 for n, report in enumerate(reports) if report.finite and not report.applied]
+        is_new, self._is_failing = bool(failed) and not self._is_failing, bool(failed)
+        if is_new and not self._setup.recipe.loss_scale:  # which overflows now and then
             self._log.write(
-                "warning", update=update, detector="not finite",
-                message=f"{failed} of the last {len(reports)} updates were not finite and changed nothing; their "
+                "warning", update=failed[0], detector="not finite",
+                message=f"{len(failed)} of the last {len(reports)} updates were not finite and changed nothing; their "
                 f"batches are in {VOIDED}: look at the gradient norm before them and at these recordings; lower the "
                 "learning rate or clip harder",
             )  # fmt: skip
         if empty:
             self._log.write(
-                "warning", update=update, detector="nothing to count",
-                message=f"{empty} of the last {len(reports)} updates had nothing to count and changed nothing: none of "
-                "their recordings could be read, or none holds its labels",
+                "warning", update=empty[0], detector="nothing to count",
+                message=f"{len(empty)} of the last {len(reports)} updates had nothing to count and changed nothing: "
+                "none of their recordings could be read, or none holds its labels",
             )  # fmt: skip
 
     def _check(self, reports: Sequence[Any]) -> None:
-        for report in reports:
-            self._failed_in_a_row = 0 if report.finite else self._failed_in_a_row + 1
         limit, scale = self._setup.experiment.training.max_failed, self._setup.recipe.loss_scale
         where = self._setup.folder / VOIDED
         if scale and float(reports[-1].loss_scale) < scale.floor:

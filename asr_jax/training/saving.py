@@ -19,7 +19,7 @@ class Saver:
 
     def __init__(self, setup: Setup, log: EventLog, checkpoints: Checkpoints, *, num_parameters: int) -> None:
         self.num_parameters = num_parameters
-        self.num_without_gain, self.best_wer = 0, None
+        self.num_without_gain, self.best_wer, self.owes_validation = 0, None, False
         self._setup, self._log, self._checkpoints = setup, log, checkpoints
         self._saved_s = time.monotonic()
 
@@ -31,11 +31,15 @@ class Saver:
         meta = restore_meta(self._checkpoints.folder, latest)
         self.num_without_gain, self.best_wer = meta["num_without_gain"], meta["best_wer"]
         summary: dict[str, Any] | None = meta["summary"]
+        self.owes_validation = summary is None
         gains_nothing = patience and self.num_without_gain >= patience and summary
         if latest < self._setup.num_updates and not gains_nothing:
             return None
+        more = "a longer run: --training.num-updates N"
+        if gains_nothing:
+            more = f"{self.num_without_gain} validations brought no gain; to go on: --training.patience N, or 0"
         # The folder may have another name now than when the summary was written.
-        return summary and summary | self._places(latest) | {"already": True}
+        return summary and summary | self._places(latest) | {"already": more}
 
     def summary(self, found: dict[str, Any], update: int, *, best_wer: float | None) -> dict[str, Any]:
         """What a validation says of the run, for people and scripts. `best_wer`: of all of its validations."""

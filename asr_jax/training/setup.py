@@ -23,7 +23,7 @@ from asr_jax.core.pytrees import digest_of
 from asr_jax.data.dataset import Data, PlannedData, Sets, plan_training, read_sets
 from asr_jax.data.evaluation import plan_evaluation
 from asr_jax.data.reading import Records
-from asr_jax.models.base import Recogniser
+from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.base import DESCRIPTION
@@ -143,6 +143,11 @@ def layer_factors(experiment: Experiment) -> Callable[[str, Any], Any]:
     """By path and array of a parameter: its factor of the learning rate by its depth, for arrays of stacked layers one
     for each."""
     encoder, decay = experiment.model.encoder, experiment.optim.layer_decay
+    if decay != 1.0 and type(encoder).depths is EncoderSettings.depths:
+        raise UserError(
+            f"optim.layer_decay is {decay}, and {type(encoder).__name__} does not say how deep its layers lie (depths, "
+            "num_depths): expected 1"
+        )
 
     def factor(path: str, array: Any) -> Any:
         own = path.removeprefix(f"{LORA}/")

@@ -21,7 +21,7 @@ class Stopped(RunError):
 
 
 class Signals:
-    """While it is open, the first SIGINT, SIGTERM or SIGUSR1 is noted; a second one ends the process at once."""
+    """While it is open, the first SIGINT, SIGTERM or SIGUSR1 is noted; a Ctrl-C after it ends the process at once."""
 
     def __init__(self) -> None:
         self._noted, self._saves = "", False
@@ -42,12 +42,23 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def have_come(self) -> bool:
+        """Whether any process of the run got one; all processes must call it together."""
+        return bool(self.agreed())
+
     def agreed(self) -> str:
         """Name of the signal that any process of the run got, or nothing; all processes must call it together."""
         return next((name for name in gathered(self._noted) if name), "")
 
+    def stop_before_training(self) -> None:
+        """To be called by all processes together. Raises: Stopped where a signal came."""
+        if name := self.agreed():
+            raise Stopped(f"{name}: ended before the first update, so there was nothing to save", name)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._noted or (number == signal.SIGINT and not self._saves):
+        # Schedulers send several in turn, such as SIGUSR1 and then SIGTERM: only a person's second one ends at once.
+        if number == signal.SIGINT and (self._noted or not self._saves):
             raise KeyboardInterrupt
-        self._noted = signal.Signals(number).name
-        print(f"{self._noted}: saving and ending; once more ends at once", flush=True)
+        if not self._noted:
+            self._noted = signal.Signals(number).name
+            print(f"{self._noted}: saving and ending; Ctrl-C ends at once", flush=True)

@@ -71,30 +71,40 @@ class Due:
 class Timetable:
     """What is due before each update of a job that begins at update `first`."""
 
-    def __init__(self, training: Training, groups: Groups, *, first: int, num_updates: int, began_s: float) -> None:
-        """`began_s`: when the job began, by `time.monotonic`."""
+    def __init__(
+        self,
+        training: Training,
+        groups: Groups,
+        *,
+        first: int,
+        num_updates: int,
+        began_s: float,
+        owes_validation: bool = False,
+    ) -> None:
+        """`began_s`: when the job began, by `time.monotonic`; `owes_validation`: whether the job before was stopped
+        before a validation that was due, if one was, was over."""
         self._training, self._groups, self._first, self._num_updates = training, groups, first, num_updates
-        self._began_s = began_s
+        self._began_s, self._owes_validation = began_s, owes_validation
         of_job = training.epochs_this_job
         self._last = num_updates
         if of_job:  # whole epochs from the beginning of the one that the job begins in, parts of one from there on
             begun = (groups.epoch(first + 1) - 1) * groups.updates_per_epoch if of_job == int(of_job) else first
             self._last = min(num_updates, max(first + 1, round(begun + of_job * groups.updates_per_epoch)))
 
-    def due(self, update: int, *, signal: str) -> Due:
-        """`signal`: that came since the last update."""
-        training, new = self._training, update > self._first
+    def due(self, update: int, *, signal: bool) -> Due:
+        """`signal`: whether one came since the last update."""
+        training, new = self._training, update > self._first or (self._owes_validation and update > 0)
         ends = ALL_DONE if update == self._num_updates else ""
         if not ends and update >= self._last:
             ends = JOB_DONE
         regular = new and update % training.validate_every == 0
         at_epoch = new and training.validate_epochs and self._groups.ends_epoch(update)
         validates = update == self._num_updates or regular or at_epoch
-        at_line = validates or update % training.log_every == 0 or bool(ends)
-        if not ends and new and (at_line or signal) and self._is_over():
+        at_line = validates or update % training.log_every == 0 or bool(ends) or signal
+        if not ends and update > self._first and at_line and self._is_over():
             ends = HOURS_OVER
         samples = bool(training.sample_every) and new and update % training.sample_every == 0 and not validates
-        return Due(ends or signal, validates, samples, at_line or bool(ends))
+        return Due(ends, validates, samples, at_line or bool(ends))
 
     def _is_over(self) -> bool:
         """By the main process's clock; all processes must ask together."""

@@ -1,5 +1,6 @@
 """Validation while a run goes on: of the averaged and of the live weights, samples, and whether anything is gained."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from asr_jax.core.pytrees import Tree
 from asr_jax.data.source import BatchSource
 from asr_jax.decoding.greedy import to_texts
 from asr_jax.observe.events import EventLog
-from asr_jax.training.evaluate import Decoder, Hypotheses, evaluate, samples, without_labels
+from asr_jax.training.evaluate import BrokenOff, Decoder, Hypotheses, evaluate, samples, without_labels
 from asr_jax.training.reporting import report_skipped
 from asr_jax.training.run import SKIPPED
 from asr_jax.training.setup import Setup
@@ -32,15 +33,22 @@ class Validator:
             self._evaluated = jax.jit(setup.recipe.evaluated).lower(shapes).compile()
         self.best_wer, self.num_without_gain = best_wer, num
 
-    def validate(self, state: TrainState, average: Tree, update: int) -> dict[str, Any]:
-        """Error rates of the weights that evaluation uses; those of the live ones are told as well.
+    def validate(
+        self, state: TrainState, average: Tree, update: int, *, is_stopped: Callable[[], bool]
+    ) -> dict[str, Any] | None:
+        """Error rates of the weights that evaluation uses; those of the live ones are told as well. None where
+        `is_stopped`, asked between batches, broke it off.
 
         Raises: RunError where nothing could be scored.
         """
         training = self._setup.experiment.training
-        if training.ema.decay and training.validate_live:
-            self._of(self._evaluated(state), "live", update, num_samples=0)
-        counts = self._of(average, "ema" if training.ema.decay else "live", update, num_samples=training.num_samples)
+        num, used = training.num_samples, "ema" if training.ema.decay else "live"
+        try:
+            if training.ema.decay and training.validate_live:
+                self._of(self._evaluated(state), "live", update, num_samples=0, is_stopped=is_stopped)
+            counts = self._of(average, used, update, num_samples=num, is_stopped=is_stopped)
+        except BrokenOff:
+            return None
         is_better = self.best_wer is None or counts["wer"] < self.best_wer
         self.num_without_gain = 0 if is_better else self.num_without_gain + 1
         self.best_wer = counts["wer"] if is_better else self.best_wer
@@ -67,10 +75,13 @@ class Validator:
         shown = samples(data, hypotheses, tokenizer, setup.experiment.training.num_samples)
         self._log.write("samples", update=update, samples=shown)
 
-    def _of(self, weights: Tree, name: str, update: int, *, num_samples: int) -> dict[str, Any]:
+    def _of(
+        self, weights: Tree, name: str, update: int, *, num_samples: int, is_stopped: Callable[[], bool]
+    ) -> dict[str, Any]:
         setup, data = self._setup, self._setup.validation
         self._log.write("validation_start", update=update, weights=name, utterances=len(data.index))
-        counts, found = evaluate(self._decoder, weights, data, workers=0, threads=setup.experiment.data.threads)
+        threads = setup.experiment.data.threads
+        counts, found = evaluate(self._decoder, weights, data, workers=0, threads=threads, is_stopped=is_stopped)
         shown = samples(data, found, setup.tokenizer, num_samples)
         report_skipped(setup.folder, self._log, found.skipped)
         if counts["wer"] is None:

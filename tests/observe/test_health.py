@@ -35,9 +35,13 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
         log.write("validation", update=30, weights="ema", wer=0.2)
         log.write("checkpoint_saved", update=30, path="checkpoints/30")
         log.write("run_complete", update=30, reason="all updates done")
+        log.write("compile", rows=[], seconds=28.0)
     ended, time, detectors, voided, skipped, best = health(path)
     assert ended.startswith("ended: complete (all updates done); 30 updates in 2 jobs")
-    assert time == "time in training: 0:01:00: waiting 25 %, host 25 %, device 50 %; lost to waiting for data: 0:00:15"
+    assert time == (
+        "time in training: 0:01:00: waiting 25 %, host 25 %, device 50 %; lost to waiting for data: 0:00:15; "
+        "compiling: 0:00:28"
+    )
     assert detectors == "detectors: loss spike ×1 (first at update 25), not finite ×1 (first at update 25), other ×1"
     assert voided == "updates that changed nothing: 2; their batches are in voided.jsonl; programs compiled late: 0"
     assert skipped == "skipped recordings: 3: 2 too long, 1 no such file; all in skipped.jsonl"

@@ -202,6 +202,26 @@ def test_rules_that_do_not_name_each_parameter_once(rules, said):
         assert f"optim.{name}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr_factors", -1.0), ("decay_factors", float("nan")), ("freeze_updates", -2.0)]
+)
+def test_values_of_rules_that_mean_nothing_are_named(name, value):
+    with pytest.raises(ValueError, match=rf"{name}: 'a' has {value}; expected 0 or more"):
+        AdamW(**{name: (("a", value), ("rest", 0.0))})
+
+
+def test_that_nothing_would_be_trained_is_an_error():
+    with pytest.raises(UserError, match="nothing would be trained"):
+        AdamW(freeze_updates=(("rest", NEVER),)).build(LENGTH).check(PARAMS)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_every_array_of_the_state_can_be_saved(cls):
+    """Orbax refuses arrays without a value; models have scalars."""
+    state = cls(schedule=CONSTANT).build(LENGTH).init(PARAMS | {"scale": jnp.zeros(()), "scales": jnp.ones(3)})
+    assert all(leaf.size for leaf in jax.tree.leaves(state))
+
+
 @pytest.mark.parametrize("wrong", [{"b1": 1.0}, {"eps": 0.0}, {"clip_at": -1.0}, {"weight_decay": float("nan")}])
 def test_impossible_values_are_named(wrong):
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):

@@ -1,5 +1,7 @@
 """Weights of a file of ours or of a peer, in the place of random ones: what fits, what does not, and what is said."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.formats import save_weights
 from asr_jax.pretrained.icefall import export_ctc, export_encoder
 from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.training.initial_weights import initial_weights
+from asr_jax.training.initial_weights import read_initial_weights
 
 SETTINGS = Zipformer(
     downsampling=(2,), dims=(8,), num_layers=(2,), unmasked_dims=(8,), num_heads=(2,), query_dims=(2,),
@@ -53,8 +55,8 @@ def begun(path, **init):
     experiment = Experiment(
         name="x", model=Model(encoder=SETTINGS), data=Data(train=("none",)), init=Init(str(path), **init)
     )
-    weights, account = initial_weights(experiment, OURS, RANDOM)
-    return flatten(weights), account
+    given = read_initial_weights(experiment, OURS, jax.eval_shape(lambda: RANDOM))
+    return flatten(given.fill(RANDOM)), given.account
 
 
 def check_rows(weights):
@@ -77,6 +79,16 @@ def test_a_peers_file_with_its_tokenizer(tmp_path):
     assert account.missing == account.unused == [*account.mismatched] == []
     assert account.kept_rows[KERNEL] == "4 of 5 pieces are shared and keep their rows"
     assert not account.remark
+
+
+def test_a_tokenizer_that_is_not_the_files_is_refused(tmp_path):
+    path = tmp_path / "icefall.safetensors"
+    save_file(icefall(), path)
+    CharacterTokenizer.train([], alphabet="abcdefg", normaliser="lower.v1").save(tmp_path / "tokenizer")
+    with pytest.raises(UserError, match=r"tokenizer has 8 symbols, and the heads of .* have 5 labels"):
+        begun(path, tokenizer=str(tmp_path / "tokenizer"))
+    with pytest.raises(ValueError, match="path is empty"):
+        Init(tokenizer="somewhere")
 
 
 def test_a_peers_file_without_its_tokenizer_is_taken_as_it_is_and_that_is_said(tmp_path):
@@ -122,6 +134,8 @@ def test_files_that_are_none(tmp_path):
     path.write_bytes(b"no such thing")
     with pytest.raises(UserError, match=r"expected a whole \.safetensors file"):
         begun(path)
+    with pytest.raises(UserError, match="weights named bf16, count, empty …: expected our own names"):
+        begun(Path(__file__).parent.parent / "pretrained" / "files" / "archive.pt")
     save_file({"a.weight": np.zeros(1, np.float32)}, path)
     with pytest.raises(UserError, match=r"weights named a\.weight …: expected our own names"):
         begun(path)

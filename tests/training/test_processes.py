@@ -133,10 +133,11 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
     ("unlike", "said"),
     [
         ({"second": ("--optim.clip-at", "0.5")}, "optim.clip_at: 1.0 in process 0, 0.5 in process 1"),
+        ({"second": ("--training.log-every", "7")}, "training.log_every: 2 in process 0, 7 in process 1"),
         ({"train": "reversed.jsonl"}, "training data: "),
         ({"train": "gone.jsonl"}, "process 1: data.train: "),
     ],
-    ids=["settings", "order of the data", "no data"],
+    ids=["settings", "settings that may change", "order of the data", "no data"],
 )
 def test_processes_that_are_not_started_alike_are_refused_together(manifests, tmp_path, unlike, said):
     lines = (manifests / "train.jsonl").read_text().splitlines()

@@ -147,7 +147,7 @@ def test_without_gain_a_run_ends_and_stays_ended(data, tmp_path):
     summary = train(run)
     assert summary["update"] == 3
     assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 2 validations"
-    assert train(run)["already"]
+    assert "to go on: --training.patience N" in train(run)["already"]
 
 
 def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, tmp_path):
@@ -183,9 +183,15 @@ def test_what_is_not_finite_voids_its_update_and_names_its_batches(data, tmp_pat
 
 
 def test_a_run_stops_where_nothing_is_finite_any_more(data, tmp_path):
+    """Not at the next line, which may be far away."""
     hot = AdamW(schedule=WarmupHoldDecay(peak_lr=1e30, warmup_updates=0, decay="none"), clip_at=0.0)
-    with pytest.raises(RunError, match=r"the last 3 updates were not finite .* look at these recordings"):
-        train(experiment(data, tmp_path / "run", optim=hot, training=training(num_updates=40, max_failed=3)))
+    settings = training(num_updates=400, validate_every=400, log_every=400, max_failed=3)
+    with pytest.raises(RunError, match=r"the last \d updates were not finite .* look at these recordings"):
+        train(experiment(data, tmp_path / "run", optim=hot, training=settings))
+    voided = [json.loads(line) for line in (tmp_path / "run" / "voided.jsonl").read_text().splitlines()]
+    assert 3 <= len(voided) <= 6
+    (warned,) = [data for data in events(tmp_path / "run", "warning") if data.get("detector") == "not finite"]
+    assert warned["update"] == voided[0]["update"]
     assert "FAILED" in health(tmp_path / "run" / "events.jsonl")[0]
 
 
@@ -320,6 +326,12 @@ def test_samples_between_validations_and_a_trace(data, tmp_path):
     assert str(tmp_path / "run" / "profile") == told["path"]
     assert any(b"accumulate" in trace.read_bytes() for trace in traces)
     assert any(b"apply_update" in trace.read_bytes() for trace in traces)
+
+
+def test_a_trace_of_updates_that_were_not_made_is_told(data, tmp_path):
+    train(experiment(data, tmp_path / "run", training=training(profile="100:105")))
+    (warned,) = events(tmp_path / "run", "warning")
+    assert "training.profile is 100:105, and this job made 4 updates: nothing was traced" in warned["message"]
 
 
 def test_a_dry_run_computes_a_batch_and_writes_nothing(data, tmp_path, capsys):

@@ -50,15 +50,57 @@ def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken
     assert_same(folder, unbroken, 12)
 
 
+def events_of(log, job, name):
+    """Once there is one."""
+    wait_for(log, job)
+    while not (found := list(read_events(log, name))):
+        assert job.poll() is None, job.stdout.read()
+        time.sleep(0.005)
+    return found
+
+
+def test_a_second_signal_of_a_scheduler_breaks_nothing_off(manifests, unbroken, tmp_path):  # noqa: F811
+    """Slurm sends SIGUSR1, and then SIGTERM."""
+    folder = tmp_path / "twice"
+    job = started(manifests, folder, "--training.log-every", "1000")
+    wait_for(folder.with_suffix(".log"), job, lines=2)
+    job.send_signal(signal.SIGUSR1)
+    job.send_signal(signal.SIGTERM)
+    said, _ = job.communicate(timeout=120)
+    assert job.returncode == 75, said
+    stopped = next(read_events(folder / "events.jsonl", "job_stopped"))["data"]["update"]
+    steps = list(read_events(folder / "events.jsonl", "train_step"))
+    assert steps[-1]["data"]["update"] == stopped  # what was done since the last line is told as well
+    assert f"{stopped} updates in 1 job" in said
+    assert train(manifests, folder)[0] == 0
+    assert_same(folder, unbroken, 12)
+
+
+def test_a_signal_during_validation_saves_at_once_and_the_validation_is_made_up_for(manifests, unbroken, tmp_path):  # noqa: F811
+    folder = tmp_path / "validating"
+    job = started(manifests, folder)
+    events_of(folder / "events.jsonl", job, "validation_start")
+    job.send_signal(signal.SIGTERM)
+    said, _ = job.communicate(timeout=120)
+    assert job.returncode == 75, said
+    before = [event["data"]["update"] for event in read_events(folder / "events.jsonl", "validation")]
+    stopped = next(read_events(folder / "events.jsonl", "job_stopped"))["data"]["update"]
+    assert f"SIGTERM: saved after update {stopped}" in said
+    assert train(manifests, folder)[0] == 0
+    assert_same(folder, unbroken, 12)
+    found = [
+        (event["data"]["update"], event["data"]["weights"])
+        for event in read_events(folder / "events.jsonl", "validation")
+    ]
+    assert {update for update, weights in found if weights == "ema"} == {3, 6, 9, 12}
+    assert len(before) < 2 or stopped > 3  # it was broken off, unless it was over when the signal came
+
+
 def test_a_signal_before_the_first_update_ends_the_job_before_it(manifests, unbroken, tmp_path):  # noqa: F811
     """While programs are compiled a signal is noted; there is nothing to save, and the same command begins anew."""
     folder = tmp_path / "early"
     job = started(manifests, folder)
-    log = folder / "events.jsonl"
-    wait_for(log, job)
-    while not list(read_events(log, "compile_start")):
-        assert job.poll() is None, job.stdout.read()
-        time.sleep(0.02)
+    events_of(folder / "events.jsonl", job, "compile_start")
     job.send_signal(signal.SIGTERM)
     said, _ = job.communicate(timeout=120)
     assert job.returncode == 75, said

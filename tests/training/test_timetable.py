@@ -32,27 +32,33 @@ def test_nothing_would_be_left():
         Groups(3, 4, "dropped")
 
 
-def due(first=0, num_updates=100, **settings):
+def due(first=0, num_updates=100, owes=False, **settings):
     training = Training(**{"num_updates": 100, "validate_every": 10, "log_every": 5} | settings)
-    return Timetable(training, Groups(11, 1, "carried"), first=first, num_updates=num_updates, began_s=time.monotonic())
+    return Timetable(
+        training, Groups(11, 1, "carried"), first=first, num_updates=num_updates, began_s=time.monotonic(),
+        owes_validation=owes,
+    )  # fmt: skip
 
 
 def test_validations_lines_and_samples():
     timetable = due(sample_every=4, validate_epochs=True)
-    table = {update: timetable.due(update, signal="") for update in range(45)}
+    table = {update: timetable.due(update, signal=False) for update in range(45)}
     assert [update for update, found in table.items() if found.validates] == [10, 11, 20, 22, 30, 33, 40, 44]
     assert [update for update, found in table.items() if found.samples] == [4, 8, 12, 16, 24, 28, 32, 36]
     assert all(found.at_line for update, found in table.items() if update % 5 == 0 or found.validates)
-    assert not due(first=10).due(10, signal="").validates  # it was done before
+    assert not due(first=10).due(10, signal=False).validates  # it was done before
+    assert due(first=10, owes=True).due(10, signal=False).validates  # a signal broke it off
+    assert not due(first=12, owes=True).due(12, signal=False).validates
+    assert not due(owes=True).due(0, signal=False).validates
 
 
 def test_why_a_job_ends():
-    assert due().due(100, signal="").ends == ALL_DONE
-    assert due().due(7, signal="SIGUSR1").ends == "SIGUSR1"
+    assert due().due(100, signal=False).ends == ALL_DONE
+    assert due().due(7, signal=True).at_line  # what was done until the signal is told
     job = due(epochs_this_job=2, first=5)
-    assert [job.due(update, signal="").ends for update in (5, 21, 22)] == ["", "", JOB_DONE]
+    assert [job.due(update, signal=False).ends for update in (5, 21, 22)] == ["", "", JOB_DONE]
     part = due(epochs_this_job=0.5, first=6)
-    assert [part.due(update, signal="").ends for update in (6, 11, 12)] == ["", "", JOB_DONE]
-    assert [due(epochs_this_job=0.01).due(update, signal="").ends for update in (0, 1)] == ["", JOB_DONE]
+    assert [part.due(update, signal=False).ends for update in (6, 11, 12)] == ["", "", JOB_DONE]
+    assert [due(epochs_this_job=0.01).due(update, signal=False).ends for update in (0, 1)] == ["", JOB_DONE]
     over = due(max_hours=1e-12)
-    assert [over.due(update, signal="").ends for update in (0, 4, 5)] == ["", "", HOURS_OVER]
+    assert [over.due(update, signal=False).ends for update in (0, 4, 5)] == ["", "", HOURS_OVER]
