@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv-reference, the environment of other systems that benchmarks race against: lhotse, and the torch it needs.
+# Makes .venv-reference, the environment of other systems that benchmarks race against: lhotse, front-ends, and the torch they need.
 # It is apart from .venv, which never sees torch. A second call does nothing when nothing changed.
 #   ASR_JAX_REFERENCE_PYTHON   the Python to use instead of the first one found
 #   PIP_EXTRA_INDEX_URL        pip's own: name PyTorch's index of CPU builds here, or torch brings gigabytes for CUDA
@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # soundfile as in .venv: both sides of a race decode with the same libsndfile.
-packages=(torch==2.13.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 safetensors "numpy>=2")  # lhotse 1.33 imports urllib3 unasked
+packages=(torch==2.13.0 torchaudio==2.11.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 safetensors "numpy>=2" kaldi-native-fbank==1.22.5
+    librosa==0.11.0 transformers==5.23.0)  # lhotse 1.33 imports urllib3 unasked
 folder=.venv-reference
 if [ -f $folder/.installed ] && [ "$(cat $folder/.installed)" = "${packages[*]}" ]; then
     exit 0

@@ -1,7 +1,8 @@
 """Front-ends of known systems: settings that give the features their models were trained on."""
 
-from asr_jax.audio.features import KaldiFbank, LogMel, Waveform
+from asr_jax.audio.features import FrontEnd, KaldiFbank, LogMel, Waveform
 from asr_jax.audio.stages import LimitRange, Normalise, NormaliseByDataSet, RoundUp, Stack
+from asr_jax.core.errors import UserError, nearest
 
 
 def quartznet(*, num_mels: int = 64) -> LogMel:
@@ -92,3 +93,15 @@ PRESETS = {
     )
 }  # fmt: skip
 """By name."""
+
+
+def preset(name: str) -> FrontEnd:
+    """A front-end by name, with its own settings.
+
+    Raises: UserError for a name that is none.
+    """
+    if name not in PRESETS:
+        raise UserError(
+            f"no front-end is called {name!r}: expected one of {', '.join(PRESETS)}{nearest(name, PRESETS)}"
+        )
+    return PRESETS[name]()

@@ -140,7 +140,7 @@ class NormaliseByDataSet(Stage):
 
     @classmethod
     def of_json(cls, path: str | Path, **ramp: Any) -> "NormaliseByDataSet":
-        """Statistics that `python -m asr_jax.extract_features --statistics` wrote: {"mean": […], "deviation": […]}.
+        """Statistics that `python -m asr_jax.feature_statistics` wrote: {"mean": […], "deviation": […]}.
 
         Raises: UserError where the file is another.
         """

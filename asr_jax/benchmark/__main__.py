@@ -1,16 +1,16 @@
-"""Where the time goes: `python -m asr_jax.benchmark steps --config FILE …`, or `python -m asr_jax.benchmark data …`.
+"""Where the time goes: `python -m asr_jax.benchmark steps --config FILE …`, `… data …` or `… frontend …`.
 
 steps: milliseconds of each part of a training step, by bucket. data: how fast and how well data are read, planned and
-held. `--help` after either tells more.
+held. frontend: audio-seconds per second of every front-end. `--help` after one of them tells more.
 """
 
 from collections.abc import Sequence
 
-from asr_jax.benchmark import data, steps
+from asr_jax.benchmark import data, frontend, steps
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError, nearest
 
-COMMANDS = {"steps": steps.main, "data": data.main}
+COMMANDS = {"steps": steps.main, "data": data.main, "frontend": frontend.main}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> None:
     elif name in COMMANDS:
         COMMANDS[name](rest)
     else:
-        raise UserError(f"benchmark {name}: expected {' or '.join(COMMANDS)}{nearest(name, COMMANDS)}")
+        raise UserError(f"benchmark {name}: expected {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
 
 
 if __name__ == "__main__":

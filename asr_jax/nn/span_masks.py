@@ -48,7 +48,7 @@ class SpanMask:
 
         def of_row(number: Array, length: Array) -> tuple[Array, Array]:
             keys = jax.random.split(jax.random.fold_in(key, number), 4)
-            return self._row(*keys[:3], length, size), jax.random.uniform(keys[3], (size,))
+            return self._row(keys[0], keys[1], keys[2], length, size), jax.random.uniform(keys[3], (size,))
 
         masks, scores = jax.vmap(of_row)(jnp.arange(len(lengths)), lengths)
         if not self.same_count:
