@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -39,10 +40,13 @@ def bin_statistics(
     """
     front_end = before_normalisation(front_end)
     records = read_records(paths)
-    index, _ = build_index(
-        records, scale=scale_of(front_end, of_features=False), tokenizer=None,
+    build = partial(
+        build_index, scale=scale_of(front_end, of_features=False), tokenizer=None,
         filters=replace(Filters.none(), max_duration_s=LONGEST_S),
     )  # fmt: skip
+    index, _ = build(records)
+    if max_hours and (every := round(index.hours / max_hours)) > 1:
+        index, _ = build(records.select(np.arange(len(records)) % every == 0))
     num_labels = index.num_labels()
     settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
     plan = BatchPlan(
@@ -50,14 +54,11 @@ def bin_statistics(
         order="unshuffled",
     )  # fmt: skip
     num = plan.batches_per_epoch
-    every = max(int(index.hours / max_hours), 1) if max_hours else 1
     compute, count = jax.jit(front_end), 0
     total = squares = np.zeros(front_end.num_features)
     skipped: list[dict[str, str]] = []
     with open_batches(BatchSource(index, plan), stop=num, workers=workers) as batches:
-        for loaded in with_bar(
-            (batch for n, batch in enumerate(batches) if n % every == 0), -(-num // every), "batches"
-        ):
+        for loaded in with_bar(batches, num, "batches"):
             skipped += loaded.skipped
             frames = compute(loaded.batch.audio, loaded.batch.lengths)
             values, lengths = np.asarray(frames.values, np.float64), np.asarray(frames.lengths)
