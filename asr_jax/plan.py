@@ -148,7 +148,9 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     mean = {"s": seconds / batches, "records": plan.entries_per_epoch / batches}
     updates = Groups(batches, accumulate, training.epoch_end).updates_per_epoch
     num_updates = run_length(training.num_updates, training.num_epochs, updates)
-    entries = f"{plan.entries_per_epoch:,} entries" + (f" (each record at {speeds} speeds)" if speeds > 1 else "")
+    moved = f", each moved by up to {plan.jitter:g}" if plan.jitter else ""
+    at_speeds = f" (each record at {speeds} speed{'s' * (speeds > 1)}{moved})" if speeds > 1 or moved else ""
+    entries = f"{plan.entries_per_epoch:,} entries{at_speeds}"
     found = [
         f"padding: {plan.padding_share:.1%} of all batches, in {len(plan.buckets)} shapes",
         f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batches, {updates:,.6g} updates",

@@ -100,6 +100,11 @@ def perturbed_lengths(samples: Int[np.ndarray, " R"], speeds: Sequence[float]) -
     return np.concatenate([np.rint(samples / speed).astype(np.int32) for speed in speeds])
 
 
+def slowest(speeds: Sequence[float], jitter: float) -> tuple[float, ...]:
+    """Each speed as slow as it gets: what buckets must have room for."""
+    return tuple(speed - jitter for speed in speeds)
+
+
 def make_buckets(
     lengths: Int[np.ndarray, " R"],
     num_labels: Int[np.ndarray, " R"],

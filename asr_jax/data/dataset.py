@@ -9,7 +9,7 @@ import numpy as np
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
-from asr_jax.data.buckets import Buckets, Scale, make_buckets
+from asr_jax.data.buckets import Buckets, Scale, make_buckets, slowest
 from asr_jax.data.filters import Dropped, Filters
 from asr_jax.data.index import Index, OutputLength, build_index, scale_of
 from asr_jax.data.inputs import Role, has_validation, resolve
@@ -53,7 +53,11 @@ class Data:
     buckets: Buckets = field(default_factory=Buckets)
     """Shapes and sizes of the batches."""
     speeds: tuple[float, ...] = (1.0,)
-    """An epoch holds every record once at each of these speeds; 1.1 is faster and shorter."""
+    """An epoch holds every record once at each of these speeds; 1.1 is faster and shorter (DALI's rates mean the
+    opposite: data.speeds.of_dali converts them)."""
+    speed_jitter: float = 0.0
+    """Each speed is moved by up to this, drawn anew for each record and epoch: speeds 0.9 1.0 1.1 with 0.05 are all
+    speeds from 0.85 to 1.15 alike, and so is 1.0 with 0.15, in a third of the updates and with more padding."""
     cache: str = ""
     """Folder where what was read of manifests and headers is kept; empty: the user's cache folder."""
     workers: int = 0
@@ -64,6 +68,8 @@ class Data:
     def __post_init__(self) -> None:
         if not self.speeds or min(self.speeds) <= 0 or len(set(self.speeds)) < len(self.speeds):
             raise ValueError(f"speeds {self.speeds}: expected at least one, all above 0, each once")
+        if not 0 <= self.speed_jitter < min(self.speeds):
+            raise ValueError(f"speed_jitter {self.speed_jitter}: expected at least 0 and less than the speeds")
         if self.workers < 0 or self.threads < 1:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
         if not 0 < self.validation_share <= 0.5:
@@ -180,13 +186,14 @@ def plan_training(
     frames = functools.partial(output_length, of_features=scale.of_features)
     if scale.of_features and data.trim_db:
         raise UserError(f"data.trim_db {data.trim_db:g}: ready features have no silence to trim; expected 0")
-    if scale.of_features and data.speeds != (1.0,):
+    if scale.of_features and (data.speeds != (1.0,) or data.speed_jitter):
         raise UserError(
-            f"data.speeds {data.speeds}: ready features cannot be played faster; expected --data.speeds 1.0"
+            f"data.speeds {data.speeds}, data.speed_jitter {data.speed_jitter:g}: ready features cannot be played "
+            "faster; expected --data.speeds 1.0 --data.speed-jitter 0"
         )
     index, dropped = build_index(
         records, scale=scale, tokenizer=tokenizer, given_labels=data.tokenizer.takes_ids, output_length=frames,
-        filters=data.filters, max_speed=max(data.speeds),
+        filters=data.filters, max_speed=max(data.speeds) + data.speed_jitter,
     )  # fmt: skip
     if not len(index):
         raise UserError(
@@ -198,12 +205,12 @@ def plan_training(
     num_labels = index.num_labels()
     sources, shares = _mixed(index, data)
     buckets = make_buckets(
-        index.lengths, num_labels, data.buckets, scale=scale, speeds=data.speeds, num_devices=num_devices,
-        shares=None if sources is None or shares is None else shares[sources],
+        index.lengths, num_labels, data.buckets, scale=scale, speeds=slowest(data.speeds, data.speed_jitter),
+        num_devices=num_devices, shares=None if sources is None or shares is None else shares[sources],
     )  # fmt: skip
     plan = BatchPlan(
-        index.lengths, num_labels, buckets, seed=seed, speeds=data.speeds, order=data.buckets.order,
-        sort_buffer=data.buckets.sort_buffer, source_of=sources, shares=shares,
+        index.lengths, num_labels, buckets, seed=seed, speeds=data.speeds, jitter=data.speed_jitter,
+        order=data.buckets.order, sort_buffer=data.buckets.sort_buffer, source_of=sources, shares=shares,
     )  # fmt: skip
     return PlannedData(index, plan, dropped)
 

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float64, Int, Int32
 
-from asr_jax.data.buckets import Bucket, assign, perturbed_lengths
+from asr_jax.data.buckets import Bucket, assign, perturbed_lengths, slowest
 from asr_jax.data.mixing import Stratum, num_drawn, strata
 
 Order = Literal["shuffled", "sorted", "unshuffled"]
-_MEMBERS, _ENTRIES, _BATCHES = 1, 2, 3  # streams of random numbers
+_MEMBERS, _ENTRIES, _BATCHES, _SPEEDS = 1, 2, 3, 4  # streams of random numbers
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,10 @@ class BatchPlan:
     """Global batches by position: `plan[position]` is batch `position % batches_per_epoch` of an epoch.
 
     An epoch holds every record once per speed: an entry is a (record, speed). Which bucket an entry belongs to never
-    changes. `order`: shuffled, entries inside their bucket and batches among each other, from (seed, epoch) alone;
-    sorted, longest first within windows of `sort_buffer` records, as they stand in the manifests; unshuffled, bucket by
-    bucket, rows rising, for evaluation. A bucket's last batch is filled with padding rows.
+    changes: with `jitter`, by which the speed of each is moved at most, drawn anew in every epoch, it is the one that
+    it fits at its slowest. `order`: shuffled, entries inside their bucket and batches among each other, from (seed,
+    epoch) alone; sorted, longest first within windows of `sort_buffer` records, as they stand in the manifests;
+    unshuffled, bucket by bucket, rows rising, for evaluation. A bucket's last batch is filled with padding rows.
 
     With `source_of` (by record) and `shares` (by source, 0 to 1), an epoch holds only such a share of each source, the
     same number of records of each bucket in every epoch (at least one of each that there is); all of them get their
@@ -58,20 +59,24 @@ class BatchPlan:
         *,
         seed: int = 0,
         speeds: Sequence[float] = (1.0,),
+        jitter: float = 0.0,
         order: Order = "shuffled",
         sort_buffer: int = 4096,
         source_of: Int[np.ndarray, " R"] | None = None,
         shares: Float64[np.ndarray, " G"] | None = None,
     ) -> None:
         self.buckets, self.seed, self.speeds, self.order = tuple(buckets), seed, tuple(speeds), order
+        self.jitter = jitter
         self.num_records, self._sort_buffer = len(lengths), sort_buffer
         entry_lengths, labels = perturbed_lengths(lengths, speeds), np.tile(num_labels, len(speeds))
         sources = np.zeros(len(entry_lengths), np.int32) if source_of is None else np.tile(source_of, len(speeds))
         shares = np.ones(1) if shares is None else shares
         self._fingerprint = _digest(
-            (entry_lengths, labels, sources, shares), self.buckets, self.speeds, seed, order, sort_buffer
-        )
-        bucket_of = assign(entry_lengths, labels, self.buckets)
+            (entry_lengths, labels, sources, shares), self.buckets, self.speeds, seed, order, sort_buffer,
+            *([jitter] if jitter else []),
+        )  # fmt: skip
+        longest = perturbed_lengths(lengths, slowest(speeds, jitter)) if jitter else entry_lengths
+        bucket_of = assign(longest, labels, self.buckets)
         # Entries are handled by their number in this order, where it is not the natural one.
         self._in_order = self._by_length(entry_lengths) if order == "sorted" else None
         if self._in_order is not None:
@@ -139,6 +144,9 @@ class BatchPlan:
             entries = self._in_order[entries]
         rows = np.where(is_real, entries % self.num_records, -1).astype(np.int32)
         speeds = np.where(is_real, np.array(self.speeds, np.float64)[entries // self.num_records], 1.0)
+        if self.jitter:
+            moved = self.jitter * self._rng(_SPEEDS, epoch, batch).uniform(-1, 1, len(speeds))
+            speeds = np.where(is_real, speeds + moved, 1.0)
         return PlannedBatch(epoch, int(self._bucket_of_batch[batch]), rows, speeds)
 
     def fingerprint(self) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr_jax.data.buckets import Bucket, Buckets, Scale, make_buckets
+from asr_jax.data.buckets import Bucket, Buckets, Scale, make_buckets, slowest
 from asr_jax.data.plan import BatchPlan, PlannedBatch, local_rows
+from asr_jax.data.speeds import of_dali
 
 NUM = 300
 SAMPLES = np.random.default_rng(0).integers(100, 5000, NUM).astype(np.int32)
@@ -232,3 +233,39 @@ def test_one_record_is_a_plan() -> None:
     assert plan.batches_per_epoch == 1
     assert plan[5].rows.tolist() in ([0, -1], [-1, 0])
     assert plan.padding_share == 0.75
+
+
+def test_jitter_moves_every_speed_anew_in_each_epoch_and_all_fits() -> None:
+    speeds, jitter = (0.9, 1.0, 1.1), 0.05
+    buckets = make_buckets(
+        SAMPLES, LABELS, Buckets(num=4, batch_seconds=60.0, batch_multiple=4), scale=SCALE,
+        speeds=slowest(speeds, jitter),
+    )  # fmt: skip
+    plan, again = (BatchPlan(SAMPLES, LABELS, buckets, seed=1, speeds=speeds, jitter=jitter) for _ in range(2))
+    drawn: dict[int, list[tuple[int, float]]] = {0: [], 1: []}
+    for position in range(2 * plan.batches_per_epoch):
+        planned = plan[position]
+        assert planned.speeds.tolist() == pickle.loads(pickle.dumps(again))[position].speeds.tolist()
+        real = planned.rows >= 0
+        assert (planned.speeds[~real] == 1).all()
+        bucket = plan.buckets[planned.bucket]
+        assert (np.rint(SAMPLES[planned.rows[real]] / planned.speeds[real]) <= bucket.longest).all()
+        drawn[planned.epoch] += zip(planned.rows[real].tolist(), planned.speeds[real].tolist(), strict=True)
+    for entries in drawn.values():
+        assert Counter(row for row, _ in entries) == Counter(dict.fromkeys(range(NUM), 3))
+    assert not {speed for _, speed in drawn[0]} & {speed for _, speed in drawn[1]}
+    found = np.array([speed for _, speed in drawn[0]])
+    counts = np.histogram(found, bins=6, range=(0.85, 1.15))[0]  # uniform over all of the range
+    assert counts.sum() == len(found)
+    assert np.abs(counts - len(found) / 6).max() < 4 * np.sqrt(len(found) / 6)
+    without = BatchPlan(SAMPLES, LABELS, buckets, seed=1, speeds=speeds)
+    assert plan.fingerprint() != without.fingerprint()
+
+
+def test_rates_of_dali_mean_the_opposite() -> None:
+    found = of_dali(0.85, 1.15)
+    (middle,), jitter = found["speeds"], found["speed_jitter"]
+    assert middle - jitter == pytest.approx(1 / 1.15)
+    assert middle + jitter == pytest.approx(1 / 0.85)
+    with pytest.raises(ValueError, match=r"rates 1\.2 to 0\.8"):
+        of_dali(1.2, 0.8)

@@ -1,0 +1,47 @@
+"""Offline copies at other speeds: audio, lengths, names, and what happens to what cannot be read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from asr_jax.audio.io import read_audio, write_flac
+from asr_jax.data.reading import read_records
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_copies_are_shorter_or_longer_and_named(tmp_path):
+    tone = (8000 * np.sin(2 * np.pi * 400 * np.arange(16000) / 16000)).astype(np.int16)
+    write_flac(tmp_path / "a.flac", tone, 16000)
+    (tmp_path / "broken.flac").write_bytes(b"no audio")
+    lines = [
+        {"id": "a", "audio_path": "a.flac", "text": "one", "duration": 1.0, "speaker": "s"},
+        {"id": "b", "audio_path": "broken.flac", "text": "two", "duration": 1.0},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [
+        sys.executable,
+        ROOT / "scripts/perturb_speed.py",
+        "--data",
+        tmp_path / "in.jsonl",
+        "--out",
+        tmp_path / "out",
+    ]
+    for _ in range(2):  # a second call finds what is there
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 1
+        assert "2 copies could not be made" in done.stderr
+        assert "broken.flac" in done.stderr
+    records = {record.id: record for record in read_records([str(tmp_path / "out/manifest.jsonl")])}
+    assert records.keys() == {"a", "b", "a-speed0.9", "a-speed1.1"}
+    for speed in (0.9, 1.1):
+        copy = records[f"a-speed{speed}"]
+        assert (copy.text, copy.speaker) == ("one", "s")
+        samples = read_audio(copy.location)
+        assert abs(len(samples) - 16000 / speed) <= 1
+        assert abs(copy.duration_s - 1 / speed) < 1e-3
+        strongest = np.argmax(np.abs(np.fft.rfft(samples))) * 16000 / len(samples)
+        assert abs(strongest - 400 * speed) < 2
