@@ -20,6 +20,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.io import write_flac
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import by_rows, data_mesh, replicated
 
 STEP = jnp.int32(0)
 RATE = 16000
@@ -201,3 +202,31 @@ def test_folders_without_sounds_are_named(tmp_path):
 def test_impossible_settings_are_named(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Gain(), UniformNoise(), Babble(probability=1.0), NarrowBand(probability=0.5),
+        BackgroundNoise(probability=1.0, folder="x"), Reverberation(probability=1.0, folder="x"),
+    ],
+    ids=lambda settings: type(settings).__name__,
+)  # fmt: skip
+def test_the_same_is_drawn_on_one_and_on_four_devices(settings):
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 900, (8, 3000)).astype(np.float32)
+    lengths = rng.integers(1000, 3000, 8).astype(np.int32)
+    sounds = {NOISE: rng.integers(-900, 900, 9000).astype(np.int16), IMPULSES: rng.normal(size=(5, 50)).astype("f4")}
+    found = []
+    for number in (1, 4):
+        mesh = data_mesh(number)
+        rows = jax.device_put((values, lengths), by_rows(mesh))
+        held, key, step = jax.device_put((sounds, jax.random.key(3), STEP), replicated(mesh))
+        drawn = jax.jit(lambda v, n, k, s: settings.drawn(v, n, k, step=s))(*rows, key, step)
+        changed = jax.jit(lambda v, n, d, s: settings.changed(v, n, d, sounds=s))(*rows, drawn, held)
+        found.append(jax.device_get((drawn, changed)))
+    jax.tree.map(np.testing.assert_array_equal, found[0][0], found[1][0])
+    if isinstance(settings, Reverberation):  # Fourier transforms of another batch round differently
+        np.testing.assert_allclose(found[0][1], found[1][1], atol=0.01)
+    else:
+        np.testing.assert_array_equal(found[0][1], found[1][1])

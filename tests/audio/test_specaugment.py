@@ -7,6 +7,7 @@ import pytest
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp, VocalTract
+from asr_jax.core.meshes import by_rows, data_mesh, replicated
 
 STEP = jnp.int32(0)
 
@@ -138,3 +139,18 @@ def test_what_is_made_for_another_mel_bank_is_refused():
 def test_impossible_values_are_named(cls, wrong):
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
         cls(**wrong)
+
+
+@pytest.mark.parametrize("settings", [SpecAugment(), Cutout(), TimeWarp(max_frames=20), VocalTract()])
+def test_the_same_bits_on_one_and_on_four_devices(settings):
+    values, lengths = np.asarray(random_values(8)), np.arange(40, 200, 20).astype(np.int32)
+    found = []
+    for number in (1, 4):
+        mesh = data_mesh(number)
+        rows = jax.device_put((values, lengths), by_rows(mesh))
+        key, step = jax.device_put((jax.random.key(3), STEP), replicated(mesh))
+        found.append(np.asarray(jax.jit(lambda v, n, k, s: settings(v, n, k, step=s, sounds={}))(*rows, key, step)))
+    if isinstance(settings, VocalTract):  # a product of matrices
+        np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(*found)
