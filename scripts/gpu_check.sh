@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, in one call of less than 9 minutes: the tests marked gpu, training throughput of
+# Everything that wants a GPU, in one call of less than 9 minutes: the tests marked gpu, front-ends, training throughput of
 # Zipformer-S and -M with synthetic batches and with the real loader, memory, roofline, an XLA trace. Figures as JSON.
 #   --smoke            the same on a CPU with tiny sizes: whether it runs
 #   PYTHON             a Python with jax (default: .venv/bin/python where there is one, else python3)
@@ -39,6 +39,10 @@ code=0
 "$python" -m pytest -q -m gpu -p no:cacheprovider tests > "$out/gpu_tests.txt" 2>&1 || code=$?
 tail -n 15 "$out/gpu_tests.txt"
 [ "$code" = 5 ] && { echo "gpu_check: no test is marked gpu" >&2; exit 1; }
+
+echo "gpu_check: front-ends"
+size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --repeats 1)
+"$python" -m asr_jax.benchmark frontend "${size[@]}" --json "$out/frontend_gpu.json" || code=$?
 
 data=()
 manifests="$shared/data/read_speech_6h/manifests"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import relative
 
-from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.presets import PRESETS
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten
 from asr_jax.losses.ctc import ctc_loss
@@ -34,11 +34,13 @@ def on_both(function, *arguments):
             for kind in (jax.default_backend(), "cpu")]  # fmt: skip
 
 
-def test_features_agree():
+@pytest.mark.parametrize("name", PRESETS)
+def test_features_agree(name):
+    front_end = PRESETS[name]()
     rng = np.random.default_rng(0)
     audio = rng.integers(-9000, 9000, (4, 32000)).astype(np.int16)
     lengths = np.array([32000, 30001, 16000, 400], np.int32)
-    found, expected = on_both(lambda a, n: KaldiFbank()(a, n).values, audio, lengths)
+    found, expected = on_both(lambda a, n: front_end(a, n).values, audio, lengths)
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
