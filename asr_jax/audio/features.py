@@ -1,13 +1,13 @@
 """Front-ends: samples to features, on the device, the same compiled code in training, evaluation and transcription."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
-from asr_jax.audio.mel import MelScale, mel_bank
+from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.spectrum import Edges, Window, mel_energies, windows
 from asr_jax.audio.stages import Stage
 from asr_jax.core.batch import Frames, length_mask
@@ -238,80 +238,6 @@ class KaldiFbank(MelFrontEnd):
         bank = mel_bank(self.num_mels, fft_length, self.rate_hz, *self.band_hz, scale="kaldi", equal_area=False)
         mels = mel_energies(frames, window=self.window, fft_length=fft_length, bank=bank, power=self.power)
         return jnp.log(jnp.maximum(mels, FLOAT_EPSILON))
-
-
-@dataclass(frozen=True)
-class LogMel(MelFrontEnd):
-    """Log-mel energies as torch.stft, librosa and NVIDIA's DALI give them: the whole signal is pre-emphasised, and a
-    window lies in the middle of what is transformed. `asr_jax.audio.presets` has the settings of known systems."""
-
-    fft_length: int = 512
-    """Length of the Fourier transform, the window included."""
-    place: Literal["centred", "hop_centred", "hop_end", "inside"] = "centred"
-    """Of window t: its middle is at sample t·hop, or in the middle of hop t; it ends with hop t; or it begins with hop
-    t and windows that do not fit are left out."""
-    count: Literal["floor", "ceil", "both_ends"] = "floor"
-    """Frames of N samples: N / hop rounded down, or up, or both of its ends (N // hop + 1). Not read where windows lie
-    inside."""
-    edges: Edges = "reflect"
-    """How the signal goes on beyond its ends."""
-    mel_scale: MelScale = "slaney"
-    """Where the mel bins lie."""
-    equal_area: bool = True
-    """Triangles of equal area instead of equal height."""
-    log: Literal["natural", "decimal", "none"] = "natural"
-    """The logarithm."""
-    log_floor: float = 1e-20
-    """What the logarithm is at least of; 0 for none."""
-    log_offset: float = 0.0
-    """Added before the logarithm."""
-    normalise_samples: bool = False
-    """Subtract the utterance's mean from its samples, and divide by their largest magnitude."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fft_length < self._window_length:
-            raise ValueError(
-                f"fft_length is {self.fft_length}: expected at least the window's {self._window_length} samples"
-            )
-        if min(self.log_floor, self.log_offset) < 0 or (self.log != "none" and not self.log_floor + self.log_offset):
-            raise ValueError(
-                f"log_floor {self.log_floor} and log_offset {self.log_offset}: expected 0 or more, and one above 0"
-            )
-
-    def _num_frames(self, num_samples: Any) -> Any:
-        if self.place == "inside":
-            frames = (num_samples - self._window_length) // self._hop + 1
-            return frames * (frames > 0)
-        if self.count == "ceil":
-            return -(-num_samples // self._hop)
-        return num_samples // self._hop + (self.count == "both_ends")
-
-    def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
-    ) -> Float[Array, "B T D"]:
-        window, hop = self._window_length, self._hop
-        if self.normalise_samples:
-            mask = length_mask(lengths, samples.shape[1])
-            count = jnp.maximum(lengths, 1)[:, None]
-            samples = samples - jnp.where(mask, samples, 0.0).sum(axis=1, keepdims=True) / count
-            largest = jnp.max(jnp.where(mask, jnp.abs(samples), 0.0), axis=1, keepdims=True)
-            samples = samples / jnp.where(largest > 0, largest, 1.0)
-        if self.preemphasis:
-            samples = samples - self.preemphasis * jnp.pad(samples, ((0, 0), (1, 0)))[:, :-1]
-        first = {"centred": -(window // 2), "hop_centred": (hop - window) // 2, "hop_end": hop - window, "inside": 0}
-        frames = windows(
-            samples, lengths, num_frames, first=first[self.place], window=window, hop=hop, edges=self.edges
-        )
-        bank = mel_bank(
-            self.num_mels, self.fft_length, self.rate_hz, *self.band_hz, scale=self.mel_scale,
-            equal_area=self.equal_area,
-        )  # fmt: skip
-        mels = mel_energies(frames, window=self.window, fft_length=self.fft_length, bank=bank, power=self.power)
-        if self.log == "none":
-            return mels
-        mels = jnp.maximum(mels + self.log_offset, self.log_floor)
-        return jnp.log(mels) if self.log == "natural" else jnp.log10(mels)
 
 
 def _noise_of_rows(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "B S"]:

@@ -1,6 +1,7 @@
 """Front-ends of known systems: settings that give the features their models were trained on."""
 
-from asr_jax.audio.features import FrontEnd, KaldiFbank, LogMel, Waveform
+from asr_jax.audio.features import FrontEnd, KaldiFbank, Waveform
+from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.stages import LimitRange, Normalise, NormaliseByDataSet, RoundUp, Stack
 from asr_jax.core.errors import UserError, nearest
 

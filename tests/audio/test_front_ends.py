@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asr_jax.audio.features import KaldiFbank, LogMel, Waveform
+from asr_jax.audio.features import KaldiFbank, Waveform
+from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.presets import PRESETS, funasr, quartznet, rnnt
 from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
 from asr_jax.core.batch import Frames

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asr_jax.audio.features import KaldiFbank, LogMel
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.presets import wav2vec2, whisper
 from asr_jax.audio.spectrum import window_shape
