@@ -1,12 +1,18 @@
+import json
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from asr_jax.audio.distort import Babble, BackgroundNoise, Gain, NarrowBand, Reverberation, UniformNoise
 from asr_jax.audio.features import KaldiFbank
-from asr_jax.config import Experiment, Training
+from asr_jax.audio.presets import PRESETS
+from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp
+from asr_jax.audio.stages import NormaliseByDataSet
+from asr_jax.config import Experiment, Training, from_json, to_json
 from asr_jax.core.errors import UserError
+from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data, PlannedData, plan_training
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
@@ -17,7 +23,7 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizer import TokenizerSettings
-from asr_jax.training.setup import check_labels, layer_factors, made_of
+from asr_jax.training.setup import check_labels, layer_factors, made_of, set_up
 from tests.training.toy import Toy
 
 TOKENIZER = CharacterTokenizer(symbols=("a", None, "b"), normaliser="none")
@@ -112,3 +118,25 @@ def test_a_rate_that_decays_from_layer_to_layer():
     of_adapter = factor("lora/encoder/stack_1/layers/x/kernel/a", np.zeros((2, 3, 4)))
     np.testing.assert_array_equal(of_adapter.ravel(), stacked.ravel())
     assert layer_factors(EXPERIMENT)("encoder/embed/conv_0/kernel", np.zeros(3)) == 1.0
+
+
+def test_augmentations_of_audio_are_not_for_ready_features(tmp_path):
+    np.zeros((90, 80), "<f4").tofile(tmp_path / "a.f32")
+    line = {"id": "a", "features_path": "a.f32", "text": "ab", "rows": 90, "cols": 80}
+    (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
+    data = Data(train=(str(tmp_path / "train.jsonl"),), validation=(str(tmp_path / "train.jsonl"),))
+    model = Model(encoder=Toy(), augment=(Gain(),))
+    run = replace(EXPERIMENT, data=replace(data, buckets=Buckets(batch_multiple=4)), model=model)
+    with pytest.raises(UserError, match="has Gain, which changes audio, and the training data are ready features"):
+        set_up(run, tmp_path / "run")
+
+
+def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
+    augment = (
+        Gain(), UniformNoise(), BackgroundNoise(folder="n"), Babble(), Reverberation(folder="r"), NarrowBand(),
+        SpecAugment.quartznet(), SpecAugment.nemo(), SpecAugment.rnnt(), Cutout(), TimeWarp(),
+    )  # fmt: skip
+    statistics = NormaliseByDataSet(mean=(1.0,) * 80, deviation=(2.0,) * 80, begin_share=0.5)
+    for front_end in [make() for make in PRESETS.values()] + [PRESETS["rnnt"](statistics)]:
+        model = Model(encoder=Toy(), front_end=front_end, augment=augment)
+        assert from_json(json.loads(json.dumps(to_json(model)))) == model
