@@ -25,5 +25,6 @@ started=$SECONDS
 echo "setup_reference: making $folder with $python: ${packages[*]}"
 "$python" -m venv --clear $folder
 $folder/bin/python -m pip install --quiet --disable-pip-version-check "${packages[@]}"
+rm -f $folder/lib/python3*/site-packages/torchaudio/lib/*.so  # made for CUDA; what is raced is in its Python part
 echo "${packages[*]}" > $folder/.installed
 echo "setup_reference: done in $((SECONDS - started)) s"

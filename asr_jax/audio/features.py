@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from asr_jax.audio.mel import mel_bank
-from asr_jax.audio.spectrum import Edges, Window, mel_energies, windows
+from asr_jax.audio.spectrum import Edges, Window, extended, mel_energies, pre_emphasised, window_means, windows
 from asr_jax.audio.stages import Stage
 from asr_jax.core.batch import Frames, length_mask
 
@@ -225,18 +225,25 @@ class KaldiFbank(MelFrontEnd):
     def _values(
         self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
     ) -> Float[Array, "B T D"]:
-        length = self._window_length
-        fft_length = 1 << (length - 1).bit_length() if self.round_to_power_of_two else length
-        first = 0 if self.snip_edges else self._hop // 2 - length // 2
+        window, hop = self._window_length, self._hop
+        fft_length = 1 << (window - 1).bit_length() if self.round_to_power_of_two else window
+        first = 0 if self.snip_edges else hop // 2 - window // 2
         edges: Edges = "zeros" if self.snip_edges else "mirror"
-        frames = windows(samples, lengths, num_frames, first=first, window=length, hop=self._hop, edges=edges)
+        signal = extended(samples, lengths, first=first, after=window + hop, edges=edges)
+        # In Kaldi each window is freed of its mean and then pre-emphasised, its first sample with itself. Both are
+        # linear: the signal is pre-emphasised once, and windows are put right by their mean and first sample.
+        rest = 1.0 - self.preemphasis
+        emphasised = pre_emphasised(signal, self.preemphasis)
+        frames = windows(emphasised, num_frames, window=window, hop=hop, size=fft_length)
+        firsts = windows(signal, num_frames, window=hop, hop=hop, size=hop)[..., 0]
         if self.remove_dc:
-            frames = frames - frames.mean(axis=-1, keepdims=True)
+            means = window_means(signal, num_frames, window=window, hop=hop)
+            frames, firsts = frames - rest * means[..., None], firsts - means
         if self.preemphasis:
-            previous = jnp.concatenate([frames[..., :1], frames[..., :-1]], axis=-1)
-            frames = frames - self.preemphasis * previous
+            is_first = jnp.arange(fft_length)[None, None] == 0
+            frames = jnp.where(is_first, rest * firsts[..., None], frames)
         bank = mel_bank(self.num_mels, fft_length, self.rate_hz, *self.band_hz, scale="kaldi", equal_area=False)
-        mels = mel_energies(frames, window=self.window, fft_length=fft_length, bank=bank, power=self.power)
+        mels = mel_energies(frames, window=self.window, length=window, bank=bank, power=self.power)
         return jnp.log(jnp.maximum(mels, FLOAT_EPSILON))
 
 

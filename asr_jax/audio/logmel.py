@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.audio.features import MelFrontEnd
 from asr_jax.audio.mel import MelScale, mel_bank
-from asr_jax.audio.spectrum import Edges, mel_energies, windows
+from asr_jax.audio.spectrum import Edges, extended, mel_energies, pre_emphasised, windows
 from asr_jax.core.batch import length_mask
 
 
@@ -69,17 +69,15 @@ class LogMel(MelFrontEnd):
             samples = samples - jnp.where(mask, samples, 0.0).sum(axis=1, keepdims=True) / count
             largest = jnp.max(jnp.where(mask, jnp.abs(samples), 0.0), axis=1, keepdims=True)
             samples = samples / jnp.where(largest > 0, largest, 1.0)
-        if self.preemphasis:
-            samples = samples - self.preemphasis * jnp.pad(samples, ((0, 0), (1, 0)))[:, :-1]
         first = {"centred": -(window // 2), "hop_centred": (hop - window) // 2, "hop_end": hop - window, "inside": 0}
-        frames = windows(
-            samples, lengths, num_frames, first=first[self.place], window=window, hop=hop, edges=self.edges
-        )
+        emphasised = pre_emphasised(samples, self.preemphasis)
+        signal = extended(emphasised, lengths, first=first[self.place], after=window + hop, edges=self.edges)
+        frames = windows(signal, num_frames, window=window, hop=hop, size=self.fft_length)
         bank = mel_bank(
             self.num_mels, self.fft_length, self.rate_hz, *self.band_hz, scale=self.mel_scale,
             equal_area=self.equal_area,
         )  # fmt: skip
-        mels = mel_energies(frames, window=self.window, fft_length=self.fft_length, bank=bank, power=self.power)
+        mels = mel_energies(frames, window=self.window, length=window, bank=bank, power=self.power)
         if self.log == "none":
             return mels
         mels = jnp.maximum(mels + self.log_offset, self.log_floor)

@@ -15,37 +15,74 @@ Edges = Literal["mirror", "reflect", "zeros"]
 MAX_BLOCKS = 64  # slices per window; the time to compile them grows with their number
 
 
-def windows(
-    samples: Float[Array, "B S"],
-    lengths: Int[Array, " B"],
-    num_frames: int,
-    *,
-    first: int,
-    window: int,
-    hop: int,
-    edges: Edges,
-) -> Float[Array, "B T window"]:
-    """`num_frames` overlapping windows; the first one begins at sample `first`, which may lie before the signal.
+def extended(
+    samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, first: int, after: int, edges: Edges
+) -> Float[Array, "B E"]:
+    """The signal from sample `first` on, which may lie before it, to at least `after` samples behind each row's length.
 
     What lies behind a row's length is not read: the signal goes on there as `edges` says.
     """
     before = max(-first, 0)
     if edges == "zeros":
         samples = jnp.where(jnp.arange(samples.shape[1])[None] < lengths[:, None], samples, 0.0)
-        samples = jnp.pad(samples, ((0, 0), (before, 0)))
+        silence = [jnp.zeros((len(samples), size)) for size in (before, after)]
+        samples = jnp.concatenate([silence[0], samples, silence[1]], axis=1)
     else:
-        samples = _mirror_ends(samples, lengths, before=before, after=window + hop, repeats_last=edges == "mirror")
-    return _cut(samples[:, max(first, 0) :], num_frames, window=window, hop=hop)
+        samples = _mirror_ends(samples, lengths, before=before, after=after, repeats_last=edges == "mirror")
+    return samples[:, max(first, 0) :]
+
+
+def pre_emphasised(samples: Float[Array, "B S"], weight: float) -> Float[Array, "B S"]:
+    """Each sample less `weight` times the one before; the first one as it is."""
+    if not weight:
+        return samples
+    before = jnp.concatenate([jnp.zeros((len(samples), 1)), samples[:, :-1]], axis=1)
+    return samples - weight * before
+
+
+def windows(
+    samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int, size: int
+) -> Float[Array, "B T size"]:
+    """`num_frames` overlapping windows, each followed by zeros up to `size`. The signal is long enough for them or ends
+    in silence.
+
+    They are strided slices of blocks: a gather is many times slower, and left to odd sizes; zeros that are padded to
+    the windows later cost as much as the Fourier transform on a CPU.
+    """
+    rows = len(samples)
+    zeros = jnp.zeros((rows, num_frames, size - window))
+    blocks, per_window, per_hop = _blocks(samples, num_frames, window, hop)
+    if blocks is None:
+        needed = _of_length(samples, (num_frames - 1) * hop + window)
+        positions = hop * np.arange(num_frames)[:, None] + np.arange(window)[None]
+        return jnp.concatenate([needed[:, positions], zeros], axis=-1)
+    last = (num_frames - 1) * per_hop + 1
+    parts = [blocks[:, i : i + last : per_hop] if num_frames else blocks for i in range(per_window)]
+    return jnp.concatenate([*parts, zeros], axis=-1)
+
+
+def window_means(samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int) -> Float[Array, "B T"]:
+    """The mean of each of the windows."""
+    blocks, per_window, per_hop = _blocks(samples, num_frames, window, hop)
+    if blocks is None:
+        return windows(samples, num_frames, window=window, hop=hop, size=window).mean(axis=-1)
+    sums, last = blocks.sum(axis=-1), (num_frames - 1) * per_hop + 1
+    parts = [sums[:, i : i + last : per_hop] if num_frames else sums for i in range(per_window)]
+    return jnp.sum(jnp.stack(parts), axis=0) / window
 
 
 def mel_energies(
-    frames: Float[Array, "B T window"], *, window: Window, fft_length: int, bank: np.ndarray, power: bool
+    frames: Float[Array, "B T N"], *, window: Window, length: int, bank: np.ndarray, power: bool
 ) -> Float[Array, "B T M"]:
-    """Sums over the bank's bins of the power (or the magnitude) of the spectrum of each windowed frame."""
-    spectrum = jnp.fft.rfft(frames * window_shape(window, frames.shape[-1])[None, None], n=fft_length)
+    """Sums over the bins of the bank of the power (or the magnitude) of the spectrum of each frame, whose first `length`
+    values are windowed; the others are zeros."""
+    shape = np.pad(window_shape(window, length), (0, frames.shape[-1] - length))
+    spectrum = jnp.fft.rfft(frames * shape[None, None])
     magnitude = jnp.square(spectrum.real) + jnp.square(spectrum.imag)
     if not power:
         magnitude = jnp.sqrt(magnitude)
+    # Computed inside of the product, as XLA would have it on a CPU, it is half as fast.
+    magnitude = jax.lax.optimization_barrier(magnitude)
     # HIGHEST: the default on recent GPUs is TF32, which costs three digits of every feature.
     return jnp.matmul(magnitude, bank, precision=jax.lax.Precision.HIGHEST)
 
@@ -82,25 +119,28 @@ def _mirror_ends(
 
     front = mirrored(jnp.arange(-before, 0)[None] + jnp.zeros_like(length))
     behind = mirrored(lengths[:, None] + jnp.arange(after)[None])
-    padded = jnp.pad(samples, ((0, 0), (0, after)))
+    padded = jnp.concatenate([samples, jnp.zeros((len(samples), after))], axis=1)
     padded = jax.vmap(lambda row, tail, start: jax.lax.dynamic_update_slice(row, tail, (start,)))(
         padded, behind, lengths
     )
     return jnp.concatenate([front, padded], axis=1)
 
 
-def _cut(samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int) -> Float[Array, "B T window"]:
-    """Overlapping windows as strided slices of blocks: a gather is many times slower, and left to odd sizes."""
+def _blocks(
+    samples: Float[Array, "B S"], num_frames: int, window: int, hop: int
+) -> tuple[Float[Array, "B N block"] | None, int, int]:
+    """The signal in blocks that windows and hops are whole numbers of, and these numbers; None for sizes that have only
+    small ones."""
     block = int(np.gcd(window, hop))
     per_window, per_hop = window // block, hop // block
     if per_window > MAX_BLOCKS:
-        missing = max((num_frames - 1) * hop + window - samples.shape[1], 0)
-        positions = hop * np.arange(num_frames)[:, None] + np.arange(window)[None]
-        return jnp.pad(samples, ((0, 0), (0, missing)))[:, positions]
+        return None, per_window, per_hop
     num_blocks = (num_frames - 1) * per_hop + per_window if num_frames else 0
-    missing = max(num_blocks * block - samples.shape[1], 0)
-    blocks = jnp.pad(samples, ((0, 0), (0, missing)))[:, : num_blocks * block]
-    blocks = blocks.reshape(samples.shape[0], num_blocks, block)
-    last = (num_frames - 1) * per_hop + 1
-    parts = [blocks[:, i : i + last : per_hop] if num_frames else blocks for i in range(per_window)]
-    return jnp.concatenate(parts, axis=-1)
+    return _of_length(samples, num_blocks * block).reshape(len(samples), num_blocks, block), per_window, per_hop
+
+
+def _of_length(samples: Float[Array, "B S"], size: int) -> Float[Array, "B size"]:
+    """Cut, or with silence behind it."""
+    missing = max(size - samples.shape[1], 0)
+    longer = jnp.concatenate([samples, jnp.zeros((len(samples), missing))], axis=1) if missing else samples
+    return longer[:, : max(size, 0)]
