@@ -74,8 +74,8 @@ def window_means(samples: Float[Array, "B S"], num_frames: int, *, window: int, 
 def mel_energies(
     frames: Float[Array, "B T N"], *, window: Window, length: int, bank: np.ndarray, power: bool
 ) -> Float[Array, "B T M"]:
-    """Sums over the bins of the bank of the power (or the magnitude) of the spectrum of each frame, whose first `length`
-    values are windowed; the others are zeros."""
+    """Sums over the bins of the bank of the power (or the magnitude) of each frame's spectrum. Of a frame the first
+    `length` values are windowed; the others are zeros."""
     shape = np.pad(window_shape(window, length), (0, frames.shape[-1] - length))
     spectrum = jnp.fft.rfft(frames * shape[None, None])
     magnitude = jnp.square(spectrum.real) + jnp.square(spectrum.imag)
