@@ -31,13 +31,21 @@ def main(arguments: Sequence[str]) -> None:
     experiment = load_config(options.config)
     written = show(
         experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
-        speeds=experiment.data.speeds,
+        speeds=experiment.data.speeds, speed_jitter=experiment.data.speed_jitter,
     )  # fmt: skip
     print(f"{options.out}: {written} utterances")
 
 
 def show(
-    model: Any, data: Sequence[str], out: Path, *, num: int, seed: int, at_update: int, speeds: Sequence[float] = (1.0,)
+    model: Any,
+    data: Sequence[str],
+    out: Path,
+    *,
+    num: int,
+    seed: int,
+    at_update: int,
+    speeds: Sequence[float] = (1.0,),
+    speed_jitter: float = 0.0,
 ) -> int:
     """Writes the pictures and audio of `num` utterances, spread over the data; gives how many there were.
 
@@ -58,7 +66,7 @@ def show(
         name: jnp.asarray(array) for name, array in read_sounds(model.augment, rate_hz=model.front_end.rate_hz).items()
     }
     step, key = jnp.int32(at_update), jax.random.key(seed)
-    front_end = jax.jit(model.front_end)
+    front_end = jax.jit(model.front_end.before_stacking)  # masks and warps are of these frames
     stages: list[tuple[str, Any, Frames, Mapping[str, Any]]] = [("original", samples, front_end(samples, lengths), {})]
     for number, augmentation in enumerate(sorted(model.augment, key=lambda it: not isinstance(it, AudioAugmentation))):
         on_audio = isinstance(augmentation, AudioAugmentation)
@@ -73,7 +81,12 @@ def show(
         name = f"{type(augmentation).__name__}, in {augmentation.probability:.0%} of the utterances"
         stages.append((name, samples if on_audio else None, seen, jax.device_get(drawn)))
     for row, name in enumerate(names):
-        _write(out / f"{row}-{name}", stages, row, int(lengths[row]), model.front_end, speeds)
+        _write(out / f"{row}-{name}", stages, row, int(lengths[row]), model.front_end)
+    about = {
+        "shown": "each augmentation by itself, after those before it",
+        "not shown": {"speeds": list(speeds), "speed_jitter": speed_jitter, "dither": model.front_end.dither},
+    }
+    (out / "about.json").write_text(json.dumps(about, indent=1) + "\n")
     return len(names)
 
 
@@ -91,6 +104,8 @@ def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[
         if len(rows) == num:
             break
         record = records[place]
+        if record.num_frames:
+            raise UserError(f"{', '.join(data)}: {record.id} has ready features; expected audio, which can be heard")
         try:
             rows.append(Location.parse(record.location).audio(rate_hz=rate_hz))
             names.append("".join(char if char.isalnum() or char in "-_." else "_" for char in record.id)[-80:])
@@ -101,7 +116,7 @@ def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[
     return names, rows
 
 
-def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end: Any, speeds: Sequence[float]) -> None:
+def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end: Any) -> None:
     import numpy as np
 
     from asr_jax.audio.io import write_flac
@@ -116,10 +131,7 @@ def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end
         of_row = {key: np.asarray(value)[row].tolist() for key, value in drawn.items() if key != "applied"}
         told.append({"augmentation": name, "drawn": of_row})
         values = np.asarray(frames.values[row, : int(frames.lengths[row])])
-        _draw(folder / f"{short}.png", values, front_end.hop / front_end.rate_hz, name, of_row)
-    for speed in speeds:  # drawn by the plan of the data, which knows how long what it reads becomes
-        if speed != 1.0:
-            told.append({"augmentation": f"speed {speed}: {'shorter' if speed > 1 else 'longer'}, not shown"})
+        _draw(folder / f"{short}.png", values, front_end.frame_s, name, of_row)
     (folder / "drawn.json").write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -6,6 +6,7 @@ and shorter. What is there already is kept: an interrupted call goes on.
 """
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,6 +20,7 @@ from asr_jax.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.locations import Location
 from asr_jax.data.manifest import write_manifest
+from asr_jax.data.measuring import state_of
 from asr_jax.data.reading import read_records
 from asr_jax.data.records import Record
 
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     with ProcessPoolExecutor(given.processes) as pool:
         for speed in given.speeds:
             copy = partial(copied, out=given.out, speed=speed, rate_hz=given.rate_hz)
-            for result in pool.map(copy, enumerate(originals), chunksize=16):
+            for result in pool.map(copy, originals, chunksize=16):
                 if isinstance(result, Record):
                     found.append(result)
                 else:
@@ -52,10 +54,12 @@ def main(arguments: Sequence[str]) -> None:
         raise RunError(f"{broken} copies could not be made")
 
 
-def copied(numbered: tuple[int, Record], *, out: Path, speed: float, rate_hz: int) -> Record | str:
-    """The copy's record, or why there is none."""
-    number, record = numbered
-    path = out / f"speed{speed:g}" / f"{number // 1000:05}" / f"{number:08}.flac"
+def copied(record: Record, *, out: Path, speed: float, rate_hz: int) -> Record | str:
+    """The copy's record, or why there is none. The file is named by what it is a copy of."""
+    place = Location.parse(record.location).path
+    made_of = f"{record.location} {state_of(place)} {speed:g} {rate_hz}"
+    name = hashlib.sha256(made_of.encode()).hexdigest()[:20]
+    path = out / f"speed{speed:g}" / name[:2] / f"{name}.flac"
     try:
         if not path.exists():
             samples = Location.parse(record.location).audio(rate_hz=rate_hz, speed=speed)

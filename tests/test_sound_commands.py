@@ -50,6 +50,7 @@ def test_audio_and_pictures_before_and_after_each_augmentation(folder, tmp_path,
     assert "2 utterances" in capsys.readouterr().out
     shown = sorted(path.name for path in tmp_path.iterdir())
     assert shown[0] == "0-u_0"
+    assert json.loads((tmp_path / "about.json").read_text())["not shown"]["speeds"] == [1.0]
     names = {path.name for path in (tmp_path / shown[0]).iterdir()}
     assert names == {
         "0-original.flac", "0-original.png", "1-Gain.flac", "1-Gain.png", "2-BackgroundNoise.flac",

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.stages import risen
 
 Drawn = dict[str, Array]
 """What was drawn for a row, by name, to be shown and to be applied."""
@@ -21,7 +22,8 @@ Sounds = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Settings of an augmentation, of the frames of a batch. Calling it changes values, never lengths."""
+    """Settings of an augmentation, of the frames of a batch before they are stacked (of ready features as they are).
+    Calling it changes values, never lengths."""
 
     probability: float = 1.0
     """Share of the utterances that are changed."""
@@ -32,6 +34,11 @@ class Augmentation:
 
     def check(self, front_end: FrontEnd) -> None:
         """Raises: ValueError where the front-end's features are not those that the augmentation is made for."""
+        if not front_end.bins:
+            raise ValueError(
+                f"{type(self).__name__} changes frames of bins, and {type(front_end).__name__} gives samples: take it "
+                "out of augment"
+            )
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         """For a row of `size` values of which `length` are valid, after `step` updates."""
@@ -79,6 +86,9 @@ class Augmentation:
 class AudioAugmentation(Augmentation):
     """Of samples, float32 of full scale 32768, before the front-end. They are not for ready features."""
 
+    def check(self, front_end: FrontEnd) -> None:
+        """Raises: ValueError where the front-end is not one that the augmentation is made for."""
+
 
 @dataclass(frozen=True)
 class Ramp:
@@ -105,6 +115,6 @@ class Ramp:
 
     def draw(self, key: PRNGKeyArray, *, step: Int[Array, ""]) -> Float[Array, ""]:
         """Uniform in the range after `step` updates."""
-        moved = jnp.clip((step + 1 - self.begin_updates) / max(self.ramp_updates, 1), 0.0, 1.0)
+        moved = risen(step, self.begin_updates, self.ramp_updates)
         low, high = (a + (b - a) * moved for a, b in zip(self.first, self.last, strict=True))
         return low + (high - low) * jax.random.uniform(key)

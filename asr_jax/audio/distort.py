@@ -5,13 +5,11 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from scipy.fft import next_fast_len
 
 from asr_jax.audio.augment import AudioAugmentation, Drawn, Ramp, Sounds
 from asr_jax.audio.features import FULL_SCALE, FrontEnd
 from asr_jax.audio.resample import resample
-
-NOISE, IMPULSES = "noise", "impulses"
-"""Names of what `audio.sounds` reads."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,11 @@ class BackgroundNoise(AudioAugmentation):
         if not self.minutes > 0:
             raise ValueError(f"minutes is {self.minutes}: expected more than 0")
 
+    @property
+    def sound(self) -> str:
+        """Under which name `audio.sounds` reads the noise: int16 `[samples]`."""
+        return f"noise of {self.folder}, {self.minutes:g} minutes".replace("/", "|")
+
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         of_ratio, of_place = jax.random.split(key)
         return {"snr_db": self.snr_db.draw(of_ratio, step=step), "place": jax.random.uniform(of_place)}
@@ -95,12 +98,11 @@ class BackgroundNoise(AudioAugmentation):
     def changed(
         self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
     ) -> Float[Array, "B S"]:
-        noise, size = sounds[NOISE], values.shape[1]
-        room = jnp.maximum(len(noise) - size, 1)
+        noise, size = sounds[self.sound], values.shape[1]
 
         def mixed(row: Array, length: Array, drawn: Drawn) -> Array:
-            # Noise that is shorter than the row begins anew.
-            first = jnp.floor(drawn["place"] * room).astype(jnp.int32)
+            # After the last recording comes the first one.
+            first = jnp.floor(drawn["place"] * len(noise)).astype(jnp.int32)
             clip = noise[(first + jnp.arange(size)) % len(noise)].astype(jnp.float32)
             return jnp.where(drawn["applied"], add_at(row, clip, length, drawn["snr_db"]), row)
 
@@ -148,17 +150,23 @@ class Reverberation(AudioAugmentation):
         if not self.max_ms > 0 or self.max_responses < 1:
             raise ValueError(f"max_ms {self.max_ms} and max_responses {self.max_responses}: expected more than 0")
 
+    @property
+    def sound(self) -> str:
+        """Under which name `audio.sounds` reads the responses: float32 `[responses, samples]`."""
+        return f"rooms of {self.folder}, {self.max_responses} of {self.max_ms:g} ms".replace("/", "|")
+
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"place": jax.random.uniform(key)}
 
     def changed(
         self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
     ) -> Float[Array, "B S"]:
-        impulses, size = sounds[IMPULSES], values.shape[1]
+        impulses, size = sounds[self.sound], values.shape[1]
         valid = jnp.arange(size)[None] < lengths[:, None]
         dry = jnp.where(valid, values, 0.0)
         chosen = impulses[jnp.floor(drawn["place"] * len(impulses)).astype(jnp.int32)]
-        fft_length = size + impulses.shape[1] - 1
+        # A length with a large prime factor takes several times as long.
+        fft_length = next_fast_len(size + impulses.shape[1] - 1, real=True)
         wet = jnp.fft.irfft(jnp.fft.rfft(dry, n=fft_length) * jnp.fft.rfft(chosen, n=fft_length), n=fft_length)
         wet = jnp.where(valid, wet[:, :size], 0.0)
         wet = wet * jnp.sqrt(_power(dry, lengths) / jnp.maximum(_power(wet, lengths), 1e-20))[:, None]

@@ -1,7 +1,7 @@
 """Front-ends: samples to features, on the device, the same compiled code in training, evaluation and transcription."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +65,16 @@ class FrontEnd:
         """Lower and upper edge of what is heard."""
         return 0.0, self.rate_hz / 2
 
+    @property
+    def bins(self) -> Literal["", "kaldi", "htk", "slaney"]:
+        """The scale that the bins lie on at equal distances; empty where there are none."""
+        return ""
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds from one frame to the next before they are stacked."""
+        return self._hop / self.rate_hz
+
     def output_length(self, num_samples: Any) -> Any:
         """Frames for a number of samples: for ints and arrays."""
         num = self._num_frames(num_samples)
@@ -82,15 +92,36 @@ class FrontEnd:
     ) -> Frames:
         """Features of int16 or float samples of full scale 32768. In training `step` are the updates applied so far and
         `key` draws the dither; both are None otherwise."""
+        return self.stacked(self.before_stacking(audio, lengths, step=step, key=key), step=step)
+
+    def before_stacking(
+        self,
+        audio: Shaped[Array, "B S"],
+        lengths: Int[Array, " B"],
+        *,
+        step: Int[Array, ""] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Frames:
+        """As a call, up to where frames are joined: there training changes them, bin by bin and frame by frame."""
         samples = audio.astype(jnp.float32) * (self._scale / FULL_SCALE)
         if self.dither and key is not None:
             samples += self.dither * _noise_of_rows(key, samples.shape)
         num_frames = self._num_frames(audio.shape[1])
         frames = Frames(self._values(samples, lengths, num_frames), self._num_frames(lengths))
-        for stage in self.then:
+        for stage in self.then[: self._num_before_stacking]:
+            frames = stage(frames, step=step)
+        return frames
+
+    def stacked(self, frames: Frames, *, step: Int[Array, ""] | None = None) -> Frames:
+        """The rest, from `before_stacking` on."""
+        for stage in self.then[self._num_before_stacking :]:
             frames = stage(frames, step=step)
         mask = length_mask(frames.lengths, frames.values.shape[1])[..., None]
         return frames.replace(values=jnp.where(mask, frames.values, self.padding))
+
+    @property
+    def _num_before_stacking(self) -> int:
+        return next((number for number, stage in enumerate(self.then) if stage.stride > 1), len(self.then))
 
     @property
     def _scale(self) -> float:
@@ -211,6 +242,10 @@ class KaldiFbank(MelFrontEnd):
     """Zero-pad the window to a power of two before the Fourier transform."""
     scale: float = 1.0
     """Full scale of the samples that the features are of: 1 as icefall, 32768 as Kaldi."""
+
+    @property
+    def bins(self) -> Literal["", "kaldi", "htk", "slaney"]:
+        return "kaldi"
 
     @property
     def _scale(self) -> float:

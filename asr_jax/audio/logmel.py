@@ -51,13 +51,18 @@ class LogMel(MelFrontEnd):
                 f"log_floor {self.log_floor} and log_offset {self.log_offset}: expected 0 or more, and one above 0"
             )
 
+    @property
+    def bins(self) -> Literal["", "kaldi", "htk", "slaney"]:
+        return self.mel_scale
+
     def _num_frames(self, num_samples: Any) -> Any:
         if self.place == "inside":
             frames = (num_samples - self._window_length) // self._hop + 1
             return frames * (frames > 0)
         if self.count == "ceil":
             return -(-num_samples // self._hop)
-        return num_samples // self._hop + (self.count == "both_ends")
+        frames = num_samples // self._hop
+        return (frames + 1) * (num_samples > 0) if self.count == "both_ends" else frames
 
     def _values(
         self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
@@ -67,7 +72,7 @@ class LogMel(MelFrontEnd):
             mask = length_mask(lengths, samples.shape[1])
             count = jnp.maximum(lengths, 1)[:, None]
             samples = samples - jnp.where(mask, samples, 0.0).sum(axis=1, keepdims=True) / count
-            largest = jnp.max(jnp.where(mask, jnp.abs(samples), 0.0), axis=1, keepdims=True)
+            largest = jnp.max(jnp.where(mask, jnp.abs(samples), 0.0), axis=1, keepdims=True, initial=0.0)
             samples = samples / jnp.where(largest > 0, largest, 1.0)
         first = {"centred": -(window // 2), "hop_centred": (hop - window) // 2, "hop_end": hop - window, "inside": 0}
         emphasised = pre_emphasised(samples, self.preemphasis)

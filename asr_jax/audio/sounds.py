@@ -1,49 +1,46 @@
 """Recordings that augmentations add, read on the host once: noise as one long signal, impulse responses as rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, Int16
+from jaxtyping import Float32, Float64, Int16
 
 from asr_jax.audio.augment import Augmentation
-from asr_jax.audio.distort import IMPULSES, NOISE, BackgroundNoise, Reverberation
+from asr_jax.audio.distort import BackgroundNoise, Reverberation
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.io import read_audio
+from asr_jax.audio.io import probe, read_audio
 from asr_jax.core.errors import UserError
 
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".sph", ".m4a")
 
 
 def read_sounds(augment: Iterable[Augmentation], *, rate_hz: int, threads: int = 2) -> dict[str, np.ndarray]:
-    """What the augmentations need: `noise`, int16 `[samples]`, and `impulses`, float32 `[responses, samples]`.
+    """What the augmentations need, by the name that each gives it: noise and impulse responses.
 
     Raises: UserError where a folder has no audio, or audio that cannot be read.
     """
     found: dict[str, np.ndarray] = {}
     for augmentation in augment:
         if isinstance(augmentation, BackgroundNoise):
-            found[NOISE] = _noise(augmentation, rate_hz, threads)
+            found[augmentation.sound] = _noise(augmentation, rate_hz, threads)
         elif isinstance(augmentation, Reverberation):
-            found[IMPULSES] = _impulses(augmentation, rate_hz, threads)
+            found[augmentation.sound] = _impulses(augmentation, rate_hz, threads)
     return found
 
 
 def _noise(settings: BackgroundNoise, rate_hz: int, threads: int) -> Int16[np.ndarray, " S"]:
     files = _files(settings.folder)
-    limit_s = settings.minutes * 60
-    parts = _read_all(files, threads, rate_hz)
-    total_s = sum(map(len, parts)) / rate_hz
-    if total_s > limit_s:
-        # An equal beginning of each; what short ones leave is the others'.
-        share, lengths = 0.0, np.sort([len(part) / rate_hz for part in parts])
-        for number, seconds in enumerate(lengths):
-            share = (limit_s - lengths[:number].sum()) / (len(lengths) - number)
-            if seconds > share:
-                break
-        parts = [part[: max(int(share * rate_hz), 1)] for part in parts]
+    durations_s = np.array(_of_all(lambda path: probe(path).duration_s, files, threads))
+    each_s = _share(durations_s, settings.minutes * 60)
+    is_long = dict(zip(files, (durations_s > (each_s or np.inf)).tolist(), strict=True))
+
+    def part(path: Path) -> Int16[np.ndarray, " S"]:
+        return read_audio(path, rate_hz=rate_hz, length_s=each_s if is_long[path] else None)
+
+    parts = _of_all(part, files, threads)
     noise = np.concatenate(parts)
     if not noise.any():
         raise UserError(f"{settings.folder}: its {len(files)} recordings are silent; expected recordings of noise")
@@ -55,7 +52,8 @@ def _impulses(settings: Reverberation, rate_hz: int, threads: int) -> Float32[np
     spread = np.unique(np.linspace(0, len(files) - 1, min(len(files), settings.max_responses)).round().astype(int))
     size = max(int(settings.max_ms / 1000 * rate_hz), 1)
     rows = np.zeros((len(spread), size), np.float32)
-    for row, samples in zip(rows, _read_all([files[number] for number in spread], threads, rate_hz), strict=True):
+    responses = _of_all(partial(read_audio, rate_hz=rate_hz), [files[number] for number in spread], threads)
+    for row, samples in zip(rows, responses, strict=True):
         direct = int(np.argmax(np.abs(samples.astype(np.int32))))  # before it is only the way from the loudspeaker
         kept = samples[direct : direct + size].astype(np.float32)
         row[: len(kept)] = kept / max(np.sqrt(np.square(kept).sum()), 1e-20)
@@ -72,9 +70,19 @@ def _files(folder: str) -> list[Path]:
     return paths
 
 
-def _read_all(files: Sequence[Path], threads: int, rate_hz: int) -> list[Int16[np.ndarray, " S"]]:
+def _share(durations_s: Float64[np.ndarray, " N"], limit_s: float) -> float | None:
+    """Seconds of each recording that make the limit together, what short ones leave being the others'; None: all."""
+    if durations_s.sum() <= limit_s:
+        return None
+    rising = np.sort(durations_s)
+    left_s = limit_s - np.concatenate([[0.0], np.cumsum(rising)[:-1]])  # for this one and all longer ones
+    shares = left_s / np.arange(len(rising), 0, -1)
+    return float(shares[np.argmax(rising > shares)])
+
+
+def _of_all[T](read: Callable[[Path], T], files: Sequence[Path], threads: int) -> list[T]:
     with ThreadPoolExecutor(threads) as pool:
         try:
-            return list(pool.map(partial(read_audio, rate_hz=rate_hz), files))
+            return list(pool.map(read, files))
         except AudioError as error:
             raise UserError(f"{error}: take it out of the folder") from error

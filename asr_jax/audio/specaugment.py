@@ -15,10 +15,12 @@ Within = Literal["valid", "padded"]
 
 @dataclass(frozen=True)
 class SpecAugment(Augmentation):
-    """Masks of mel bins and of frames. The defaults are icefall's: see also `quartznet`, `rnnt`, `nemo` and `rust`.
+    """Masks of mel bins and of frames. The defaults are icefall's, but within the utterance where icefall's lie
+    anywhere in the padded row: see also `quartznet`, `rnnt`, `nemo` and `rust`.
 
     Widths are uniform whole numbers, starts uniform over the frames. With `max_time_share` below 1 an utterance gets as
-    many time masks of full width as fit into that share of its frames, at least one, and then no wider than it.
+    many time masks of full width as that share of its frames takes, at least one, and then no wider than together make
+    it.
 
     Source: Park et al. 2019 (arXiv:1904.08779) without time warping; lhotse `dataset/signal_transforms.py` for the
     limit by share; Park et al. 2019 (arXiv:1912.05533) for widths that adapt to the length.
@@ -45,9 +47,9 @@ class SpecAugment(Augmentation):
     """What masked values become: the utterance's mean, or 0."""
     within: Within = "valid"
     """Where time masks lie: in the utterance, or anywhere in the padded row."""
-    draws_widest: bool = True
+    draws_widest: bool = False
     """Whether the widest width is drawn itself; some systems draw one less."""
-    draws_last_start: bool = True
+    draws_last_start: bool = False
     """Whether a mask may end with the last frame or bin; some systems leave one behind it."""
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class SpecAugment(Augmentation):
         """As NVIDIA's QuartzNet: anywhere in the padded row, filled with 0."""
         return cls(
             probability=1.0, max_freq_bins=max_freq_bins, num_time_masks=2, max_time_frames=max_time_frames,
-            max_time_share=1.0, fill="zero", within="padded", draws_last_start=False,
+            max_time_share=1.0, fill="zero", within="padded", draws_widest=True,
         )  # fmt: skip
 
     @classmethod
@@ -74,7 +76,7 @@ class SpecAugment(Augmentation):
         """As Myrtle's RNN-T: ten masks of up to 3 % of the frames each, anywhere in the padded row."""
         return cls(
             probability=1.0, max_freq_bins=20, max_time_frames=100_000, max_width_share=0.03, max_time_share=1.0,
-            fill="zero", within="padded",
+            fill="zero", within="padded", draws_widest=True, draws_last_start=True,
         )  # fmt: skip
 
     @classmethod
@@ -82,7 +84,7 @@ class SpecAugment(Augmentation):
         """As NVIDIA's NeMo for Conformer and FastConformer: widths adapt to the length, filled with 0."""
         return cls(
             probability=1.0, num_time_masks=num_time_masks, max_time_frames=100_000, max_width_share=max_width_share,
-            max_time_share=1.0, fill="zero", draws_widest=False, draws_last_start=False,
+            max_time_share=1.0, fill="zero",
         )  # fmt: skip
 
     @classmethod
@@ -93,7 +95,7 @@ class SpecAugment(Augmentation):
         return cls(
             probability=1.0, num_freq_masks=num_freq_masks, min_freq_bins=min(1, max_freq_bins),
             max_freq_bins=max_freq_bins, num_time_masks=num_time_masks, min_time_frames=min(1, max_time_frames),
-            max_time_frames=max_time_frames, max_time_share=1.0, fill="zero",
+            max_time_frames=max_time_frames, max_time_share=1.0, fill="zero", draws_widest=True, draws_last_start=True,
         )  # fmt: skip
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
@@ -104,7 +106,7 @@ class SpecAugment(Augmentation):
         widest = jnp.floor(widest) if self.draws_widest else widest
         active = jnp.full(self.num_time_masks, True)
         if self.max_time_share < 1:
-            budget = jnp.floor(self.max_time_share * frames)
+            budget = self.max_time_share * frames
             num = jnp.minimum(jnp.ceil(budget / max(self.max_time_frames, 1)), self.num_time_masks)
             widest = jnp.minimum(jnp.floor(budget / jnp.maximum(num, 1)), widest)
             active = jnp.arange(self.num_time_masks) < num
@@ -248,6 +250,9 @@ class VocalTract(Augmentation):
     """Upper edge of the mel bank that the features come from."""
 
     def check(self, front_end: FrontEnd) -> None:
+        super().check(front_end)
+        if front_end.bins == "slaney":
+            raise ValueError("VocalTract is made for bins of Kaldi's or HTK's scale, and the front-end's are Slaney's")
         if front_end.band_hz != (self.low_hz, self.high_hz):
             raise ValueError(
                 f"VocalTract's mel bank is of (low_hz, high_hz) {(self.low_hz, self.high_hz)}, the front-end's of "

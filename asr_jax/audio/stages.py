@@ -14,6 +14,11 @@ from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import UserError
 
 
+def risen(step: Int[Array, ""], begin_updates: int, ramp_updates: int) -> Float[Array, ""]:
+    """0 in the first `begin_updates` updates, then rising to 1 in `ramp_updates` of them. `step`: updates applied."""
+    return jnp.clip((step + 1 - begin_updates) / max(ramp_updates, 1), 0.0, 1.0)
+
+
 @dataclass(frozen=True)
 class Stage:
     """Frames to frames. What lies beyond a row's length is not read, and what is left there the front-end replaces."""
@@ -115,8 +120,7 @@ class NormaliseByDataSet(Stage):
         by_data = (frames.values - jnp.asarray(self.mean)[None, None]) / jnp.asarray(self.deviation)[None, None]
         if step is None or (self.begin_share == 1):
             return frames.replace(values=by_data)
-        risen = jnp.clip((step - self.begin_updates) / max(self.ramp_updates, 1), 0.0, 1.0)
-        share = self.begin_share + (1 - self.begin_share) * risen
+        share = self.begin_share + (1 - self.begin_share) * risen(step, self.begin_updates, self.ramp_updates)
         by_utterance = Normalise(ddof=0, eps=1e-5, eps_to="least")(frames, step=step).values
         return frames.replace(values=share * by_data + (1 - share) * by_utterance)
 

@@ -40,6 +40,8 @@ def bin_statistics(
     """
     front_end = before_normalisation(front_end)
     records = read_records(paths)
+    if records.columns.num_frames[records.rows].any():
+        raise UserError(f"{', '.join(paths)}: ready features among them; expected audio, which the front-end hears")
     build = partial(
         build_index, scale=scale_of(front_end, of_features=False), tokenizer=None,
         filters=replace(Filters.none(), max_duration_s=LONGEST_S),

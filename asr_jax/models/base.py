@@ -85,13 +85,15 @@ class Recogniser(nn.Module):
                 for augmentation in of_audio:
                     samples = augmentation(samples, batch.lengths, self.make_rng("augment"), step=step, sounds=sounds)
             key = self.make_rng("dither") if step is not None and self.front_end.dither else None
-            frames = self.front_end(samples, batch.lengths, step=step, key=key)
+            frames = self.front_end.before_stacking(samples, batch.lengths, step=step, key=key)
         if step is not None:
             for augmentation in of_frames:
                 key = self.make_rng("augment")
                 frames = frames.replace(
                     values=augmentation(frames.values, frames.lengths, key, step=step, sounds=sounds)
                 )
+        if batch.features is None:
+            frames = self.front_end.stacked(frames, step=step)
         return jax.lax.stop_gradient(frames)
 
     def emit(self, batch: Batch) -> dict[str, Any]:

@@ -7,8 +7,6 @@ import pytest
 
 from asr_jax.audio.augment import Ramp
 from asr_jax.audio.distort import (
-    IMPULSES,
-    NOISE,
     Babble,
     BackgroundNoise,
     Gain,
@@ -30,10 +28,10 @@ def tone(hz, num_samples=8000, level=3000.0):
     return (level * np.sin(2 * np.pi * hz * np.arange(num_samples) / RATE)).astype(np.float32)
 
 
-def changed(settings, rows, lengths=None, *, key=0, step=STEP, **sounds):
+def changed(settings, rows, lengths=None, *, key=0, step=STEP, sound=None):
     values = jnp.asarray(np.stack(rows))
     lengths = jnp.full(len(rows), values.shape[1]) if lengths is None else jnp.asarray(lengths)
-    held = {name: jnp.asarray(array) for name, array in sounds.items()}
+    held = {} if sound is None else {settings.sound: jnp.asarray(sound)}
     call = jax.jit(lambda v, n, k: settings(v, n, k, step=step, sounds=held))
     return np.asarray(call(values, lengths, jax.random.key(key)))
 
@@ -72,7 +70,7 @@ def test_background_noise_comes_at_its_ratio_and_keeps_the_power():
     noise = rng.normal(0, 500, 50_000).astype(np.int16)
     settings = BackgroundNoise(probability=1.0, folder="x", snr_db=Ramp(last=(5.0, 10.0)))
     rows, lengths = [tone(300)] * 20, [8000] * 10 + [5000] * 10
-    found = changed(settings, rows, lengths, **{NOISE: noise})
+    found = changed(settings, rows, lengths, sound=noise)
     ratios = np.asarray(drawn(settings, 20)["snr_db"])
     assert ratios.min() > 5
     assert ratios.max() < 10
@@ -85,13 +83,17 @@ def test_background_noise_comes_at_its_ratio_and_keeps_the_power():
         assert not row[length:].any()
 
 
-def test_noise_that_is_shorter_than_the_row_begins_anew_and_silence_is_left_alone():
+def test_noise_begins_anywhere_and_goes_on_from_its_end_and_silence_is_left_alone():
     noise = np.arange(1, 1001, dtype=np.int16)
     settings = BackgroundNoise(probability=1.0, folder="x", snr_db=Ramp(last=(0.0, 0.0)))
-    (found,) = changed(settings, [np.ones(3000, np.float32)], **{NOISE: noise})
-    added = found - found.mean()
-    np.testing.assert_allclose(added[:1000], added[1000:2000], atol=1e-4)
-    (silent,) = changed(settings, [np.zeros(3000, np.float32)], **{NOISE: noise})
+    found = changed(settings, [np.ones(3000, np.float32)] * 30, sound=noise)
+    places = np.asarray(drawn(settings, 30, 3000)["place"])
+    for row, place in zip(found, places, strict=True):
+        first = int(place * 1000)
+        clip = noise[(first + np.arange(3000)) % 1000]
+        np.testing.assert_allclose(np.corrcoef(row, clip)[0, 1], 1.0, atol=1e-6)
+    assert np.ptp(places) > 0.5
+    (silent,) = changed(settings, [np.zeros(3000, np.float32)], sound=noise)
     assert not silent.any()
 
 
@@ -122,7 +124,7 @@ def test_a_room_is_a_convolution_with_the_power_before():
     rows = [rng.normal(0, 900, 3000).astype(np.float32)] * 12
     lengths = [3000] * 6 + [2000] * 6
     settings = Reverberation(probability=1.0, folder="x")
-    found = changed(settings, rows, lengths, **{IMPULSES: impulse})
+    found = changed(settings, rows, lengths, sound=impulse)
     chosen = np.floor(np.asarray(drawn(settings, 12, 3000)["place"]) * 2).astype(int)
     assert set(chosen) == {0, 1}
     for row, length, which in zip(found, lengths, chosen, strict=True):
@@ -155,20 +157,22 @@ def test_sounds_are_read_from_folders(tmp_path):
     for name, seconds in (("a.flac", 1), ("inner/b.flac", 4), ("c.flac", 4)):
         write_flac(tmp_path / "noise" / name, rng.integers(-900, 900, seconds * 8000).astype(np.int16), 8000)
     settings = BackgroundNoise(folder=str(tmp_path / "noise"), minutes=5 / 60)
-    noise = read_sounds([settings], rate_hz=RATE)[NOISE]
+    (noise,) = read_sounds([settings], rate_hz=RATE).values()
     assert noise.dtype == np.int16
     assert abs(len(noise) - 5 * RATE) < 5  # all of the short one, the same of the others
-    whole = read_sounds([BackgroundNoise(folder=str(tmp_path / "noise"))], rate_hz=RATE)[NOISE]
-    assert len(whole) == 9 * RATE
+    every = BackgroundNoise(folder=str(tmp_path / "noise"))
+    both = read_sounds([settings, every], rate_hz=RATE)
+    assert [len(both[settings.sound]), len(both[every.sound])] == [len(noise), 9 * RATE]
     (tmp_path / "rooms").mkdir()
     impulse = np.zeros(4000, np.int16)
     impulse[700], impulse[900] = 20000, -10000
     for number in range(4):
         write_flac(tmp_path / "rooms" / f"{number}.flac", np.roll(impulse, number), RATE)
-    rooms = read_sounds([Reverberation(folder=str(tmp_path / "rooms"), max_ms=20, max_responses=3)], rate_hz=RATE)
-    assert rooms[IMPULSES].shape == (3, 320)
-    np.testing.assert_allclose(rooms[IMPULSES][:, 200] / rooms[IMPULSES][:, 0], -0.5)
-    np.testing.assert_allclose(np.square(rooms[IMPULSES]).sum(axis=1), 1, rtol=1e-6)
+    settings = Reverberation(folder=str(tmp_path / "rooms"), max_ms=20, max_responses=3)
+    (rooms,) = read_sounds([settings], rate_hz=RATE).values()
+    assert rooms.shape == (3, 320)
+    np.testing.assert_allclose(rooms[:, 200] / rooms[:, 0], -0.5)
+    np.testing.assert_allclose(np.square(rooms).sum(axis=1), 1, rtol=1e-6)
 
 
 def test_folders_without_sounds_are_named(tmp_path):
@@ -216,7 +220,8 @@ def test_the_same_is_drawn_on_one_and_on_four_devices(settings):
     rng = np.random.default_rng(0)
     values = rng.normal(0, 900, (8, 3000)).astype(np.float32)
     lengths = rng.integers(1000, 3000, 8).astype(np.int32)
-    sounds = {NOISE: rng.integers(-900, 900, 9000).astype(np.int16), IMPULSES: rng.normal(size=(5, 50)).astype("f4")}
+    noise, rooms = rng.integers(-900, 900, 9000).astype(np.int16), rng.normal(size=(5, 50)).astype("f4")
+    sounds = {getattr(settings, "sound", ""): rooms if isinstance(settings, Reverberation) else noise}
     found = []
     for number in (1, 4):
         mesh = data_mesh(number)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.presets import quartznet, wav2vec2
 from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp, VocalTract
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
 
@@ -41,7 +42,7 @@ def test_specaugment_masks_whole_bins_and_frames_with_the_mean():
 def test_specaugment_widths_are_uniform(draws_widest, widest):
     settings = SpecAugment(
         probability=1.0, num_freq_masks=0, num_time_masks=1, min_time_frames=2, max_time_frames=10, max_time_share=1.0,
-        draws_widest=draws_widest,
+        draws_widest=draws_widest, draws_last_start=draws_widest,
     )  # fmt: skip
     drawn = settings.drawn(random_values(6000, 100, 1), jnp.full(6000, 100), jax.random.key(0), step=STEP)
     counts = np.bincount(np.asarray(drawn["time_widths"])[:, 0], minlength=widest + 1)
@@ -50,14 +51,14 @@ def test_specaugment_widths_are_uniform(draws_widest, widest):
     expected = counts.sum() / (widest - 1)
     assert np.abs(counts[2:] - expected).max() < 4 * np.sqrt(expected)
     last_starts = np.asarray(drawn["time_starts"] + drawn["time_widths"])
-    assert last_starts.max() == 100  # to the last frame
+    assert last_starts.max() == 100 - (not draws_widest)  # to the last frame, or the one before
 
 
 def test_specaugment_within_the_utterance_or_the_padded_row():
     common = {"probability": 1.0, "num_freq_masks": 0, "max_time_share": 1.0, "max_time_frames": 8, "fill": "zero"}
     values = jnp.ones((500, 60, 2))
     for within, farthest in (("valid", 30), ("padded", 60)):
-        masked = changed(SpecAugment(within=within, **common), values, [30] * 500)
+        masked = changed(SpecAugment(within=within, draws_last_start=True, **common), values, [30] * 500)
         assert np.flatnonzero((masked == 0).any(axis=(0, 2))).max() + 1 == farthest
 
 
@@ -126,6 +127,30 @@ def test_vocal_tract_moves_a_peak_by_the_factor():
 def test_what_is_made_for_another_mel_bank_is_refused():
     with pytest.raises(ValueError, match="set both alike"):
         VocalTract(high_hz=7000.0).check(KaldiFbank())
+    with pytest.raises(ValueError, match="the front-end's are Slaney's"):
+        VocalTract().check(quartznet())
+    for augmentation in (SpecAugment(), Cutout(), TimeWarp(), VocalTract()):
+        with pytest.raises(ValueError, match="Waveform gives samples: take it out of augment"):
+            augmentation.check(wav2vec2())
+
+
+def test_the_presets_of_systems_without_statistics():
+    """Of Myrtle's RNN-T (its source) and the Rust trainer: widths and places by themselves."""
+    lengths = jnp.full(3000, 200)
+    values = jnp.zeros((3000, 300, 80))
+    rnnt = SpecAugment.rnnt().drawn(values, lengths, jax.random.key(0), step=STEP)
+    assert rnnt["time_widths"].shape == (3000, 10)
+    assert rnnt["freq_widths"].shape == (3000, 2)
+    assert int(rnnt["time_widths"].max()) == 6  # 3 % of 200
+    assert abs(float(rnnt["time_widths"].mean()) - 3) < 0.05
+    assert int(rnnt["freq_widths"].max()) == 20
+    assert int((rnnt["time_starts"] + rnnt["time_widths"]).max()) == 300  # of the padded row
+    assert bool(rnnt["applied"].all())
+    rust = SpecAugment.rust(num_time_masks=2, max_time_frames=8, num_freq_masks=1, max_freq_bins=5)
+    drawn = rust.drawn(values, lengths, jax.random.key(0), step=STEP)
+    assert (int(drawn["time_widths"].min()), int(drawn["time_widths"].max())) == (1, 8)
+    assert (int(drawn["freq_widths"].min()), int(drawn["freq_widths"].max())) == (1, 5)
+    assert int((drawn["time_starts"] + drawn["time_widths"]).max()) == 200
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
-"""How much SpecAugment and Cutout mask, against many draws of NVIDIA's and NeMo's own code.
+"""How much SpecAugment and Cutout mask, against many draws of NVIDIA's, NeMo's and lhotse's own code.
 
 Shares must agree within three standard errors of both: theirs is the mean of as many draws of a batch as the case says.
 """
+
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,37 +13,49 @@ import numpy as np
 import pytest
 
 from asr_jax.audio.specaugment import Cutout, SpecAugment
-from tests.support import golden_cases
+from tests.support import GoldenCase, golden_cases
 
 pytestmark = pytest.mark.golden
 
 STEP = jnp.int32(0)
 
 
-def settings_of(name, args):
-    """Ours, by the peer's own names."""
+def settings_of(args):
+    """Ours, by the peer's own names: the presets, with the numbers of the case where these are others."""
     if "masks" in args:
         return Cutout(
             num=args["masks"], min_freq_bins=args["min_freq"], max_freq_bins=args["max_freq"],
             min_time_frames=args["min_time"], max_time_frames=args["max_time"],
         )  # fmt: skip
-    common = {
-        "probability": 1.0, "max_time_share": 1.0, "fill": "zero", "draws_last_start": False,
-        "num_freq_masks": args["freq_masks"], "num_time_masks": args["time_masks"],
-    }  # fmt: skip
+    if "frames_mask_size" in args:  # lhotse, whose rows have no padding here
+        return SpecAugment(
+            probability=args["p"], num_freq_masks=args["num_feature_masks"], max_freq_bins=args["features_mask_size"],
+            num_time_masks=args["num_frame_masks"], max_time_frames=args["frames_mask_size"],
+            max_time_share=args["max_frames_mask_fraction"],
+        )  # fmt: skip
+    masks = {"num_freq_masks": args["freq_masks"], "num_time_masks": args["time_masks"]}
     if "freq_width" in args:  # NeMo
         width = args["time_width"]
-        adaptive = {"max_time_frames": 100_000, "max_width_share": width}
-        fixed = {"max_time_frames": width}
-        common |= adaptive if isinstance(width, float) else fixed
-        return SpecAugment(max_freq_bins=args["freq_width"], draws_widest=False, **common)
-    return SpecAugment(
-        min_freq_bins=args.get("min_freq", 0), max_freq_bins=args["max_freq"], min_time_frames=args.get("min_time", 0),
-        max_time_frames=args["max_time"], within="padded", **common,
-    )  # fmt: skip
+        share = (
+            {"max_width_share": width}
+            if isinstance(width, float)
+            else {"max_width_share": 1.0, "max_time_frames": width}
+        )
+        return replace(SpecAugment.nemo(), max_freq_bins=args["freq_width"], **masks, **share)
+    quartznet = SpecAugment.quartznet(max_freq_bins=args["max_freq"], max_time_frames=args["max_time"])
+    least = {"min_freq_bins": args.get("min_freq", 0), "min_time_frames": args.get("min_time", 0)}
+    return replace(quartznet, **masks, **least)
 
 
-CASES = [*golden_cases("dle_quartznet", "specaugment_statistics*"), *golden_cases("nemo", "specaugment_statistics*")]
+OWN = [
+    pytest.param(GoldenCase(path, json.loads(path.read_text())), id="lhotse")
+    for path in (Path(__file__).parent / "statistics").glob("specaugment_statistics.json")
+]
+CASES = [
+    *OWN,
+    *golden_cases("dle_quartznet", "specaugment_statistics*"),
+    *golden_cases("nemo", "specaugment_statistics*"),
+]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -48,13 +64,15 @@ def test_shares_of_what_is_masked(case, record_property):
     draws, stats = case.info["draws"], case.info["stats"]
     assert stats
     for name, theirs in stats.items():
-        settings = settings_of(name, theirs["args"])
-        values, lengths = jnp.ones((rows, frames, bins)), jnp.full(rows, frames)
-        call = jax.jit(lambda key, s=settings, v=values, n=lengths: s(v, n, key, step=STEP, sounds={}) == 0)
+        settings = settings_of(theirs["args"])
+        # Masked values become 0 or the mean, which no value is.
+        values = jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (rows, frames, bins)), 1.0, 3.0)
+        lengths = jnp.full(rows, frames)
+        call = jax.jit(lambda key, s=settings, v=values, n=lengths: s(v, n, key, step=STEP, sounds={}) != v)
         masked = np.stack([call(jax.random.key(number)) for number in range(4 * draws)])
         shares = masked.mean(axis=(1, 2, 3))
         both = theirs["std_batch_zero_fraction"] / np.sqrt(draws) + shares.std() / np.sqrt(len(shares))
-        record_property(name, abs(shares.mean() - theirs["mean_zero_fraction"]) / both)
+        record_property(name, float(abs(shares.mean() - theirs["mean_zero_fraction"]) / both))
         assert abs(shares.mean() - theirs["mean_zero_fraction"]) < 3 * both
         assert 0.8 < shares.std() / theirs["std_batch_zero_fraction"] < 1.25
         for axis, theirs_mean, theirs_max in (

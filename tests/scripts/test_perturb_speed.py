@@ -45,3 +45,14 @@ def test_copies_are_shorter_or_longer_and_named(tmp_path):
         assert abs(copy.duration_s - 1 / speed) < 1e-3
         strongest = np.argmax(np.abs(np.fft.rfft(samples))) * 16000 / len(samples)
         assert abs(strongest - 400 * speed) < 2
+
+
+def test_a_folder_that_is_used_again_gives_no_copy_of_another_recording(tmp_path):
+    for name, size in (("long", 16000), ("short", 4000)):
+        write_flac(tmp_path / f"{name}.flac", np.full(size, 900, np.int16), 16000)
+        line = {"id": name, "audio_path": f"{name}.flac", "text": name, "duration": size / 16000}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
+        command = [sys.executable, ROOT / "scripts/perturb_speed.py", "--data", tmp_path / f"{name}.jsonl", "--out"]
+        subprocess.run([*map(str, command), str(tmp_path / "out")], check=True, cwd=ROOT, capture_output=True)
+        records = {record.id: record for record in read_records([str(tmp_path / "out/manifest.jsonl")])}
+        assert abs(records[f"{name}-speed1.1"].duration_s - size / 16000 / 1.1) < 1e-3

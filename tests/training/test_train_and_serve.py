@@ -10,7 +10,9 @@ import soundfile
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.io import probe
-from asr_jax.audio.presets import funasr, quartznet, rnnt, w2v_bert
+from asr_jax.audio.presets import funasr, nemo, quartznet, rnnt, w2v_bert
+from asr_jax.audio.specaugment import SpecAugment
+from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.config import Experiment, Training
 from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data
@@ -20,8 +22,9 @@ from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource
 from asr_jax.training.loop import train
 from asr_jax.training.setup import set_up
+from asr_jax.training.state import random_streams
 from asr_jax.training.trained import load_trained
-from tests.training.toy import toy_model
+from tests.training.toy import toy_batch, toy_model
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +78,33 @@ def test_training_and_transcription_hear_the_same(experiment, tmp_path, make):
         assert samples.tobytes() == in_service[path][0].tobytes()
         assert values.shape == in_service[path][1].shape
         assert values.tobytes() == in_service[path][1].tobytes(), path
+
+
+def test_training_alone_hears_dither_the_ramp_and_masks_before_stacking(experiment):
+    statistics = NormaliseByDataSet(
+        mean=(0.0,) * 80, deviation=(1.0,) * 80, begin_updates=2, ramp_updates=2, begin_share=0.0
+    )
+    masks = SpecAugment(probability=1.0, num_time_masks=0, num_freq_masks=1, min_freq_bins=9, max_freq_bins=10)
+    batch = toy_batch(rows=4)
+
+    def features(front_end, *, step, key=0, augment=()):
+        model = replace(experiment.model, front_end=front_end, augment=augment)
+        model = model.build(vocab_size=6, blank_id=5, precision="f32")
+        rngs = random_streams(jax.random.key_data(jax.random.key(key)), jnp.int32(0)) if step is not None else {}
+        frames = model.apply({}, batch, step=step, method="augmented", rngs=rngs)
+        return np.asarray(frames.values[0, : int(frames.lengths[0])])
+
+    noisy = replace(rnnt(), dither=0.1)
+    assert not np.allclose(features(noisy, step=jnp.int32(0)), features(noisy, step=jnp.int32(0), key=1))
+    np.testing.assert_array_equal(features(noisy, step=None), features(replace(noisy, dither=0.0), step=None))
+    assert all(rnnt.dither == 1e-5 for rnnt in (rnnt(), quartznet(), nemo()))
+    ramped = replace(rnnt(statistics), dither=0.0)
+    served, late = features(ramped, step=None), features(ramped, step=jnp.int32(3))
+    np.testing.assert_array_equal(served, late)
+    early, middle = (features(ramped, step=jnp.int32(step)) for step in (1, 2))
+    assert abs(early.mean()) < 1e-2 < abs(served.mean())
+    np.testing.assert_allclose(middle, (early + served) / 2, rtol=1e-4, atol=1e-4)
+    masked = features(replace(rnnt(), dither=0.0), step=jnp.int32(0), augment=(masks,))
+    same = np.isclose(masked, features(replace(rnnt(), dither=0.0), step=None), atol=1e-4).all(axis=0).reshape(3, 80)
+    assert (same == same[0]).all()  # a bin is hidden in all frames that are joined
+    assert (~same[0]).sum() == 9
