@@ -7,6 +7,7 @@ import pytest
 
 from asr_jax.audio.features import KaldiFbank, Waveform
 from asr_jax.audio.logmel import LogMel
+from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.presets import PRESETS, funasr, quartznet, rnnt
 from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
 from asr_jax.core.batch import Frames
@@ -155,3 +156,45 @@ def test_statistics_of_files(tmp_path):
 def test_impossible_settings_are_named(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def reference(samples, *, window, pad, place, mels, floor, preemphasis):
+    """The steps in float64, one window at a time; `place`: sample where window 0 begins, in what `pad` makes."""
+    x = samples.astype(np.float64)
+    if preemphasis:
+        x = np.concatenate([x[:1], x[1:] - preemphasis * x[:-1]])
+    x = pad(x)
+    num = (len(x) - place - 400) // 160 + 1
+    frames = np.stack([x[place + 160 * n : place + 160 * n + 400] for n in range(num)])
+    spectrum = np.abs(np.fft.rfft(frames * window, 2 * (mels.shape[0] - 1))) ** 2
+    return np.log(np.maximum(spectrum @ mels, floor))
+
+
+def test_systems_without_goldens_by_their_formula():
+    """CAIMAN-ASR's and the Rust trainer's front-ends; the banks are librosa's (tests/goldens)."""
+    audio, place = speech_like(1, 8123)[0], np.arange(400)
+    scaled = audio / 32768
+    slaney = mel_bank(80, 512, 16000, 0.0, 8000.0, scale="slaney", equal_area=True).astype(np.float64)
+    ahead = reference(
+        scaled, window=0.5 - 0.5 * np.cos(2 * np.pi * (place + 0.5) / 400), pad=lambda x: np.pad(x, (240, 0)), place=0,
+        mels=slaney, floor=1e-20, preemphasis=0.97,
+    )  # fmt: skip
+    normalised = (ahead - ahead.mean(0)) / ahead.std(0)
+    stacked = np.pad(normalised, ((0, -len(normalised) % 3), (0, 0))).reshape(-1, 240)
+    found = rnnt()(jnp.asarray(audio)[None], jnp.array([len(audio)]))
+    assert int(found.lengths[0]) == len(stacked)
+    np.testing.assert_allclose(found.values[0, : len(stacked)], stacked, atol=1e-3)
+    htk = mel_bank(80, 400, 16000, 0.0, 8000.0, scale="htk", equal_area=False).astype(np.float64)
+    common = {
+        "window": 0.5 - 0.5 * np.cos(2 * np.pi * place / 400), "pad": lambda x: np.pad(x, 200, mode="reflect"),
+        "place": 0, "mels": htk, "floor": 1e-5,
+    }  # fmt: skip
+    plain = reference(scaled, preemphasis=0.0, **common)
+    found = PRESETS["rust_zipformer"]()(jnp.asarray(audio)[None], jnp.array([len(audio)]))
+    assert int(found.lengths[0]) == len(plain) == 8123 // 160 + 1
+    np.testing.assert_allclose(found.values[0, : len(plain)], plain, atol=1e-3)
+    levelled = scaled - scaled.mean()
+    logs = reference(levelled / np.abs(levelled).max(), preemphasis=0.97, **common)
+    expected = (logs - logs.mean(0)) / np.maximum(logs.std(0), 1e-5)
+    found = PRESETS["rust_squeezeformer"]()(jnp.asarray(audio)[None], jnp.array([len(audio)]))
+    np.testing.assert_allclose(found.values[0, : len(expected)], expected, atol=1e-3)
