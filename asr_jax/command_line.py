@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import tyro
 
@@ -237,10 +237,17 @@ def _complaint(arguments: Sequence[str], default: Experiment) -> str:
     return ""
 
 
+def _is_list_of_settings(settings: Any, name: str) -> bool:
+    """Whether a field is a tuple of dataclasses."""
+    return any(dataclasses.is_dataclass(part) for part in get_args(get_type_hints(type(settings))[name]))
+
+
 def field_flags(settings: Any, prefix: str = "--") -> Iterator[str]:
     """The flag of every leaf field of a tree of settings."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
-        items = [(field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings)]
+        known = [(field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings)]
+        # Settings that a config lists, such as augmentations: where it lists none there is nothing to set.
+        items = [(name, value) for name, value in known if value != () or not _is_list_of_settings(settings, name)]
     elif isinstance(settings, dict):
         items = list(settings.items())
     elif isinstance(settings, tuple) and any(dataclasses.is_dataclass(value) for value in settings):

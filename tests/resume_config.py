@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from asr_jax.audio.augment import SpecAugment
+from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training
 from asr_jax.optim.ema import EMA
 from tests.toy_config import experiment as toy_experiment

@@ -110,7 +110,7 @@ def test_a_config_may_not_define_what_evaluation_could_not_load(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(
         "from __future__ import annotations\nfrom dataclasses import dataclass, replace\n"
-        "from asr_jax.audio.augment import SpecAugment\nfrom tests.toy_config import experiment as toy\n"
+        "from asr_jax.audio.specaugment import SpecAugment\nfrom tests.toy_config import experiment as toy\n"
         "@dataclass(frozen=True)\nclass Mine(SpecAugment):\n    mine: int = 1\n"
         "def experiment():\n    e = toy()\n    return replace(e, model=replace(e.model, augment=(Mine(),)))\n"
     )
