@@ -29,6 +29,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     if options.max_hours < 0 or options.workers < 0:
         raise UserError(f"--max-hours {options.max_hours:g}, --workers {options.workers}: expected 0 or more")
+    if not options.out.absolute().parent.is_dir():
+        raise UserError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
 
     from asr_jax.audio.presets import preset
     from asr_jax.core.files import write_whole

@@ -101,7 +101,9 @@ def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):
     assert json.loads(out.read_text())["frames"] < len(frames)
 
 
-def test_presets_that_do_not_exist_are_named(folder, tmp_path):
+def test_presets_and_folders_that_do_not_exist_are_named(folder, tmp_path):
+    with pytest.raises(UserError, match="there is no folder"):
+        feature_statistics.main(["--preset", "rnnt", "--data", "x", "--out", str(tmp_path / "none" / "x.json")])
     with pytest.raises(UserError, match=r"no front-end is called 'quarznet': .* did you mean 'quartznet'"):
         feature_statistics.main(["--preset", "quarznet", "--data", "x", "--out", "x"])
 
