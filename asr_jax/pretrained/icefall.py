@@ -19,17 +19,11 @@ from asr_jax.pretrained.keymap import (
     Weights,
     export_params,
     find_params,
-    import_params,
     transposed,
 )
 
-SOURCE = "the icefall zipformer checkpoint"
 NEVER_USED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
 """Names of parameters that are created there, and never used."""
-OF_CTC = r"ctc_output\..*"
-OF_ENCODER = r"(encoder|encoder_embed)\..*"
-OF_OTHER_HEADS = r"(decoder|joiner|simple_am_proj|simple_lm_proj|attention_decoder)\..*"
-
 CTC = (
     Row("ctc_output.1.weight", "output/kernel", LINEAR),
     Row("ctc_output.1.bias",   "output/bias"),
@@ -98,27 +92,9 @@ DEPTHWISE_CONV_CAUSAL = (
 )  # fmt: skip
 
 
-def import_encoder(weights: Weights, settings: Zipformer) -> dict[str, Any]:
-    """Parameters of `ZipformerEncoder` from all weights of a checkpoint, those of its heads among them or not.
-
-    Raises:
-        UserError: names that are missing or unknown.
-    """
-    return import_params(weights, encoder_rows(settings), unused=(NEVER_USED, OF_CTC, OF_OTHER_HEADS), source=SOURCE)
-
-
 def export_encoder(params: Any, settings: Zipformer) -> dict[str, np.ndarray]:
     """The encoder's weights (or anything of their structure) by icefall's names, without those that it never uses."""
     return export_params(params, encoder_rows(settings))
-
-
-def import_ctc(weights: Weights) -> dict[str, Any]:
-    """Parameters of the CTC head, `output/{kernel,bias}`, from all weights of a checkpoint.
-
-    Raises:
-        UserError: names that are missing or unknown.
-    """
-    return import_params(weights, CTC, unused=(OF_ENCODER, OF_OTHER_HEADS), source=SOURCE)
 
 
 def find(weights: Weights, settings: Zipformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:

@@ -1,14 +1,13 @@
 """Weights under another system's names, as parameters under ours, and back: by a table of rows."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from asr_jax.core.errors import UserError, nearest
-from asr_jax.core.pytrees import flatten, unflatten
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten
 
 Weights = Mapping[str, np.ndarray]
 
@@ -74,23 +73,6 @@ def find_params(weights: Weights, rows: Sequence[Row]) -> Found:
     )
 
 
-def import_params(weights: Weights, rows: Sequence[Row], *, unused: Sequence[str], source: str) -> dict[str, Any]:
-    """Our parameters, float32, from all of `weights`.
-
-    `unused`: regular expressions of names that may be there without a row. `source` is named in errors.
-
-    Raises:
-        UserError: names that the table does not have, or does not find.
-    """
-    found = find_params(weights, rows)
-    unknown = [name for name in found.left if not any(re.fullmatch(pattern, name) for pattern in unused)]
-    if found.missing or unknown:
-        lines = [f"  {name}: expected, not there{nearest(name, unknown)}" for name in found.missing]
-        lines += [f"  {name}: there, not expected{nearest(name, found.missing)}" for name in unknown]
-        raise UserError(f"{source} does not fit the configured sizes (stacks, layers, causal):\n" + "\n".join(lines))
-    return unflatten(found.params)
-
-
 def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Their arrays from our parameters (or from anything of the same structure: gradients, averages).
 
@@ -105,20 +87,6 @@ def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         row.theirs: row.layout.theirs(flat[row.ours] if row.layer is None else flat[row.ours][row.layer])
         for row in rows
     }
-
-
-def check_shapes(params: Any, expected: Any, *, source: str) -> None:
-    """Compares with what the model's `init` gives (arrays or shapes).
-
-    Raises:
-        UserError: paths or shapes that differ.
-    """
-    have = {path: tuple(leaf.shape) for path, leaf in flatten(params).items()}
-    want = {path: tuple(leaf.shape) for path, leaf in flatten(expected).items()}
-    differing = sorted(path for path in have.keys() | want.keys() if have.get(path) != want.get(path))
-    if differing:
-        lines = [f"  {path}: {have.get(path, 'nothing')}, expected {want.get(path, 'nothing')}" for path in differing]
-        raise UserError(f"{source} does not fit the configured sizes:\n" + "\n".join(lines))
 
 
 def _laid_out(weights: Weights, rows: Sequence[Row]) -> np.ndarray:

@@ -13,8 +13,9 @@ import pytest
 from support import GoldenCase, golden_cases, max_abs, relative
 
 from asr_jax.core.batch import Frames
+from asr_jax.core.pytrees import unflatten
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.icefall import export_ctc, export_encoder, import_ctc, import_encoder
+from asr_jax.pretrained.icefall import export_ctc, export_encoder, find
 
 pytestmark = pytest.mark.golden
 
@@ -86,7 +87,9 @@ class Run:
 def run_case(path: Path) -> Run:
     case = GoldenCase(path, json.loads(path.read_text()))
     arrays, settings = case.arrays(), settings_of(case.info)
-    params = import_encoder(part(arrays, "param/"), settings)
+    found, left = find(part(arrays, "param/"), settings, ctc_head=None)
+    assert left == []
+    params = unflatten(found)["encoder"]
     weights = jnp.asarray(arrays["input/grad_weights"]).transpose(1, 0, 2)
     grads, encoded = program(settings)(params, frames_of(arrays), weights)
     return Run(settings, arrays, params, encoded, grads)
@@ -160,8 +163,9 @@ def test_export_inverts_import(run: Run) -> None:
 def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase, record_property: Any) -> None:
     arrays, settings = case.arrays(), settings_of(case.info)
     weights = part(arrays, "param/")
-    ctc, shape = import_ctc(weights)["output"], arrays["out/encoder_out"].shape
-    _, encoded = program(settings)(import_encoder(weights, settings), frames_of(arrays), jnp.zeros(shape))
+    params, shape = unflatten(find(weights, settings, ctc_head="ctc")[0]), arrays["out/encoder_out"].shape
+    ctc = params["ctc"]["output"]
+    _, encoded = program(settings)(params["encoder"], frames_of(arrays), jnp.zeros(shape))
     assert report(record_property, "encoder", max_abs(encoded.frames.values, arrays["out/encoder_out"])) < 1e-4
     np.testing.assert_array_equal(encoded.frames.lengths, arrays["out/encoder_lens"])
     log_probs = jax.nn.log_softmax(np.asarray(encoded.frames.values) @ ctc["kernel"] + ctc["bias"])

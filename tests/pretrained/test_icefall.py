@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from asr_jax.core.batch import Frames
-from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.icefall import export_ctc, export_encoder, import_ctc, import_encoder
-from asr_jax.pretrained.keymap import check_shapes
+from asr_jax.pretrained.icefall import export_ctc, export_encoder, find
 
 SETTINGS = [
     Zipformer.medium(num_mels=40),
@@ -44,20 +43,25 @@ def test_all_parameters_have_a_name_there_and_come_back(settings: Zipformer) -> 
     theirs = export_encoder(params, settings)
     assert len(theirs) == len(set(theirs))
     assert theirs["encoder_embed.out.weight"].shape[0] == settings.dims[0]
-    again = import_encoder(theirs, settings)
-    check_shapes(again, shapes, source="export")
+    found, left = find(theirs, settings, ctc_head=None)
+    assert left == []
+    again = unflatten(found)["encoder"]
+    assert {path: leaf.shape for path, leaf in flatten(again).items()} == {
+        path: leaf.shape for path, leaf in flatten(shapes).items()
+    }
     np.testing.assert_allclose(again["embed"]["out"]["kernel"], params["embed"]["out"]["kernel"], rtol=1e-6)
 
 
-def test_heads_and_what_is_never_used_are_passed_over_and_nothing_else() -> None:
+def test_what_is_never_used_is_passed_over_and_all_else_is_told() -> None:
     settings = SETTINGS[-1]
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes_of(settings))
     theirs = export_encoder(params, settings)
     theirs["encoder.encoders.0.encoder.layers.0.bypass_scale"] = np.zeros(8)
     theirs["ctc_output.1.weight"], theirs["ctc_output.1.bias"] = np.zeros((5, 8)), np.zeros(5)
     theirs["joiner.output_linear.bias"] = np.zeros(5)
-    import_encoder(theirs, settings)
-    assert import_ctc(theirs)["output"]["kernel"].shape == (8, 5)
-    assert export_ctc(import_ctc(theirs)).keys() == {"ctc_output.1.weight", "ctc_output.1.bias"}
-    with pytest.raises(UserError, match=r"encoder\.new: there, not expected"):
-        import_encoder({**theirs, "encoder.new": np.zeros(1)}, settings)
+    theirs["encoder.new"] = np.zeros(1)
+    found, left = find(theirs, settings, ctc_head="heads_ctc")
+    assert found["heads_ctc/output/kernel"].shape == (8, 5)
+    assert left == ["encoder.new", "joiner.output_linear.bias"]
+    assert export_ctc(unflatten(found)["heads_ctc"]).keys() == {"ctc_output.1.weight", "ctc_output.1.bias"}
+    assert set(find(theirs, settings, ctc_head=None)[1]) == {*left, "ctc_output.1.weight", "ctc_output.1.bias"}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import unflatten
 from asr_jax.pretrained.keymap import (
     CONV_2D,
     DEPTHWISE,
@@ -11,10 +12,8 @@ from asr_jax.pretrained.keymap import (
     LINEAR,
     POINTWISE,
     Row,
-    check_shapes,
     export_params,
     find_params,
-    import_params,
 )
 
 ROWS = [
@@ -28,12 +27,11 @@ WEIGHTS = {
     "layers.0.bias": np.full(4, 0.0),
     "old.thing": np.zeros(1),
 }
-UNUSED = (r"old\..*",)
 
 
 def imported(**changes: np.ndarray) -> dict:
     weights = {**WEIGHTS, **changes}
-    return import_params(weights, ROWS, unused=UNUSED, source="the file")
+    return unflatten(find_params(weights, ROWS).params)
 
 
 def test_import_stacks_layers_and_export_takes_them_apart() -> None:
@@ -47,26 +45,9 @@ def test_import_stacks_layers_and_export_takes_them_apart() -> None:
         np.testing.assert_array_equal(array, WEIGHTS[name])
 
 
-def test_names_that_are_missing_or_unknown_are_all_named() -> None:
-    weights = {"embed.wieght": np.zeros((2, 3)), "layers.0.bias": np.zeros(4), "more": np.zeros(1)}
-    with pytest.raises(UserError) as raised:
-        import_params(weights, ROWS, unused=UNUSED, source="the file")
-    message = str(raised.value)
-    assert "embed.weight: expected, not there; did you mean 'embed.wieght'?" in message
-    assert "layers.1.bias: expected" in message
-    assert "more: there, not expected" in message
-
-
 def test_parameters_without_a_name_there() -> None:
     with pytest.raises(UserError, match="head/kernel"):
         export_params({**imported(), "head": {"kernel": np.zeros(1)}}, ROWS)
-
-
-def test_shapes_are_compared_by_path() -> None:
-    params = imported()
-    check_shapes(params, params, source="the file")
-    with pytest.raises(UserError, match=r"embed/kernel: \(3, 2\), expected \(2, 2\)"):
-        check_shapes(params, {**params, "embed": {"kernel": np.zeros((2, 2))}}, source="the file")
 
 
 @pytest.mark.parametrize(

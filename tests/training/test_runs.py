@@ -30,7 +30,7 @@ from asr_jax.optim.optimizers import NEVER, AdamW
 from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
 from asr_jax.training import preview
 from asr_jax.training.loop import train
-from asr_jax.training.stopping import Stopped
+from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.trained import load_trained
 from tests.training.toy import toy_model
 
@@ -148,6 +148,22 @@ def test_without_gain_a_run_ends_and_stays_ended(data, tmp_path):
     assert summary["update"] == 3
     assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 2 validations"
     assert "to go on: --training.patience N" in train(run)["already"]
+
+
+def test_a_signal_breaks_a_validation_off_and_the_next_job_makes_up_for_it(data, tmp_path, monkeypatch):
+    def come(signals):
+        signals._noted = "SIGTERM"
+        return True
+
+    run = experiment(data, tmp_path / "run", training=training(validate_every=2))
+    with monkeypatch.context() as patched:
+        patched.setattr(Signals, "have_come", come)
+        with pytest.raises(Stopped, match="SIGTERM: saved after update 2"):
+            train(run)
+    assert not events(tmp_path / "run", "validation")
+    assert [data["update"] for data in events(tmp_path / "run", "checkpoint_saved")] == [2]
+    train(run)
+    assert {data["update"] for data in events(tmp_path / "run", "validation")} == {2, 4}
 
 
 def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, tmp_path):

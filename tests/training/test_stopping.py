@@ -83,7 +83,6 @@ def test_a_signal_during_validation_saves_at_once_and_the_validation_is_made_up_
     job.send_signal(signal.SIGTERM)
     said, _ = job.communicate(timeout=120)
     assert job.returncode == 75, said
-    before = [event["data"]["update"] for event in read_events(folder / "events.jsonl", "validation")]
     stopped = next(read_events(folder / "events.jsonl", "job_stopped"))["data"]["update"]
     assert f"SIGTERM: saved after update {stopped}" in said
     assert train(manifests, folder)[0] == 0
@@ -93,7 +92,6 @@ def test_a_signal_during_validation_saves_at_once_and_the_validation_is_made_up_
         for event in read_events(folder / "events.jsonl", "validation")
     ]
     assert {update for update, weights in found if weights == "ema"} == {3, 6, 9, 12}
-    assert len(before) < 2 or stopped > 3  # it was broken off, unless it was over when the signal came
 
 
 def test_a_signal_before_the_first_update_ends_the_job_before_it(manifests, unbroken, tmp_path):  # noqa: F811
