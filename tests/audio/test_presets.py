@@ -1,5 +1,7 @@
 """Every preset: padding and batching never change a frame, lengths are true, and what is random is so in training."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,22 @@ def test_padding_and_batching_never_change_a_frame(name):
         quiet[row, :length] = audio[row, :length]
         same_shape = jitted(jnp.asarray(quiet), jnp.asarray(lengths))
         np.testing.assert_array_equal(noisy.values[row, :count], same_shape.values[row, :count])
+
+
+@pytest.mark.parametrize("dither", [0.0, 0.01])
+@pytest.mark.parametrize("name", FRONT_ENDS)
+def test_a_few_rows_at_a_time_are_the_same_frames(name, dither, monkeypatch):
+    front_end = replace(FRONT_ENDS[name], dither=dither)
+    lengths = jnp.array([8000, 7999, 4001, 1123, 6000, 8000])
+    audio = jnp.asarray(speech_like(6, 8000))
+    given = {"step": jnp.int32(3), "key": jax.random.key(1)}
+    at_once = jax.jit(lambda *of_rows: front_end(*of_rows, **given))(audio, lengths)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)  # as on a CPU that is not split for tests
+    looped = jax.jit(lambda *of_rows: front_end(*of_rows, **given))
+    assert ("scan" in str(jax.make_jaxpr(looped)(audio, lengths))) == (not isinstance(front_end, Waveform))
+    few = looped(audio, lengths)
+    np.testing.assert_array_equal(at_once.lengths, few.lengths)
+    np.testing.assert_allclose(at_once.values, few.values, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", FRONT_ENDS)
