@@ -45,11 +45,13 @@ class BatchNorm(nn.Module):
 
     Source: Ioffe and Szegedy 2015 (arXiv:1502.03167), algorithm 1.
     Differs from: flax.linen.BatchNorm, whose momentum is the share that is kept and whose running variance is with n;
-    PyTorch is equal where nothing is padded.
+    PyTorch is equal where nothing is padded, or with `counts_padding`.
     """
 
     momentum: float = 0.1
     eps: float = 1e-5
+    counts_padding: bool = False
+    """Take statistics over all frames of the padded batch, as PyTorch's trainers do: it matters how it is padded."""
 
     @nn.compact
     def __call__(
@@ -64,6 +66,8 @@ class BatchNorm(nn.Module):
         if use_running:
             centre, spread = mean.value, variance.value
         else:
+            if self.counts_padding:
+                lengths = jnp.full_like(lengths, x.shape[1])
             mask = length_mask(lengths, x.shape[1])[..., None]
             num = jnp.sum(lengths).astype(jnp.float32)
             centre = jnp.sum(jnp.where(mask, wide, 0), (0, 1)) / jnp.maximum(num, 1)

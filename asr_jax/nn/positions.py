@@ -27,6 +27,29 @@ def compact_positions(num_frames: int, width: int) -> Float[np.ndarray, "R P"]:
     return positions.astype(np.float32)
 
 
+def sinusoids(positions: Float[np.ndarray, " N"], width: int) -> Float[np.ndarray, "N D"]:
+    """sin(p / 10000^(2i/width)) in the even values, cos in the odd ones; float32.
+
+    Source: Vaswani et al. 2017, "Attention is all you need" (arXiv:1706.03762), section 3.5.
+
+    Raises:
+        ValueError: an odd `width`.
+    """
+    if width % 2:
+        raise ValueError(f"the width of positions must be even, got {width}")
+    angles = np.asarray(positions, np.float64)[:, None] * 10000.0 ** (-np.arange(0, width, 2) / width)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(angles), width).astype(np.float32)
+
+
+def relative_sinusoids(num_frames: int, width: int) -> Float[np.ndarray, "R D"]:
+    """Encodings of how far a query lies behind a key, R = 2 · num_frames - 1, in the order that `relative_shift` reads:
+    offsets s - t of key s from query t rise from -(num_frames - 1), and what is encoded is t - s.
+
+    Source: Transformer-XL (arXiv:1901.02860), appendix B.
+    """
+    return sinusoids(-np.arange(-(num_frames - 1), num_frames, dtype=np.float64), width)
+
+
 def relative_shift(scores: Float[Array, "... T R"]) -> Float[Array, "... T T"]:
     """From scores by query t and offset s - t, R = 2T - 1, those by query t and key s: y[t, s] = x[t, T - 1 + s - t].
 

@@ -1,9 +1,9 @@
 """Weights of a file, by our names or by those of a system that we know."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -15,16 +15,53 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained import icefall
+from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 
-SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+HF_CONFIG = "config.json"
+SUFFIXES = (".safetensors", ".nemo", *TORCH_SUFFIXES)
 OURS = ("params/", "batch_stats/")
-ICEFALL = ("encoder.encoders.", "encoder_embed.")
 SYMBOLS = "symbols"
 """What our files say of themselves: the tokenizer's symbols, None for the blank, as JSON."""
 
 Symbols = Sequence[str | None]
+Weights = Mapping[str, np.ndarray]
+
+
+class Format(NamedTuple):
+    """Weights by the names of another system."""
+
+    of: str
+    """Whose, and of what model."""
+    claims: Callable[[Weights, Model], bool]
+    """Whether names and model are such."""
+    find: Callable[[Weights, Model], tuple[dict[str, np.ndarray], list[str]]]
+    """Weights by our paths, `params/…` and `batch_stats/…`, as far as they are the model's, and the names there of
+    those that are not."""
+
+
+def _icefall(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
+    assert isinstance(model.encoder, Zipformer), "claimed"
+    params, left = icefall.find(weights, model.encoder, ctc_head=ctc_head(model))
+    return {f"params/{path}": array for path, array in params.items()}, left
+
+
+def ctc_head(model: Model) -> str | None:
+    """Path of the parameters of the model's first CTC head."""
+    return next((f"heads_{name}" for name, head in model.heads.items() if isinstance(head, CTC)), None)
+
+
+FORMATS = (
+    Format(
+        "icefall's of a Zipformer",
+        lambda weights, model: (
+            isinstance(model.encoder, Zipformer)
+            and any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
+        ),
+        _icefall,
+    ),
+)
 
 
 def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
@@ -34,13 +71,26 @@ def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
     save_file(arrays, out, metadata={SYMBOLS: json.dumps(symbols)})
 
 
+def is_weights(path: Path) -> bool:
+    """Whether it is a file that holds weights, by its name, or a folder as Hugging Face's libraries write them."""
+    return path.suffix in SUFFIXES or (path / HF_CONFIG).is_file()
+
+
 def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
-    """Weights of a .safetensors file or one of PyTorch's by its names, and its symbols, where it says them.
+    """Weights of a file or a folder by its names, and its symbols, where it says them.
 
     Raises: UserError where it cannot be read.
     """
+    if path.suffix == ".nemo":
+        nemo = load_nemo(path)
+        return nemo.weights, nemo.symbols
     if path.suffix in TORCH_SUFFIXES:
         return state_dict(load_torch(path)), None
+    if path.is_dir():
+        files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
+        if not files:
+            raise UserError(f"{path} has a {HF_CONFIG} and no *.safetensors: expected weights there")
+        return {name: array for file in files for name, array in load_weights(file)[0].items()}, None
     try:
         with safe_open(path, framework="numpy") as file:
             about: dict[str, Any] = file.metadata() or {}
@@ -50,7 +100,7 @@ def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
         raise UserError(f"{path} cannot be read: {error}; expected a whole .safetensors file") from error
 
 
-def imported(weights: Mapping[str, np.ndarray], model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
+def imported(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
     """All weights of a file by our paths, `params/…` and `batch_stats/…`, as far as they are the model's, and the names
     there of those that are not.
 
@@ -58,11 +108,11 @@ def imported(weights: Mapping[str, np.ndarray], model: Model) -> tuple[dict[str,
     """
     if weights and all(name.startswith(OURS) for name in weights):
         return dict(weights), []
-    if isinstance(model.encoder, Zipformer) and any(name.startswith(ICEFALL) for name in weights):
-        heads = [f"heads_{name}" for name, head in model.heads.items() if isinstance(head, CTC)]
-        params, left = icefall.find(weights, model.encoder, ctc_head=heads[0] if heads else None)
-        return {f"params/{path}": array for path, array in params.items()}, left
+    for known in FORMATS:
+        if known.claims(weights, model):
+            return known.find(weights, model)
     names = ", ".join(sorted(weights)[:3]) or "nothing"
     raise UserError(
-        f"weights named {names} …: expected our own names ({OURS[0]}encoder/…), or icefall's of a Zipformer"
+        f"weights named {names} … for {type(model.encoder).__name__}: expected our own names ({OURS[0]}encoder/…), or "
+        + ", or ".join(known.of for known in FORMATS)
     )

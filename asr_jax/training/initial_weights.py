@@ -11,7 +11,7 @@ import numpy as np
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, digest_of, flatten, unflatten
-from asr_jax.pretrained.formats import SUFFIXES, Symbols, imported, load_weights
+from asr_jax.pretrained.formats import SUFFIXES, Symbols, imported, is_weights, load_weights
 from asr_jax.text.tokenizer import Tokenizer, given_tokenizer
 from asr_jax.training.run import CHECKPOINTS
 from asr_jax.training.trained import load_trained
@@ -125,7 +125,7 @@ def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Se
 def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:
     """Weights by our paths, names of those that no model of these settings has, and the symbols of the tokenizer that
     they were trained with, where these are known."""
-    if path.suffix in SUFFIXES:
+    if is_weights(path):
         weights, symbols = load_weights(path)
         return *imported(weights, experiment.model), _given_symbols(experiment) or symbols
     run, updates = path, None
@@ -134,7 +134,7 @@ def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], li
     if not (run / CHECKPOINTS).is_dir():
         raise UserError(
             f"init.path {path}: expected the folder of a run, one of its checkpoints (RUN/{CHECKPOINTS}/NUMBER), or a "
-            f"file ({' '.join(SUFFIXES)})"
+            f"file of weights ({' '.join(SUFFIXES)}) or a folder of Hugging Face's"
         )
     trained = load_trained(run, updates=updates)
     given = {name: np.asarray(value) for name, value in flatten(trained.variables).items()}

@@ -1,5 +1,7 @@
 """The forms of depthwise convolution against a sum written out in NumPy, and against each other's gradients."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,51 +10,62 @@ from support import max_abs, relative
 
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
 
-# rows, frames, channels, taps, padding: odd and even kernels, causal, more taps than frames, cropping, one of each,
-# more rows than are unrolled and not a multiple of them
+# rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames,
+# cropping, one of each, more rows than are unrolled and not a multiple of them; strides that reach the last frame and
+# that do not, dilation, both
 CASES = [
-    (3, 11, 4, 3, (1, 1)),
-    (2, 12, 5, 4, (1, 2)),
-    (2, 9, 3, 5, (4, 0)),
-    (1, 3, 2, 7, (3, 3)),
-    (2, 10, 3, 3, (-1, 2)),
-    (1, 1, 1, 1, (0, 0)),
-    (13, 6, 2, 3, (1, 1)),
+    (3, 11, 4, 3, (1, 1), 1, 1),
+    (2, 12, 5, 4, (1, 2), 1, 1),
+    (2, 9, 3, 5, (4, 0), 1, 1),
+    (1, 3, 2, 7, (3, 3), 1, 1),
+    (2, 10, 3, 3, (-1, 2), 1, 1),
+    (1, 1, 1, 1, (0, 0), 1, 1),
+    (13, 6, 2, 3, (1, 1), 1, 1),
+    (2, 11, 3, 3, (1, 1), 2, 1),
+    (2, 12, 3, 3, (0, 0), 2, 1),
+    (9, 13, 2, 4, (3, 1), 3, 1),
+    (2, 14, 3, 5, (4, 4), 1, 2),
+    (2, 15, 3, 3, (2, 1), 2, 3),
 ]
+SHAPES = ("rows", "frames", "width", "taps", "padding", "stride", "dilation")
 
 
 def draw(*shape: int, seed: int = 0) -> jnp.ndarray:
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def by_definition(x: np.ndarray, kernel: np.ndarray, padding: tuple[int, int]) -> np.ndarray:
+def by_definition(
+    x: np.ndarray, kernel: np.ndarray, padding: tuple[int, int], stride: int, dilation: int
+) -> np.ndarray:
     rows, frames, width = x.shape
-    out = np.zeros((rows, frames + sum(padding) - len(kernel) + 1, width))
+    out = np.zeros((rows, (frames + sum(padding) - dilation * (len(kernel) - 1) - 1) // stride + 1, width))
     for t in range(out.shape[1]):
         for k in range(len(kernel)):
-            source = t + k - padding[0]
+            source = stride * t + dilation * k - padding[0]
             if 0 <= source < frames:
                 out[:, t] += kernel[k] * x[:, source]
     return out
 
 
 @pytest.mark.parametrize("implementation", ["auto", "lax", "shifted"])
-@pytest.mark.parametrize(("rows", "frames", "width", "taps", "padding"), CASES)
-def test_value(rows, frames, width, taps, padding, implementation):
+@pytest.mark.parametrize(SHAPES, CASES)
+def test_value(rows, frames, width, taps, padding, stride, dilation, implementation):
     x, kernel = draw(rows, frames, width), draw(taps, width, seed=1)
-    y = depthwise_conv(x, kernel, padding=padding, implementation=implementation)
-    assert max_abs(y, by_definition(np.asarray(x), np.asarray(kernel), padding)) < 1e-5
+    window = {"padding": padding, "stride": stride, "dilation": dilation}
+    y = depthwise_conv(x, kernel, **window, implementation=implementation)
+    assert max_abs(y, by_definition(np.asarray(x), np.asarray(kernel), **window)) < 1e-5
 
 
 @pytest.mark.parametrize("remat", [False, True])
-@pytest.mark.parametrize(("rows", "frames", "width", "taps", "padding"), CASES)
-def test_gradients_are_those_of_the_reference(rows, frames, width, taps, padding, remat):
+@pytest.mark.parametrize(SHAPES, CASES)
+def test_gradients_are_those_of_the_reference(rows, frames, width, taps, padding, stride, dilation, remat):
     x, kernel = draw(rows, frames, width), draw(taps, width, seed=1)
-    dy = draw(rows, frames + sum(padding) - taps + 1, width, seed=2)
+    conv = partial(depthwise_conv, padding=padding, stride=stride, dilation=dilation)
+    dy = draw(*jax.eval_shape(conv, x, kernel).shape, seed=2)
 
     def gradients(implementation):
         def loss(x, kernel):
-            return jnp.sum(dy * jnp.tanh(depthwise_conv(x, kernel, padding=padding, implementation=implementation)))
+            return jnp.sum(dy * jnp.tanh(conv(x, kernel, implementation=implementation)))
 
         return jax.jit(jax.grad(jax.checkpoint(loss) if remat else loss, argnums=(0, 1)))(x, kernel)
 

@@ -26,6 +26,8 @@ class Made:
 
     encoder: Encoder
     params: Any
+    stats: Any
+    """Its other variables: running statistics."""
     forward: Callable[[Any, Frames], Frames]
     gradients: Callable[..., Any]
 
@@ -56,7 +58,7 @@ class EncoderSuite:
 
     def output_shape(self, made: Made, frames: Frames) -> tuple[int, ...]:
         def values(params: Any) -> Any:
-            return made.encoder.apply({"params": params}, frames, step=None).frames.values
+            return made.encoder.apply({"params": params, **made.stats}, frames, step=None).frames.values
 
         return jax.eval_shape(values, made.params).shape
 
@@ -110,7 +112,8 @@ class EncoderSuite:
 
     def test_bfloat16_is_near_float32(self, made: Made) -> None:
         encoder = self.settings.build(dtype=jnp.bfloat16)
-        half = fast_jit(lambda p, f: encoder.apply({"params": p}, f, step=None).frames)(made.params, self.frames())
+        forward = fast_jit(lambda params, frames: encoder.apply({"params": params, **made.stats}, frames, step=None))
+        half = forward(made.params, self.frames()).frames
         full = made.forward(made.params, self.frames())
         assert half.values.dtype == jnp.bfloat16
         for row in range(len(self.lengths)):
@@ -141,17 +144,19 @@ class EncoderSuite:
 @cache
 def make(suite: type[EncoderSuite]) -> Made:
     encoder, frames = suite.settings.build(dtype=jnp.float32), suite().frames()
-    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.2, leaf.shape), jnp.float32), shapes)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.2, leaf.shape), jnp.float32), shapes.pop("params"))
+    stats = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.5, 1.5, leaf.shape), jnp.float32), shapes)
 
     def forward(params: Any, frames: Frames) -> Frames:
-        return encoder.apply({"params": params}, frames, step=None).frames
+        return encoder.apply({"params": params, **stats}, frames, step=None).frames
 
     def loss(params: Any, frames: Frames, targets: Any, key: Any, step: Any) -> Any:
         rngs = {"dropout": key, "regularise": jax.random.fold_in(key, 1)}
-        out = encoder.apply({"params": params}, frames, step=step, rngs=rngs).frames
+        encoded, _ = encoder.apply({"params": params, **stats}, frames, step=step, rngs=rngs, mutable=list(stats))
+        out = encoded.frames
         valid = length_mask(out.lengths, out.values.shape[1])[:, :, None]
         return jnp.sum(jnp.where(valid, out.values - targets, 0.0) ** 2) / valid.sum()
 
-    return Made(encoder, params, fast_jit(forward), fast_jit(jax.value_and_grad(loss)))
+    return Made(encoder, params, stats, fast_jit(forward), fast_jit(jax.value_and_grad(loss)))

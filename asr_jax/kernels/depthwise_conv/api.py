@@ -1,34 +1,49 @@
 """Depthwise convolution over time, or over time and frequency, by the form that is fast on the device at hand."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import jax
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.depthwise_conv.reference import Padding, depthwise_conv_lax
+from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, depthwise_conv_lax
 from asr_jax.kernels.depthwise_conv.xla import shifted, shifted_gradients
 
 Implementation = Literal["auto", "lax", "shifted"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which frames a filter sees: as the arguments of `depthwise_conv_2d`."""
+
+    padding: Padding
+    strides: Pair
+    dilations: Pair
 
 
 def depthwise_conv(
     x: Float[Array, "B T D"],
     kernel: Float[Array, "K D"],
     *,
-    padding: tuple[int, int],
+    padding: Pair,
+    stride: int = 1,
+    dilation: int = 1,
     implementation: Implementation = "auto",
 ) -> Float[Array, "B S D"]:
-    """y[b, t, d] = Σ_k kernel[k, d] · x[b, t + k - padding[0], d], x being 0 outside its frames; stride 1.
+    """y[b, t, d] = Σ_k kernel[k, d] · x[b, stride·t + dilation·k - padding[0], d], x being 0 outside its frames.
 
-    S = T + sum(padding) - K + 1 frames come out: `padding=((K - 1) // 2, K // 2)` keeps T, `(K - 1, 0)` is causal.
-    `implementation`: "lax" is XLA's grouped convolution, "shifted" a sum of shifted products with its own derivative,
-    "auto" takes "shifted" on CPUs and "lax" elsewhere, when the program is compiled.
+    S = (T + sum(padding) - dilation·(K - 1) - 1) // stride + 1 frames come out: `padding=((K - 1) // 2, K // 2)` keeps
+    T, `(K - 1, 0)` is causal. `implementation`: "lax" is XLA's grouped convolution, "shifted" a sum of shifted products
+    with its own derivative, "auto" takes "shifted" on CPUs and "lax" elsewhere, when the program is compiled.
 
     Raises:
-        ValueError: the channels differ, or there are fewer padded frames than taps.
+        ValueError: the channels differ, or there are fewer padded frames than the filter reaches over.
     """
-    y = depthwise_conv_2d(x[:, :, None], kernel[:, None], padding=(padding, (0, 0)), implementation=implementation)
+    y = depthwise_conv_2d(
+        x[:, :, None], kernel[:, None], padding=(padding, (0, 0)), strides=(stride, 1), dilations=(dilation, 1),
+        implementation=implementation,
+    )  # fmt: skip
     return y[:, :, 0]
 
 
@@ -37,6 +52,8 @@ def depthwise_conv_2d(
     kernel: Float[Array, "K L D"],
     *,
     padding: Padding,
+    strides: Pair = (1, 1),
+    dilations: Pair = (1, 1),
     implementation: Implementation = "auto",
 ) -> Float[Array, "B S G D"]:
     """`depthwise_conv` over time and frequency, with a pair of paddings for each.
@@ -45,24 +62,27 @@ def depthwise_conv_2d(
     """
     if x.shape[-1] not in (1, kernel.shape[-1]):
         raise ValueError(f"x has {x.shape[-1]} channels but the kernel has {kernel.shape[-1]}")
-    for frames, pads, taps in zip(x.shape[1:3], padding, kernel.shape[:2], strict=True):
-        if frames + sum(pads) < taps:
-            raise ValueError(f"{frames} frames padded by {pads} are fewer than the kernel's {taps} taps")
-    return _depthwise_conv(x, kernel.astype(x.dtype), padding, implementation)
+    for frames, pads, taps, dilation in zip(x.shape[1:3], padding, kernel.shape, dilations, strict=False):
+        if frames + sum(pads) < dilation * (taps - 1) + 1:
+            raise ValueError(
+                f"{frames} frames padded by {pads} are fewer than the kernel's {taps} taps"
+                + (f" reach over with a dilation of {dilation}" if dilation > 1 else "")
+            )
+    return _depthwise_conv(x, kernel.astype(x.dtype), Window(padding, strides, dilations), implementation)
 
 
 # One derivative for both forms, so that only `x` and `kernel` are kept for it, whichever is compiled.
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _depthwise_conv(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> Array:
-    return _value(x, kernel, padding, implementation)
+def _depthwise_conv(x: Array, kernel: Array, window: Window, implementation: Implementation) -> Array:
+    return _value(x, kernel, window, implementation)
 
 
-def _forward(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> tuple[Array, Any]:
-    return _value(x, kernel, padding, implementation), (x, kernel)
+def _forward(x: Array, kernel: Array, window: Window, implementation: Implementation) -> tuple[Array, Any]:
+    return _value(x, kernel, window, implementation), (x, kernel)
 
 
-def _backward(padding: Padding, implementation: Implementation, saved: Any, dy: Array) -> tuple[Array, Array]:
-    return _gradients(*saved, dy, padding, implementation)
+def _backward(window: Window, implementation: Implementation, saved: Any, dy: Array) -> tuple[Array, Array]:
+    return _gradients(*saved, dy, window, implementation)
 
 
 _depthwise_conv.defvjp(_forward, _backward)
@@ -70,19 +90,19 @@ _depthwise_conv.defvjp(_forward, _backward)
 
 # Under `jit` because a model has many of the same shape: the tens of operations are then traced once.
 @partial(jax.jit, static_argnums=(2, 3))
-def _value(x: Array, kernel: Array, padding: Padding, implementation: Implementation) -> Array:
-    forms = {"lax": partial(depthwise_conv_lax, padding=padding), "shifted": partial(shifted, padding=padding)}
+def _value(x: Array, kernel: Array, window: Window, implementation: Implementation) -> Array:
+    forms = {"lax": partial(depthwise_conv_lax, **vars(window)), "shifted": partial(shifted, **vars(window))}
     return _choose(forms, implementation, x, kernel)
 
 
 @partial(jax.jit, static_argnums=(3, 4))
 def _gradients(
-    x: Array, kernel: Array, dy: Array, padding: Padding, implementation: Implementation
+    x: Array, kernel: Array, dy: Array, window: Window, implementation: Implementation
 ) -> tuple[Array, Array]:
     def gradients_lax(x: Array, kernel: Array, dy: Array) -> tuple[Array, Array]:
-        return jax.vjp(partial(depthwise_conv_lax, padding=padding), x, kernel)[1](dy)
+        return jax.vjp(partial(depthwise_conv_lax, **vars(window)), x, kernel)[1](dy)
 
-    forms = {"lax": gradients_lax, "shifted": partial(shifted_gradients, padding=padding)}
+    forms = {"lax": gradients_lax, "shifted": partial(shifted_gradients, **vars(window))}
     return _choose(forms, implementation, x, kernel, dy)
 
 

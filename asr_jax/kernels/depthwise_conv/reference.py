@@ -3,21 +3,29 @@
 import jax
 from jaxtyping import Array, Float
 
-Padding = tuple[tuple[int, int], tuple[int, int]]
+Pair = tuple[int, int]
+Padding = tuple[Pair, Pair]
 
 
 def depthwise_conv_lax(
-    x: Float[Array, "B T F C"], kernel: Float[Array, "K L D"], *, padding: Padding
+    x: Float[Array, "B T F C"],
+    kernel: Float[Array, "K L D"],
+    *,
+    padding: Padding,
+    strides: Pair = (1, 1),
+    dilations: Pair = (1, 1),
 ) -> Float[Array, "B S G D"]:
-    """y[b, t, f, d] = Σ_kl kernel[k, l, d] · x[b, t + k - left_t, f + l - left_f, d], x being 0 outside.
+    """y[b, t, f, d] = Σ_kl kernel[k, l, d] · x[b, s_t·t + d_t·k - left_t, s_f·f + d_f·l - left_f, d], with strides
+    s and dilations d, x being 0 outside.
 
     C is D, or 1: then all filters see the one channel.
     """
     return jax.lax.conv_general_dilated(
         x,
         kernel[:, :, None, :],
-        window_strides=(1, 1),
+        window_strides=strides,
         padding=padding,
+        rhs_dilation=dilations,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=x.shape[-1],
     )

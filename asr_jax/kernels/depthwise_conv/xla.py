@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from asr_jax.kernels.depthwise_conv.reference import Padding
+from asr_jax.kernels.depthwise_conv.reference import Padding, Pair
 
 # In one loop with more taps, the processor's registers do not hold them: 31 taps take 1.7 times as long.
 MOST_TAPS_FUSED = 16
@@ -20,43 +20,72 @@ MOST_TAPS_FUSED = 16
 MOST_ROWS_UNROLLED = 8
 
 
-def shifted(x: Float[Array, "B T F C"], kernel: Float[Array, "K L D"], *, padding: Padding) -> Float[Array, "B S G D"]:
+def shifted(
+    x: Float[Array, "B T F C"],
+    kernel: Float[Array, "K L D"],
+    *,
+    padding: Padding,
+    strides: Pair = (1, 1),
+    dilations: Pair = (1, 1),
+) -> Float[Array, "B S G D"]:
     """The value of `depthwise_conv_lax`, in the type of `x`, summed in float32."""
     padded = _pad(x, padding)
     weights = kernel.astype(jnp.float32)[None, None]
     num_rows, num_channels = padded.shape[0], padded.shape[-1]
-    num_frames, num_bins = (size - taps + 1 for size, taps in zip(padded.shape[1:3], kernel.shape[:2], strict=True))
+    seen = [
+        (frames - dilation * (taps - 1) - 1) // stride * stride + 1
+        for frames, taps, stride, dilation in zip(padded.shape[1:3], kernel.shape, strides, dilations, strict=False)
+    ]
 
     # `lax.slice`, because indexing takes several times as long to trace.
     def product(k: int, f: int) -> Array:
-        window = jax.lax.slice(padded, (0, k, f, 0), (num_rows, k + num_frames, f + num_bins, num_channels))
+        first = (k * dilations[0], f * dilations[1])
+        end = (num_rows, first[0] + seen[0], first[1] + seen[1], num_channels)
+        window = jax.lax.slice(padded, (0, *first, 0), end, (1, *strides, 1))
         tap = jax.lax.slice(weights, (0, 0, k, f, 0), (1, 1, k + 1, f + 1, kernel.shape[2]))
         return window.astype(jnp.float32) * tap.reshape(1, 1, 1, -1)
 
     products = [product(k, f) for k, f in np.ndindex(kernel.shape[:2])]
     total = reduce(operator.add, products[:MOST_TAPS_FUSED])
-    for first in range(MOST_TAPS_FUSED, len(products), MOST_TAPS_FUSED):
-        part = reduce(operator.add, products[first : first + MOST_TAPS_FUSED])
+    for begin in range(MOST_TAPS_FUSED, len(products), MOST_TAPS_FUSED):
+        part = reduce(operator.add, products[begin : begin + MOST_TAPS_FUSED])
         total = jax.lax.optimization_barrier(total) + part
     return total.astype(x.dtype)
 
 
 def shifted_gradients(
-    x: Float[Array, "B T F C"], kernel: Float[Array, "K L D"], dy: Float[Array, "B S G D"], *, padding: Padding
+    x: Float[Array, "B T F C"],
+    kernel: Float[Array, "K L D"],
+    dy: Float[Array, "B S G D"],
+    *,
+    padding: Padding,
+    strides: Pair = (1, 1),
+    dilations: Pair = (1, 1),
 ) -> tuple[Float[Array, "B T F C"], Float[Array, "K L D"]]:
     """Gradients with respect to `x` and `kernel`, from that of the output."""
-    (left, right), (low, high) = padding
-    taps, bins = kernel.shape[0] - 1, kernel.shape[1] - 1
-    dx = shifted(dy, kernel[::-1, ::-1], padding=((taps - left, taps - right), (bins - low, bins - high)))
+    reaches = [(taps - 1) * dilation for taps, dilation in zip(kernel.shape, dilations, strict=False)]
+    # Between the frames that a stride takes lie zeros, and behind them those that no filter reaches.
+    spread = jax.lax.pad(dy, jnp.zeros((), dy.dtype), ((0, 0, 0), *((0, 0, s - 1) for s in strides), (0, 0, 0)))
+    back = [
+        (reach - left, size + left - spread_size)
+        for reach, size, (left, _), spread_size in zip(reaches, x.shape[1:3], padding, spread.shape[1:3], strict=True)
+    ]
+    dx = shifted(spread, kernel[::-1, ::-1], padding=(back[0], back[1]), dilations=dilations)
     dx = dx if x.shape[-1] == dx.shape[-1] else dx.sum(-1, keepdims=True)
     x = jnp.broadcast_to(x, (*x.shape[:-1], kernel.shape[-1]))
-    return dx, _kernel_gradient(x, dy, kernel.shape[:2], padding).astype(kernel.dtype)
+    return dx, _kernel_gradient(x, dy, kernel.shape[:2], padding, strides, dilations).astype(kernel.dtype)
 
 
 def _kernel_gradient(
-    x: Float[Array, "B T F D"], dy: Float[Array, "B S G D"], num_taps: tuple[int, ...], padding: Padding
+    x: Float[Array, "B T F D"],
+    dy: Float[Array, "B S G D"],
+    num_taps: tuple[int, ...],
+    padding: Padding,
+    strides: Pair,
+    dilations: Pair,
 ) -> Float[Array, "K L D"]:
-    """dk[k, l] = Σ_btf padded[b, t + k, f + l] · dy[b, t, f]: over rows, unrolled; over frames, by a product with ones.
+    """dk[k, l] = Σ_btf padded[b, s_t·t + d_t·k, s_f·f + d_f·l] · dy[b, t, f]: over rows, unrolled; over frames, by a
+    product with ones.
 
     A loop over taps, because one after the other they find their operands in the cache, and compile but once. Bins and
     channels lie in one axis, so that the inner loop is long.
@@ -70,14 +99,21 @@ def _kernel_gradient(
     dys = _pad(dy, ((0, 0), (0, 0)), more_rows=more_rows).astype(jnp.float32)
     dys = dys.reshape(unrolled, num_groups, num_frames, num_bins * width)
     ones = jnp.ones((num_groups * num_frames,), jnp.float32)
+    seen = [(size - 1) * stride + 1 for size, stride in zip((num_frames, num_bins), strides, strict=True)]
+
+    def window(rows: Float[Array, "N P E"], tap: Int[Array, " 2"]) -> Float[Array, "N S F"]:
+        found = jax.lax.dynamic_slice(rows, (0, tap[0], tap[1] * width), (num_groups, seen[0], seen[1] * width))
+        if strides == (1, 1):
+            return found
+        found = found.reshape(num_groups, *seen, width)[:, :: strides[0], :: strides[1]]
+        return found.reshape(num_groups, num_frames, -1)
 
     def gradient(_: None, tap: Int[Array, " 2"]) -> tuple[None, Float[Array, " D"]]:
-        windows = [jax.lax.dynamic_slice(rows, (0, tap[0], tap[1] * width), dys[0].shape) for rows in padded]
-        over_rows = reduce(operator.add, [window * dy for window, dy in zip(windows, dys, strict=True)])
+        over_rows = reduce(operator.add, [window(rows, tap) * dy for rows, dy in zip(padded, dys, strict=True)])
         over_frames = jnp.matmul(ones, over_rows.reshape(len(ones), -1), precision=jax.lax.Precision.HIGHEST)
         return None, over_frames.reshape(num_bins, width).sum(0)
 
-    taps = jnp.asarray(list(np.ndindex(num_taps)), jnp.int32)
+    taps = jnp.asarray(list(np.ndindex(num_taps)), jnp.int32) * jnp.asarray(dilations, jnp.int32)[None]
     return jax.lax.scan(gradient, None, taps)[1].reshape(*num_taps, width)
 
 

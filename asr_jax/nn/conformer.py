@@ -1,0 +1,125 @@
+"""What Conformer, FastConformer and Squeezeformer are made of: relative attention, convolution and feed-forward."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.core.batch import length_mask
+from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.nn.linear import Linear, per_channel, uniform
+from asr_jax.nn.normalization import BatchNorm
+from asr_jax.nn.positions import relative_shift
+from asr_jax.nn.schedules import Step
+
+# Masked scores: finite, so that a row without any key stays finite; exp of it is exactly zero.
+MASKED_SCORE = -1e4
+ConvNorm = Literal["batch", "batch_padded", "layer"]
+"""The norm within a convolution module. batch: over the valid frames; batch_padded: over all frames of the padded
+batch, as PyTorch's trainers have it; layer: over the channels of a frame."""
+
+
+class RelativeAttention(nn.Module):
+    """Self-attention whose scores are (q + u) · k + (q + v) · W position, divided by √d of a head.
+
+    Source: Dai et al. 2019, "Transformer-XL" (arXiv:1901.02860), section 3.3, as in Conformer (arXiv:2005.08100).
+    """
+
+    num_heads: int
+    use_bias: bool = True
+    dropout: float = 0.0
+    """Of attention weights."""
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Float[Array, "R P"],
+        allowed: Bool[Array, "B #T T"],
+        *,
+        step: Step,
+        biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising. `allowed`: which keys (last
+        axis) each query may see. `biases`: u and v where layers share them."""
+        width = x.shape[-1]
+        query, key, value = (
+            self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(x))
+            for name in ("query", "key", "value")
+        )
+        offsets = self._heads(Linear(width, use_bias=False, dtype=self.dtype, name="positions")(positions))
+        by_content, by_position = self._biases(query.shape[-1]) if biases is None else biases
+        scores = jnp.einsum("bthc,bshc->bhts", query + per_head(by_content, query), key)
+        by_offset = jnp.einsum("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
+        # The barrier keeps XLA from shifting the gradient anew for each of its uses.
+        scores += relative_shift(jax.lax.optimization_barrier(by_offset))
+        scores = scores.astype(jnp.float32) * query.shape[-1] ** -0.5
+        weights = jax.nn.softmax(jnp.where(allowed[:, None], scores, MASKED_SCORE), axis=-1).astype(self.dtype)
+        weights = nn.Dropout(self.dropout)(weights, deterministic=step is None)
+        mixed = jnp.einsum("bhts,bshc->bthc", weights, value).reshape(*x.shape[:2], width)
+        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
+
+    def _heads(self, x: Float[Array, "*rest D"]) -> Float[Array, "*rest H C"]:
+        return x.reshape(*x.shape[:-1], self.num_heads, -1)
+
+    def _biases(self, width: int) -> tuple[Float[Array, "H C"], Float[Array, "H C"]]:
+        shape, zeros = (self.num_heads, width), nn.initializers.zeros
+        return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
+
+
+class ConformerConvolution(nn.Module):
+    """Projection, activation, depthwise convolution, norm, SiLU, projection. Padding enters no valid frame.
+
+    Source: Gulati et al. 2020 (arXiv:2005.08100), figure 2; Kim et al. 2022, "Squeezeformer" (arXiv:2206.00888), for
+    SiLU in the place of the gated linear unit.
+    """
+
+    kernel_size: int
+    gated: bool = True
+    """A gated linear unit after the first projection; without it SiLU, at twice the width from there on."""
+    norm: ConvNorm = "batch"
+    norm_eps: float = 1e-5
+    norm_momentum: float = 0.1
+    use_bias: bool = True
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B T D"]:
+        width, size = x.shape[-1], self.kernel_size
+        hidden = Linear(2 * width, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
+        hidden = nn.glu(hidden) if self.gated else nn.silu(hidden)
+        hidden *= length_mask(lengths, x.shape[1])[..., None].astype(hidden.dtype)
+        kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
+        hidden = depthwise_conv(hidden, kernel, padding=((size - 1) // 2, size // 2))
+        if self.use_bias:
+            hidden += per_channel(self.param("bias", uniform(size**-0.5), hidden.shape[-1:]), hidden)
+        if self.norm == "layer":
+            hidden = nn.LayerNorm(epsilon=self.norm_eps, name="norm")(hidden).astype(hidden.dtype)
+        else:
+            norm = BatchNorm(self.norm_momentum, self.norm_eps, self.norm == "batch_padded", name="norm")
+            hidden = norm(hidden, lengths, use_running=step is None)
+        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(nn.silu(hidden))
+
+
+class ConformerFeedForward(nn.Module):
+    """Projection to `hidden_dim`, SiLU, dropout, projection."""
+
+    hidden_dim: int
+    dropout: float = 0.0
+    use_bias: bool = True
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
+        hidden = nn.silu(Linear(self.hidden_dim, use_bias=self.use_bias, dtype=self.dtype, name="in")(x))
+        hidden = nn.Dropout(self.dropout)(hidden, deterministic=step is None)
+        return Linear(x.shape[-1], use_bias=self.use_bias, dtype=self.dtype, name="out")(hidden)
+
+
+def per_head(bias: Float[Array, "H C"], x: Any) -> Float[Array, "1 1 H C"]:
+    """`bias` with the rank and the type of `x`."""
+    return bias.astype(x.dtype)[None, None]

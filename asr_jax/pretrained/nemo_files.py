@@ -1,0 +1,87 @@
+"""NeMo's `.nemo` files: an archive of settings, weights and tokenizer, read without NeMo and without PyTorch."""
+
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+from asr_jax.core.errors import UserError
+from asr_jax.pretrained.torch_files import load_torch, state_dict
+
+CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
+
+
+class Nemo(NamedTuple):
+    """What a file holds."""
+
+    config: dict[str, Any]
+    """The model's settings."""
+    weights: dict[str, np.ndarray]
+    """By NeMo's names."""
+    symbols: tuple[str | None, ...] | None
+    """What the labels of its CTC decoder stand for, the blank last as None; None where the settings do not say."""
+
+
+def load_nemo(path: Path) -> Nemo:
+    """A whole file.
+
+    Raises: UserError where it is none, or cut.
+    """
+    config = nemo_config(path)
+    with tempfile.TemporaryDirectory() as folder:
+        weights = state_dict(load_torch(_extracted(path, WEIGHTS, Path(folder))))
+    decoder = config.get("decoder")
+    vocabulary = decoder.get("vocabulary") if isinstance(decoder, Mapping) else None
+    symbols = (*map(str, vocabulary), None) if isinstance(vocabulary, list) and vocabulary else None
+    return Nemo(config, weights, symbols)
+
+
+def nemo_config(path: Path) -> dict[str, Any]:
+    """The model's settings alone.
+
+    Raises: as `load_nemo`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        text = _extracted(path, CONFIG, Path(folder)).read_text()
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: its {CONFIG} cannot be read ({error}): expected YAML as NeMo writes it") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: its {CONFIG} is no tree of settings: expected a file that NeMo's save_to wrote")
+    return config
+
+
+def extract_members(path: Path, suffix: str, folder: Path) -> list[Path]:
+    """Writes the members whose names end so into the folder, and gives their paths there."""
+    names = [name for name in _names(path) if name.endswith(suffix)]
+    return [_extracted(path, name, folder) for name in names]
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        with tarfile.open(path) as archive:
+            return archive.getnames()
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise UserError(f"{path} cannot be read ({error}): expected a whole .nemo file") from error
+
+
+def _extracted(path: Path, name: str, folder: Path) -> Path:
+    """The member of that name, wherever it lies in the archive."""
+    found = [member for member in _names(path) if Path(member).name == Path(name).name]
+    if not found:
+        raise UserError(f"{path} holds no {name}: expected a file that NeMo's save_to wrote")
+    target = folder / Path(name).name
+    try:
+        with tarfile.open(path) as archive:
+            member = archive.extractfile(found[0])
+            if member is None:
+                raise UserError(f"{path}: its {name} is no file")
+            target.write_bytes(member.read())
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise UserError(f"{path} cannot be read ({error}): expected a whole .nemo file") from error
+    return target
