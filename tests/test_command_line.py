@@ -5,6 +5,8 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from asr_jax.command_line import field_flags, load_config, parse_experiment
@@ -127,6 +129,14 @@ def test_values_without_a_field_are_named():
         parse("3")
 
 
+WITH = (
+    "from dataclasses import replace\nfrom asr_jax.audio.specaugment import SpecAugment\n"
+    "from tests.toy_config import experiment as toy\n"
+    "def experiment():\n    e = toy()\n    return replace(e, model=replace(e.model, augment=(augment(),)))\n"
+    "def augment():\n    return "
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -134,6 +144,11 @@ def test_values_without_a_field_are_named():
         ("x = 1\n", "no attribute 'experiment'"),
         ("def experiment():\n    return 1 / 0\n", ":2: ZeroDivisionError"),
         ("def experiment(:\n", "SyntaxError"),
+        (
+            WITH + "SpecAugment(fill='banana')",
+            r"model\.augment\.0\.fill is 'banana': expected Literal\['mean', 'zero'\]",
+        ),
+        (WITH + "SpecAugment(num_time_masks=2.5)", r"model\.augment\.0\.num_time_masks is 2\.5: expected int"),
     ],
 )
 def test_wrong_configs_are_named(tmp_path, text, message):
@@ -141,6 +156,13 @@ def test_wrong_configs_are_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         load_config(str(path))
+
+
+def test_whole_numbers_are_numbers_in_a_config(tmp_path):
+    (tmp_path / "c.py").write_text(WITH + "SpecAugment(probability=1)\n")
+    augment = load_config(str(tmp_path / "c.py")).model.augment[0]
+    frames = jnp.ones((2, 5, 4))
+    augment(frames, jnp.array([5, 3]), jax.random.key(0), step=jnp.int32(0), sounds={})
 
 
 def test_missing_config_suggests_the_nearest():
