@@ -152,6 +152,12 @@ def test_what_is_not_drawn_is_left_as_it_is():
         np.testing.assert_array_equal(changed(settings, [tone(300), tone(500)])[0], tone(300))
 
 
+def test_a_probability_may_be_a_whole_number():
+    settings = Gain()
+    object.__setattr__(settings, "probability", 1)  # what a config may say
+    assert (changed(settings, [tone(300)])[0] != tone(300)).any()
+
+
 def test_sounds_are_read_from_folders(tmp_path):
     rng = np.random.default_rng(0)
     (tmp_path / "noise" / "inner").mkdir(parents=True)
