@@ -1,8 +1,9 @@
-"""See and hear what training does to audio: `python -m asr_jax.augment --config FILE --data IN … --out DIR`.
+"""See and hear what training does to audio: `python -m asr_jax.augment --config FILE --data IN … --out DIR`, with any
+of training's flags (`--model.augment.0.max-db 6`).
 
 For some utterances, DIR gets the audio (FLAC) and a picture of the features (PNG) as they are and after each
-augmentation of FILE, one after the other as in training, and `drawn.json` with what was drawn. Chances are left aside:
-each augmentation is applied, and the picture says how often it would be.
+augmentation of FILE, one after the other as in training: those of audio first. `drawn.json` says what was drawn.
+Chances are left aside: each augmentation is applied, and the picture says how often it would be.
 """
 
 import argparse
@@ -11,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr_jax.command_line import load_config, run_command
+from asr_jax.command_line import parse_experiment, run_command
 from asr_jax.core.errors import UserError
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.augment", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.augment", description=__doc__, allow_abbrev=False)
     parser.add_argument("--config", required=True, help="whose front-end and augmentations are used")
     parser.add_argument("--data", nargs="+", required=True, metavar="IN", help="any data that is read")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
@@ -25,10 +26,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--at-update", type=int, default=10**9, help="for what moves while a run goes on; default: its end"
     )
-    options = parser.parse_args(arguments)
-    if options.num < 1 or options.at_update < 0:
-        raise UserError(f"--num {options.num}, --at-update {options.at_update}: expected at least 1, and 0 or more")
-    experiment = load_config(options.config)
+    options, rest = parser.parse_known_args(arguments)
+    if options.num < 1 or not 0 <= options.at_update < 2**31:
+        raise UserError(
+            f"--num {options.num}, --at-update {options.at_update}: expected at least 1, and 0 to {2**31 - 1}"
+        )
+    experiment = parse_experiment(["--config", options.config, *rest], prog="python -m asr_jax.augment")
     written = show(
         experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
         speeds=experiment.data.speeds, speed_jitter=experiment.data.speed_jitter,
@@ -123,6 +126,8 @@ def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end
 
     folder.mkdir(parents=True, exist_ok=True)
     told: list[dict[str, Any]] = []
+    original = np.asarray(stages[0][2].values[row, : int(stages[0][2].lengths[row])])
+    levels = tuple(np.percentile(original, (1, 99.9)).tolist()) if original.size else (0.0, 1.0)
     for number, (name, samples, frames, drawn) in enumerate(stages):
         short = f"{number}-{name.partition(',')[0]}"
         if samples is not None:
@@ -131,11 +136,14 @@ def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end
         of_row = {key: np.asarray(value)[row].tolist() for key, value in drawn.items() if key != "applied"}
         told.append({"augmentation": name, "drawn": of_row})
         values = np.asarray(frames.values[row, : int(frames.lengths[row])])
-        _draw(folder / f"{short}.png", values, front_end.frame_s, name, of_row)
+        _draw(folder / f"{short}.png", values, front_end.frame_s, name, of_row, levels)
     (folder / "drawn.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
-def _draw(path: Path, values: Any, frame_s: float, name: str, drawn: Mapping[str, Any]) -> None:
+def _draw(
+    path: Path, values: Any, frame_s: float, name: str, drawn: Mapping[str, Any], levels: tuple[float, float]
+) -> None:
+    """`levels`: the lowest and the highest colour, for all pictures of an utterance."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), dpi=110, layout="constrained")
@@ -144,7 +152,9 @@ def _draw(path: Path, values: Any, frame_s: float, name: str, drawn: Mapping[str
     if values.shape[1] == 1:
         axes.plot([place * frame_s for place in range(len(values))], values[:, 0], linewidth=0.4)
     else:
-        axes.imshow(values.T, origin="lower", aspect="auto", extent=(0, seconds, 0, values.shape[1]), cmap="magma")
+        extent, (low, high) = (0, seconds, 0, values.shape[1]), levels
+        image = axes.imshow(values.T, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=low, vmax=high)
+        figure.colorbar(image, ax=axes, extend="both")
     axes.set(xlabel="seconds", ylabel="feature")
     short = {key: _short(value) for key, value in drawn.items()}
     axes.set_title(name, loc="left", fontsize=9, parse_math=False)

@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
+
+from beartype import BeartypeConf
+from beartype.door import is_bearable
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
@@ -167,6 +170,8 @@ class Experiment:
         return Path(self.run_dir or Path("runs") / self.name)
 
 
+INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
+
 # What may differ between a run and its continuation: length, looks and speed, not results so far. All else is refused.
 MAY_CHANGE = (
     "run_dir", "fresh", "dry_run",
@@ -180,6 +185,25 @@ MAY_CHANGE = (
 )  # fmt: skip
 # What may be another on each machine of a run.
 OF_MACHINE = ("run_dir", "fresh", "data.train", "data.validation", "data.workers", "data.threads", "data.cache")
+
+
+def wrong_types(settings: Any, name: str = "") -> list[str]:
+    """What of a tree of settings is not of its field's type: flags are read by it, what a file gives is not."""
+    if isinstance(settings, dict):
+        return [problem for key, value in settings.items() for problem in wrong_types(value, f"{name}.{key}")]
+    if isinstance(settings, tuple):
+        return [problem for key, value in enumerate(settings) for problem in wrong_types(value, f"{name}.{key}")]
+    if not dataclasses.is_dataclass(settings):
+        return []
+    problems, hints = list[str](), get_type_hints(type(settings))
+    for each in dataclasses.fields(settings):
+        value, place = getattr(settings, each.name), f"{name}.{each.name}".removeprefix(".")
+        if is_bearable(value, hints[each.name], conf=INT_IS_FLOAT):
+            problems += wrong_types(value, place)
+        else:
+            said = getattr(hints[each.name], "__name__", "") if isinstance(hints[each.name], type) else hints[each.name]
+            problems.append(f"{place} is {value!r}: expected {str(said).replace('typing.', '')}")
+    return problems
 
 
 def leaves(settings: Any) -> list[tuple[str, Any]]:

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--workers", type=int, default=0, help="processes that read audio; 0: threads")
     options = parser.parse_args(arguments)
-    if options.max_hours < 0 or options.workers < 0:
+    if not 0 <= options.max_hours < float("inf") or options.workers < 0:
         raise UserError(f"--max-hours {options.max_hours:g}, --workers {options.workers}: expected 0 or more")
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")

@@ -7,6 +7,7 @@ and shorter. What is there already is kept: an interrupted call goes on.
 
 import argparse
 import hashlib
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,9 +34,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rate-hz", type=int, default=16000, help="of the copies (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="(%(default)s)")
     given = parser.parse_args(arguments)
-    if not all(0.1 < speed < 10 and speed != 1 for speed in given.speeds) or given.processes < 1:
-        raise UserError(f"--speeds {given.speeds}, --processes {given.processes}: expected speeds from 0.1 to 10 but 1")
+    if not all(0.1 < speed < 10 and speed != 1 for speed in given.speeds) or len({*given.speeds}) < len(given.speeds):
+        raise UserError(f"--speeds {given.speeds}: expected some from 0.1 to 10 but 1, each once")
+    if min(given.processes, given.rate_hz) < 1:
+        raise UserError(f"--processes {given.processes}, --rate-hz {given.rate_hz}: expected at least 1")
     records = read_records(given.data)
+    again = next((record.id for record in records if re.search(r"-speed[\d.]+$", record.id)), None)
+    if again:
+        raise UserError(f"{again} is a copy at another speed already: expected the originals' data")
     originals = [records[place] for place in range(len(records))]
     found: list[Record] = list(originals)
     broken = 0

@@ -3,12 +3,23 @@
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from asr_jax.command_line import field_flags, load_config, parse_experiment
-from asr_jax.config import Experiment, differences, from_json, load_experiment, may_change, save_experiment, to_json
+from asr_jax.config import (
+    Experiment,
+    differences,
+    from_json,
+    load_experiment,
+    may_change,
+    save_experiment,
+    to_json,
+    wrong_types,
+)
 from asr_jax.core.errors import UserError
 
 CONFIG = "configs/quickstart.py"
@@ -141,6 +152,30 @@ def test_wrong_configs_are_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         load_config(str(path))
+
+
+@dataclass(frozen=True)
+class Inner:
+    share: float = 0.5
+    kind: Literal["a", "b"] = "a"
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: tuple[Inner, ...] = (Inner(),)
+    by_name: dict[str, Inner] = field(default_factory=dict)
+    num: int | None = None
+
+
+def test_what_is_of_another_type_is_named_with_its_place():
+    assert wrong_types(Outer((Inner(share=1),), {"x": Inner(share=0.1)}, 3)) == []  # a whole number is a number
+    wrong = Outer((Inner(), Inner(share="1")), {"x": Inner(kind="c")}, 2.5)
+    assert wrong_types(wrong) == [
+        "inner.1.share is '1': expected float", "by_name.x.kind is 'c': expected Literal['a', 'b']",
+        "num is 2.5: expected int | None",
+    ]  # fmt: skip
+    (said,) = wrong_types(Outer([Inner()]))
+    assert said.startswith("inner is [Inner(share=0.5, kind='a')]: expected tuple[")
 
 
 def test_missing_config_suggests_the_nearest():

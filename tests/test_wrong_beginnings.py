@@ -79,6 +79,15 @@ def write(path, text):
     return path
 
 
+def masked(augment):
+    """A config with this augmentation."""
+    return (
+        "from dataclasses import replace\nfrom asr_jax.audio.specaugment import SpecAugment\n"
+        "from tests.toy_config import experiment as toy\n"
+        f"def experiment():\n    e = toy()\n    return replace(e, model=replace(e.model, augment=({augment},)))\n"
+    )
+
+
 def config(place, body):
     return ["train", "--config", write(place / "mine.py", body), "--run-dir", place / "new"]
 
@@ -113,6 +122,12 @@ CASES = {
     "a config that is not there": (lambda place: ["train", "--config", CONFIG + "x"], 2, ["does not exist", "did you mean"]),
     "a config that fails": (lambda place: config(place, "x = 1 / 0\n"), 2, ["mine.py:1: ZeroDivisionError"]),
     "a config without experiment()": (lambda place: config(place, "x = 1\n"), 2, ["mine.py: AttributeError", "experiment"]),
+    "a config with a word that is none of a setting's": (
+        lambda place: config(place, masked("SpecAugment(fill='banana')")), 2, ["mine.py: model.augment.0.fill is 'banana': expected Literal['mean', 'zero']"],
+    ),
+    "a config with a fraction of a mask": (
+        lambda place: config(place, masked("SpecAugment(num_time_masks=2.5)")), 2, ["model.augment.0.num_time_masks is 2.5: expected int"],
+    ),
     "a config that returns something else": (
         lambda place: config(place, "def experiment():\n    return 3\n"), 2, ["returned int, expected an Experiment"],
     ),

@@ -4,6 +4,7 @@ What is drawn depends on the run's seed, the batch's place in the plan and the r
 number of devices, and not on the rows beside it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ class Augmentation:
 
         def of_row(number: Int[Array, ""], length: Int[Array, ""]) -> Drawn:
             of_chance, of_rest = jax.random.split(jax.random.fold_in(key, number))
-            applied = jax.random.bernoulli(of_chance, self.probability)
+            applied = jax.random.bernoulli(of_chance, float(self.probability))
             return {"applied": applied} | self.draw(of_rest, values.shape[1:], length, step=step)
 
         return jax.vmap(of_row)(jnp.arange(len(values)), lengths)
@@ -106,8 +107,8 @@ class Ramp:
     def __post_init__(self) -> None:
         for name in ("first", "last"):
             low, high = getattr(self, name)
-            if not low <= high:
-                raise ValueError(f"{name} is {(low, high)}: expected the lower end first")
+            if not -math.inf < low <= high < math.inf:
+                raise ValueError(f"{name} is {(low, high)}: expected finite numbers, the lower end first")
         if min(self.begin_updates, self.ramp_updates) < 0:
             raise ValueError(
                 f"begin_updates {self.begin_updates} and ramp_updates {self.ramp_updates}: expected 0 or more"

@@ -11,6 +11,8 @@ from asr_jax.audio.augment import AudioAugmentation, Drawn, Ramp, Sounds
 from asr_jax.audio.features import FULL_SCALE, FrontEnd
 from asr_jax.audio.resample import resample
 
+LOUDEST_DB = 100.0
+
 
 @dataclass(frozen=True)
 class Gain(AudioAugmentation):
@@ -23,8 +25,8 @@ class Gain(AudioAugmentation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.min_db <= self.max_db:
-            raise ValueError(f"min_db {self.min_db} and max_db {self.max_db}: expected the lower one first")
+        if not -LOUDEST_DB <= self.min_db <= self.max_db <= LOUDEST_DB:
+            raise ValueError(f"min_db {self.min_db} and max_db {self.max_db}: expected to rise within ±{LOUDEST_DB:g}")
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"gain_db": jax.random.uniform(key, minval=self.min_db, maxval=self.max_db)}
@@ -111,7 +113,7 @@ class BackgroundNoise(AudioAugmentation):
 
 @dataclass(frozen=True)
 class Babble(AudioAugmentation):
-    """The next utterance of the batch as noise, repeated where it is shorter."""
+    """The next utterance of the batch as noise, repeated where it is shorter. In a batch of one row, none is added."""
 
     probability: float = 0.25
     snr_db: Ramp = field(default_factory=lambda: Ramp(last=(15.0, 30.0), begin_updates=4896, ramp_updates=4896))
@@ -127,6 +129,9 @@ class Babble(AudioAugmentation):
             clip = other[jnp.arange(len(row)) % jnp.maximum(its_length, 1)]
             return jnp.where(drawn["applied"], add_at(row, clip, length, drawn["snr_db"]), row)
 
+        if len(values) == 1:
+            return values
+
         return jax.vmap(mixed)(values, lengths, jnp.roll(values, -1, axis=0), jnp.roll(lengths, -1), drawn)
 
 
@@ -137,7 +142,7 @@ class Reverberation(AudioAugmentation):
 
     probability: float = 0.3
     folder: str = ""
-    """Folder of impulse responses: audio in it, and in what it holds."""
+    """Folder of impulse responses: audio in it, and in what it holds. Of several channels the first is taken."""
     max_ms: float = 500.0
     """What is kept of each response."""
     max_responses: int = 1000

@@ -13,8 +13,9 @@ from asr_jax.audio.stages import Stage
 from asr_jax.core.batch import Frames, length_mask
 
 FULL_SCALE = 32768.0
-MAX_ROWS_AT_A_TIME = 4
-"""On a CPU: what lies between the steps of a few rows stays in its caches (figures: BUILD_NOTES.md)."""
+SAMPLES_AT_A_TIME = (6 * 16000, 48 * 16000)
+"""On a CPU, the least and the most of a few rows, of which what lies between the steps stays in its caches (figures:
+BUILD_NOTES.md)."""
 FLOAT_EPSILON = 1.1920928955078125e-07  # Kaldi's floor before the logarithm
 LOG_EPSILON = -15.942385152878742
 """Its logarithm: what Kaldi gives for silence."""
@@ -106,7 +107,7 @@ class FrontEnd:
     ) -> Frames:
         """As a call, up to where frames are joined: there training changes them, bin by bin and frame by frame."""
         keys = _keys_of_rows(key, len(audio)) if self.dither and key is not None else None
-        group = self._rows_at_a_time(len(audio))
+        group = self._rows_at_a_time(*audio.shape)
         if group == len(audio):
             return self._frames(audio, lengths, keys, step)
         rows = jax.tree.map(lambda of_rows: of_rows.reshape(-1, group, *of_rows.shape[1:]), (audio, lengths, keys))
@@ -141,8 +142,8 @@ class FrontEnd:
         mask = length_mask(frames.lengths, frames.values.shape[1])[..., None]
         return frames.replace(values=jnp.where(mask, frames.values, self.padding))
 
-    def _rows_at_a_time(self, num_rows: int) -> int:
-        """What `num_rows` is a multiple of."""
+    def _rows_at_a_time(self, num_rows: int, num_samples: int) -> int:
+        """What `num_rows`, each of `num_samples`, is a multiple of."""
         return num_rows
 
     @property
@@ -246,10 +247,12 @@ class MelFrontEnd(FrontEnd):
     def _window_length(self) -> int:
         return int(self.rate_hz * self.window_ms / 1000)
 
-    def _rows_at_a_time(self, num_rows: int) -> int:
+    def _rows_at_a_time(self, num_rows: int, num_samples: int) -> int:
         if jax.default_backend() != "cpu" or jax.device_count() > 1:  # a loop over rows would gather them from devices
             return num_rows
-        return next((few for few in range(MAX_ROWS_AT_A_TIME, 0, -1) if num_rows % few == 0), num_rows)
+        least, most = SAMPLES_AT_A_TIME
+        sizes = [few for few in range(1, num_rows + 1) if num_rows % few == 0 and few * num_samples <= most]
+        return sizes[-1] if sizes and sizes[-1] * num_samples >= least else num_rows
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import soundfile
+import soxr
 from jaxtyping import Float32, Float64, Int16
 
 from asr_jax.audio.augment import Augmentation
@@ -52,14 +54,26 @@ def _impulses(settings: Reverberation, rate_hz: int, threads: int) -> Float32[np
     spread = np.unique(np.linspace(0, len(files) - 1, min(len(files), settings.max_responses)).round().astype(int))
     size = max(int(settings.max_ms / 1000 * rate_hz), 1)
     rows = np.zeros((len(spread), size), np.float32)
-    responses = _of_all(partial(read_audio, rate_hz=rate_hz), [files[number] for number in spread], threads)
+    responses = _of_all(partial(_response, rate_hz=rate_hz), [files[number] for number in spread], threads)
     for row, samples in zip(rows, responses, strict=True):
-        direct = int(np.argmax(np.abs(samples.astype(np.int32))))  # before it is only the way from the loudspeaker
-        kept = samples[direct : direct + size].astype(np.float32)
+        direct = int(np.argmax(np.abs(samples)))  # before it is only the way from the loudspeaker
+        kept = samples[direct : direct + size]
         row[: len(kept)] = kept / max(np.sqrt(np.square(kept).sum()), 1e-20)
     if not rows.any(axis=1).all():
         raise UserError(f"{settings.folder}: {files[spread[int(np.argmin(rows.any(axis=1)))]]} is silent")
     return rows
+
+
+def _response(path: Path, *, rate_hz: int) -> Float32[np.ndarray, " S"]:
+    """The first channel at any scale: the mean of microphones would be another room."""
+    try:
+        samples, its_rate_hz = soundfile.read(path, dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise AudioError(path, f"cannot be read as an impulse response ({error.error_string})") from error
+    first = np.ascontiguousarray(samples[:, 0])
+    if not len(first) or not np.isfinite(first).all():
+        raise AudioError(path, "has no samples, or some that are not finite")
+    return first if its_rate_hz == rate_hz else soxr.resample(first, its_rate_hz, rate_hz).astype(np.float32)
 
 
 def _files(folder: str) -> list[Path]:

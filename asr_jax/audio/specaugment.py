@@ -11,6 +11,7 @@ from asr_jax.audio.augment import Augmentation, Drawn
 from asr_jax.audio.features import FrontEnd
 
 Within = Literal["valid", "padded"]
+Fill = Literal["mean", "zero"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class SpecAugment(Augmentation):
     """Widest mask of frames, as a share of the utterance's frames."""
     max_time_share: float = 0.15
     """Most of an utterance's frames that time masks may cover in all."""
-    fill: Literal["mean", "zero"] = "mean"
-    """What masked values become: the utterance's mean, or 0."""
+    fill: Fill = "mean"
+    """What masked values become: the utterance's mean, or 0, which is neutral only where features are normalised."""
     within: Within = "valid"
     """Where time masks lie: in the utterance, or anywhere in the padded row."""
     draws_widest: bool = False
@@ -138,13 +139,12 @@ class SpecAugment(Augmentation):
         if self.fill == "zero":
             return jnp.where(masked, 0.0, row)
         valid = (jnp.arange(num_frames) < length)[:, None]
-        mean = jnp.sum(jnp.where(valid, row, 0.0)) / jnp.maximum(length * num_bins, 1)
-        return jnp.where(masked & valid, mean, row)
+        return jnp.where(masked & valid, _mean(row, length), row)
 
 
 @dataclass(frozen=True)
 class Cutout(Augmentation):
-    """Rectangles of zeros, before or after SpecAugment as the order of the augmentations says.
+    """Rectangles of zeros (or of the mean), before or after SpecAugment as the order of the augmentations says.
 
     Source: DeVries and Taylor 2017 (arXiv:1708.04552); the defaults are NVIDIA's QuartzNet's, with masks.
     """
@@ -161,6 +161,8 @@ class Cutout(Augmentation):
     """Greatest width."""
     within: Within = "padded"
     """Where they lie: in the utterance, or anywhere in the padded row."""
+    fill: Fill = "zero"
+    """What they hold: 0, which is neutral only where features are normalised, or the utterance's mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,7 +188,11 @@ class Cutout(Augmentation):
         num_frames, num_bins = row.shape
         in_time = _each_inside(num_frames, drawn["time_starts"], drawn["time_widths"])
         in_freq = _each_inside(num_bins, drawn["freq_starts"], drawn["freq_widths"])
-        return jnp.where(jnp.any(in_time[:, :, None] & in_freq[:, None], axis=0), 0.0, row)
+        masked = jnp.any(in_time[:, :, None] & in_freq[:, None], axis=0)
+        if self.fill == "zero":
+            return jnp.where(masked, 0.0, row)
+        valid = (jnp.arange(num_frames) < length)[:, None]
+        return jnp.where(masked & valid, _mean(row, length), row)
 
 
 @dataclass(frozen=True)
@@ -276,6 +282,12 @@ class VocalTract(Augmentation):
         source = jnp.clip(source, 0, num_bins - 1)
         weights = jnp.maximum(1 - jnp.abs(source[None] - jnp.arange(num_bins)[:, None]), 0.0)
         return jnp.matmul(row, weights)
+
+
+def _mean(row: Float[Array, "T F"], length: Int[Array, ""]) -> Float[Array, ""]:
+    """Of the valid frames."""
+    valid = (jnp.arange(row.shape[0]) < length)[:, None]
+    return jnp.sum(jnp.where(valid, row, 0.0)) / jnp.maximum(length * row.shape[1], 1)
 
 
 def _inside(size: int, starts: Int[Array, " N"], widths: Int[Array, " N"]) -> Bool[Array, " size"]:

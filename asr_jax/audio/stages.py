@@ -208,10 +208,10 @@ class Stack(Stage):
         num_after = self.output_length(num_frames)
         place = self.every * np.arange(num_after)[:, None] + np.arange(self.num)[None] - self.before
         inside = jnp.clip(place[None], 0, jnp.maximum(lengths, 1)[:, None, None] - 1)
-        joined = jnp.take_along_axis(values, inside.reshape(len(values), -1, 1), axis=1)
+        joined = jnp.take_along_axis(values, inside.reshape(len(values), num_after * self.num, 1), axis=1)
         if self.at_end == "zeros":
             is_there = jnp.asarray(place)[None] < lengths[:, None, None]
-            joined = jnp.where(is_there.reshape(len(values), -1, 1), joined, 0.0)
+            joined = jnp.where(is_there.reshape(len(values), num_after * self.num, 1), joined, 0.0)
         joined = joined.reshape(len(values), num_after, self.num * values.shape[2])
         return Frames(joined, self.output_length(lengths))
 

@@ -25,6 +25,10 @@ MAX_UNKNOWN_SHARE = 0.25
 logger = logging.getLogger(__name__)
 
 
+SPEEDS = (0.1, 10.0)
+"""The slowest and the fastest that audio is played at."""
+
+
 @dataclass(frozen=True)
 class Data:
     """Manifests, tokenizer, filters and batches of a run."""
@@ -66,10 +70,15 @@ class Data:
     """Reading threads of each process."""
 
     def __post_init__(self) -> None:
-        if not self.speeds or min(self.speeds) <= 0 or len(set(self.speeds)) < len(self.speeds):
-            raise ValueError(f"speeds {self.speeds}: expected at least one, all above 0, each once")
-        if not 0 <= self.speed_jitter < min(self.speeds):
-            raise ValueError(f"speed_jitter {self.speed_jitter}: expected at least 0 and less than the speeds")
+        slowest, fastest = SPEEDS
+        if not self.speeds or not all(slowest <= speed <= fastest for speed in self.speeds):
+            raise ValueError(f"speeds {self.speeds}: expected at least one, each from {slowest:g} to {fastest:g}")
+        if len(set(self.speeds)) < len(self.speeds):
+            raise ValueError(f"speeds {self.speeds}: expected each once")
+        if not 0 <= self.speed_jitter <= min(self.speeds) - slowest:
+            raise ValueError(
+                f"speed_jitter {self.speed_jitter}: expected at least 0, and speeds that stay above {slowest:g}"
+            )
         if self.workers < 0 or self.threads < 1:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
         if not 0 < self.validation_share <= 0.5:

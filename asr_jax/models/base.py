@@ -123,7 +123,7 @@ class Model:
     front_end: FrontEnd = KaldiFbank()
     """From samples to features."""
     augment: tuple[Augmentation, ...] = (SpecAugment(),)
-    """What changes the features in training, in this order."""
+    """What changes audio and features in training, in this order, those of audio first."""
 
     def __post_init__(self) -> None:
         if not self.heads:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import soundfile
 
 from asr_jax.audio.augment import Ramp
 from asr_jax.audio.distort import (
@@ -151,6 +152,12 @@ def test_what_is_not_drawn_is_left_as_it_is():
         np.testing.assert_array_equal(changed(settings, [tone(300), tone(500)])[0], tone(300))
 
 
+def test_a_probability_may_be_a_whole_number():
+    settings = Gain()
+    object.__setattr__(settings, "probability", 1)  # what a config may say
+    assert (changed(settings, [tone(300)])[0] != tone(300)).any()
+
+
 def test_sounds_are_read_from_folders(tmp_path):
     rng = np.random.default_rng(0)
     (tmp_path / "noise" / "inner").mkdir(parents=True)
@@ -175,6 +182,22 @@ def test_sounds_are_read_from_folders(tmp_path):
     np.testing.assert_allclose(np.square(rooms).sum(axis=1), 1, rtol=1e-6)
 
 
+def test_responses_are_read_at_any_scale_and_by_their_first_channel(tmp_path):
+    for name, scale in (("quiet", 1e-4), ("loud", 2.0)):
+        response = np.zeros((500, 2), np.float32)
+        response[10], response[210] = (scale, -scale), (0.4 * scale, 0.1 * scale)
+        soundfile.write(tmp_path / f"{name}.wav", response, RATE, subtype="FLOAT")
+    (rooms,) = read_sounds([Reverberation(folder=str(tmp_path), max_ms=20)], rate_hz=RATE).values()
+    np.testing.assert_allclose(rooms[:, 200] / rooms[:, 0], 0.4, rtol=1e-6)
+    (tmp_path / "quiet.wav").write_bytes(b"RIFF")
+    with pytest.raises(UserError, match=r"quiet\.wav: cannot be read as an impulse response"):
+        read_sounds([Reverberation(folder=str(tmp_path))], rate_hz=RATE)
+
+
+def test_one_voice_alone_gets_no_babble():
+    np.testing.assert_array_equal(changed(Babble(probability=1.0), [tone(300)])[0], tone(300))
+
+
 def test_folders_without_sounds_are_named(tmp_path):
     with pytest.raises(UserError, match="no such folder"):
         read_sounds([BackgroundNoise(folder=str(tmp_path / "none"))], rate_hz=RATE)
@@ -194,6 +217,8 @@ def test_folders_without_sounds_are_named(tmp_path):
     ("make", "said"),
     [
         (lambda: Gain(min_db=1, max_db=0), "min_db 1 and max_db 0"),
+        (lambda: Gain(max_db=float("inf")), "max_db inf: expected to rise within ±100"),
+        (lambda: Ramp(first=(0.0, float("inf"))), "expected finite numbers"),
         (lambda: UniformNoise(max_level=2), "max_level 2"),
         (lambda: BackgroundNoise(), "folder is empty"),
         (lambda: BackgroundNoise(folder="x", minutes=0), "minutes is 0"),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from asr_jax.audio import features
 from asr_jax.audio.features import KaldiFbank, Waveform
 from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.mel import mel_bank
@@ -64,11 +65,24 @@ def test_a_few_rows_at_a_time_are_the_same_frames(name, dither, monkeypatch):
     given = {"step": jnp.int32(3), "key": jax.random.key(1)}
     at_once = jax.jit(lambda *of_rows: front_end(*of_rows, **given))(audio, lengths)
     monkeypatch.setattr(jax, "device_count", lambda: 1)  # as on a CPU that is not split for tests
+    monkeypatch.setattr(features, "SAMPLES_AT_A_TIME", (8000, 20000))
     looped = jax.jit(lambda *of_rows: front_end(*of_rows, **given))
     assert ("scan" in str(jax.make_jaxpr(looped)(audio, lengths))) == (not isinstance(front_end, Waveform))
     few = looped(audio, lengths)
     np.testing.assert_array_equal(at_once.lengths, few.lengths)
     np.testing.assert_allclose(at_once.values, few.values, atol=2e-4)
+
+
+def test_as_many_rows_at_a_time_as_stay_in_the_caches(monkeypatch):
+    second, front_end = 16000, KaldiFbank()
+    assert front_end._rows_at_a_time(16, 12 * second) == 16  # of several devices
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    assert front_end._rows_at_a_time(16, 12 * second) == 4
+    assert front_end._rows_at_a_time(13, 12 * second) == 1
+    assert front_end._rows_at_a_time(46, second) == 46
+    assert front_end._rows_at_a_time(97, 2 * second) == 97  # a row alone is too short
+    assert front_end._rows_at_a_time(2, 60 * second) == 2
+    assert front_end._rows_at_a_time(0, second) == 0
 
 
 @pytest.mark.parametrize("name", FRONT_ENDS)

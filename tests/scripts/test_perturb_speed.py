@@ -45,6 +45,15 @@ def test_copies_are_shorter_or_longer_and_named(tmp_path):
         assert abs(copy.duration_s - 1 / speed) < 1e-3
         strongest = np.argmax(np.abs(np.fft.rfft(samples))) * 16000 / len(samples)
         assert abs(strongest - 400 * speed) < 2
+    for wrong, message in (
+        ([tmp_path / "out/manifest.jsonl"], "a-speed0.9 is a copy at another speed already"),
+        ([tmp_path / "in.jsonl", "--speeds", "1.1", "1.1"], "each once"),
+        ([tmp_path / "in.jsonl", "--rate-hz", "0"], "--rate-hz 0: expected at least 1"),
+    ):
+        words = [sys.executable, ROOT / "scripts/perturb_speed.py", "--out", tmp_path / "out", "--data", *wrong]
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 2
+        assert message in done.stderr
 
 
 def test_a_folder_that_is_used_again_gives_no_copy_of_another_recording(tmp_path):
