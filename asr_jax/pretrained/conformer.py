@@ -184,9 +184,10 @@ def conformer_of(path: str | Path, **changes: Any) -> Conformer:
     Raises: UserError where it says nothing of a Conformer, or says what is not there here.
     """
     config, names = _config_of(Path(path))
-    settings = _of_nemo(config, path) if names == "nemo" else _of_huggingface(config, path)
     try:
-        return Conformer(**{**settings, **changes})
+        if names == "nemo":
+            return replace(settings_of_nemo(config.get("encoder"), path), **changes)
+        return replace(_settings_of_huggingface(config["encoder_config"], path), **changes)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -221,9 +222,12 @@ def _config_of(path: Path) -> tuple[dict[str, Any], Names]:
     return config, "huggingface"
 
 
-def _of_nemo(config: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    said = config.get("encoder")
-    if not isinstance(said, Mapping) or not str(said.get("_target_", "")).endswith(".ConformerEncoder"):
+def settings_of_nemo(said: Any, path: str | Path) -> Conformer:
+    """Of the settings of its encoder in NeMo; `path` is where they come from.
+
+    Raises: UserError as `conformer_of`.
+    """
+    if not isinstance(said, Mapping) or not str(said.get("_target_", "")).endswith("ConformerEncoder"):
         raise UserError(f"{path}: its encoder is {said and said.get('_target_')}, expected a ConformerEncoder")
     expected = {
         "feat_out": (-1, said["d_model"]), "causal_downsampling": False, "reduction": None, "conv_context_size": None,
@@ -234,31 +238,30 @@ def _of_nemo(config: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
     channels, norms = said.get("subsampling_conv_channels", -1), {"batch_norm": "batch", "layer_norm": "layer"}
     norm: ConvNorm = norms[said.get("conv_norm_type", "batch_norm")]  # type: ignore[assignment]
     positions = said.get("self_attention_model", "rel_pos")
-    return {
-        "num_mels": said["feat_in"],
-        "dim": said["d_model"],
-        "num_layers": said["n_layers"],
-        "num_heads": said.get("n_heads", 4),
-        "feedforward_dim": said["d_model"] * said.get("ff_expansion_factor", 4),
-        "kernel_size": said.get("conv_kernel_size", 31),
-        "subsampling": said.get("subsampling", "striding"),
-        "subsampling_factor": said.get("subsampling_factor", 4),
-        "subsampling_channels": None if channels == -1 else channels,
-        "positions": positions,
-        "tied_biases": positions == "rel_pos" and not said.get("untie_biases", True),
-        "scale_input": said.get("xscaling", True),
-        "norm": norm,
-        "use_bias": said.get("use_bias", True),
-        "convolution_bias": said.get("use_bias", True),
-        "dropout": said.get("dropout", 0.1),
-        "input_dropout": said.get("dropout_pre_encoder", 0.1),
-        "position_dropout": said.get("dropout_emb", 0.1),
-        "attention_dropout": said.get("dropout_att", 0.0),
-    }
+    return Conformer(
+        num_mels=said["feat_in"],
+        dim=said["d_model"],
+        num_layers=said["n_layers"],
+        num_heads=said.get("n_heads", 4),
+        feedforward_dim=said["d_model"] * said.get("ff_expansion_factor", 4),
+        kernel_size=said.get("conv_kernel_size", 31),
+        subsampling=said.get("subsampling", "striding"),
+        subsampling_factor=said.get("subsampling_factor", 4),
+        subsampling_channels=None if channels == -1 else channels,
+        positions=positions,
+        tied_biases=positions == "rel_pos" and not said.get("untie_biases", True),
+        scale_input=said.get("xscaling", True),
+        norm=norm,
+        use_bias=said.get("use_bias", True),
+        convolution_bias=said.get("use_bias", True),
+        dropout=said.get("dropout", 0.1),
+        input_dropout=said.get("dropout_pre_encoder", 0.1),
+        position_dropout=said.get("dropout_emb", 0.1),
+        attention_dropout=said.get("dropout_att", 0.0),
+    )
 
 
-def _of_huggingface(config: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    said = config["encoder_config"]
+def _settings_of_huggingface(said: Mapping[str, Any], path: str | Path) -> Conformer:
     expected = {
         "model_type": "parakeet_encoder", "hidden_act": "silu", "subsampling_conv_kernel_size": 3,
         "subsampling_conv_stride": 2,
@@ -275,7 +278,7 @@ def _of_huggingface(config: Mapping[str, Any], path: str | Path) -> dict[str, An
     if missing := sorted(set(names.values()) - {"convolution_bias", *said}):
         raise UserError(f"{path}: its encoder_config has no {', '.join(missing)}: expected one that transformers wrote")
     # transformers 4 knew no convolution_bias: there was one always.
-    return {ours: said.get(theirs, True) for ours, theirs in names.items()} | {"subsampling": "dw_striding"}
+    return Conformer(subsampling="dw_striding", **{ours: said.get(theirs, True) for ours, theirs in names.items()})
 
 
 def _check(path: str | Path, part: str, said: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

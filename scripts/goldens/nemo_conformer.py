@@ -36,7 +36,7 @@ CASES = {
                                  "conv_norm_type": "layer_norm"},
     "dw_striding_no_bias": {**TINY, **FAST, "use_bias": False, "conv_kernel_size": 9},
     "abs_pos": {**TINY, **FAST, "subsampling_factor": 4, "self_attention_model": "abs_pos", "feat_in": 21},
-    "unmasked": {**TINY, **FAST},
+    "unmasked": {**TINY, **FAST, "subsampling_factor": 4},
 }  # fmt: skip
 # Of examples/asr/conf: the comments in conformer/conformer_ctc_bpe.yaml and fastconformer/fast-conformer_ctc_bpe.yaml,
 # whose large FastConformer has 17 layers in the comment and 18 in the settings: 18 are the 115 M of the published one.
@@ -64,7 +64,7 @@ PEER = f"NVIDIA/NeMo@{COMMIT} nemo/collections/asr/modules/conformer_encoder.py"
 NOTE = (
     "eval/: outputs and gradients with the running statistics; train/: with those of the padded batch, and the running "
     "statistics after it. Gradients are of sum(output [B T D] * input/grad_weights), whose weights are 0 beyond the "
-    "lengths; input/features [B F T] are noise beyond the lengths. Dropouts are 0."
+    "lengths; input/features [B F T] are noise beyond the lengths. Dropouts are 0. Computed in float64, stored in float32."
 )
 
 
@@ -144,7 +144,11 @@ def save_case(encoder_class: Any, path: Path, config: dict[str, Any]) -> None:
     torch.manual_seed(0)
     encoder = build(encoder_class, {**config, **NO_DROPOUT})
     move(encoder)
-    features = torch.randn(len(LENGTHS), config["feat_in"], max(LENGTHS) + 5)
+    encoder.double()
+    encoder.pos_enc.pe = None  # made anew, in float64
+    del encoder.pos_enc.pe
+    encoder.set_max_audio_length(max(LENGTHS))
+    features = torch.randn(len(LENGTHS), config["feat_in"], max(LENGTHS) + 5).double()
     lengths = torch.tensor(LENGTHS)
     names = dict(encoder.named_parameters(remove_duplicate=False))
     arrays = {"input/features": features, "input/lengths": lengths}
@@ -155,13 +159,14 @@ def save_case(encoder_class: Any, path: Path, config: dict[str, Any]) -> None:
         output = output.transpose(1, 2)
         if mode == "eval":
             valid = torch.arange(output.shape[1])[None] < output_lengths[:, None]
-            weights = torch.randn(output.shape) * valid[:, :, None]
+            weights = torch.randn(output.shape).double() * valid[:, :, None]
             arrays |= {"input/grad_weights": weights, "output/lengths": output_lengths}
         (output * weights).sum().backward()
         arrays[f"{mode}/output"] = output.detach()
         arrays |= {f"{mode}/grad/{name}": parameter.grad.clone() for name, parameter in names.items()}
     running = {name: value for name, value in encoder.state_dict().items() if "running" in name}
     arrays |= {f"train/statistics/{name}": value.clone() for name, value in running.items()}
+    arrays = {name: value.float() if value.is_floating_point() else value for name, value in arrays.items()}
     save_file({name: value.contiguous() for name, value in arrays.items()}, path.with_suffix(".safetensors"))
     peer = PEER.replace(COMMIT, UNMASKED) if path.name == "unmasked" else PEER
     masks = path.name != "unmasked"
@@ -171,11 +176,14 @@ def save_case(encoder_class: Any, path: Path, config: dict[str, Any]) -> None:
 
 
 def move(model: torch.nn.Module) -> None:
-    """Biases, norms and their running statistics off their initial values, which would hide what they do."""
+    """Biases, norms and their running statistics off their initial values, which would hide what they do, and attention
+    away from being even."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1 or "pos_bias" in name:
                 parameter += 0.3 * torch.randn_like(parameter)
+            elif ".self_attn." in name:
+                parameter *= 4.0
         for name, buffer in model.named_buffers():
             if name.endswith("running_mean"):
                 buffer += 0.3 * torch.randn_like(buffer)
