@@ -154,7 +154,8 @@ def _layer_rows(settings: Conformer, layer: int) -> list[Row]:
     theirs, ours = f"encoder.layers.{layer}", "encoder/layers"
     table = [(f"{name}.weight", f"params/{ours}/{module}/scale", SAME) for name, module in LAYER_NORMS]
     table += [(f"{name}.bias", f"params/{ours}/{module}/bias", SAME) for name, module in LAYER_NORMS]
-    for modules, has_bias in ((FEED_FORWARD_AND_ATTENTION, settings.use_bias), (CONVOLUTION, settings.convolution_bias)):
+    has_biases = (settings.use_bias, settings.convolution_bias)
+    for modules, has_bias in zip((FEED_FORWARD_AND_ATTENTION, CONVOLUTION), has_biases, strict=True):
         table += [(f"{name}.weight", f"params/{ours}/{module}/kernel", layout) for name, module, layout in modules]
         if has_bias:
             table += [(f"{name}.bias", f"params/{ours}/{module}/bias", SAME) for name, module, _ in modules]

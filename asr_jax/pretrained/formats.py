@@ -19,8 +19,9 @@ from asr_jax.pretrained import conformer, icefall
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
+from asr_jax.text.tokenizer import HF_CONFIG
+from asr_jax.text.vocabularies import read_vocabulary
 
-HF_CONFIG = "config.json"
 SUFFIXES = (".safetensors", ".nemo", *TORCH_SUFFIXES)
 OURS = ("params/", "batch_stats/")
 SYMBOLS = "symbols"
@@ -94,14 +95,15 @@ def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
     """
     if path.suffix == ".nemo":
         nemo = load_nemo(path)
-        return nemo.weights, nemo.symbols
+        return nemo.weights, _tokenizer_symbols(path) or nemo.symbols
     if path.suffix in TORCH_SUFFIXES:
         return state_dict(load_torch(path)), None
     if path.is_dir():
         files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
         if not files:
             raise UserError(f"{path} has a {HF_CONFIG} and no *.safetensors: expected weights there")
-        return {name: array for file in files for name, array in load_weights(file)[0].items()}, None
+        weights = {name: array for file in files for name, array in load_weights(file)[0].items()}
+        return weights, _tokenizer_symbols(path)
     try:
         with safe_open(path, framework="numpy") as file:
             about: dict[str, Any] = file.metadata() or {}
@@ -109,6 +111,14 @@ def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
             return weights, json.loads(about[SYMBOLS]) if SYMBOLS in about else None
     except (OSError, SafetensorError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}; expected a whole .safetensors file") from error
+
+
+def _tokenizer_symbols(path: Path) -> Symbols | None:
+    """Of the tokenizer that lies with the weights; None where there is none that can be read."""
+    try:
+        return read_vocabulary(path, normaliser="none", blank_id=None).symbols
+    except UserError:
+        return None
 
 
 def imported(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:

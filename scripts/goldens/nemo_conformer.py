@@ -64,7 +64,7 @@ PEER = f"NVIDIA/NeMo@{COMMIT} nemo/collections/asr/modules/conformer_encoder.py"
 NOTE = (
     "eval/: outputs and gradients with the running statistics; train/: with those of the padded batch, and the running "
     "statistics after it. Gradients are of sum(output [B T D] * input/grad_weights), whose weights are 0 beyond the "
-    "lengths; input/features [B F T] are noise beyond the lengths. Dropouts are 0. Computed in float64, stored in float32."
+    "lengths; input/features [B F T] are noise beyond the lengths. Dropouts are 0. In float64, stored in float32."
 )
 
 
@@ -83,8 +83,9 @@ def import_encoder(repository: Path, commit: str) -> Any:
 def stand_in(folder: Path) -> None:
     """Modules in the place of those that hold no computation, and packages without their __init__.py."""
     for name in (
-        "nemo", "nemo.collections", "nemo.collections.asr", "nemo.collections.asr.modules", "nemo.collections.asr.parts",
-        "nemo.collections.asr.parts.submodules", "nemo.collections.asr.parts.submodules.adapters",
+        "nemo", "nemo.collections", "nemo.collections.asr", "nemo.collections.asr.modules",
+        "nemo.collections.asr.parts", "nemo.collections.asr.parts.submodules",
+        "nemo.collections.asr.parts.submodules.adapters",
         "nemo.collections.asr.parts.utils", "nemo.collections.asr.parts.mixins",
     ):  # fmt: skip
         module(name).__path__ = [str(folder.joinpath(*name.split(".")))]
@@ -111,7 +112,14 @@ def stand_in(folder: Path) -> None:
 
     classes = {name: type(name, (Plain,), {}) for name in ("StreamingEncoder", "Exportable", "AccessMixin", "Adapter")}
     adapters = module("adapter_mixins", AdapterModuleMixin=classes["Adapter"], get_registered_adapter=bool)
-    types_ = ("AcousticEncodedRepresentation", "BoolType", "ChannelType", "LengthsType", "NeuralType", "SpectrogramType")
+    types_ = (
+        "AcousticEncodedRepresentation",
+        "BoolType",
+        "ChannelType",
+        "LengthsType",
+        "NeuralType",
+        "SpectrogramType",
+    )
     module("omegaconf", DictConfig=dict, ListConfig=list, open_dict=identity)
     module("nemo.collections.asr.models.configs", CacheAwareStreamingConfig=StreamingConfig)
     module("nemo.collections.asr.parts.mixins.streaming", StreamingEncoder=classes["StreamingEncoder"])

@@ -33,7 +33,7 @@ CASES = {
     "attention_bias": {**TINY, "attention_bias": True, "convolution_bias": False, "subsampling_factor": 4},
 }
 NOTE = (
-    "Evaluation mode. features [B T F], 0 beyond lengths; labels are -100 beyond theirs. loss is CTC's, summed over the "
+    "Evaluation mode. features [B T F], 0 beyond lengths; labels are -100 beyond theirs. loss is CTC's, summed over "
     "rows; grad/NAME its gradients. encoded: texts and their ids by the folder's tokenizer."
 )
 
