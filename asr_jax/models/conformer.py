@@ -92,7 +92,8 @@ class Conformer(EncoderSettings):
         factor = self.subsampling_factor
         known_taps = {f"layer_{number}" for number in range(self.num_layers)}
         checks = {
-            f"{name} is {getattr(self, name)}, expected at least 1": (getattr(self, name) or 1) >= 1
+            f"{name} is {getattr(self, name)}, expected at least 1": getattr(self, name) is None
+            or getattr(self, name) >= 1
             for name in ("num_mels", "dim", "num_layers", "num_heads", "feedforward_dim", "subsampling_channels")
         }
         if self.num_heads >= 1:
