@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tempfile
 import types
+from collections import OrderedDict
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for name, config in CASES.items():
         encoder_class = import_encoder(options.nemo, UNMASKED if name == "unmasked" else COMMIT)
-        save_case(encoder_class, options.out / name, config)
+        encoder = save_case(encoder_class, options.out / name, config)
+        if name == "dw_striding_no_bias":
+            save_weights(encoder, options.out / "model_weights.ckpt")
     counts = {name: num_parameters(encoder_class, name, *size) for name, size in SIZES.items()}
     (options.out / "num_parameters.json").write_text(json.dumps({"peer": PEER, "encoder": counts}, indent=1) + "\n")
 
@@ -147,8 +150,8 @@ def build(encoder_class: Any, config: dict[str, Any]) -> Any:
     return encoder_class(**config)
 
 
-def save_case(encoder_class: Any, path: Path, config: dict[str, Any]) -> None:
-    """Values of one case, and what they are."""
+def save_case(encoder_class: Any, path: Path, config: dict[str, Any]) -> Any:
+    """Writes values of one case, and what they are; gives the encoder with its first state."""
     torch.manual_seed(0)
     encoder = build(encoder_class, {**config, **NO_DROPOUT})
     move(encoder)
@@ -181,6 +184,17 @@ def save_case(encoder_class: Any, path: Path, config: dict[str, Any]) -> None:
     info = {"peer": peer, "versions": {"torch": torch.__version__}, "config": config, "masks_padding": masks}
     info |= {"note": NOTE}
     path.with_suffix(".json").write_text(json.dumps(info, indent=1) + "\n")
+    encoder.load_state_dict({name[6:]: value for name, value in arrays.items() if name.startswith("state/")})
+    return encoder.float()
+
+
+def save_weights(encoder: Any, path: Path) -> None:
+    """As they lie in a .nemo file: those of the encoder and of a CTC decoder of 16 labels, and a buffer of the
+    preprocessor."""
+    decoder = torch.nn.Conv1d(encoder.d_model, 16, 1)
+    state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
+    state |= {f"decoder.decoder_layers.0.{name}": value for name, value in decoder.state_dict().items()}
+    torch.save(OrderedDict(state | {"preprocessor.featurizer.window": torch.hann_window(400)}), path)
 
 
 def move(model: torch.nn.Module) -> None:

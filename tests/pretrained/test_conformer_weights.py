@@ -30,7 +30,8 @@ from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer
 from asr_jax.training.initial_weights import read_initial_weights
 
-PARAKEET = Path(__file__).parent.parent / "goldens" / "parakeet" / "biased"
+GOLDENS = Path(__file__).parent.parent / "goldens"
+PARAKEET = GOLDENS / "parakeet" / "biased"
 KERNEL, BIAS = "params/heads_ctc/output/kernel", "params/heads_ctc/output/bias"
 TINY = Conformer(num_mels=16, dim=8, num_layers=2, num_heads=2, kernel_size=3, subsampling_channels=3)
 SETTINGS = {
@@ -84,34 +85,35 @@ def test_the_ctc_head_of_a_hybrid() -> None:
     assert find(hybrid, TINY, ctc_head="heads_ctc")[0].keys() == find(theirs, TINY, ctc_head="heads_ctc")[0].keys()
 
 
-# Of a .nemo file.
+# Of a .nemo file: settings and weights are those of tests/goldens/test_nemo_conformer.py.
 TOKENIZER = SentencePieceTokenizer.train(
-    ["the cat sat on the mat", "a hat"], vocab_size=16, pieces="unigram", character_coverage=1.0, normaliser="lower.v1"
+    ["the cat sat on the mat", "a hat on that cat", "he ate the oats"],
+    vocab_size=16,
+    pieces="unigram",
+    character_coverage=1.0,
+    normaliser="lower.v1",
 )
-CONFIG = {
+CASE = json.loads((GOLDENS / "nemo_conformer" / "dw_striding_no_bias.json").read_text())["config"]
+CONFIG: dict[str, Any] = {
     "preprocessor": {
-        "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor", "sample_rate": 16000, "n_fft": 512,
+        "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor", "sample_rate": 16000,
         "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann", "features": 16,
-        "dither": 1e-5, "pad_to": 0,
+        "n_fft": 512, "dither": 1e-5, "pad_to": 0,
     },
     "encoder": {
-        "_target_": "nemo.collections.asr.modules.ConformerEncoder", "feat_in": 16, "feat_out": -1, "n_layers": 2,
-        "d_model": 8, "subsampling": "striding", "subsampling_factor": 4, "subsampling_conv_channels": 3,
-        "ff_expansion_factor": 4, "self_attention_model": "rel_pos", "n_heads": 2, "att_context_size": [-1, -1],
-        "xscaling": True, "untie_biases": True, "pos_emb_max_len": 5000, "conv_kernel_size": 3, "dropout": 0.1,
-        "dropout_emb": 0.0, "dropout_att": 0.1,
+        "_target_": "nemo.collections.asr.modules.ConformerEncoder", "feat_out": -1, "att_context_size": [-1, -1],
+        "self_attention_model": "rel_pos", "dropout_emb": 0.0, "dropout_att": 0.1, "pos_emb_max_len": 5000, **CASE,
     },
     "decoder": {"vocabulary": [*TOKENIZER.symbols[:-1]]},
 }  # fmt: skip
 
 
 @pytest.fixture
-def nemo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with settings and tokenizer. Its weights are given to the reader: no PyTorch is here that would write them
-    (tests/pretrained/test_nemo_files.py and test_torch_files.py have files of PyTorch's)."""
-    weights = export(drawn(TINY, TOKENIZER.vocab_size, seed=1), TINY, ctc_head="heads_ctc", names="nemo")
-    monkeypatch.setattr("asr_jax.pretrained.nemo_files.load_torch", lambda path: weights)
-    return written(tmp_path / "model.nemo", CONFIG, {"abc_tokenizer.model": TOKENIZER.model, "model_weights.ckpt": b""})
+def nemo(tmp_path: Path) -> Path:
+    weights = (GOLDENS / "nemo_conformer" / "model_weights.ckpt").read_bytes()
+    return written(
+        tmp_path / "model.nemo", CONFIG, {"abc_tokenizer.model": TOKENIZER.model, "model_weights.ckpt": weights}
+    )
 
 
 def written(path: Path, config: Any, files: dict[str, bytes]) -> Path:
@@ -124,7 +126,10 @@ def written(path: Path, config: Any, files: dict[str, bytes]) -> Path:
 
 
 def test_settings_of_a_nemo_file(nemo: Path) -> None:
-    assert conformer_of(nemo) == replace(TINY, feedforward_dim=32)
+    assert conformer_of(nemo) == Conformer(
+        num_mels=16, dim=16, num_layers=2, num_heads=2, feedforward_dim=32, kernel_size=9, subsampling="dw_striding",
+        subsampling_factor=8, subsampling_channels=6, use_bias=False, convolution_bias=False,
+    )  # fmt: skip
     assert conformer_of(str(nemo), remat="layers", taps=("layer_0",)).remat == "layers"
     assert front_end_of(nemo).num_features == 16
 
@@ -147,7 +152,7 @@ def test_nemo_files_of_other_models(tmp_path: Path, part: str, changes: dict[str
 
 def test_nemo_files_of_other_features(tmp_path: Path) -> None:
     config = {**CONFIG, "preprocessor": {**CONFIG["preprocessor"], "normalize": "NA"}}
-    with pytest.raises(UserError, match="preprocessor.normalize is NA, expected per_feature"):
+    with pytest.raises(UserError, match=r"preprocessor\.normalize is NA, expected per_feature"):
         front_end_of(written(tmp_path / "model.nemo", config, {}))
 
 
@@ -176,12 +181,15 @@ def begun(path: Path, settings: Conformer, tokenizer: Any) -> tuple[dict[str, An
 
 def test_a_run_begins_with_a_nemo_file_and_its_tokenizer(nemo: Path) -> None:
     tokenizer = given_tokenizer(TokenizerSettings(path=str(nemo)))
-    weights, account, _ = begun(nemo, conformer_of(nemo), tokenizer)
-    expected = flatten(drawn(TINY, TOKENIZER.vocab_size, seed=1))
-    assert set(account.loaded) == expected.keys()
+    weights, account, random = begun(nemo, conformer_of(nemo), tokenizer)
+    assert set(account.loaded) == random.keys()
     assert not account.remark
-    for path, leaf in expected.items():
-        np.testing.assert_array_equal(weights[path], leaf, err_msg=path)
+    expected = load_file(GOLDENS / "nemo_conformer" / "dw_striding_no_bias.safetensors")
+    kernel = expected["state/layers.1.feed_forward1.linear1.weight"].T
+    np.testing.assert_array_equal(weights["params/encoder/layers/feed_forward_1/in/kernel"][1], kernel)
+    variance = expected["state/layers.0.conv.batch_norm.running_var"]
+    np.testing.assert_array_equal(weights["batch_stats/encoder/layers/convolution/norm/variance"][0], variance)
+    assert (weights[KERNEL] != random[KERNEL]).all()
 
 
 @pytest.mark.parametrize("has_its_tokenizer", [True, False])
