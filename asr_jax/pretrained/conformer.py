@@ -35,6 +35,7 @@ from asr_jax.pretrained.nemo_files import nemo_config
 Names = Literal["nemo", "huggingface"]
 NEVER_USED = r"preprocessor\..*|.*\.num_batches_tracked"
 """Names that hold no weights: what the front-end computes with, and how many batches a norm has seen."""
+NEMO_NORMS: dict[str, ConvNorm] = {"batch_norm": "batch", "layer_norm": "layer"}
 POINTWISE_1D = Layout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
 """[out in 1] to [in out]."""
 
@@ -179,8 +180,8 @@ def _layer_rows(settings: Conformer, layer: int) -> list[Row]:
 def conformer_of(path: str | Path, **changes: Any) -> Conformer:
     """The settings that a `.nemo` file or the folder of a Parakeet of Hugging Face was made with, and `changes`.
 
-    Hugging Face's `layerdrop` and `activation_dropout` are passed over: its converter of NeMo's files writes their
-    defaults, which these were not trained with.
+    Dropping of whole layers is passed over; there is none here. Hugging Face's folders name a `layerdrop` that their
+    converter of NeMo's files makes up, and that these were not trained with.
 
     Raises: UserError where it says nothing of a Conformer, or says what is not there here.
     """
@@ -230,14 +231,16 @@ def settings_of_nemo(said: Any, path: str | Path) -> Conformer:
     """
     if not isinstance(said, Mapping) or not str(said.get("_target_", "")).endswith("ConformerEncoder"):
         raise UserError(f"{path}: its encoder is {said and said.get('_target_')}, expected a ConformerEncoder")
+    if missing := sorted({"feat_in", "n_layers", "d_model"} - said.keys()):
+        raise UserError(f"{path}: its encoder has no {', '.join(missing)}: expected settings that NeMo wrote")
     expected = {
         "feat_out": (-1, said["d_model"]), "causal_downsampling": False, "reduction": None, "conv_context_size": None,
-        "att_context_style": "regular", "subsampling": get_args(Subsampling), "att_context_size": ([-1, -1], None),
-        "self_attention_model": ("rel_pos", "abs_pos"), "conv_norm_type": ("batch_norm", "layer_norm"),
+        "subsampling": get_args(Subsampling), "conv_norm_type": (*NEMO_NORMS,),
+        "self_attention_model": ("rel_pos", "abs_pos"), "att_context_style": "regular",
+        "att_context_size": ([-1, -1], [[-1, -1]], None),
     }  # fmt: skip
     _check(path, "encoder", said, expected)
-    channels, norms = said.get("subsampling_conv_channels", -1), {"batch_norm": "batch", "layer_norm": "layer"}
-    norm: ConvNorm = norms[said.get("conv_norm_type", "batch_norm")]  # type: ignore[assignment]
+    channels = said.get("subsampling_conv_channels", -1)
     positions = said.get("self_attention_model", "rel_pos")
     return Conformer(
         num_mels=said["feat_in"],
@@ -252,7 +255,7 @@ def settings_of_nemo(said: Any, path: str | Path) -> Conformer:
         positions=positions,
         tied_biases=positions == "rel_pos" and not said.get("untie_biases", True),
         scale_input=said.get("xscaling", True),
-        norm=norm,
+        norm=NEMO_NORMS[said.get("conv_norm_type", "batch_norm")],
         use_bias=said.get("use_bias", True),
         convolution_bias=said.get("use_bias", True),
         dropout=said.get("dropout", 0.1),
