@@ -6,7 +6,8 @@ Paper     Rekesh et al. 2023, "Fast Conformer with Linearly Scalable Attention f
 Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/fastconformer_librispeech.py
 Expected  NeMo publishes no CTC model of this size of these 960 h alone: of 25,000 h it has WER 2.1 / 4.2 on
-          test-clean / test-other, greedy (stt_en_fastconformer_ctc_large; docs/source/asr/data/scores/en/fastconformer_en.csv).
+          test-clean / test-other, greedy (stt_en_fastconformer_ctc_large, docs/source/asr/data/scores/en/
+          fastconformer_en.csv).
           Conformer-CTC large of 960 h, of about its accuracy (docs/source/asr/models.rst), has 2.7 / 6.0. Not yet
           measured here.
           Differences: statistics of batches are over valid frames alone, weights are averaged for evaluation.
