@@ -119,7 +119,8 @@ class Init:
 
     path: str = ""
     """Where they are: the folder of a run (its best checkpoint's averaged weights), one of its checkpoints, a
-    .safetensors file by our names or a peer's, or a peer's PyTorch file (.pt); empty: random ones."""
+    .safetensors file by our names or a peer's, a peer's PyTorch file (.pt), a .nemo file, or a folder of Hugging Face's
+    (config.json and its weights); empty: random ones."""
     strict: bool = True
     """Refuse weights that are missing, left over, or of another shape. The rows of a head whose vocabulary is another
     one are no mismatch: those of shared pieces are kept."""

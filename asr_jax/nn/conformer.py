@@ -38,25 +38,28 @@ class RelativeAttention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        positions: Float[Array, "R P"],
+        positions: Float[Array, "R P"] | None,
         allowed: Bool[Array, "B #T T"],
         *,
         step: Step,
         biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising. `allowed`: which keys (last
-        axis) each query may see. `biases`: u and v where layers share them."""
+        """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising; without them scores are
+        q · k / √d. `allowed`: which keys (last axis) each query may see. `biases`: u and v where layers share them."""
         width = x.shape[-1]
         query, key, value = (
             self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(x))
             for name in ("query", "key", "value")
         )
-        offsets = self._heads(Linear(width, use_bias=False, dtype=self.dtype, name="positions")(positions))
-        by_content, by_position = self._biases(query.shape[-1]) if biases is None else biases
-        scores = jnp.einsum("bthc,bshc->bhts", query + per_head(by_content, query), key)
-        by_offset = jnp.einsum("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
-        # The barrier keeps XLA from shifting the gradient anew for each of its uses.
-        scores += relative_shift(jax.lax.optimization_barrier(by_offset))
+        if positions is None:
+            scores = jnp.einsum("bthc,bshc->bhts", query, key)
+        else:
+            offsets = self._heads(Linear(width, use_bias=False, dtype=self.dtype, name="positions")(positions))
+            by_content, by_position = self._biases(query.shape[-1]) if biases is None else biases
+            scores = jnp.einsum("bthc,bshc->bhts", query + per_head(by_content, query), key)
+            by_offset = jnp.einsum("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
+            # The barrier keeps XLA from shifting the gradient anew for each of its uses.
+            scores += relative_shift(jax.lax.optimization_barrier(by_offset))
         scores = scores.astype(jnp.float32) * query.shape[-1] ** -0.5
         weights = jax.nn.softmax(jnp.where(allowed[:, None], scores, MASKED_SCORE), axis=-1).astype(self.dtype)
         weights = nn.Dropout(self.dropout)(weights, deterministic=step is None)

@@ -13,13 +13,15 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import icefall
+from asr_jax.pretrained import conformer, icefall
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
+from asr_jax.text.tokenizer import HF_CONFIG
+from asr_jax.text.vocabularies import read_vocabulary
 
-HF_CONFIG = "config.json"
 SUFFIXES = (".safetensors", ".nemo", *TORCH_SUFFIXES)
 OURS = ("params/", "batch_stats/")
 SYMBOLS = "symbols"
@@ -47,6 +49,11 @@ def _icefall(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], lis
     return {f"params/{path}": array for path, array in params.items()}, left
 
 
+def _conformer(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
+    assert isinstance(model.encoder, Conformer), "claimed"
+    return conformer.find(weights, model.encoder, ctc_head=ctc_head(model))
+
+
 def ctc_head(model: Model) -> str | None:
     """Path of the parameters of the model's first CTC head."""
     return next((f"heads_{name}" for name, head in model.heads.items() if isinstance(head, CTC)), None)
@@ -60,6 +67,11 @@ FORMATS = (
             and any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
         ),
         _icefall,
+    ),
+    Format(
+        "NeMo's or Hugging Face's of a Conformer",
+        lambda weights, model: isinstance(model.encoder, Conformer) and conformer.claims(weights),
+        _conformer,
     ),
 )
 
@@ -83,14 +95,15 @@ def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
     """
     if path.suffix == ".nemo":
         nemo = load_nemo(path)
-        return nemo.weights, nemo.symbols
+        return nemo.weights, _tokenizer_symbols(path) or nemo.symbols
     if path.suffix in TORCH_SUFFIXES:
         return state_dict(load_torch(path)), None
     if path.is_dir():
         files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
         if not files:
             raise UserError(f"{path} has a {HF_CONFIG} and no *.safetensors: expected weights there")
-        return {name: array for file in files for name, array in load_weights(file)[0].items()}, None
+        weights = {name: array for file in files for name, array in load_weights(file)[0].items()}
+        return weights, _tokenizer_symbols(path)
     try:
         with safe_open(path, framework="numpy") as file:
             about: dict[str, Any] = file.metadata() or {}
@@ -98,6 +111,14 @@ def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
             return weights, json.loads(about[SYMBOLS]) if SYMBOLS in about else None
     except (OSError, SafetensorError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}; expected a whole .safetensors file") from error
+
+
+def _tokenizer_symbols(path: Path) -> Symbols | None:
+    """Of the tokenizer that lies with the weights; None where there is none that can be read."""
+    try:
+        return read_vocabulary(path, normaliser="none", blank_id=None).symbols
+    except UserError:
+        return None
 
 
 def imported(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:

@@ -15,6 +15,8 @@ from asr_jax.text.vocabularies import read_vocabulary
 
 __all__ = ["OutOfVocabulary", "Tokenizer", "TokenizerSettings", "given_tokenizer", "load_tokenizer", "train_tokenizer"]
 
+HF_CONFIG = "config.json"
+"""What a folder of a model of Hugging Face's has, and that of a tokenizer of ours has not."""
 KINDS = {kind.kind: kind for kind in (CharacterTokenizer, WordTokenizer, SentencePieceTokenizer, IdTokenizer)}
 
 
@@ -27,8 +29,8 @@ class TokenizerSettings:
     recognised; sentencepiece: subword units found in the training texts; ids: the token ids that manifests bring."""
     path: str = ""
     """A tokenizer that is there, instead of one made from the training texts: the folder of one, a SentencePiece
-    .model, Hugging Face's vocab.json, fairseq's dict.ltr.txt. With it, a manifest's token ids count before its
-    texts."""
+    .model, Hugging Face's vocab.json or tokenizer.json, fairseq's dict.ltr.txt, or a model whose tokenizer is kept: a
+    .nemo file, a folder of Hugging Face's. With it, a manifest's token ids count before its texts."""
     blank_id: int = -1
     """Of ids and vocabularies: which id is the blank; -1: the vocabulary's own, or one more after all others."""
     normaliser: str = "lower.v1"
@@ -75,7 +77,7 @@ def given_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     Raises: UserError where there is none.
     """
     path = Path(settings.path)
-    if path.is_dir():
+    if path.is_dir() and not (path / HF_CONFIG).is_file():
         return load_tokenizer(path)
     return read_vocabulary(path, normaliser=settings.normaliser, blank_id=settings.blank)
 

@@ -134,8 +134,8 @@ def test_files_that_are_none(tmp_path):
     path.write_bytes(b"no such thing")
     with pytest.raises(UserError, match=r"expected a whole \.safetensors file"):
         begun(path)
-    with pytest.raises(UserError, match="weights named bf16, count, empty …: expected our own names"):
+    with pytest.raises(UserError, match="weights named bf16, count, empty … for Zipformer: expected our own names"):
         begun(Path(__file__).parent.parent / "pretrained" / "files" / "archive.pt")
     save_file({"a.weight": np.zeros(1, np.float32)}, path)
-    with pytest.raises(UserError, match=r"weights named a\.weight …: expected our own names"):
+    with pytest.raises(UserError, match=r"weights named a\.weight … for Zipformer: expected our own names"):
         begun(path)

@@ -1,0 +1,296 @@
+"""Conformer and FastConformer: layers of attention and convolution between two halves of a feed-forward module.
+
+Source: Gulati et al. 2020, "Conformer: Convolution-augmented Transformer for Speech Recognition" (arXiv:2005.08100);
+Rekesh et al. 2023, "Fast Conformer with Linearly Scalable Attention for Efficient Speech Recognition"
+(arXiv:2305.05084); NeMo's nemo/collections/asr/modules/conformer_encoder.py at commit 8cfedd72.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import struct
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.core.batch import Encoded, Frames, length_mask
+from asr_jax.models.base import Encoder, EncoderSettings
+from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.positions import relative_sinusoids, sinusoids
+from asr_jax.nn.remat import Remat, rematerialised
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.striding import StridedSubsampling, Subsampling, strided_length
+
+FastSize = Literal["small", "medium", "large", "xlarge", "xxlarge"]
+FAST: dict[FastSize, dict[str, Any]] = {
+    "small": {"dim": 176, "num_layers": 16, "num_heads": 4},
+    "medium": {"dim": 256, "num_layers": 16, "num_heads": 4},
+    "large": {"dim": 512, "num_layers": 18, "num_heads": 8},
+    "xlarge": {"dim": 1024, "num_layers": 24, "num_heads": 8, "scale_input": False},
+    "xxlarge": {"dim": 1024, "num_layers": 42, "num_heads": 8, "scale_input": False, "kernel_size": 5},
+}
+RATES = ("dropout", "input_dropout", "position_dropout", "attention_dropout")
+
+
+@dataclass(frozen=True)
+class Conformer(EncoderSettings):
+    """Sizes and training behaviour; the defaults are the large Conformer-CTC of NeMo."""
+
+    num_mels: int = 80
+    """Mel bins of the input."""
+    dim: int = 512
+    """Width of the layers and of the output; even, and a multiple of num_heads."""
+    num_layers: int = 18
+    """Layers."""
+    num_heads: int = 8
+    """Attention heads."""
+    feedforward_dim: int | None = None
+    """Hidden width of the feed-forward modules. None: four times dim."""
+    kernel_size: int = 31
+    """Taps of the depthwise convolutions, odd."""
+    subsampling: Subsampling = "striding"
+    """The convolutions that lower the frame rate: striding, as Conformer, or dw_striding, depthwise-separable, as
+    FastConformer."""
+    subsampling_factor: int = 4
+    """Frames of features for one of the output: a power of 2, at least 2."""
+    subsampling_channels: int | None = None
+    """Channels of these convolutions. None: dim."""
+    positions: Literal["rel_pos", "abs_pos"] = "rel_pos"
+    """How attention knows where frames are: by their distances (Transformer-XL), or by encodings added to the input."""
+    tied_biases: bool = False
+    """With rel_pos, one pair of biases of queries for all layers."""
+    scale_input: bool = True
+    """Multiply what the subsampling gives by √dim."""
+    norm: ConvNorm = "batch"
+    """Of the convolution modules: batch, over the valid frames; batch_padded, over padding too, as NeMo trains; layer,
+    over the channels of a frame."""
+    use_bias: bool = True
+    """Biases in the feed-forward and attention modules."""
+    convolution_bias: bool = True
+    """Biases in the convolution modules."""
+    dropout: float = 0.1
+    """Within the feed-forward modules and after each module of a layer."""
+    input_dropout: float = 0.1
+    """Before the first layer."""
+    position_dropout: float = 0.0
+    """Of the encodings of positions."""
+    attention_dropout: float = 0.1
+    """Of attention weights."""
+    mask_padding: bool = True
+    """An utterance gives the same output alone as in a padded batch. Without it, padding enters the subsampling, as it
+    did in NeMo before version 2.5."""
+    remat: Remat = "none"
+    """What of each layer is computed again in the backward pass instead of being kept: slower, less memory. none:
+    nothing; products: all but what comes out of products with weights; layers: everything."""
+    taps: tuple[str, ...] = ()
+    """Inner outputs to give to heads: "layer_0", "layer_1", ... With any, those of all layers are kept."""
+
+    def __post_init__(self) -> None:
+        factor = self.subsampling_factor
+        known_taps = {f"layer_{number}" for number in range(self.num_layers)}
+        checks = {
+            f"{name} is {getattr(self, name)}, expected at least 1": getattr(self, name) is None
+            or getattr(self, name) >= 1
+            for name in ("num_mels", "dim", "num_layers", "num_heads", "feedforward_dim", "subsampling_channels")
+        }
+        if self.num_heads >= 1:
+            divisible = self.dim % 2 == 0 and self.dim % self.num_heads == 0
+            checks[f"dim is {self.dim}, expected an even multiple of num_heads, {self.num_heads}"] = divisible
+        checks |= {
+            f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size > 0 and self.kernel_size % 2,
+            f"subsampling_factor is {factor}, expected a power of 2, at least 2": factor > 1
+            and factor.bit_count() == 1,
+            f"taps are {self.taps}, expected some of layer_0 to layer_{self.num_layers - 1}": known_taps
+            >= set(self.taps),
+            "tied_biases are set with abs_pos, which has none: expected rel_pos": not self.tied_biases
+            or self.positions == "rel_pos",
+        }
+        checks |= {
+            f"{name} is {getattr(self, name)}, expected at least 0 and less than 1": 0 <= getattr(self, name) < 1
+            for name in RATES
+        }
+        if problems := [problem for problem, good in checks.items() if not good]:
+            raise ValueError("; ".join(problems))
+
+    @classmethod
+    def tiny(cls, **changes: Any) -> "Conformer":
+        """Four layers at 25 Hz, of no paper: 1.0 M parameters, for two CPU cores and a few hours of speech."""
+        sizes = {
+            "dim": 96,
+            "num_layers": 4,
+            "num_heads": 4,
+            "kernel_size": 15,
+            "subsampling": "dw_striding",
+            "subsampling_channels": 64,
+        }
+        return cls(**{**sizes, **changes})
+
+    @classmethod
+    def small(cls, **changes: Any) -> "Conformer":
+        """NeMo's small Conformer-CTC: 13.0 M parameters without the head."""
+        return cls(**{"dim": 176, "num_layers": 16, "num_heads": 4, **changes})
+
+    @classmethod
+    def medium(cls, **changes: Any) -> "Conformer":
+        """NeMo's medium Conformer-CTC: 30.5 M parameters without the head."""
+        return cls(**{"dim": 256, "num_heads": 4, **changes})
+
+    @classmethod
+    def large(cls, **changes: Any) -> "Conformer":
+        """NeMo's large Conformer-CTC: 121.4 M parameters without the head."""
+        return cls(**changes)
+
+    @classmethod
+    def xlarge(cls, **changes: Any) -> "Conformer":
+        """NeMo's extra large Conformer-CTC: 635.3 M parameters without the head."""
+        return cls(**{"dim": 1024, "num_layers": 24, "kernel_size": 5, **changes})
+
+    @classmethod
+    def fast(cls, size: FastSize = "large", **changes: Any) -> "Conformer":
+        """FastConformer at 12.5 Hz, as NeMo's settings have it: small, medium, large, xlarge (Parakeet 0.6B) and
+        xxlarge (Parakeet 1.1B) with 12.6, 26.1, 115.1, 607.7 and 1061.3 M parameters without the head. Published files
+        may differ from their settings there: `pretrained.conformer.conformer_of` reads what a file says of itself."""
+        sizes = {"kernel_size": 9, "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_channels": 256}
+        return cls(**{**sizes, **FAST[size], **changes})
+
+    def check(self, front_end: FrontEnd) -> None:
+        if front_end.num_features != self.num_mels:
+            raise ValueError(
+                f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
+            )
+
+    def depths(self, path: str) -> tuple[int, ...]:
+        """The subsampling is 0, and the layers follow; tied biases are as deep as the first of them."""
+        if path.startswith("layers/"):
+            return tuple(range(1, 1 + self.num_layers))
+        return (0,) if path.startswith("subsampling/") else (1,)
+
+    def num_depths(self) -> int:
+        return 1 + self.num_layers
+
+    def build(self, *, dtype: DTypeLike) -> "ConformerEncoder":
+        return ConformerEncoder(self, dtype)
+
+
+@struct.dataclass
+class Shared:
+    """What all layers get."""
+
+    positions: Float[Array, "R D"] | None
+    """Of rel_pos."""
+    biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None
+    """Tied ones."""
+    allowed: Bool[Array, "B 1 T"]
+    """Keys (last axis) that queries may see."""
+    lengths: Int[Array, " B"]
+    step: Step
+
+
+class ConformerEncoder(Encoder):
+    """[B T num_mels] to [B S dim], S = T / subsampling_factor, rounded up."""
+
+    settings: Conformer
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
+        settings = self.settings
+        if frames.values.shape[-1] != settings.num_mels:
+            raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
+        subsampling = StridedSubsampling(
+            settings.dim,
+            settings.subsampling_factor,
+            settings.subsampling_channels or settings.dim,
+            kind=settings.subsampling,
+            mask_padding=settings.mask_padding,
+            dtype=self.dtype,
+            name="subsampling",
+        )
+        x = subsampling(frames.values, frames.lengths)
+        lengths = self.output_length(frames.lengths)
+        if settings.scale_input:
+            x *= settings.dim**0.5
+        positions = self._positions(x.shape[1], step)
+        relative = settings.positions == "rel_pos"
+        if not relative:
+            x += positions[None]
+        x = nn.Dropout(settings.input_dropout)(x, deterministic=step is None)
+        allowed = length_mask(lengths, x.shape[1])[:, None]
+        layers = nn.scan(
+            rematerialised(ConformerLayer, settings.remat),
+            variable_axes={"params": 0, "batch_stats": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=settings.num_layers,
+            check_constancy_invariants=False,  # would trace the layer once more
+        )(settings, self.dtype, name="layers")
+        x, inner = layers(x, Shared(positions if relative else None, self._tied_biases(), allowed, lengths, step))
+        taps = {name: Frames(inner[int(name.removeprefix("layer_"))], lengths) for name in settings.taps}
+        return Encoded(frames=Frames(x, lengths), taps=taps)
+
+    def output_length(self, num_frames: Any) -> Any:
+        return strided_length(num_frames, self.settings.subsampling_factor)
+
+    def _positions(self, num_frames: int, step: Step) -> Float[Array, "R D"]:
+        width = self.settings.dim
+        if self.settings.positions == "rel_pos":
+            encodings = relative_sinusoids(num_frames, width)
+        else:
+            encodings = sinusoids(np.arange(num_frames, dtype=np.float64), width)
+        dropout = nn.Dropout(self.settings.position_dropout)
+        return dropout(jnp.asarray(encodings, self.dtype), deterministic=step is None)
+
+    def _tied_biases(self) -> tuple[Float[Array, "H C"], Float[Array, "H C"]] | None:
+        if not self.settings.tied_biases:
+            return None
+        shape = (self.settings.num_heads, self.settings.dim // self.settings.num_heads)
+        zeros = nn.initializers.zeros
+        return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
+
+
+class ConformerLayer(nn.Module):
+    """Half a feed-forward module, attention, convolution, half a feed-forward module, a norm. It has the signature that
+    `nn.scan` asks for, and gives its output twice where there are taps."""
+
+    settings: Conformer
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], shared: Shared
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
+        settings, step = self.settings, shared.step
+        x += 0.5 * self._dropout(self._feed_forward("feed_forward_1", x, step=step), step)
+        attention = RelativeAttention(
+            settings.num_heads, settings.use_bias, settings.attention_dropout, self.dtype, name="attention"
+        )
+        attended = attention(
+            self._norm("attention_norm", x), shared.positions, shared.allowed, step=step, biases=shared.biases
+        )
+        x += self._dropout(attended, step)
+        convolution = ConformerConvolution(
+            settings.kernel_size,
+            norm=settings.norm,
+            use_bias=settings.convolution_bias,
+            dtype=self.dtype,
+            name="convolution",
+        )
+        x += self._dropout(convolution(self._norm("convolution_norm", x), shared.lengths, step=step), step)
+        x += 0.5 * self._dropout(self._feed_forward("feed_forward_2", x, step=step), step)
+        x = self._norm("norm", x)
+        return x, x if settings.taps else None
+
+    def _feed_forward(self, name: str, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
+        settings = self.settings
+        hidden_dim = settings.feedforward_dim or 4 * settings.dim
+        module = ConformerFeedForward(hidden_dim, settings.dropout, settings.use_bias, self.dtype, name=name)
+        return module(self._norm(f"{name}_norm", x), step=step)
+
+    def _norm(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, name=name)(x).astype(x.dtype)
+
+    def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
+        return nn.Dropout(self.settings.dropout)(x, deterministic=step is None)

@@ -1,0 +1,293 @@
+"""Conformer and FastConformer by the names of NeMo (commit 8cfedd72) and of Hugging Face's Parakeet (transformers 5):
+weights, and the settings that their files hold."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from asr_jax.audio.logmel import LogMel
+from asr_jax.audio.presets import nemo
+from asr_jax.core.errors import UserError
+from asr_jax.models.conformer import Conformer
+from asr_jax.nn.conformer import ConvNorm
+from asr_jax.nn.striding import Subsampling
+from asr_jax.pretrained.keymap import (
+    CONV_2D,
+    DEPTHWISE,
+    DEPTHWISE_2D,
+    LINEAR,
+    POINTWISE,
+    SAME,
+    Layout,
+    Row,
+    Weights,
+    export_params,
+    find_params,
+    flattened,
+)
+from asr_jax.pretrained.nemo_files import nemo_config
+
+Names = Literal["nemo", "huggingface"]
+NEVER_USED = r"preprocessor\..*|.*\.num_batches_tracked"
+"""Names that hold no weights: what the front-end computes with, and how many batches a norm has seen."""
+NEMO_NORMS: dict[str, ConvNorm] = {"batch_norm": "batch", "layer_norm": "layer"}
+POINTWISE_1D = Layout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
+"""[out in 1] to [in out]."""
+
+# Of NeMo's names, those that Hugging Face has others for.
+HUGGING_FACE = (
+    ("encoder.pre_encode.conv.",    "encoder.subsampling.layers."),
+    ("encoder.pre_encode.out.",     "encoder.subsampling.linear."),
+    (".self_attn.linear_q.",        ".self_attn.q_proj."),
+    (".self_attn.linear_k.",        ".self_attn.k_proj."),
+    (".self_attn.linear_v.",        ".self_attn.v_proj."),
+    (".self_attn.linear_out.",      ".self_attn.o_proj."),
+    (".self_attn.linear_pos.",      ".self_attn.relative_k_proj."),
+    (".self_attn.pos_bias_",        ".self_attn.bias_"),
+    (".conv.batch_norm.",           ".conv.norm."),
+    ("decoder.decoder_layers.0.",   "ctc_head."),
+)  # fmt: skip
+
+LAYER_NORMS = (
+    ("norm_feed_forward1",          "feed_forward_1_norm"),
+    ("norm_self_att",               "attention_norm"),
+    ("norm_conv",                   "convolution_norm"),
+    ("norm_feed_forward2",          "feed_forward_2_norm"),
+    ("norm_out",                    "norm"),
+)  # fmt: skip
+# With a bias each, where the settings have it.
+FEED_FORWARD_AND_ATTENTION = (
+    ("feed_forward1.linear1",       "feed_forward_1/in",      LINEAR),
+    ("feed_forward1.linear2",       "feed_forward_1/out",     LINEAR),
+    ("feed_forward2.linear1",       "feed_forward_2/in",      LINEAR),
+    ("feed_forward2.linear2",       "feed_forward_2/out",     LINEAR),
+    ("self_attn.linear_q",          "attention/query",        LINEAR),
+    ("self_attn.linear_k",          "attention/key",          LINEAR),
+    ("self_attn.linear_v",          "attention/value",        LINEAR),
+    ("self_attn.linear_out",        "attention/out",          LINEAR),
+)  # fmt: skip
+CONVOLUTION = (
+    ("conv.pointwise_conv1",        "convolution/in",         POINTWISE_1D),
+    ("conv.depthwise_conv",         "convolution",            DEPTHWISE),
+    ("conv.pointwise_conv2",        "convolution/out",        POINTWISE_1D),
+)  # fmt: skip
+POSITION_BIASES = (
+    ("self_attn.pos_bias_u",        "content_bias"),
+    ("self_attn.pos_bias_v",        "position_bias"),
+)  # fmt: skip
+BATCH_NORM = (
+    ("conv.batch_norm.weight",       "params",       "gain"),
+    ("conv.batch_norm.bias",         "params",       "bias"),
+    ("conv.batch_norm.running_mean", "batch_stats",  "mean"),
+    ("conv.batch_norm.running_var",  "batch_stats",  "variance"),
+)  # fmt: skip
+
+
+def claims(weights: Weights) -> bool:
+    """Whether names are those of a Conformer of NeMo or of Hugging Face."""
+    return any(name.startswith(("encoder.pre_encode.", "encoder.subsampling.")) for name in weights)
+
+
+def find(weights: Weights, settings: Conformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
+    """As far as a file of either system has them: parameters and running statistics of a model by our paths,
+    `params/encoder/…`, `batch_stats/encoder/…` and those of its CTC head (`ctc_head`, where it has one), and the names
+    of all weights that found no place, without those that hold none."""
+    names: Names = "huggingface" if any(name.startswith("encoder.subsampling.") for name in weights) else "nemo"
+    # NeMo's hybrids of a transducer and CTC.
+    weights = {re.sub(r"^ctc_decoder\.", "decoder.", name): array for name, array in weights.items()}
+    found = find_params(weights, rows(settings, ctc_head=ctc_head, names=names))
+    return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
+
+
+def export(variables: Any, settings: Conformer, *, ctc_head: str | None, names: Names) -> dict[str, np.ndarray]:
+    """A model's variables, `{"params": …, "batch_stats": …}` (or parts of them, or anything of their structure), by
+    the names of another system."""
+    table = rows(settings, ctc_head=ctc_head, names=names)
+    parts = [part for part in ("params", "batch_stats") if part in variables]
+    return export_params(variables, [row for row in table if row.ours.split("/")[0] in parts])
+
+
+def rows(settings: Conformer, *, ctc_head: str | None, names: Names) -> list[Row]:
+    """The table for a model of these sizes."""
+    table = _subsampling_rows(settings)
+    for layer in range(settings.num_layers):
+        table += _layer_rows(settings, layer)
+    if ctc_head:
+        table += [
+            Row("decoder.decoder_layers.0.weight", f"params/{ctc_head}/output/kernel", POINTWISE_1D),
+            Row("decoder.decoder_layers.0.bias", f"params/{ctc_head}/output/bias"),
+        ]
+    return table if names == "nemo" else [replace(row, theirs=_renamed(row.theirs)) for row in table]
+
+
+def _renamed(name: str) -> str:
+    for theirs, other in HUGGING_FACE:
+        name = name.replace(theirs, other)
+    return name
+
+
+def _subsampling_rows(settings: Conformer) -> list[Row]:
+    theirs, ours = "encoder.pre_encode", "params/encoder/subsampling"
+    channels = settings.subsampling_channels or settings.dim
+    table = [
+        Row(f"{theirs}.out.weight", f"{ours}/out/kernel", flattened(channels)),
+        Row(f"{theirs}.out.bias", f"{ours}/out/bias"),
+    ]
+    modules = [(0, "filters_0", DEPTHWISE_2D)]
+    for number in range(1, settings.subsampling_factor.bit_length() - 1):
+        if settings.subsampling == "striding":  # a ReLU follows each convolution
+            modules.append((2 * number, f"conv_{number}", CONV_2D))
+        else:
+            modules.append((3 * number - 1, f"filters_{number}", DEPTHWISE_2D))
+            modules.append((3 * number, f"mix_{number}", POINTWISE))
+    for number, module, layout in modules:
+        table.append(Row(f"{theirs}.conv.{number}.weight", f"{ours}/{module}/kernel", layout))
+        table.append(Row(f"{theirs}.conv.{number}.bias", f"{ours}/{module}/bias"))
+    return table
+
+
+def _layer_rows(settings: Conformer, layer: int) -> list[Row]:
+    theirs, ours = f"encoder.layers.{layer}", "encoder/layers"
+    table = [(f"{name}.weight", f"params/{ours}/{module}/scale", SAME) for name, module in LAYER_NORMS]
+    table += [(f"{name}.bias", f"params/{ours}/{module}/bias", SAME) for name, module in LAYER_NORMS]
+    has_biases = (settings.use_bias, settings.convolution_bias)
+    for modules, has_bias in zip((FEED_FORWARD_AND_ATTENTION, CONVOLUTION), has_biases, strict=True):
+        table += [(f"{name}.weight", f"params/{ours}/{module}/kernel", layout) for name, module, layout in modules]
+        if has_bias:
+            table += [(f"{name}.bias", f"params/{ours}/{module}/bias", SAME) for name, module, _ in modules]
+    norm = f"{ours}/convolution/norm"
+    if settings.norm == "layer":
+        table += [("conv.batch_norm.weight", f"params/{norm}/scale", SAME)]
+        table += [("conv.batch_norm.bias", f"params/{norm}/bias", SAME)]
+    else:
+        table += [(name, f"{part}/{norm}/{leaf}", SAME) for name, part, leaf in BATCH_NORM]
+    if settings.positions == "rel_pos":
+        table.append(("self_attn.linear_pos.weight", f"params/{ours}/attention/positions/kernel", LINEAR))
+    result = [Row(f"{theirs}.{name}", path, layout, layer) for name, path, layout in table]
+    if settings.positions == "rel_pos":
+        for name, leaf in POSITION_BIASES:
+            # Tied ones have a name in each layer there and are one array.
+            row = Row(f"{theirs}.{name}", f"params/{ours}/attention/{leaf}", SAME, layer)
+            result.append(Row(row.theirs, f"params/encoder/{leaf}") if settings.tied_biases else row)
+    return result
+
+
+def conformer_of(path: str | Path, **changes: Any) -> Conformer:
+    """The settings that a `.nemo` file or the folder of a Parakeet of Hugging Face was made with, and `changes`.
+
+    Dropping of whole layers is passed over; there is none here. Hugging Face's folders name a `layerdrop` that their
+    converter of NeMo's files makes up, and that these were not trained with.
+
+    Raises: UserError where it says nothing of a Conformer, or says what is not there here.
+    """
+    config, names = _config_of(Path(path))
+    try:
+        if names == "nemo":
+            return replace(settings_of_nemo(config.get("encoder"), path), **changes)
+        return replace(_settings_of_huggingface(config["encoder_config"], path), **changes)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def front_end_of(path: str | Path) -> LogMel:
+    """The front-end that such a model was trained with: the preset `nemo` with its number of mel bins.
+
+    Raises: UserError where the file's is another.
+    """
+    config, names = _config_of(Path(path))
+    if names == "huggingface":
+        return nemo(num_mels=config["encoder_config"]["num_mel_bins"])
+    said = config.get("preprocessor", {})
+    expected = {
+        "sample_rate": 16000, "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann",
+        "n_fft": 512, "frame_splicing": 1, "log": True,
+    }  # fmt: skip
+    _check(path, "preprocessor", said, expected)
+    return nemo(num_mels=said.get("features", 80))
+
+
+def _config_of(path: Path) -> tuple[dict[str, Any], Names]:
+    if path.suffix == ".nemo":
+        return nemo_config(path), "nemo"
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {error}; expected a .nemo file or a folder of Hugging Face's Parakeet") from error
+    if not isinstance(config, dict) or not isinstance(config.get("encoder_config"), Mapping):
+        raise UserError(f"{file} has no encoder_config: expected that of a Parakeet model")
+    return config, "huggingface"
+
+
+def settings_of_nemo(said: Any, path: str | Path) -> Conformer:
+    """Of the settings of its encoder in NeMo; `path` is where they come from.
+
+    Raises: UserError as `conformer_of`.
+    """
+    if not isinstance(said, Mapping) or not str(said.get("_target_", "")).endswith("ConformerEncoder"):
+        raise UserError(f"{path}: its encoder is {said and said.get('_target_')}, expected a ConformerEncoder")
+    if missing := sorted({"feat_in", "n_layers", "d_model"} - said.keys()):
+        raise UserError(f"{path}: its encoder has no {', '.join(missing)}: expected settings that NeMo wrote")
+    expected = {
+        "feat_out": (-1, said["d_model"]), "causal_downsampling": False, "reduction": None, "conv_context_size": None,
+        "subsampling": get_args(Subsampling), "conv_norm_type": (*NEMO_NORMS,),
+        "self_attention_model": ("rel_pos", "abs_pos"), "att_context_style": "regular",
+        "att_context_size": ([-1, -1], [[-1, -1]], None),
+    }  # fmt: skip
+    _check(path, "encoder", said, expected)
+    channels = said.get("subsampling_conv_channels", -1)
+    positions = said.get("self_attention_model", "rel_pos")
+    return Conformer(
+        num_mels=said["feat_in"],
+        dim=said["d_model"],
+        num_layers=said["n_layers"],
+        num_heads=said.get("n_heads", 4),
+        feedforward_dim=said["d_model"] * said.get("ff_expansion_factor", 4),
+        kernel_size=said.get("conv_kernel_size", 31),
+        subsampling=said.get("subsampling", "striding"),
+        subsampling_factor=said.get("subsampling_factor", 4),
+        subsampling_channels=None if channels == -1 else channels,
+        positions=positions,
+        tied_biases=positions == "rel_pos" and not said.get("untie_biases", True),
+        scale_input=said.get("xscaling", True),
+        norm=NEMO_NORMS[said.get("conv_norm_type", "batch_norm")],
+        use_bias=said.get("use_bias", True),
+        convolution_bias=said.get("use_bias", True),
+        dropout=said.get("dropout", 0.1),
+        input_dropout=said.get("dropout_pre_encoder", 0.1),
+        position_dropout=said.get("dropout_emb", 0.1),
+        attention_dropout=said.get("dropout_att", 0.0),
+    )
+
+
+def _settings_of_huggingface(said: Mapping[str, Any], path: str | Path) -> Conformer:
+    expected = {
+        "model_type": "parakeet_encoder", "hidden_act": "silu", "subsampling_conv_kernel_size": 3,
+        "subsampling_conv_stride": 2,
+    }  # fmt: skip
+    _check(path, "encoder_config", said, expected)
+    names = {
+        "num_mels": "num_mel_bins", "dim": "hidden_size", "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads", "feedforward_dim": "intermediate_size", "kernel_size": "conv_kernel_size",
+        "subsampling_factor": "subsampling_factor", "subsampling_channels": "subsampling_conv_channels",
+        "scale_input": "scale_input", "use_bias": "attention_bias", "convolution_bias": "convolution_bias",
+        "dropout": "dropout", "input_dropout": "dropout", "position_dropout": "dropout_positions",
+        "attention_dropout": "attention_dropout",
+    }  # fmt: skip
+    if missing := sorted(set(names.values()) - {"convolution_bias", *said}):
+        raise UserError(f"{path}: its encoder_config has no {', '.join(missing)}: expected one that transformers wrote")
+    # transformers 4 knew no convolution_bias: there was one always.
+    return Conformer(subsampling="dw_striding", **{ours: said.get(theirs, True) for ours, theirs in names.items()})
+
+
+def _check(path: str | Path, part: str, said: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raises: UserError where a setting is said and is none of those expected."""
+    for name, values in expected.items():
+        choices = values if isinstance(values, tuple) else (values,)
+        if name in said and said[name] not in choices:
+            raise UserError(f"{path}: its {part}.{name} is {said[name]}, expected {' or '.join(map(str, choices))}")

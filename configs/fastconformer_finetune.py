@@ -1,0 +1,67 @@
+"""A trained Conformer or FastConformer of NeMo, or a Parakeet-CTC of Hugging Face, fine-tuned on your own manifests.
+
+Model     PRETRAINED names a .nemo file (stt_en_fastconformer_ctc_large.nemo, …) or a folder with config.json,
+          model.safetensors and tokenizer.json (nvidia/parakeet-ctc-0.6b, …). Sizes, mel bins, tokenizer, weights and
+          running statistics are read from it. Without it, weights are random, in a FastConformer of the large size.
+Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
+Command   PRETRAINED=MODEL.nemo python -m asr_jax.train --config configs/fastconformer_finetune.py --data.train …
+Options   --data.tokenizer.normaliser: texts must be as the model writes them. lower.v1, for models without capitals and
+          punctuation (all of the CTC models above); none for those with.
+          Another vocabulary: --data.tokenizer.path "" makes a tokenizer from the texts, or names another. The rows of
+          pieces that both have are kept, the others are random; give it more updates and a higher rate then.
+          A transducer's file has weights that CTC does not use, and a hybrid's both: --init.strict False.
+Expected  depends on the data. NeMo's stt_en_fastconformer_ctc_large begins with WER 2.1 / 4.2 on LibriSpeech
+          (docs/source/asr/data/scores/en/fastconformer_en.csv).
+Recipe    NVIDIA/NeMo examples/asr/conf/asr_finetune/speech_to_text_finetune.yaml at commit 8cfedd72: AdamW, 1e-4 after
+          a warm-up of 5000 updates, a cosine to 5e-6, 50 epochs. For what takes fewer updates the warm-up is shorter
+          here; batches are of audio seconds. GPUs and hours are not published: they depend on the data.
+"""
+
+import os
+
+from asr_jax.audio.presets import nemo
+from asr_jax.audio.specaugment import SpecAugment
+from asr_jax.config import Experiment, Init, Training
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.data.filters import Filters
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.pretrained.conformer import conformer_of, front_end_of
+from asr_jax.text.tokenizer import TokenizerSettings
+
+PRETRAINED = os.environ.get("PRETRAINED", "")
+MANIFESTS = "data/mine/manifests"
+
+
+def experiment() -> Experiment:
+    return Experiment(
+        name="fastconformer_finetune",
+        model=Model(
+            front_end=front_end_of(PRETRAINED) if PRETRAINED else nemo(num_mels=80),
+            augment=(SpecAugment.nemo(num_time_masks=10),),
+            encoder=conformer_of(PRETRAINED) if PRETRAINED else Conformer.fast("large"),
+            heads={"ctc": CTC(dropout=0.0, weight_by="labels")},
+        ),
+        data=Data(
+            train=(f"{MANIFESTS}/train.jsonl",),
+            validation=(f"{MANIFESTS}/validation.jsonl",),
+            tokenizer=TokenizerSettings(kind="sentencepiece", path=PRETRAINED, vocab_size=257),
+            filters=Filters(min_duration_s=0.1, max_duration_s=20.0),
+            buckets=Buckets(num=8, batch_seconds=600.0, batch_multiple=8),
+            workers=8,
+        ),
+        init=Init(path=PRETRAINED),
+        optim=AdamW(
+            schedule=WarmupHoldDecay(peak_lr=1e-4, warmup_updates=500, decay="cosine", final_share=0.05),
+            b1=0.9,
+            b2=0.98,
+            weight_decay=1e-3,
+            clip_at=1.0,
+        ),
+        training=Training(num_epochs=50, precision="bf16", ema=EMA(0.999), validate_every=500, log_every=50),
+    )

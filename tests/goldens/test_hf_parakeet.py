@@ -1,0 +1,148 @@
+"""Logits, CTC loss and gradients of Hugging Face's ParakeetForCTC, from the folders that it writes."""
+
+import json
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GOLDENS, GoldenCase, max_abs, relative
+
+from asr_jax.core.batch import Batch, Frames, length_mask
+from asr_jax.core.pytrees import unflatten
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.pretrained.conformer import conformer_of, export, front_end_of
+from asr_jax.pretrained.formats import imported, load_weights
+from asr_jax.text.tokenizer import Tokenizer, TokenizerSettings, given_tokenizer
+
+pytestmark = pytest.mark.golden
+
+# Compile time is most of these tests' time, and what is compiled runs once.
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+FOLDERS = (Path(__file__).parent / "parakeet", GOLDENS / "parakeet")
+CASES = [pytest.param(path, id=path.stem) for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What our model gives with the peer's weights."""
+
+    case: GoldenCase
+    arrays: dict[str, np.ndarray]
+    settings: Conformer
+    weights: dict[str, np.ndarray]
+    variables: dict[str, Any]
+    tokenizer: Tokenizer
+    logits: np.ndarray
+    lengths: np.ndarray
+    loss: float
+    gradients: dict[str, np.ndarray]
+
+
+@cache
+def run_case(path: Path) -> Run:
+    case, folder = GoldenCase(path, json.loads(path.read_text())), path.with_suffix("")
+    arrays, settings = case.arrays(), conformer_of(folder)
+    weights, symbols = load_weights(folder)
+    tokenizer = given_tokenizer(TokenizerSettings(path=str(folder), normaliser="none"))
+    assert symbols == tokenizer.symbols
+    model = Model(encoder=settings, heads={"ctc": CTC(dropout=0.0)}, front_end=front_end_of(folder))
+    found, left = imported(weights, model)
+    assert left == []
+    recogniser = model.build(vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision="f32")
+    variables = unflatten(found)
+    labels, lengths = arrays["labels"], jnp.asarray(arrays["lengths"], jnp.int32)
+    batch = Batch(
+        audio=None,
+        features=jnp.asarray(arrays["features"]),
+        lengths=lengths,
+        tokens=jnp.asarray(np.maximum(labels, 0), jnp.int32),
+        token_lengths=jnp.asarray((labels >= 0).sum(axis=1), jnp.int32),
+        weights=jnp.ones(len(labels)),
+        records=jnp.arange(len(labels), dtype=jnp.int32),
+    )
+
+    def loss(params: Any) -> Any:
+        given = {**variables, "params": params}
+        sums = recogniser.apply(given, batch, step=None)
+        return sums["ctc/loss"].total, recogniser.apply(given, batch, method="emit")["ctc"]
+
+    (value, emitted), gradients = fast_jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
+    theirs = export({"params": gradients}, settings, ctc_head="heads_ctc", names="huggingface")
+    lengths = np.asarray(emitted.lengths)
+    return Run(
+        case, arrays, settings, weights, variables, tokenizer, np.asarray(emitted.values), lengths, float(value), theirs
+    )
+
+
+def report(record_property: Any, what: str, value: float) -> float:
+    """Kept in the test report (--junitxml) and shown with -s: the figures of the closing note."""
+    record_property(what, value)
+    print(f"  {what}: {value:.2e}")
+    return value
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_logits_and_loss(path: Path, record_property: Any) -> None:
+    run = run_case(path)
+    np.testing.assert_array_equal(run.lengths, run.arrays["frame_lengths"])
+    valid = np.asarray(length_mask(jnp.asarray(run.lengths), run.logits.shape[1]))[:, :, None]
+    expected = np.asarray(jax.nn.log_softmax(run.arrays["logits"]))
+    assert report(record_property, "log-probabilities", max_abs(run.logits * valid, expected * valid)) < 1e-4
+    assert report(record_property, "loss", abs(run.loss - run.arrays["loss"][0]) / run.loss) < 1e-5
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_gradients_by_the_peers_names(path: Path, record_property: Any) -> None:
+    run = run_case(path)
+    expected = {name[5:]: array for name, array in run.arrays.items() if name.startswith("grad/")}
+    assert run.gradients.keys() == expected.keys()
+    # A gradient that is zero but for rounding (the bias of keys, before softmax) has no relative accuracy.
+    small = 1e-6 * max(float(np.abs(array).max()) for array in expected.values())
+    zero = {
+        name for name, array in expected.items() if max(np.abs(array).max(), np.abs(run.gradients[name]).max()) < small
+    }
+    assert all(name.endswith("k_proj.bias") for name in zero)
+    differences = {name: relative(run.gradients[name], expected[name]) for name in expected.keys() - zero}
+    worst = max(differences, key=differences.__getitem__)
+    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_export_inverts_import(path: Path) -> None:
+    run = run_case(path)
+    again = export(run.variables, run.settings, ctc_head="heads_ctc", names="huggingface")
+    counts = {name for name in run.weights if name.endswith("num_batches_tracked")}
+    assert again.keys() == run.weights.keys() - counts
+    for name, array in again.items():
+        np.testing.assert_array_equal(array, run.weights[name])
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_the_folders_tokenizer_gives_the_same_ids(path: Path) -> None:
+    run = run_case(path)
+    assert run.tokenizer.blank_id == run.tokenizer.vocab_size - 1
+    for text, ids in run.case.info["encoded"].items():
+        assert run.tokenizer.encode(text) == ids
+        assert run.tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_an_utterance_alone_is_the_same_in_a_batch(path: Path) -> None:
+    run = run_case(path)
+    encoder = run.settings.build(dtype=jnp.float32)
+    variables = jax.tree.map(jnp.asarray, {name: tree["encoder"] for name, tree in run.variables.items()})
+    forward = fast_jit(lambda frames: encoder.apply(variables, frames, step=None).frames.values)
+    features, lengths = run.arrays["features"], run.arrays["lengths"]
+    noise = np.random.default_rng(0).normal(size=features.shape) * (features == 0)
+    batch = forward(Frames(jnp.float32(features + noise), jnp.asarray(lengths, jnp.int32)))
+    row = int(np.argmin(lengths))
+    length = int(lengths[row])
+    alone = forward(Frames(jnp.asarray(features[row : row + 1, :length]), jnp.array([length])))
+    assert max_abs(alone[0], batch[row, : alone.shape[1]]) < 1e-5

@@ -1,0 +1,159 @@
+"""Outputs, gradients and running statistics of NeMo's ConformerEncoder, from its own weights."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GOLDENS, GoldenCase, max_abs, relative
+
+from asr_jax.core.batch import Frames, length_mask
+from asr_jax.core.pytrees import num_elements, unflatten
+from asr_jax.models.conformer import Conformer
+from asr_jax.pretrained.conformer import export, find, settings_of_nemo
+
+pytestmark = pytest.mark.golden
+
+# Compile time is most of these tests' time, and what is compiled runs once.
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+FOLDERS = (Path(__file__).parent / "nemo_conformer", GOLDENS / "nemo_conformer")
+CASES = [
+    pytest.param(path, id=path.stem)
+    for folder in FOLDERS
+    for path in sorted(folder.glob("*.json"))
+    if path.with_suffix(".safetensors").is_file()
+]
+MODES = ("eval", "train")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What our encoder gives with the peer's weights, by mode; outputs without what lies beyond the lengths."""
+
+    settings: Conformer
+    arrays: dict[str, np.ndarray]
+    variables: dict[str, Any]
+    valid: np.ndarray
+    lengths: np.ndarray
+    outputs: dict[str, np.ndarray]
+    gradients: dict[str, dict[str, np.ndarray]]
+    statistics: dict[str, np.ndarray]
+
+
+def part(arrays: dict[str, np.ndarray], prefix: str, other: str = "") -> dict[str, np.ndarray]:
+    return {other + name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def settings_of(case: GoldenCase) -> Conformer:
+    """The peer's settings; its trainer counts padding in the statistics of batches."""
+    settings = settings_of_nemo({**case.info["config"], "_target_": "ConformerEncoder"}, case.path)
+    settings = replace(
+        settings, input_dropout=0.0, dropout=0.0, position_dropout=0.0, attention_dropout=0.0,
+        mask_padding=case.info["masks_padding"],
+    )  # fmt: skip
+    return replace(settings, norm="batch_padded") if settings.norm == "batch" else settings
+
+
+@cache
+def run_case(path: Path) -> Run:
+    case = GoldenCase(path, json.loads(path.read_text()))
+    arrays, settings = case.arrays(), settings_of(case)
+    found, left = find(part(arrays, "state/", "encoder."), settings, ctc_head=None)
+    assert left == []
+    variables = {name: tree["encoder"] for name, tree in unflatten(found).items()}
+    stats = {name: tree for name, tree in variables.items() if name != "params"}
+    encoder = settings.build(dtype=jnp.float32)
+    lengths = jnp.asarray(arrays["input/lengths"], jnp.int32)
+    frames = Frames(jnp.asarray(arrays["input/features"]).transpose(0, 2, 1), lengths)
+    weights = jnp.asarray(arrays["input/grad_weights"])
+
+    def loss(params: Any, step: Any) -> Any:
+        rngs = {"dropout": jax.random.key(0)}  # of rate 0
+        encoded, updated = encoder.apply({"params": params, **stats}, frames, step=step, rngs=rngs, mutable=[*stats])
+        return jnp.sum(encoded.frames.values * weights), (encoded.frames, updated)
+
+    outputs, gradients = {}, {}
+    for mode, step in (("eval", None), ("train", jnp.int32(0))):
+        program = fast_jit(lambda params, step=step: jax.grad(loss, has_aux=True)(params, step))
+        grads, (encoded, updated) = program(variables["params"])
+        outputs[mode] = np.asarray(encoded.values)
+        gradients[mode] = exported({"params": grads}, settings)
+    valid = np.asarray(length_mask(encoded.lengths, encoded.values.shape[1]))[:, :, None]
+    return Run(
+        settings, arrays, variables, valid, np.asarray(encoded.lengths), outputs, gradients, exported(updated, settings)
+    )
+
+
+def exported(variables: Any, settings: Conformer) -> dict[str, np.ndarray]:
+    trees = {name: {"encoder": tree} for name, tree in variables.items()}
+    return part(export(trees, settings, ctc_head=None, names="nemo"), "encoder.")
+
+
+def report(record_property: Any, what: str, value: float) -> float:
+    """Kept in the test report (--junitxml) and shown with -s: the figures of the closing note."""
+    record_property(what, value)
+    print(f"  {what}: {value:.2e}")
+    return value
+
+
+@pytest.mark.parametrize("path", CASES)
+@pytest.mark.parametrize("mode", MODES)
+def test_outputs(path: Path, mode: str, record_property: Any) -> None:
+    run = run_case(path)
+    np.testing.assert_array_equal(run.lengths, run.arrays["output/lengths"])
+    difference = max_abs(run.outputs[mode] * run.valid, run.arrays[f"{mode}/output"] * run.valid)
+    assert report(record_property, f"{mode} output", difference) < 1e-4
+
+
+@pytest.mark.parametrize("path", CASES)
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_by_the_peers_names(path: Path, mode: str, record_property: Any) -> None:
+    run = run_case(path)
+    expected, actual = part(run.arrays, f"{mode}/grad/"), run.gradients[mode]
+    assert actual.keys() == expected.keys()
+    # A gradient that is zero (the bias of keys, before softmax; of a convolution, before a norm of batches) has no
+    # relative accuracy.
+    largest = max(float(np.abs(array).max()) for array in expected.values())
+    zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-7 * largest}
+    assert all(np.abs(actual[name]).max() < 1e-3 * largest for name in zero)
+    differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
+    worst = max(differences, key=differences.__getitem__)
+    assert report(record_property, f"{mode} gradients, worst ({worst})", differences[worst]) < 1e-3
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_running_statistics(path: Path, record_property: Any) -> None:
+    run = run_case(path)
+    expected = part(run.arrays, "train/statistics/")
+    assert run.statistics.keys() == expected.keys()
+    assert bool(expected) == (run.settings.norm != "layer")
+    if expected:
+        worst = max(max_abs(run.statistics[name], expected[name]) for name in expected)
+        assert report(record_property, "running statistics", worst) < 1e-4
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_export_inverts_import(path: Path) -> None:
+    run = run_case(path)
+    theirs, again = part(run.arrays, "state/"), exported(run.variables, run.settings)
+    assert {name for name in theirs.keys() - again.keys() if not name.endswith("num_batches_tracked")} == set()
+    for name, array in again.items():
+        np.testing.assert_array_equal(array, theirs[name])
+
+
+COUNTS = json.loads((FOLDERS[0] / "num_parameters.json").read_text())["encoder"]
+
+
+@pytest.mark.parametrize("size", COUNTS)
+def test_published_sizes(size: str) -> None:
+    """As many parameters as the peer's own encoder has with the settings that it publishes for each size."""
+    fast = size.startswith("fast_")
+    settings = Conformer.fast(size.removeprefix("fast_")) if fast else getattr(Conformer, size)()  # type: ignore[arg-type]
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, 80)), jnp.array([80]))
+    variables = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    assert num_elements(variables["params"]) == COUNTS[size]

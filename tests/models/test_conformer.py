@@ -1,0 +1,183 @@
+"""Conformer and FastConformer: the suite of all encoders, the sizes, and what their settings change."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from encoder_suite import EncoderSuite, Made, fast_jit
+from flax.errors import InvalidRngError
+from support import max_abs, relative
+
+from asr_jax.core.batch import Frames
+from asr_jax.core.pytrees import flatten, num_elements
+from asr_jax.models.base import Encoder
+from asr_jax.models.conformer import RATES, Conformer
+from asr_jax.nn.remat import Remat
+
+NO_DROPOUT = dict.fromkeys(RATES, 0.0)
+TINY = Conformer(
+    num_mels=16, dim=12, num_layers=2, num_heads=2, feedforward_dim=20, kernel_size=5, subsampling_channels=4,
+    taps=("layer_0",), **NO_DROPOUT,
+)  # fmt: skip
+FAST = replace(TINY, subsampling="dw_striding", subsampling_factor=8, use_bias=False, convolution_bias=False, taps=())
+
+
+class TestConformer(EncoderSuite):
+    settings = TINY
+    num_features = TINY.num_mels
+
+    def test_taps_are_inner_frames(self, made: Made) -> None:
+        def inner(params: Any) -> Any:
+            encoded = made.encoder.apply({"params": params, **made.stats}, self.frames(), step=None)
+            return encoded.taps["layer_0"], encoded.frames
+
+        tap, last = fast_jit(inner)(made.params)
+        one = replace(TINY, num_layers=1, taps=("layer_0",)).build(dtype=jnp.float32)
+        first = {"params": made.params, **made.stats}
+        first = {
+            name: {**tree, "layers": jax.tree.map(lambda x: x[:1], tree["layers"])} for name, tree in first.items()
+        }
+        encoded = fast_jit(lambda: one.apply(first, self.frames(), step=None))()
+        np.testing.assert_array_equal(tap.lengths, last.lengths)
+        for row in range(len(self.lengths)):
+            assert max_abs(self.valid(tap, row), self.valid(encoded.frames, row)) < 1e-5
+        assert max_abs(encoded.taps["layer_0"].values, encoded.frames.values) == 0
+
+    def test_depths_of_parameters(self, made: Made) -> None:
+        depths = {path: TINY.depths(path) for path in flatten(made.params)}
+        assert depths["subsampling/out/kernel"] == (0,)
+        assert depths["layers/norm/scale"] == (1, 2)
+        assert {depth for found in depths.values() for depth in found} == set(range(TINY.num_depths()))
+
+
+class TestFastConformer(EncoderSuite):
+    """Separable convolutions, no biases."""
+
+    settings = FAST
+    num_features = FAST.num_mels
+
+
+@cache
+def made_of(settings: Conformer) -> tuple[Any, Any]:
+    """Random variables, and a function of loss, frames and gradients of two rows, by a key of dropout."""
+    encoder = settings.build(dtype=jnp.float32)
+    rng = np.random.default_rng(0)
+    frames = Frames(jnp.asarray(rng.normal(size=(2, 32, settings.num_mels)), jnp.float32), jnp.array([32, 19]))
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    variables = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.1, 0.4, leaf.shape), jnp.float32), shapes)
+    stats = [name for name in variables if name != "params"]
+
+    def loss(params: Any, key: Any, step: Any) -> Any:
+        given = {**variables, "params": params}
+        encoded, _ = encoder.apply(given, frames, step=step, rngs={"dropout": key}, mutable=stats)
+        return jnp.sum(encoded.frames.values[0] ** 2), encoded.frames.values
+
+    return variables["params"], fast_jit(jax.value_and_grad(loss, has_aux=True))
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_dropout_is_of_training(rate: str) -> None:
+    """Without a random stream: training asks for one, evaluation and training without any dropout do not."""
+    encoder = replace(TINY, taps=(), **{rate: 0.5}).build(dtype=jnp.float32)
+    frames = Frames(jnp.zeros((1, 16, 16)), jnp.array([16]))
+
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+
+    def apply(encoder: Encoder, step: Any) -> None:
+        def values(variables: Any) -> Any:
+            return encoder.apply(variables, frames, step=step, mutable=["batch_stats"])[0].frames.values
+
+        jax.eval_shape(values, shapes)
+
+    apply(encoder, None)
+    apply(replace(TINY, taps=()).build(dtype=jnp.float32), jnp.int32(0))
+    with pytest.raises(InvalidRngError, match="dropout"):
+        apply(encoder, jnp.int32(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["products", "layers"])
+def test_remat_gives_the_same_gradients(remat: Remat) -> None:
+    settings, key = replace(FAST, num_layers=1, attention_dropout=0.2, dropout=0.1), jax.random.key(0)
+    plain, again = (
+        flatten(run(params, key, jnp.int32(0))[1])
+        for params, run in (made_of(settings), made_of(replace(settings, remat=remat)))
+    )
+    assert max(relative(again[path], plain[path]) for path in plain) < 1e-4
+
+
+def test_tied_biases_are_one_pair_for_all_layers() -> None:
+    tied, untied = (made_of(replace(TINY, taps=(), tied_biases=tied))[0] for tied in (True, False))
+    assert tied["content_bias"].shape == tied["position_bias"].shape == (2, 6)
+    assert untied["layers"]["attention"]["content_bias"].shape == (2, 2, 6)
+    assert num_elements(untied) - num_elements(tied) == 2 * 12
+
+
+def test_the_program_does_not_grow_with_depth() -> None:
+    def size(num_layers: int) -> int:
+        encoder = replace(FAST, num_layers=num_layers).build(dtype=jnp.float32)
+        frames = Frames(jnp.zeros((1, 20, 16)), jnp.array([20]))
+        variables = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+        return len(jax.jit(lambda v: encoder.apply(v, frames, step=None)).lower(variables).as_text().splitlines())
+
+    assert size(6) == size(2)
+
+
+def num_parameters(settings: Conformer) -> int:
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, 80)), jnp.array([80]))
+    return num_elements(jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"])
+
+
+# NeMo's settings say 13, 30, 121 and 635 M, and 14, 32, 120, 616 and 1200 M for FastConformer, some with more than the
+# encoder; tests/goldens/test_nemo_conformer.py holds the counts against those of its own modules.
+@pytest.mark.parametrize(
+    ("settings", "millions"),
+    [
+        (Conformer.tiny(), 1.0),
+        (Conformer.small(), 13.0),
+        (Conformer.medium(), 30.5),
+        (Conformer.large(), 121.4),
+        (Conformer.xlarge(), 635.3),
+        (Conformer.fast("small"), 12.6),
+        (Conformer.fast("medium"), 26.1),
+        (Conformer.fast(), 115.1),
+        (Conformer.fast("xlarge"), 607.7),
+        (Conformer.fast("xxlarge"), 1061.3),
+    ],
+)
+def test_sizes(settings: Conformer, millions: float) -> None:
+    assert round(num_parameters(settings) / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 13}, "even multiple of num_heads"),
+        ({"num_heads": 5}, "even multiple of num_heads, 5"),
+        ({"num_heads": 0}, "num_heads is 0, expected at least 1"),
+        ({"num_layers": 0, "taps": ()}, "num_layers is 0"),
+        ({"feedforward_dim": 0}, "feedforward_dim is 0"),
+        ({"kernel_size": 4}, "expected an odd number"),
+        ({"subsampling_factor": 6}, "power of 2"),
+        ({"subsampling_factor": 1}, "at least 2"),
+        ({"taps": ("layer_2",)}, "some of layer_0 to layer_1"),
+        ({"positions": "abs_pos", "tied_biases": True}, "expected rel_pos"),
+        ({"attention_dropout": 1.0}, "less than 1"),
+    ],
+)
+def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
+
+
+def test_frames_of_another_width() -> None:
+    with pytest.raises(ValueError, match="80 values, expected num_mels, 16"):
+        jax.eval_shape(
+            lambda: TINY.build(dtype=jnp.float32).init(
+                jax.random.key(0), Frames(jnp.zeros((1, 20, 80)), jnp.array([20])), step=None
+            )
+        )

@@ -1,0 +1,243 @@
+"""Weights, settings and tokenizers of Conformers that NeMo and Hugging Face wrote, as runs begin with them."""
+
+import io
+import json
+import shutil
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from asr_jax.config import Experiment, Init
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten
+from asr_jax.data.dataset import Data
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.pretrained import formats
+from asr_jax.pretrained.conformer import Names, conformer_of, export, find, front_end_of
+from asr_jax.pretrained.formats import load_weights
+from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.sentencepiece import SentencePieceTokenizer
+from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer
+from asr_jax.training.initial_weights import read_initial_weights
+
+GOLDENS = Path(__file__).parent.parent / "goldens"
+PARAKEET = GOLDENS / "parakeet" / "biased"
+KERNEL, BIAS = "params/heads_ctc/output/kernel", "params/heads_ctc/output/bias"
+TINY = Conformer(num_mels=16, dim=8, num_layers=2, num_heads=2, kernel_size=3, subsampling_channels=3)
+SETTINGS = {
+    "conformer": TINY,
+    "fast": replace(TINY, subsampling="dw_striding", subsampling_factor=8, use_bias=False, convolution_bias=False),
+    "tied": replace(TINY, tied_biases=True, norm="layer", subsampling_channels=None),
+    "abs_pos": replace(TINY, positions="abs_pos", norm="batch_padded"),
+    "published": Conformer.fast("medium", num_layers=2),
+}
+
+
+def drawn(settings: Conformer, vocab_size: int, *, seed: int = 0) -> dict[str, Any]:
+    """Random variables of a model with a CTC head."""
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, settings.num_mels)), jnp.array([80]))
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    shapes = {name: {"encoder": tree} for name, tree in shapes.items()}
+    output = {"kernel": jnp.zeros((settings.dim, vocab_size)), "bias": jnp.zeros(vocab_size)}
+    shapes["params"]["heads_ctc"] = {"output": output}
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), {"batch_stats": {}} | shapes)
+
+
+@pytest.mark.parametrize("names", ["nemo", "huggingface"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_all_parameters_have_a_name_there_and_come_back(settings: Conformer, names: Names) -> None:
+    variables = drawn(settings, 5)
+    theirs = export(variables, settings, ctc_head="heads_ctc", names=names)
+    found, left = find(theirs, settings, ctc_head="heads_ctc")
+    assert left == []
+    expected = flatten(variables)
+    assert found.keys() == expected.keys()
+    for path, leaf in expected.items():
+        np.testing.assert_array_equal(found[path], leaf, err_msg=path)
+    other = find(theirs, settings, ctc_head=None)[1]
+    head = "decoder.decoder_layers.0" if names == "nemo" else "ctc_head"
+    assert other == [f"{head}.bias", f"{head}.weight"]
+
+
+def test_what_holds_no_weights_is_passed_over_and_all_else_is_told() -> None:
+    theirs = export(drawn(TINY, 5), TINY, ctc_head="heads_ctc", names="nemo")
+    theirs |= dict.fromkeys(
+        ("preprocessor.featurizer.fb", "preprocessor.featurizer.window", "joint.enc.weight",
+         "encoder.layers.0.conv.batch_norm.num_batches_tracked"), np.zeros(1),
+    )  # fmt: skip
+    assert find(theirs, TINY, ctc_head="heads_ctc")[1] == ["joint.enc.weight"]
+
+
+def test_the_ctc_head_of_a_hybrid() -> None:
+    theirs = export(drawn(TINY, 5), TINY, ctc_head="heads_ctc", names="nemo")
+    hybrid = {name.replace("decoder.decoder_layers", "ctc_decoder.decoder_layers"): a for name, a in theirs.items()}
+    assert find(hybrid, TINY, ctc_head="heads_ctc")[0].keys() == find(theirs, TINY, ctc_head="heads_ctc")[0].keys()
+
+
+# Of a .nemo file: settings and weights are those of tests/goldens/test_nemo_conformer.py.
+TOKENIZER = SentencePieceTokenizer.train(
+    ["the cat sat on the mat", "a hat on that cat", "he ate the oats"],
+    vocab_size=16,
+    pieces="unigram",
+    character_coverage=1.0,
+    normaliser="lower.v1",
+)
+CASE = json.loads((GOLDENS / "nemo_conformer" / "dw_striding_no_bias.json").read_text())["config"]
+CONFIG: dict[str, Any] = {
+    "preprocessor": {
+        "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor", "sample_rate": 16000,
+        "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann", "features": 16,
+        "n_fft": 512, "dither": 1e-5, "pad_to": 0,
+    },
+    "encoder": {
+        "_target_": "nemo.collections.asr.modules.ConformerEncoder", "feat_out": -1, "att_context_size": [-1, -1],
+        "self_attention_model": "rel_pos", "dropout_emb": 0.0, "dropout_att": 0.1, "pos_emb_max_len": 5000, **CASE,
+    },
+    "decoder": {"vocabulary": [*TOKENIZER.symbols[:-1]]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def nemo(tmp_path: Path) -> Path:
+    weights = (GOLDENS / "nemo_conformer" / "model_weights.ckpt").read_bytes()
+    return written(
+        tmp_path / "model.nemo", CONFIG, {"abc_tokenizer.model": TOKENIZER.model, "model_weights.ckpt": weights}
+    )
+
+
+def written(path: Path, config: Any, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in {"model_config.yaml": yaml.safe_dump(config).encode(), **files}.items():
+            member = tarfile.TarInfo(f"./{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def test_settings_of_a_nemo_file(nemo: Path) -> None:
+    assert conformer_of(nemo) == Conformer(
+        num_mels=16, dim=16, num_layers=2, num_heads=2, feedforward_dim=32, kernel_size=9, subsampling="dw_striding",
+        subsampling_factor=8, subsampling_channels=6, use_bias=False, convolution_bias=False,
+    )  # fmt: skip
+    assert conformer_of(str(nemo), remat="layers", taps=("layer_0",)).remat == "layers"
+    assert front_end_of(nemo).num_features == 16
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("encoder", {"_target_": "nemo.collections.asr.modules.ConvASREncoder"}, "expected a ConformerEncoder"),
+        ("encoder", {"att_context_style": "chunked_limited"}, "att_context_style is chunked_limited, expected regular"),
+        ("encoder", {"subsampling": "vggnet"}, "subsampling is vggnet, expected striding or dw_striding"),
+        ("encoder", {"n_heads": 3}, "even multiple of num_heads"),
+        ("encoder", {"att_context_size": [70, 13]}, "att_context_size"),
+    ],
+)
+def test_nemo_files_of_other_models(tmp_path: Path, part: str, changes: dict[str, Any], message: str) -> None:
+    path = written(tmp_path / "model.nemo", {**CONFIG, part: {**CONFIG[part], **changes}}, {})
+    with pytest.raises(UserError, match=message):
+        conformer_of(path)
+
+
+def test_nemo_files_of_other_features(tmp_path: Path) -> None:
+    config = {**CONFIG, "preprocessor": {**CONFIG["preprocessor"], "normalize": "NA"}}
+    with pytest.raises(UserError, match=r"preprocessor\.normalize is NA, expected per_feature"):
+        front_end_of(written(tmp_path / "model.nemo", config, {}))
+
+
+def test_the_tokenizer_in_a_nemo_file(nemo: Path, tmp_path: Path) -> None:
+    tokenizer = given_tokenizer(TokenizerSettings(path=str(nemo)))
+    assert tokenizer == TOKENIZER
+    assert tokenizer.symbols[-1] is None
+    assert load_weights(nemo)[1] == TOKENIZER.symbols
+    letters = {"decoder": {"vocabulary": [" ", "a", "b"]}}
+    listed = given_tokenizer(TokenizerSettings(path=str(written(tmp_path / "letters.nemo", letters, {}))))
+    assert listed.symbols == (" ", "a", "b", None)
+    with pytest.raises(UserError, match=r"no SentencePiece model, and what its decoder\.vocabulary lists"):
+        given_tokenizer(TokenizerSettings(path=str(written(tmp_path / "none.nemo", CONFIG, {}))))
+
+
+def begun(path: Path, settings: Conformer, tokenizer: Any) -> tuple[dict[str, Any], Any, dict[str, Any]]:
+    """What a run begins with, the account of it, and what was random."""
+    random = drawn(settings, tokenizer.vocab_size)
+    experiment = Experiment(
+        name="x", model=Model(encoder=settings, front_end=front_end_of(path)), data=Data(train=("none",)),
+        init=Init(str(path)),
+    )  # fmt: skip
+    given = read_initial_weights(experiment, tokenizer, jax.eval_shape(lambda: random))
+    return flatten(given.fill(random)), given.account, flatten(random)
+
+
+def test_a_run_begins_with_a_nemo_file_and_its_tokenizer(nemo: Path) -> None:
+    tokenizer = given_tokenizer(TokenizerSettings(path=str(nemo)))
+    weights, account, random = begun(nemo, conformer_of(nemo), tokenizer)
+    assert set(account.loaded) == random.keys()
+    assert not account.remark
+    expected = load_file(GOLDENS / "nemo_conformer" / "dw_striding_no_bias.safetensors")
+    kernel = expected["state/layers.1.feed_forward1.linear1.weight"].T
+    np.testing.assert_array_equal(weights["params/encoder/layers/feed_forward_1/in/kernel"][1], kernel)
+    variance = expected["state/layers.0.conv.batch_norm.running_var"]
+    np.testing.assert_array_equal(weights["batch_stats/encoder/layers/convolution/norm/variance"][0], variance)
+    assert (weights[KERNEL] != random[KERNEL]).all()
+
+
+@pytest.mark.parametrize("has_its_tokenizer", [True, False])
+def test_a_folder_of_hugging_face_with_another_vocabulary(tmp_path: Path, has_its_tokenizer: bool) -> None:
+    folder = tmp_path / "parakeet"
+    shutil.copytree(PARAKEET, folder)
+    if not has_its_tokenizer:
+        (folder / "tokenizer.json").unlink()
+    theirs = given_tokenizer(TokenizerSettings(path=str(PARAKEET)))
+    ours = CharacterTokenizer.train([], alphabet="tzah", normaliser="lower.v1")
+    settings, symbols = conformer_of(folder), load_weights(folder)[1]
+    if not has_its_tokenizer:
+        assert symbols is None
+        with pytest.raises(UserError, match=r"of another shape: params/heads_ctc/output/bias(.|\n)*--init.tokenizer"):
+            begun(folder, settings, ours)
+        return
+    assert symbols == theirs.symbols
+    weights, account, random = begun(folder, settings, ours)
+    given = load_file(folder / "model.safetensors")
+    assert account.kept_rows[KERNEL] == "4 of 5 pieces are shared and keep their rows"
+    assert account.missing == account.unused == [*account.mismatched] == []
+    for number, symbol in enumerate(ours.symbols):
+        row = theirs.symbols.index(symbol) if symbol in theirs.symbols else None
+        kernel = random[KERNEL][:, number] if row is None else given["ctc_head.weight"][row, :, 0]
+        np.testing.assert_array_equal(weights[KERNEL][:, number], kernel)
+        assert weights[BIAS][number] == (random[BIAS][number] if row is None else given["ctc_head.bias"][row])
+    mean = given["encoder.layers.1.conv.norm.running_mean"]
+    np.testing.assert_array_equal(weights["batch_stats/encoder/layers/convolution/norm/mean"][1], mean)
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"expected a \.nemo file or a folder"):
+        conformer_of(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "wav2vec2"}))
+    with pytest.raises(UserError, match="no encoder_config"):
+        conformer_of(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"encoder_config": {"model_type": "parakeet_encoder"}}))
+    with pytest.raises(UserError, match="has no attention_bias, attention_dropout"):
+        conformer_of(tmp_path)
+    with pytest.raises(UserError, match="expected weights there"):
+        load_weights(tmp_path)
+
+
+def test_weights_of_a_conformer_are_no_zipformers() -> None:
+    claimed = [
+        known.of for known in formats.FORMATS if known.claims({"encoder.pre_encode.out.bias": np.zeros(1)}, MODEL)
+    ]
+    assert claimed == ["NeMo's or Hugging Face's of a Conformer"]
+
+
+MODEL = Model(encoder=replace(TINY, num_mels=80))
