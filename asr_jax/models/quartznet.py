@@ -8,7 +8,7 @@ commit 8cfedd72, modules/conv_asr.py and parts/submodules/jasper.py.
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.models.base import Encoder, EncoderSettings
-from asr_jax.nn.conv_block import ActivationName, Block, BlockNorm, ConvBlock, ConvBlocks, Policy, strided
+from asr_jax.nn.conv_block import ActivationName, Block, BlockNorm, ConvBlock, Policy, strided
 from asr_jax.nn.remat import Remat
 
 
@@ -34,19 +34,6 @@ def published_blocks(copies: int, *, repeat: int = 5) -> tuple[ConvBlock, ...]:
         ConvBlock(512, 87, dilation=2, residual="none"),
         ConvBlock(1024, 1, separable=False, residual="none"),
     )
-
-
-class Stage(NamedTuple):
-    """Blocks alike that follow each other."""
-
-    block: ConvBlock
-    """One of them, with `copies` 1."""
-    width_in: int
-    num: int
-    first: int
-    """How many blocks lie before."""
-    num_earlier: int
-    """Dense blocks just before, whose inputs are added as well."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +67,7 @@ class QuartzNet(EncoderSettings):
     """What of a block's layers, but the first, is computed again in the backward pass instead of being kept: slower,
     less memory. none: nothing; products: all but what comes out of products with weights; layers: everything."""
     taps: tuple[str, ...] = ()
-    """Inner outputs to give to heads: "stage_0", "stage_1", ... (blocks alike are one stage)."""
+    """Inner outputs to give to heads: "block_0", "block_1", ..., counted with their copies."""
 
     def __post_init__(self) -> None:
         checks = {
@@ -92,18 +79,19 @@ class QuartzNet(EncoderSettings):
         problems = [problem for problem, good in checks.items() if not good]
         if problems:
             raise ValueError("; ".join(problems))
-        stages = self.stages()  # raises where a factor makes an impossible block
-        known = [f"stage_{number}" for number in range(len(stages))]
+        blocks = self.every_block()  # raises where a factor makes an impossible one
+        known = [f"block_{number}" for number in range(len(blocks))]
         if not set(self.taps) <= set(known):
-            problems.append(f"taps are {self.taps}, expected some of {known}")
-        for number, (block, width_in, *_) in enumerate(stages):
-            where = f"stage_{number} of width {block.width} has {width_in} channels coming in"
-            if width_in % block.groups:
-                problems.append(f"{where} and groups {block.groups}: expected a divisor")
-            if block.separable and block.heads and (width_in % block.heads or block.width % block.heads):
-                problems.append(f"{where} and heads {block.heads}: expected a divisor of both")
+            problems.append(f"taps are {self.taps}, expected some of {known[0]} to {known[-1]}")
+        width = self.num_mels
+        for number, block in enumerate(blocks):
+            ins = (width, block.width) if block.repeat > 1 else (width,)
+            for name in ("groups", "heads"):
+                if (divisor := getattr(block, name)) and any(channels % divisor for channels in ins):
+                    problems.append(f"block_{number} has {name} {divisor}, expected a divisor of its channels, {ins}")
             if self.norm.startswith("group") and (self.norm_groups < 1 or block.width % self.norm_groups):
-                problems.append(f"stage_{number} has width {block.width}, which norm_groups {self.norm_groups} divides not")
+                problems.append(f"norm_groups are {self.norm_groups}, expected a divisor of every width, {block.width}")
+            width = block.width
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -142,33 +130,19 @@ class QuartzNet(EncoderSettings):
             )
 
     def depths(self, path: str) -> tuple[int, ...]:
-        """Blocks are counted from 0."""
-        found = re.match(r"stage_(\d+)/", path)
+        """The number of the block."""
+        found = re.match(r"block_(\d+)/", path)
         assert found, f"{path} is no parameter of this encoder"
-        stage = self.stages()[int(found[1])]
-        return tuple(range(stage.first, stage.first + stage.num))
+        return (int(found[1]),)
 
     def num_depths(self) -> int:
-        return sum(stage.num for stage in self.stages())
+        return len(self.every_block())
 
     def build(self, *, dtype: DTypeLike) -> "QuartzNetEncoder":
         return QuartzNetEncoder(self, dtype)
 
-    def stages(self) -> list[Stage]:
-        """The blocks, with what changes all of them, as stages of blocks alike."""
-        stages: list[Stage] = []
-        width, first, dense = self.num_mels, 0, 0
-        for block in self._single_blocks():
-            dense = dense if block.residual == "dense" else 0
-            last = stages[-1] if stages else None
-            if last and (block, width) == last[:2] and block.total_stride == 1 and block.residual != "dense":
-                stages[-1] = last._replace(num=last.num + 1)
-            else:
-                stages.append(Stage(block, width, 1, first, dense))
-            width, first, dense = block.width, first + 1, dense + 1
-        return stages
-
-    def _single_blocks(self) -> list[ConvBlock]:
+    def every_block(self) -> list[ConvBlock]:
+        """The blocks, each copy by itself, with what changes all of them."""
         blocks = []
         for block in self.blocks:
             copies = block.copies
@@ -212,18 +186,15 @@ class QuartzNetEncoder(Encoder):
         settings, policy = self.settings, self.settings.policy(self.dtype)
         if frames.values.shape[-1] != settings.num_mels:
             raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
-        carry, inputs, taps = (frames.values.astype(self.dtype), frames.lengths), [], {}
-        for number, stage in enumerate(settings.stages()):
-            name = f"stage_{number}"
-            earlier = tuple(inputs[len(inputs) - stage.num_earlier :])
-            inputs.append(carry[0])
-            if stage.num == 1:
-                carry, _ = Block(stage.block, policy, name=name)(carry, step, earlier)
-            else:
-                carry = ConvBlocks(stage.block, policy, stage.num, name=name)(carry, step)
+        x, lengths = frames.values, frames.lengths
+        taps, dense = {}, []
+        for number, block in enumerate(settings.every_block()):
+            name, before = f"block_{number}", x
+            x, lengths = Block(block, policy, name=name)((x, lengths), step, dense)
+            dense = [*dense, before] if block.residual == "dense" else []
             if name in settings.taps:
-                taps[name] = Frames(*carry)
-        return Encoded(frames=Frames(*carry), taps=taps)
+                taps[name] = Frames(x, lengths)
+        return Encoded(frames=Frames(x, lengths), taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:
-        return strided(num_frames, math.prod(stage.block.total_stride for stage in self.settings.stages()))
+        return strided(num_frames, math.prod(block.total_stride for block in self.settings.every_block()))

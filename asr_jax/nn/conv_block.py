@@ -1,7 +1,7 @@
 """Blocks of convolutions over time, which QuartzNet, Jasper and Citrinet are made of."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -156,20 +156,10 @@ class Policy:
         return GroupNorm(groups, bool(padded), name=name)
 
 
-Carry = tuple[Float[Array, "B T _"], Int[Array, " B"]]
+Given = tuple[Float[Array, "B T _"], Int[Array, " B"]]
 """Frames and their lengths."""
-
-
-class ConvBlocks(nn.Module):
-    """`num` blocks alike, one after the other: traced once, with stacked parameters."""
-
-    block: ConvBlock
-    policy: Policy
-    num: int
-
-    @nn.compact
-    def __call__(self, carry: Carry, step: Step) -> Carry:
-        return scanned(Block, self.num)(self.block, self.policy, name="layers")(carry, step, ())[0]
+Kept = tuple[Float[Array, "B S _"], Int[Array, " B"]]
+"""Those that a stride keeps."""
 
 
 class Block(nn.Module):
@@ -179,13 +169,20 @@ class Block(nn.Module):
     policy: Policy
 
     @nn.compact
-    def __call__(self, carry: Carry, step: Step, earlier: tuple[Array, ...]) -> tuple[Carry, None]:
+    def __call__(self, carry: Given, step: Step, earlier: Sequence[Float[Array, "B T _"]] = ()) -> Kept:
         """`earlier`: inputs of the dense blocks before."""
         block, policy = self.block, self.policy
         (x, given), strides = carry, block.strides
         carry, _ = ConvLayer(block, policy, strides[0], activates=False, name="first")(carry, step)
         if num_alike := strides[1:].count(1):
-            layers = scanned(rematerialised(ConvLayer, policy.remat), num_alike)
+            layers = nn.scan(
+                rematerialised(ConvLayer, policy.remat),
+                variable_axes={"params": 0, "batch_stats": 0},
+                split_rngs={"params": True, "dropout": True},
+                in_axes=nn.broadcast,
+                length=num_alike,
+                check_constancy_invariants=False,  # would trace the layer once more
+            )
             carry, _ = layers(block, policy, name="layers")(carry, step)
         for number in range(1 + num_alike, len(strides)):
             carry, _ = ConvLayer(block, policy, strides[number], name=f"layer_{number}")(carry, step)
@@ -196,7 +193,7 @@ class Block(nn.Module):
             side = Projection(block, policy, name=f"residual_{number}")(source, given, lengths, step)
             y = jnp.maximum(y, side) if block.residual == "max" else y + side
         y = nn.Dropout(block.dropout)(policy.activate(y), deterministic=step is None)
-        return (y, lengths), None
+        return y, lengths
 
 
 class ConvLayer(nn.Module):
@@ -208,7 +205,7 @@ class ConvLayer(nn.Module):
     activates: bool = True
 
     @nn.compact
-    def __call__(self, carry: Carry, step: Step) -> tuple[Carry, None]:
+    def __call__(self, carry: Given, step: Step) -> tuple[Kept, None]:
         block, policy, (x, lengths) = self.block, self.policy, carry
         if self.activates:
             x = nn.Dropout(block.dropout)(policy.activate(x), deterministic=step is None)
@@ -378,16 +375,3 @@ def strided(num_frames: Any, stride: int) -> Any:
 def xavier(fan_in: int, fan_out: int) -> float:
     """The bound of weights drawn evenly. Source: Glorot and Bengio 2010, equation 16."""
     return math.sqrt(6 / (fan_in + fan_out))
-
-
-def scanned(module: Any, num: int) -> Any:
-    """`num` modules of a class one after the other, as one with stacked parameters and statistics. They are called with
-    what each hands to the next, and then with what all of them get."""
-    return nn.scan(
-        module,
-        variable_axes={"params": 0, "batch_stats": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=nn.broadcast,
-        length=num,
-        check_constancy_invariants=False,  # would trace the layer once more
-    )

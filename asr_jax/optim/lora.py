@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from asr_jax.core.errors import UserError, check_numbers
 from asr_jax.core.pytrees import Tree, flatten, join, pick, unflatten
-from asr_jax.optim.rules import compiled, num_stacked
+from asr_jax.optim.rules import compiled, is_stacked
 
 LORA = "lora"
 
@@ -77,8 +77,8 @@ class LoRA:
 
 
 def _matrix_shape(path: str, kernel: Any) -> tuple[tuple[int, ...], int, int]:
-    """Leading axes of stacked layers, inputs and outputs: the last axis are the outputs."""
-    layers = kernel.shape[: num_stacked(path)]
+    """Leading axis of stacked layers, inputs and outputs: the last axis are the outputs."""
+    layers = kernel.shape[:1] if is_stacked(path) else ()
     of_layer = kernel.shape[len(layers) :]
     if len(of_layer) < 2:
         raise UserError(

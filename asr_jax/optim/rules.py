@@ -63,10 +63,10 @@ def tree_by_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str
     return unflatten(by_rules(flatten(params), rules, what=what))
 
 
-def num_stacked(path: str) -> int:
-    """How many of a parameter's first axes count layers: those of a scanned stack, which are named `layers`, and of a
-    stack of such stacks. What is done for each tensor is then done for each layer."""
-    return path.split("/")[:-1].count("layers")
+def is_stacked(path: str) -> bool:
+    """Whether a parameter's first axis counts layers: those of a scanned stack, which are named `layers`. What is done
+    for each tensor is then done for each layer."""
+    return "layers" in path.split("/")[:-1]
 
 
 def compiled(pattern: str, what: str) -> re.Pattern[str]:

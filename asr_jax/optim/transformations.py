@@ -1,6 +1,6 @@
 """Optimizers as optax transformations whose `update` takes `learning_rate` and gives what is to be added.
 
-A tensor is a parameter array, or one layer of an array that stacks the layers of a model (`rules.num_stacked`): what is
+A tensor is a parameter array, or one layer of an array that stacks the layers of a model (`rules.is_stacked`): what is
 done for each tensor does not depend on how layers are stored.
 """
 
@@ -13,14 +13,14 @@ from jaxtyping import Array, Float, Int
 from optax import GradientTransformationExtraArgs as Transformation
 
 from asr_jax.core.pytrees import Tree
-from asr_jax.optim.rules import map_with_path, num_stacked
+from asr_jax.optim.rules import is_stacked, map_with_path
 
 Clip = Literal["global_norm", "tensor_norm", "value"]
 
 
 def tensor_axes(path: str, array: Any) -> tuple[int, ...]:
     """The axes of a parameter that belong to one tensor."""
-    return tuple(range(num_stacked(path), array.ndim))
+    return tuple(range(1 if is_stacked(path) else 0, array.ndim))
 
 
 def tensor_norms(path: str, array: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -1,6 +1,7 @@
 """Weights of a file, by our names or by those of a system that we know."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +14,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
+from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import icefall
+from asr_jax.pretrained import icefall, quartznet
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -47,6 +49,11 @@ def _icefall(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], lis
     return {f"params/{path}": array for path, array in params.items()}, left
 
 
+def _quartznet(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
+    assert isinstance(model.encoder, QuartzNet), "claimed"
+    return quartznet.find(weights, model.encoder, ctc_head=ctc_head(model))
+
+
 def ctc_head(model: Model) -> str | None:
     """Path of the parameters of the model's first CTC head."""
     return next((f"heads_{name}" for name, head in model.heads.items() if isinstance(head, CTC)), None)
@@ -60,6 +67,13 @@ FORMATS = (
             and any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
         ),
         _icefall,
+    ),
+    Format(
+        "NVIDIA's of a QuartzNet (DeepLearningExamples' or NeMo's)",
+        lambda weights, model: (
+            isinstance(model.encoder, QuartzNet) and any(re.fullmatch(quartznet.CLAIMED, name) for name in weights)
+        ),
+        _quartznet,
     ),
 )
 

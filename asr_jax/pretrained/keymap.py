@@ -40,12 +40,12 @@ DEPTHWISE_2D = Layout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.transpos
 
 @dataclass(frozen=True)
 class Row:
-    """One of their arrays; with `layer`, ours holds it as that entry of its first axis, or of its first axes."""
+    """One of their arrays; with `layer`, ours holds it as that entry of its first axis."""
 
     theirs: str
     ours: str
     layout: Layout = SAME
-    layer: int | tuple[int, ...] | None = None
+    layer: int | None = None
 
 
 class Found(NamedTuple):
@@ -101,8 +101,5 @@ def _laid_out(weights: Weights, rows: Sequence[Row]) -> np.ndarray:
     if rows[0].layer is None:
         return arrays[0]
     other = next((array for array in arrays if array.shape != arrays[0].shape), None)
-    places = [row.layer if isinstance(row.layer, tuple) else (row.layer or 0,) for row in rows]
-    if other is not None:
-        return other
-    in_order = np.stack([arrays[number] for number in sorted(range(len(rows)), key=lambda number: places[number])])
-    return in_order.reshape(*(most + 1 for most in max(places)), *arrays[0].shape)
+    in_order = sorted(range(len(rows)), key=lambda number: rows[number].layer or 0)
+    return np.stack([arrays[number] for number in in_order]) if other is None else other
