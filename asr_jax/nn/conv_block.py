@@ -311,7 +311,7 @@ class SqueezeExcite(nn.Module):
         width, narrow, frames = x.shape[-1], x.shape[-1] // self.block.squeeze, self.block.squeeze_frames
         wide = masked(x.astype(jnp.float32), lengths)
         seen = length_mask(lengths, x.shape[1])
-        if frames and step is not None:
+        if 0 < frames < x.shape[1] and step is not None:
             room = jnp.maximum(lengths - frames, 0)
             start = jnp.floor(jax.random.uniform(self.make_rng("dropout")) * room).astype(jnp.int32)
             seen &= ~length_mask(start, x.shape[1]) & length_mask(start + frames, x.shape[1])
