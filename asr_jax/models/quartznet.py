@@ -145,17 +145,16 @@ class QuartzNet(EncoderSettings):
         """The blocks, each copy by itself, with what changes all of them."""
         blocks = []
         for block in self.blocks:
-            copies = block.copies
             if block.residual != "none":
-                copies = self.copies or copies
-                block = replace(block, repeat=self.repeat or block.repeat)
+                block = block if self.copies is None else replace(block, copies=self.copies)
+                block = block if self.repeat is None else replace(block, repeat=self.repeat)
             if self.dropout is not None:
                 block = replace(block, dropout=self.dropout)
             if self.width_factor != 1:
-                block = replace(block, width=max(round(block.width * self.width_factor / 8) * 8, 8))
+                block = replace(block, width=max(int(block.width * self.width_factor / 8 + 0.5) * 8, 8))
             if self.kernel_factor != 1:
                 block = replace(block, kernel_size=odd_size(block.kernel_size, self.kernel_factor))
-            blocks += [replace(block, copies=1)] * copies
+            blocks += [replace(block, copies=1)] * block.copies
         return blocks
 
     def policy(self, dtype: DTypeLike) -> Policy:
@@ -187,11 +186,12 @@ class QuartzNetEncoder(Encoder):
         if frames.values.shape[-1] != settings.num_mels:
             raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
         x, lengths = frames.values, frames.lengths
-        taps, dense = {}, []
+        taps, inputs = {}, list[Array]()
         for number, block in enumerate(settings.every_block()):
-            name, before = f"block_{number}", x
-            x, lengths = Block(block, policy, name=name)((x, lengths), step, dense)
-            dense = [*dense, before] if block.residual == "dense" else []
+            name = f"block_{number}"
+            inputs = [*inputs, x] if block.residual == "dense" else [x]
+            x, lengths = Block(block, policy, name=name)(inputs, lengths, step)
+            inputs = inputs if block.residual == "dense" else []
             if name in settings.taps:
                 taps[name] = Frames(x, lengths)
         return Encoded(frames=Frames(x, lengths), taps=taps)

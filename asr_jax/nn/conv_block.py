@@ -169,11 +169,10 @@ class Block(nn.Module):
     policy: Policy
 
     @nn.compact
-    def __call__(self, carry: Given, step: Step, earlier: Sequence[Float[Array, "B T _"]] = ()) -> Kept:
-        """`earlier`: inputs of the dense blocks before."""
-        block, policy = self.block, self.policy
-        (x, given), strides = carry, block.strides
-        carry, _ = ConvLayer(block, policy, strides[0], activates=False, name="first")(carry, step)
+    def __call__(self, inputs: Sequence[Float[Array, "B T _"]], given: Int[Array, " B"], step: Step) -> Kept:
+        """`inputs`: of the dense blocks just before, where this is one, and its own; `given`: their lengths."""
+        block, policy, strides = self.block, self.policy, self.block.strides
+        carry, _ = ConvLayer(block, policy, strides[0], activates=False, name="first")((inputs[-1], given), step)
         if num_alike := strides[1:].count(1):
             layers = nn.scan(
                 rematerialised(ConvLayer, policy.remat),
@@ -189,7 +188,7 @@ class Block(nn.Module):
         y, lengths = carry
         if block.squeeze:
             y = SqueezeExcite(block, policy, name="squeeze")(y, lengths, step)
-        for number, source in enumerate((*earlier, x) if block.residual != "none" else ()):
+        for number, source in enumerate(inputs if block.residual != "none" else ()):
             side = Projection(block, policy, name=f"residual_{number}")(source, given, lengths, step)
             y = jnp.maximum(y, side) if block.residual == "max" else y + side
         y = nn.Dropout(block.dropout)(policy.activate(y), deterministic=step is None)
