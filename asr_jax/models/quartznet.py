@@ -18,19 +18,20 @@ from jaxtyping import Array, Int
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.models.base import Encoder, EncoderSettings
-from asr_jax.nn.conv_block import ActivationName, Block, BlockNorm, ConvBlock, Policy, strided
+from asr_jax.nn.conv_block import ActivationName, Block, BlockNorm, ConvBlock, Policy
 from asr_jax.nn.remat import Remat
+from asr_jax.nn.time_conv import strided
 
 
-def published_blocks(copies: int, *, repeat: int = 5) -> tuple[ConvBlock, ...]:
-    """The blocks of QuartzNet 5·`copies` × `repeat`: table 1 of the paper."""
+def published_blocks(copies: int) -> tuple[ConvBlock, ...]:
+    """The blocks of QuartzNet 5·`copies` × 5: table 1 of the paper."""
     return (
         ConvBlock(256, 33, stride=2, residual="none"),
-        ConvBlock(256, 33, copies=copies, repeat=repeat),
-        ConvBlock(256, 39, copies=copies, repeat=repeat),
-        ConvBlock(512, 51, copies=copies, repeat=repeat),
-        ConvBlock(512, 63, copies=copies, repeat=repeat),
-        ConvBlock(512, 75, copies=copies, repeat=repeat),
+        ConvBlock(256, 33, copies=copies, repeat=5),
+        ConvBlock(256, 39, copies=copies, repeat=5),
+        ConvBlock(512, 51, copies=copies, repeat=5),
+        ConvBlock(512, 63, copies=copies, repeat=5),
+        ConvBlock(512, 75, copies=copies, repeat=5),
         ConvBlock(512, 87, dilation=2, residual="none"),
         ConvBlock(1024, 1, separable=False, residual="none"),
     )
@@ -62,7 +63,8 @@ class QuartzNet(EncoderSettings):
     """Groups of channels of the norm "group"."""
     mask_padding: bool = True
     """Set frames beyond a row's length to 0 before every convolution: an utterance then gives the same output alone as
-    in a padded batch. Without it, padding enters exactly as it does in the peers' code without masks."""
+    in a padded batch. Without it, padding enters as it does in the peers' code without masks; which lengths
+    squeeze-and-excitation then goes by is unlike NeMo's, which does not divide them by strides."""
     remat: Remat = "none"
     """What of a block's layers, but the first, is computed again in the backward pass instead of being kept: slower,
     less memory. none: nothing; products: all but what comes out of products with weights; layers: everything."""

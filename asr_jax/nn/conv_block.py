@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,19 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.batch import length_mask
-from asr_jax.kernels.depthwise_conv.api import depthwise_conv
-from asr_jax.nn.linear import Linear, per_channel, uniform
-from asr_jax.nn.normalization import BatchNorm
+from asr_jax.nn.normalization import BatchNorm, GroupNorm
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.time_conv import (
+    DepthwiseConv,
+    Pointwise,
+    SqueezeExcite,
+    TimeConv,
+    TimeWindow,
+    masked,
+    shuffled,
+    strided,
+)
 
 BlockNorm = Literal[
     "batch", "layer", "instance", "group", "batch_padded", "layer_padded", "instance_padded", "group_padded"
@@ -31,8 +38,8 @@ taken; dense: inputs of the dense blocks before are added as well, each by a pro
 ActivationName = Literal["relu", "clipped_relu", "hardtanh", "selu", "silu", "gelu", "identity"]
 """clipped_relu is relu up to 20, hardtanh the identity from -1 to 1."""
 
-BATCH_EPS, GROUP_EPS = 1e-3, 1e-5
-MOMENTUM = 0.1
+EPS, MOMENTUM = 1e-3, 0.1
+"""Of batch norms."""
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "clipped_relu": lambda x: jnp.clip(x, 0, 20),
@@ -151,7 +158,7 @@ class Policy:
         """A module that is called as `BatchNorm` is."""
         kind, _, padded = self.norm.partition("_")
         if kind == "batch":
-            return BatchNorm(MOMENTUM, BATCH_EPS, bool(padded), name=name)
+            return BatchNorm(MOMENTUM, EPS, bool(padded), name=name)
         groups = {"layer": 1, "instance": width, "group": self.norm_groups}[kind]
         return GroupNorm(groups, bool(padded), name=name)
 
@@ -163,7 +170,12 @@ Kept = tuple[Float[Array, "B S _"], Int[Array, " B"]]
 
 
 class Block(nn.Module):
-    """One block: [B T D] to [B S width], S being T over its stride, rounded up."""
+    """One block: [B T D] to [B S width], S being T over its stride, rounded up.
+
+    Source: `JasperBlock` in NVIDIA's DeepLearningExamples (QuartzNet, quartznet/model.py) and NeMo
+    (parts/submodules/jasper.py). Differs from: what is added goes on by the layers' stride, as NeMo has it with
+    `stride_add` alone; a block that follows dense ones, and is none, adds its own input, where theirs is the oldest.
+    """
 
     block: ConvBlock
     policy: Policy
@@ -187,7 +199,7 @@ class Block(nn.Module):
             carry, _ = ConvLayer(block, policy, strides[number], name=f"layer_{number}")(carry, step)
         y, lengths = carry
         if block.squeeze:
-            y = SqueezeExcite(block, policy, name="squeeze")(y, lengths, step)
+            y = SqueezeExcite(block.squeeze, block.squeeze_frames, policy.activate, name="squeeze")(y, lengths, step)
         for number, source in enumerate(inputs if block.residual != "none" else ()):
             side = Projection(block, policy, name=f"residual_{number}")(source, given, lengths, step)
             y = jnp.maximum(y, side) if block.residual == "max" else y + side
@@ -210,11 +222,12 @@ class ConvLayer(nn.Module):
             x = nn.Dropout(block.dropout)(policy.activate(x), deterministic=step is None)
         x = policy.masked(x.astype(policy.dtype), lengths)
         lengths = strided(lengths, self.stride)
+        window = TimeWindow(block.kernel_size, self.stride, block.dilation, block.padding)
         if block.separable:
-            x = policy.masked(DepthwiseConv(block, self.stride, name="depthwise")(x), lengths)
+            x = policy.masked(DepthwiseConv(window, block.heads, name="depthwise")(x), lengths)
             x = Pointwise(block.width, block.groups, policy.dtype, name="pointwise")(x)
         else:
-            x = TimeConv(block, self.stride, policy.dtype, name="conv")(x)
+            x = TimeConv(block.width, window, block.groups, policy.dtype, name="conv")(x)
         x = policy.normaliser(block.width, name="norm")(x, lengths, use_running=step is None)
         return (shuffled(x, block.groups), lengths), None
 
@@ -234,143 +247,3 @@ class Projection(nn.Module):
         x = policy.masked(x.astype(policy.dtype), given)[:, :: block.total_stride]
         x = Pointwise(block.width, 1, policy.dtype, name="pointwise")(x)
         return policy.normaliser(block.width, name="norm")(x, lengths, use_running=step is None)
-
-
-class DepthwiseConv(nn.Module):
-    """A filter over time for each channel, or for every `heads`-th."""
-
-    block: ConvBlock
-    stride: int
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B S D"]:
-        block, width = self.block, x.shape[-1]
-        filters, taps = block.heads or width, block.kernel_size
-        kernel = self.param("kernel", uniform(xavier(taps, taps * filters)), (taps, filters))
-        if block.heads:
-            kernel = jnp.tile(kernel, (1, width // filters))
-        return depthwise_conv(x, kernel, padding=block.padding, stride=self.stride, dilation=block.dilation)
-
-
-class Pointwise(nn.Module):
-    """A projection of each frame, of groups of channels apart from each other."""
-
-    features: int
-    groups: int
-    dtype: DTypeLike
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T {self.features}"]:
-        ins, outs, groups = x.shape[-1] // self.groups, self.features, self.groups
-        kernel = self.param("kernel", uniform(xavier(ins, outs)), (ins, outs)).astype(self.dtype)
-        if groups == 1:
-            return x @ kernel
-        x = x.reshape(*x.shape[:2], groups, ins)
-        y = jnp.einsum("btgd,dge->btge", x, kernel.reshape(ins, groups, outs // groups))
-        return y.reshape(*x.shape[:2], outs)
-
-
-class TimeConv(nn.Module):
-    """A convolution over time and channels."""
-
-    block: ConvBlock
-    stride: int
-    dtype: DTypeLike
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B S E"]:
-        block, taps, ins = self.block, self.block.kernel_size, x.shape[-1] // self.block.groups
-        bound = xavier(taps * ins, taps * block.width)
-        kernel = self.param("kernel", uniform(bound), (taps, ins, block.width)).astype(self.dtype)
-        if taps == block.groups == 1:
-            return x[:, :: self.stride] @ kernel[0]
-        return jax.lax.conv_general_dilated(
-            x,
-            kernel,
-            window_strides=(self.stride,),
-            padding=(block.padding,),
-            rhs_dilation=(block.dilation,),
-            dimension_numbers=("NWC", "WIO", "NWC"),
-            feature_group_count=block.groups,
-        )
-
-
-class SqueezeExcite(nn.Module):
-    """Scales each channel by what two small layers make of the mean over the utterance's frames; in float32.
-
-    Source: Hu et al. 2018 (arXiv:1709.01507); `SqueezeExcite` in NeMo's parts/submodules/jasper.py. Differs from: with
-    `squeeze_frames`, the frames looked at while training lie within each utterance; there, anywhere in the padded row.
-    """
-
-    block: ConvBlock
-    policy: Policy
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], step: Step) -> Float[Array, "B T D"]:
-        width, narrow, frames = x.shape[-1], x.shape[-1] // self.block.squeeze, self.block.squeeze_frames
-        wide = masked(x.astype(jnp.float32), lengths)
-        seen = length_mask(lengths, x.shape[1])
-        if 0 < frames < x.shape[1] and step is not None:
-            room = jnp.maximum(lengths - frames, 0)
-            start = jnp.floor(jax.random.uniform(self.make_rng("dropout")) * room).astype(jnp.int32)
-            seen &= ~length_mask(start, x.shape[1]) & length_mask(start + frames, x.shape[1])
-        num = jnp.maximum(jnp.sum(seen, axis=1, keepdims=True), 1).astype(jnp.float32)
-        mean = jnp.sum(jnp.where(seen[..., None], wide, 0), axis=1) / num
-        scale = xavier(width, narrow) * math.sqrt(width)
-        hidden = self.policy.activate(Linear(narrow, scale, use_bias=False, name="in")(mean))
-        scale = xavier(narrow, width) * math.sqrt(narrow)
-        gate = jax.nn.sigmoid(Linear(width, scale, use_bias=False, name="out")(hidden))
-        return (wide * gate[:, None]).astype(x.dtype)
-
-
-class GroupNorm(nn.Module):
-    """All frames of an utterance and all channels of a group to mean 0 and variance 1; then a gain and a bias for each
-    channel. With one group it is a layer norm over time as well, with a group per channel an instance norm.
-
-    Padding has no influence, unless the norm `counts_padding`. Source: Wu and He 2018 (arXiv:1803.08494);
-    torch.nn.GroupNorm, which counts padding.
-    """
-
-    num_groups: int
-    counts_padding: bool = False
-    eps: float = GROUP_EPS
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, use_running: bool = True
-    ) -> Float[Array, "B T D"]:
-        """`use_running`: of no use, as there are no running statistics."""
-        rows, frames, width = x.shape
-        gain = self.param("gain", nn.initializers.ones, (width,))
-        bias = self.param("bias", nn.initializers.zeros, (width,))
-        if self.counts_padding:
-            lengths = jnp.full_like(lengths, frames)
-        mask = length_mask(lengths, frames)[:, :, None, None]
-        grouped = x.astype(jnp.float32).reshape(rows, frames, self.num_groups, -1)
-        num = jnp.maximum(lengths * (width // self.num_groups), 1).astype(jnp.float32)[:, None, None, None]
-        deviation = grouped - jnp.sum(jnp.where(mask, grouped, 0), (1, 3), keepdims=True) / num
-        variance = jnp.sum(jnp.where(mask, deviation**2, 0), (1, 3), keepdims=True) / num
-        y = (deviation * jax.lax.rsqrt(variance + self.eps)).reshape(x.shape)
-        return (y * per_channel(gain, y) + per_channel(bias, y)).astype(x.dtype)
-
-
-def masked(x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
-    """0 beyond each row's length."""
-    return jnp.where(length_mask(lengths, x.shape[1])[..., None], x, 0)
-
-
-def shuffled(x: Float[Array, "B T D"], groups: int) -> Float[Array, "B T D"]:
-    """The first channel of each group, then the second of each, and so on."""
-    if groups == 1:
-        return x
-    return x.reshape(*x.shape[:2], groups, -1).swapaxes(-1, -2).reshape(x.shape)
-
-
-def strided(num_frames: Any, stride: int) -> Any:
-    """Every `stride`-th of so many frames, from the first; for ints and arrays."""
-    return -(-num_frames // stride)
-
-
-def xavier(fan_in: int, fan_out: int) -> float:
-    """The bound of weights drawn evenly. Source: Glorot and Bengio 2010, equation 16."""
-    return math.sqrt(6 / (fan_in + fan_out))
