@@ -10,7 +10,7 @@ Expected  WER 3.69 / 10.69 on test-clean / test-other, greedy, of the averaged w
           dev-other 3.54 ± 0.07 / 10.76 ± 0.15. Not yet measured here. What differs: statistics of norms are those of
           all GPUs' valid frames (there of each GPU's, with padding); bfloat16 in the place of float16; the rate is set
           before each update, not after it; the average forgets the first weights early; validation sets keep the
-          silence at their ends.
+          silence at their ends, and have no dither.
 Time      NVIDIA takes 34 hours on eight A100 80GB, mixed precision. Fewer GPUs: the same with a larger
           --training.accumulate and a smaller --data.buckets.budget, whose product is 1152 utterances
 Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0.2: --model.encoder.dropout 0.2
