@@ -79,3 +79,34 @@ class BatchNorm(nn.Module):
                 variance.value += share * (squares / jnp.maximum(num - 1, 1) - variance.value)
         scale = gain * jax.lax.rsqrt(spread + self.eps)
         return ((wide - per_channel(centre, wide)) * per_channel(scale, wide) + per_channel(bias, wide)).astype(x.dtype)
+
+
+class GroupNorm(nn.Module):
+    """All frames of an utterance and all channels of a group to mean 0 and variance 1; then a gain and a bias for each
+    channel. With one group it is a layer norm over time as well, with a group per channel an instance norm.
+
+    Padding has no influence, unless the norm `counts_padding`. Source: Wu and He 2018 (arXiv:1803.08494);
+    torch.nn.GroupNorm, which counts padding.
+    """
+
+    num_groups: int
+    counts_padding: bool = False
+    eps: float = 1e-5
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, use_running: bool = True
+    ) -> Float[Array, "B T D"]:
+        """`use_running`: of no use, as there are no running statistics."""
+        rows, frames, width = x.shape
+        gain = self.param("gain", nn.initializers.ones, (width,))
+        bias = self.param("bias", nn.initializers.zeros, (width,))
+        if self.counts_padding:
+            lengths = jnp.full_like(lengths, frames)
+        mask = length_mask(lengths, frames)[:, :, None, None]
+        grouped = x.astype(jnp.float32).reshape(rows, frames, self.num_groups, -1)
+        num = jnp.maximum(lengths * (width // self.num_groups), 1).astype(jnp.float32)[:, None, None, None]
+        deviation = grouped - jnp.sum(jnp.where(mask, grouped, 0), (1, 3), keepdims=True) / num
+        variance = jnp.sum(jnp.where(mask, deviation**2, 0), (1, 3), keepdims=True) / num
+        y = (deviation * jax.lax.rsqrt(variance + self.eps)).reshape(x.shape)
+        return (y * per_channel(gain, y) + per_channel(bias, y)).astype(x.dtype)

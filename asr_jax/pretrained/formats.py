@@ -12,10 +12,11 @@ from safetensors.numpy import save_file
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import Model
+from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import conformer, icefall
+from asr_jax.pretrained import conformer, icefall, quartznet
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -29,29 +30,26 @@ SYMBOLS = "symbols"
 
 Symbols = Sequence[str | None]
 Weights = Mapping[str, np.ndarray]
+Paths = tuple[dict[str, np.ndarray], list[str]]
+"""Weights by our paths, `params/…` and `batch_stats/…`, as far as they are the model's, and the names there of those
+that are not."""
 
 
 class Format(NamedTuple):
-    """Weights by the names of another system."""
+    """Weights of an encoder by the names of another system."""
 
     of: str
     """Whose, and of what model."""
-    claims: Callable[[Weights, Model], bool]
-    """Whether names and model are such."""
-    find: Callable[[Weights, Model], tuple[dict[str, np.ndarray], list[str]]]
-    """Weights by our paths, `params/…` and `batch_stats/…`, as far as they are the model's, and the names there of
-    those that are not."""
+    encoder: type[EncoderSettings]
+    claims: Callable[[Weights], bool]
+    """Whether the names are such."""
+    find: Callable[..., Paths]
+    """`find(weights, encoder's settings, ctc_head=…)`."""
 
 
-def _icefall(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
-    assert isinstance(model.encoder, Zipformer), "claimed"
-    params, left = icefall.find(weights, model.encoder, ctc_head=ctc_head(model))
+def _icefall(weights: Weights, settings: Zipformer, *, ctc_head: str | None) -> Paths:
+    params, left = icefall.find(weights, settings, ctc_head=ctc_head)
     return {f"params/{path}": array for path, array in params.items()}, left
-
-
-def _conformer(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
-    assert isinstance(model.encoder, Conformer), "claimed"
-    return conformer.find(weights, model.encoder, ctc_head=ctc_head(model))
 
 
 def ctc_head(model: Model) -> str | None:
@@ -60,19 +58,9 @@ def ctc_head(model: Model) -> str | None:
 
 
 FORMATS = (
-    Format(
-        "icefall's of a Zipformer",
-        lambda weights, model: (
-            isinstance(model.encoder, Zipformer)
-            and any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
-        ),
-        _icefall,
-    ),
-    Format(
-        "NeMo's or Hugging Face's of a Conformer",
-        lambda weights, model: isinstance(model.encoder, Conformer) and conformer.claims(weights),
-        _conformer,
-    ),
+    Format("icefall's of a Zipformer", Zipformer, icefall.claims, _icefall),
+    Format("NeMo's or Hugging Face's of a Conformer", Conformer, conformer.claims, conformer.find),
+    Format("NVIDIA's of a QuartzNet (DeepLearningExamples' or NeMo's)", QuartzNet, quartznet.claims, quartznet.find),
 )
 
 
@@ -121,17 +109,16 @@ def _tokenizer_symbols(path: Path) -> Symbols | None:
         return None
 
 
-def imported(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
-    """All weights of a file by our paths, `params/…` and `batch_stats/…`, as far as they are the model's, and the names
-    there of those that are not.
+def imported(weights: Weights, model: Model) -> Paths:
+    """All weights of a file by our paths.
 
     Raises: UserError where the names are nobody's that is known for this model.
     """
     if weights and all(name.startswith(OURS) for name in weights):
         return dict(weights), []
     for known in FORMATS:
-        if known.claims(weights, model):
-            return known.find(weights, model)
+        if isinstance(model.encoder, known.encoder) and known.claims(weights):
+            return known.find(weights, model.encoder, ctc_head=ctc_head(model))
     names = ", ".join(sorted(weights)[:3]) or "nothing"
     raise UserError(
         f"weights named {names} … for {type(model.encoder).__name__}: expected our own names ({OURS[0]}encoder/…), or "

@@ -97,6 +97,11 @@ def export_encoder(params: Any, settings: Zipformer) -> dict[str, np.ndarray]:
     return export_params(params, encoder_rows(settings))
 
 
+def claims(weights: Weights) -> bool:
+    """Whether weights have icefall's names."""
+    return any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
+
+
 def find(weights: Weights, settings: Zipformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a checkpoint has them: parameters of a model by our paths, `encoder/…` and those of its CTC head
     (`ctc_head`, where it has one), and the names of all weights that found no place, without those that are never

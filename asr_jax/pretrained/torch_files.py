@@ -72,12 +72,12 @@ _DAMAGED = (EOFError, KeyError, ValueError, IndexError, AttributeError, TypeErro
 
 
 def state_dict(loaded: Any) -> dict[str, np.ndarray]:
-    """The arrays by name of what a checkpoint holds: those under `model` or `state_dict` where there is one, without a
-    prefix that all names have (`module.`, `model.`).
+    """The arrays by name of what a checkpoint holds: those under `model` or `state_dict` where there is one, or the
+    averaged ones under `ema_state_dict`, without a prefix that all names have (`module.`, `model.`).
 
     Raises: UserError where there are no arrays.
     """
-    for name in ("model", "state_dict", "model_state_dict"):
+    for name in ("model", "ema_state_dict", "state_dict", "model_state_dict"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
             loaded = loaded[name]
     arrays = {

@@ -1,0 +1,139 @@
+"""Convolutions over time that begin as Xavier's, projections of groups of channels, and squeeze-and-excitation."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from asr_jax.core.batch import length_mask
+from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.nn.linear import Linear, uniform
+from asr_jax.nn.schedules import Step
+
+
+class TimeWindow(NamedTuple):
+    """Which frames a convolution sees."""
+
+    kernel_size: int
+    stride: int
+    dilation: int
+    padding: tuple[int, int]
+    """Zeros before and after the frames."""
+
+
+class DepthwiseConv(nn.Module):
+    """A filter over time for each channel, or for every `heads`-th."""
+
+    window: TimeWindow
+    heads: int = 0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B S D"]:
+        window, width = self.window, x.shape[-1]
+        filters, taps = self.heads or width, window.kernel_size
+        kernel = self.param("kernel", uniform(xavier(taps, taps * filters)), (taps, filters))
+        if self.heads:
+            kernel = jnp.tile(kernel, (1, width // filters))
+        return depthwise_conv(x, kernel, padding=window.padding, stride=window.stride, dilation=window.dilation)
+
+
+class Pointwise(nn.Module):
+    """A projection of each frame, of groups of channels apart from each other."""
+
+    features: int
+    groups: int
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T {self.features}"]:
+        ins, outs, groups = x.shape[-1] // self.groups, self.features, self.groups
+        kernel = self.param("kernel", uniform(xavier(ins, outs)), (ins, outs)).astype(self.dtype)
+        if groups == 1:
+            return x @ kernel
+        x = x.reshape(*x.shape[:2], groups, ins)
+        y = jnp.einsum("btgd,dge->btge", x, kernel.reshape(ins, groups, outs // groups))
+        return y.reshape(*x.shape[:2], outs)
+
+
+class TimeConv(nn.Module):
+    """A convolution over time and channels."""
+
+    features: int
+    window: TimeWindow
+    groups: int
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B S {self.features}"]:
+        window, taps, ins = self.window, self.window.kernel_size, x.shape[-1] // self.groups
+        bound = xavier(taps * ins, taps * self.features)
+        kernel = self.param("kernel", uniform(bound), (taps, ins, self.features)).astype(self.dtype)
+        if taps == self.groups == 1:
+            return x[:, :: window.stride] @ kernel[0]
+        return jax.lax.conv_general_dilated(
+            x,
+            kernel,
+            window_strides=(window.stride,),
+            padding=(window.padding,),
+            rhs_dilation=(window.dilation,),
+            dimension_numbers=("NWC", "WIO", "NWC"),
+            feature_group_count=self.groups,
+        )
+
+
+class SqueezeExcite(nn.Module):
+    """Scales each channel by what two small layers make of the mean over the utterance's frames; in float32.
+
+    Source: Hu et al. 2018 (arXiv:1709.01507); `SqueezeExcite` in NeMo's parts/submodules/jasper.py. Differs from: with
+    `frames`, those looked at while training lie within each utterance; there, anywhere in the padded row.
+    """
+
+    reduction: int
+    """What part of the channels the first layer's width is."""
+    frames: int
+    """Frames looked at while training, at a random place; 0: all."""
+    activate: Callable[[Array], Array]
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], step: Step) -> Float[Array, "B T D"]:
+        width, narrow, frames = x.shape[-1], x.shape[-1] // self.reduction, self.frames
+        wide = masked(x.astype(jnp.float32), lengths)
+        seen = length_mask(lengths, x.shape[1])
+        if 0 < frames < x.shape[1] and step is not None:
+            room = jnp.maximum(lengths - frames, 0)
+            start = jnp.floor(jax.random.uniform(self.make_rng("dropout")) * room).astype(jnp.int32)
+            seen &= ~length_mask(start, x.shape[1]) & length_mask(start + frames, x.shape[1])
+        num = jnp.maximum(jnp.sum(seen, axis=1, keepdims=True), 1).astype(jnp.float32)
+        mean = jnp.sum(jnp.where(seen[..., None], wide, 0), axis=1) / num
+        scale = xavier(width, narrow) * math.sqrt(width)
+        hidden = self.activate(Linear(narrow, scale, use_bias=False, name="in")(mean))
+        scale = xavier(narrow, width) * math.sqrt(narrow)
+        gate = jax.nn.sigmoid(Linear(width, scale, use_bias=False, name="out")(hidden))
+        return (wide * gate[:, None]).astype(x.dtype)
+
+
+def masked(x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
+    """0 beyond each row's length."""
+    return jnp.where(length_mask(lengths, x.shape[1])[..., None], x, 0)
+
+
+def shuffled(x: Float[Array, "B T D"], groups: int) -> Float[Array, "B T D"]:
+    """The first channel of each group, then the second of each, and so on."""
+    if groups == 1:
+        return x
+    return x.reshape(*x.shape[:2], groups, -1).swapaxes(-1, -2).reshape(x.shape)
+
+
+def strided(num_frames: Any, stride: int) -> Any:
+    """Every `stride`-th of so many frames, from the first; for ints and arrays."""
+    return -(-num_frames // stride)
+
+
+def xavier(fan_in: int, fan_out: int) -> float:
+    """The bound of weights drawn evenly. Source: Glorot and Bengio 2010, equation 16."""
+    return math.sqrt(6 / (fan_in + fan_out))

@@ -1,0 +1,161 @@
+"""Outputs, CTC loss, gradients, running statistics and a training of NVIDIA's QuartzNet, from its own weights."""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conv_asr import (
+    batch_of,
+    encoder_of,
+    fast_jit,
+    model_of,
+    part,
+    report,
+    run,
+    variables_of,
+    weights_of,
+    with_first_statistics,
+    worst,
+)
+from support import GoldenCase, golden_cases, max_abs, relative
+
+from asr_jax.core.pytrees import unflatten
+from asr_jax.models.base import Model
+from asr_jax.optim.optimizers import NovoGrad
+from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
+from asr_jax.pretrained.quartznet import export_nvidia, find
+
+pytestmark = pytest.mark.golden
+
+CASES = [*golden_cases("dle_quartznet", "masked_*"), *golden_cases("dle_quartznet", "nomask_*")]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Our model with the peer's weights, and what is compiled of it."""
+
+    info: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    model: Model
+    variables: dict[str, Any]
+    evaluated: Any
+    train: Any
+
+
+@cache
+def run_case(path: Path) -> Run:
+    case = GoldenCase(path, json.loads(path.read_text()))
+    info, arrays = case.info, case.arrays()
+    encoder = {"in_feats": info["in_feats"], "activation": info.get("activation", "relu"), "blocks": info["blocks"]}
+    model = model_of({**encoder, "use_conv_masks": info["use_conv_masks"]})
+    recogniser = model.build(vocab_size=info["n_classes"], blank_id=info["blank"], precision="f32")
+    variables = variables_of(arrays, model)
+    features = arrays["input/feat"]
+    # Without masks the peer knows of no lengths.
+    lengths = arrays["input/feat_lens"] if info["use_conv_masks"] else np.full(len(features), features.shape[-1])
+    batch = batch_of(features, lengths, arrays["input/targets"], arrays["input/target_lens"])
+
+    def loss(params: Any, stats: Any) -> Any:
+        given = {"params": params, "batch_stats": stats}
+        (_, log_probs, mean), new = recogniser.apply(
+            given, batch, method=partial(run, train=True), mutable=["batch_stats"]
+        )
+        return mean, (log_probs.values, new.get("batch_stats", {}))
+
+    train = fast_jit(jax.value_and_grad(loss, has_aux=True))
+    variables = with_first_statistics(variables, arrays, lambda given: train(*given.values())[0][1][1])
+    evaluated = fast_jit(lambda given: recogniser.apply(given, batch, method=partial(run, train=False)))(variables)
+    return Run(info, arrays, model, variables, evaluated, train)
+
+
+@pytest.fixture
+def ours(request: pytest.FixtureRequest) -> Run:
+    return run_case(request.param.path)
+
+
+@pytest.mark.parametrize("ours", CASES, indirect=True)
+def test_evaluation(ours: Run, record_property: Any) -> None:
+    frames, log_probs, _ = ours.evaluated
+    actual = np.asarray(frames.values).transpose(0, 2, 1)
+    assert report(record_property, "encoder", max_abs(actual, ours.arrays["eval/encoder"])) < 1e-4
+    assert report(record_property, "log-probs", max_abs(log_probs.values, ours.arrays["eval/log_probs"])) < 1e-4
+    np.testing.assert_array_equal(np.argmax(log_probs.values, -1), ours.arrays["eval/greedy"])
+    if "eval/enc_lens" in ours.arrays:
+        np.testing.assert_array_equal(log_probs.lengths, ours.arrays["eval/enc_lens"])
+
+
+@pytest.mark.parametrize("ours", CASES, indirect=True)
+def test_a_training_step(ours: Run, record_property: Any) -> None:
+    variables, arrays = ours.variables, ours.arrays
+    (loss, (log_probs, stats)), grads = ours.train(variables["params"], variables["batch_stats"])
+    assert report(record_property, "log-probs", max_abs(log_probs, arrays["train/log_probs"])) < 1e-4
+    assert report(record_property, "loss, relative", relative(loss, arrays["train/loss"])) < 1e-5
+    theirs = part(arrays, "train_grad/")
+    name, difference = worst(export_nvidia({"params": grads}, encoder_of(ours.model)), theirs)
+    assert report(record_property, f"gradients, relative, worst ({name})", difference) < 1e-3
+    after = weights_of(arrays, "train_buffers_after_1/")
+    found = export_nvidia({"batch_stats": stats}, encoder_of(ours.model))
+    assert found.keys() == after.keys()
+    difference = max((max_abs(found[name], array) for name, array in after.items()), default=0.0)
+    assert report(record_property, "running statistics", difference) < 1e-4
+
+
+def optimizer_of(note: str) -> tuple[NovoGrad, RunLength]:
+    """NovoGrad and its schedule, by a case's words."""
+    number = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
+
+    def of(pattern: str) -> list[float]:
+        found = re.search(pattern.replace("N", number), note)
+        assert found, f"{pattern} in {note}"
+        return [float(value) for value in found.groups()]
+
+    (decay,), (b1, b2), (per_epoch,) = of(r"wd N"), of(r"betas \(N,N\)"), of("steps_per_epoch=N")
+    (peak,), (least,), (warmup,), (hold,), (gamma,) = (
+        of(f"{name}=N") for name in ("initial_lr", "min_lr", "warmup_epochs", "hold_epochs", "exp_gamma")
+    )
+    schedule = WarmupHoldDecay(
+        peak_lr=peak, min_lr=least, warmup_updates=0, warmup_epochs=warmup, hold_epochs=hold, decay="exponential",
+        gamma=gamma,
+    )  # fmt: skip
+    return NovoGrad(schedule=schedule, b1=b1, b2=b2, weight_decay=decay), RunLength(1, per_epoch)
+
+
+@pytest.mark.parametrize("ours", CASES, indirect=True)
+def test_training_follows(ours: Run, record_property: Any) -> None:
+    """The peer's own updates with NovoGrad: each loss, then all weights and statistics."""
+    losses = ours.arrays.get("trajectory/loss")
+    if losses is None:
+        pytest.skip("the case has no trajectory")
+    settings, length = optimizer_of(ours.info["note"])
+    updater = settings.build(length)
+    params, stats = ours.variables["params"], ours.variables["batch_stats"]
+    state, update, found = updater.init(params), jax.jit(updater.update), []
+    for step in range(len(losses)):
+        (loss, (_, stats)), grads = ours.train(params, stats)
+        changes, state = update(grads, state, params, updates=jnp.int32(step))
+        params = optax.apply_updates(params, changes)
+        found.append(float(loss))
+    assert report(record_property, "losses, relative", relative(found, losses)) < 1e-4
+    theirs = weights_of(ours.arrays, "trajectory_after6/")
+    actual = export_nvidia({"params": params, "batch_stats": stats}, encoder_of(ours.model))
+    name, difference = worst(actual, theirs)
+    assert report(record_property, f"weights after, relative, worst ({name})", difference) < 1e-3
+
+
+@pytest.mark.parametrize("ours", CASES, indirect=True)
+def test_export_inverts_import(ours: Run) -> None:
+    theirs = weights_of(ours.arrays, "param/")
+    found, left = find(theirs, encoder_of(ours.model), ctc_head="heads_ctc")
+    assert left == []
+    exported = export_nvidia(unflatten(found), encoder_of(ours.model))
+    assert exported.keys() == theirs.keys()
+    for name, array in exported.items():
+        np.testing.assert_array_equal(array, theirs[name])

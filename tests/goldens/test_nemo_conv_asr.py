@@ -1,0 +1,113 @@
+"""Outputs, gradients and running statistics of NeMo's QuartzNet, Jasper and Citrinet, from their own weights."""
+
+import json
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conv_asr import (
+    batch_of,
+    encoder_of,
+    fast_jit,
+    model_of,
+    part,
+    report,
+    run,
+    variables_of,
+    weights_of,
+    with_first_statistics,
+    worst,
+)
+from support import GoldenCase, golden_cases, max_abs
+
+from asr_jax.core.pytrees import unflatten
+from asr_jax.models.base import Model
+from asr_jax.pretrained.quartznet import export_nemo, find
+
+pytestmark = pytest.mark.golden
+
+CASES = golden_cases("nemo", "conv_asr_*")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What our model gives with the peer's weights."""
+
+    info: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    model: Model
+    evaluated: Any
+    trained: Any
+
+
+@cache
+def run_case(path: Path) -> Run:
+    case = GoldenCase(path, json.loads(path.read_text()))
+    info, arrays = case.info, case.arrays()
+    model = model_of({"activation": "relu", **info, "jasper": info["blocks"]})
+    recogniser = model.build(vocab_size=info["num_classes"] + 1, blank_id=info["num_classes"], precision="f32")
+    features = arrays["input/feat_BDT"]
+    # Without masks the peer computes as if every row were as long as the batch.
+    lengths = arrays["input/feat_lens"] if info["conv_mask"] else np.full(len(features), features.shape[-1])
+    no_labels = np.zeros((len(features), 1), np.int32)
+    batch, weights = batch_of(features, lengths, no_labels, no_labels[:, 0]), jnp.asarray(arrays["train/grad_weights"])
+
+    def loss(params: Any, stats: Any) -> Any:
+        given = {"params": params, "batch_stats": stats}
+        (_, log_probs, _), new = recogniser.apply(
+            given, batch, method=partial(run, train=True), mutable=["batch_stats"]
+        )
+        return jnp.sum(log_probs.values * weights), (log_probs.values, new.get("batch_stats", {}))
+
+    train = fast_jit(jax.value_and_grad(loss, has_aux=True))
+    variables = variables_of(arrays, model)
+    variables = with_first_statistics(variables, arrays, lambda given: train(*given.values())[0][1][1])
+    evaluated = fast_jit(lambda given: recogniser.apply(given, batch, method=partial(run, train=False)))(variables)
+    return Run(info, arrays, model, evaluated, train(*variables.values()))
+
+
+@pytest.fixture
+def ours(request: pytest.FixtureRequest) -> Run:
+    return run_case(request.param.path)
+
+
+@pytest.mark.parametrize("ours", CASES, indirect=True)
+def test_evaluation(ours: Run, record_property: Any) -> None:
+    frames, log_probs, _ = ours.evaluated
+    actual = np.asarray(frames.values).transpose(0, 2, 1)
+    assert report(record_property, "encoder", max_abs(actual, ours.arrays["eval/enc_BDT"])) < 1e-4
+    assert report(record_property, "log-probs", max_abs(log_probs.values, ours.arrays["eval/log_probs_BTV"])) < 1e-4
+    if ours.info["conv_mask"]:
+        np.testing.assert_array_equal(log_probs.lengths, ours.arrays["eval/lens"])
+
+
+@pytest.mark.parametrize("ours", CASES, indirect=True)
+def test_a_training_step(ours: Run, record_property: Any) -> None:
+    (_, (log_probs, stats)), grads = ours.trained
+    assert report(record_property, "log-probs", max_abs(log_probs, ours.arrays["train/log_probs_BTV"])) < 1e-4
+    theirs = part(ours.arrays, "train_grad/")
+    name, difference = worst(export_nemo({"params": grads}, encoder_of(ours.model)), theirs)
+    assert report(record_property, f"gradients, relative, worst ({name})", difference) < 1e-3
+    after, found = (
+        weights_of(ours.arrays, "train_buffers_after_1/"),
+        export_nemo({"batch_stats": stats}, encoder_of(ours.model)),
+    )
+    assert found.keys() == after.keys()
+    difference = max((max_abs(found[name], array) for name, array in after.items()), default=0.0)
+    assert report(record_property, "running statistics", difference) < 1e-4
+
+
+@pytest.mark.parametrize("ours", CASES, indirect=True)
+def test_export_inverts_import(ours: Run) -> None:
+    theirs = weights_of(ours.arrays, "param/")
+    found, left = find(theirs, encoder_of(ours.model), ctc_head="heads_ctc")
+    assert left == []
+    exported = export_nemo(unflatten(found), encoder_of(ours.model))
+    assert exported.keys() == theirs.keys()
+    for name, array in exported.items():
+        np.testing.assert_array_equal(array, theirs[name])
