@@ -1,7 +1,7 @@
 """Outputs and gradients of icefall's zipformer, from its own weights."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.golden
 # Compile time is most of these tests' time, and what is compiled runs once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 ENCODERS = golden_cases("icefall_zipformer", "encoder_*")
+CAUSAL = golden_cases("icefall_zipformer", "encoder_causal*")
 MODELS = golden_cases("icefall_zipformer", "asr_model*")
 
 
@@ -172,3 +173,23 @@ def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase, record_pr
     assert report(record_property, "CTC log-probs", max_abs(log_probs, arrays["out/ctc_logprobs"])) < 1e-4
     for name, array in export_ctc({"output": ctc}).items():
         np.testing.assert_array_equal(array, weights[name])
+
+
+@pytest.mark.parametrize("run", CAUSAL, indirect=True)
+def test_the_same_weights_with_and_without_chunks(run: Run, record_property: Any) -> None:
+    """A causal encoder's weights load into either; a chunk as long as the batch is no chunk, and a shorter one is."""
+    whole = replace(run.settings, chunk_frames=None, left_context_frames=None)
+    found, left = find(part(run.arrays, "param/"), whole, ctc_head=None)
+    assert left == []
+    params, frames = unflatten(found)["encoder"], frames_of(run.arrays)
+
+    def forward(settings: Zipformer) -> np.ndarray:
+        encoder = settings.build(dtype=jnp.float32)
+        values = fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(params)
+        return np.asarray(values).transpose(1, 0, 2)
+
+    one_chunk = replace(whole, chunk_frames=max(run.settings.downsampling) * frames.values.shape[1])
+    none = forward(whole)
+    assert report(record_property, "one chunk", max_abs(forward(one_chunk), none)) < 1e-5
+    if (run.settings.chunk_frames or 0) < int(run.encoded.taps["embed"].lengths.max()):
+        assert max_abs(none, run.arrays["out/encoder_TNC"]) > 1e-3
