@@ -1,5 +1,6 @@
 """Connectionist temporal classification: a projection to labels and blank for every frame."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, no_such_tap
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.losses.ctc import ctc_loss, is_feasible
@@ -25,11 +26,17 @@ class CTC(HeadSettings):
     """Dropout before the projection."""
     weight_by: WeightBy = "labels"
     """What the loss is the mean over: utterances, labels (each label counts the same) or frames."""
+    tap: str = OUTPUT
+    """The inner output of the encoder that the head reads, one of the encoder's taps; empty: its output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
+
+    def check(self, *, taps: Collection[str]) -> None:
+        if self.tap != OUTPUT and self.tap not in taps:
+            raise ValueError(no_such_tap(self.tap, taps))
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "CTCHead":
         return CTCHead(self, vocab_size, blank_id)
@@ -48,7 +55,7 @@ class CTCHead(Head):
         self.output = nn.Dense(self.vocab_size, dtype=jnp.float32)
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
-        frames = encoded.frames
+        frames = encoded.at(self.settings.tap)
         logits = self.output(self.dropout(frames.values, deterministic=step is None))
         losses, feasible = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id)
         rows = batch.weights
@@ -59,7 +66,8 @@ class CTCHead(Head):
             "infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows)),
         }
 
-    def weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> dict[str, Float[Array, ""]]:
+    def weight(self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch) -> dict[str, Float[Array, ""]]:
+        frame_lengths = lengths[self.settings.tap]
         feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
         return {"loss": self._weight(frame_lengths, feasible, batch)}
 
@@ -73,4 +81,5 @@ class CTCHead(Head):
 
     def emit(self, encoded: Encoded) -> Frames:
         """Log-probabilities `[B T V]`, float32, with their lengths."""
-        return Frames(jax.nn.log_softmax(self.output(encoded.frames.values)), encoded.frames.lengths)
+        frames = encoded.at(self.settings.tap)
+        return Frames(jax.nn.log_softmax(self.output(frames.values)), frames.lengths)

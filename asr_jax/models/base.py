@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from asr_jax.audio.augment import AudioAugmentation, Augmentation
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
 from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
@@ -30,6 +30,10 @@ class Encoder(nn.Module):
     def output_length(self, num_frames: Any) -> Any:
         """Frames out for frames in, for ints and arrays; never negative."""
         raise NotImplementedError
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        """As `output_length`, of each tap that the encoder gives."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,9 @@ class Recogniser(nn.Module):
 
     def weights(self, batch: Batch) -> dict[str, Float[Array, ""]]:
         """The weight of each loss term, without computing the encoder."""
-        frame_lengths = self.output_length(batch.lengths, of_features=batch.features is not None)
-        weights = {name: head.weight(frame_lengths, batch) for name, head in self.heads.items()}
+        num_frames = batch.lengths if batch.features is not None else self.front_end.output_length(batch.lengths)
+        lengths = {OUTPUT: self.encoder.output_length(num_frames), **self.encoder.tap_lengths(num_frames)}
+        weights = {name: head.weight(lengths, batch) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
 
     def output_length(self, lengths: Any, *, of_features: bool = False) -> Any:
@@ -131,6 +136,12 @@ class Model:
         self.encoder.check(self.front_end)
         for augmentation in self.augment:
             augmentation.check(self.front_end)
+        taps = self.encoder.build(dtype=jnp.float32).tap_lengths(0).keys()
+        for name, head in self.heads.items():
+            try:
+                head.check(taps=taps)
+            except ValueError as error:
+                raise ValueError(f"heads.{name}: {error}") from error
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         dtype = compute_dtype(precision)

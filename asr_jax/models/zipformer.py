@@ -287,8 +287,12 @@ class ZipformerEncoder(Encoder):
         x = widest(outputs)
         if settings.output_downsampling > 1:
             x = Downsample(settings.output_downsampling, policy.mask_padding, name="downsample")(x, lengths)
-        taps = {name: Frames(inner[name], lengths) for name in settings.taps}
+        tap_lengths = self.tap_lengths(frames.lengths)
+        taps = {name: Frames(inner[name], tap_lengths[name]) for name in settings.taps}
         return Encoded(frames=Frames(x, self.output_length(frames.lengths)), taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:
         return -(-embedding_length(num_frames) // self.settings.output_downsampling)
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.settings.taps, embedding_length(num_frames))

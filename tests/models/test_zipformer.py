@@ -62,6 +62,12 @@ class TestZipformer(EncoderSuite):
 
         shapes = {name: values.shape for name, values in jax.eval_shape(taps, made.params).items()}
         assert shapes == {"embed": (4, 20, 12), "stack_0": (4, 20, 12)}
+        numbers = np.arange(self.bigger_bucket)
+        lengths = made.encoder.tap_lengths(numbers)
+        assert lengths.keys() == shapes.keys()
+        for of_tap in lengths.values():
+            np.testing.assert_array_equal(-(-of_tap // 2), made.encoder.output_length(numbers))
+            np.testing.assert_array_equal(of_tap[list(self.lengths)], [20, 12, 0, 16])
 
     def test_training_without_anything_random_is_evaluation(self, made: Made) -> None:
         encoder = replace(TINY, skip=False).build(dtype=jnp.float32)
