@@ -53,6 +53,8 @@ class Encoded(struct.PyTreeNode):
     taps: dict[str, Frames] = struct.field(default_factory=dict)
     mask: Bool[Array, "B T"] | None = None
     """Frames that the encoder masked (pre-training)."""
+    views: int = struct.field(pytree_node=False, default=1)
+    """How many rows after one another are of the same utterance, each changed by augmentation in another way."""
 
     def at(self, name: str) -> Frames:
         """The tap of that name, or the output by the name `OUTPUT`.

@@ -43,8 +43,9 @@ class HeadSettings:
         if self.scale < 0:
             raise ValueError(f"scale is {self.scale}: expected 0 or more")
 
-    def check(self, *, taps: Collection[str]) -> None:
-        """Raises: ValueError where the head needs what the model does not have. `taps`: of its encoder."""
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        """Raises: ValueError where the head needs what the model does not have. `taps`: of its encoder; `views`: of
+        each utterance while training."""
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Head:
         """The module for a vocabulary of `vocab_size` labels, blank included."""

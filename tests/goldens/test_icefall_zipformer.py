@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from support import GoldenCase, golden_cases, max_abs, relative
 
-from asr_jax.core.batch import Frames
+from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import unflatten
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.icefall import export_ctc, export_encoder, find
 
@@ -193,3 +194,34 @@ def test_the_same_weights_with_and_without_chunks(run: Run, record_property: Any
     assert report(record_property, "one chunk", max_abs(forward(one_chunk), none)) < 1e-5
     if (run.settings.chunk_frames or 0) < int(run.encoded.taps["embed"].lengths.max()):
         assert max_abs(none, run.arrays["out/encoder_TNC"]) > 1e-3
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_losses_of_two_views(case: GoldenCase, record_property: Any) -> None:
+    """CR-CTC: the peer's views are the two halves of a batch, each loss halved; there is neither dropout nor a mask."""
+    arrays = case.arrays()
+    if "crctc/feats" not in arrays:
+        pytest.skip("the case has no losses of two views")
+    settings = replace(settings_of(case.info), taps=())
+    params = unflatten(find(part(arrays, "param/"), settings, ctc_head="ctc")[0])
+    encoder, head = settings.build(dtype=jnp.float32), CTC(dropout=0.0, consistency=1.0, consistency_warmup=0)
+    lengths, labels = arrays["input/feat_lens"].astype(np.int32), arrays["input/y"]
+    features = arrays["crctc/feats"].reshape(2, len(lengths), *arrays["crctc/feats"].shape[1:])
+    frames = Frames(jnp.asarray(np.concatenate(features.swapaxes(0, 1))), jnp.repeat(jnp.asarray(lengths), 2))
+    batch = Batch(
+        audio=None, features=jnp.zeros((2 * len(lengths), 1, 1)), lengths=frames.lengths,
+        tokens=jnp.repeat(jnp.asarray(labels, jnp.int32), 2, axis=0),
+        token_lengths=jnp.repeat(jnp.asarray(arrays["input/y_lens"], jnp.int32), 2),
+        weights=jnp.full(2 * len(lengths), 0.5), records=jnp.zeros(2 * len(lengths), jnp.int32),
+    )  # fmt: skip
+
+    def losses(params: Any) -> Any:
+        encoded = encoder.apply({"params": params["encoder"]}, frames, step=None).replace(views=2)
+        built = head.build(vocab_size=case.info["config"]["vocab"], blank_id=0, dtype=jnp.float32)
+        return built.apply({"params": params["ctc"]}, encoded, batch, step=jnp.int32(0))
+
+    sums = fast_jit(losses)(params)
+    ctc, cr = (float(arrays[f"crctc/{name}_loss"]) for name in ("ctc", "cr"))
+    assert report(record_property, "CTC of two views", abs(float(sums["loss"].total) - ctc) / ctc) < 1e-4
+    assert report(record_property, "consistency", abs(float(sums["consistency"].total) - cr)) < 1e-4
+    assert report(record_property, "consistency, relative", abs(float(sums["consistency"].total) / cr - 1)) < 0.01
