@@ -139,11 +139,9 @@ def largest_operations(events: list[dict[str, Any]], program: str, *, number: in
 
 def readable(source: str) -> str:
     """JAX's name of an operation as the modules that it lies in: `backward: encoder/stack_0/layers/…/dot_general`."""
-    backward = "transpose(" in source
-    parts = [
-        part for part in re.split(r"[/]", source) if "(" not in part and part not in ("while", "body", "closed_call")
-    ]
-    return ("backward: " if backward else "") + "/".join(parts or [source])
+    outside = ("while", "body", "closed_call")
+    parts = [part for part in source.split("/") if not re.search(r"\(|^Recogniser\b", part) and part not in outside]
+    return ("backward: " if "transpose(" in source else "") + "/".join(parts or [source])
 
 
 def machine_rates(repeats: int) -> dict[str, float]:
