@@ -1,10 +1,35 @@
 #!/usr/bin/env bash
 # Makes .venv-reference, the environment of other systems that benchmarks race against: lhotse, front-ends, and the torch they need.
 # It is apart from .venv, which never sees torch. A second call does nothing when nothing changed.
+# With --peers also the sources of PyTorch originals, at the commits that they were measured at, into .peers (7 MB):
+# what `python -m asr_jax.benchmark model --peer` runs beside our models.
 #   ASR_JAX_REFERENCE_PYTHON   the Python to use instead of the first one found
 #   PIP_EXTRA_INDEX_URL        pip's own: name PyTorch's index of CPU builds here, or torch brings gigabytes for CUDA
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+peer() {  # folder, repository, commit, paths
+    local folder=.peers/$1 repository=$2 commit=$3
+    shift 3
+    [ "$(git -C "$folder" rev-parse HEAD 2>/dev/null)" = "$commit" ] && [ -f "$folder/.fetched" ] && return
+    rm -rf "$folder"
+    git clone --quiet --filter=blob:none --no-checkout "https://github.com/$repository" "$folder"
+    git -C "$folder" sparse-checkout set --no-cone "$@"
+    git -C "$folder" checkout --quiet "$commit"
+    touch "$folder/.fetched"
+    echo "setup_reference: $folder is $repository at $commit"
+}
+
+if [ "${1:-}" = --peers ]; then
+    peer icefall k2-fsa/icefall 36e0420c7e3e849a25b3d24dbf913c424f3d23c9 \
+        /icefall/utils.py /egs/librispeech/ASR/zipformer /egs/librispeech/ASR/transducer_stateless
+    peer DeepLearningExamples NVIDIA/DeepLearningExamples 729963dd47e7c8bd462ad10bfac7a7b0b604e6dd \
+        /PyTorch/SpeechRecognition/QuartzNet
+    peer NeMo NVIDIA/NeMo 8cfedd7203462cb251a914e700e5605444277561 /nemo/collections/asr
+elif [ $# -gt 0 ]; then
+    echo "setup_reference.sh $*: expected --peers or nothing" >&2
+    exit 2
+fi
 
 # soundfile as in .venv: both sides of a race decode with the same libsndfile.
 packages=(torch==2.13.0 torchaudio==2.11.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 safetensors "numpy>=2" kaldi-native-fbank==1.22.5

@@ -7,6 +7,7 @@ number of devices, and not on the rows beside it.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,8 @@ class Augmentation:
     """Settings of an augmentation, of the frames of a batch before they are stacked (of ready features as they are).
     Calling it changes values, never lengths."""
 
+    moves_frames: ClassVar[bool] = False
+    """Whether what is said comes at other times: views of an utterance, which are compared frame by frame, share it."""
     probability: float = 1.0
     """Share of the utterances that are changed."""
 

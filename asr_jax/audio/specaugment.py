@@ -1,7 +1,7 @@
 """Augmentation of frames: masks of bins and of frames, rectangles, a warped axis of time or of frequency."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -205,6 +205,7 @@ class TimeWarp(Augmentation):
     thin plate spline.
     """
 
+    moves_frames: ClassVar[bool] = True
     probability: float = 0.9
     max_frames: int = 80
     """Farthest move; utterances of no more than twice as many frames are left as they are."""

@@ -1,16 +1,17 @@
-"""Where the time goes: `python -m asr_jax.benchmark steps --config FILE …`, `… data …` or `… frontend …`.
+"""Where the time goes: `python -m asr_jax.benchmark steps --config FILE …`, `… model …`, `… data …` or `… frontend …`.
 
-steps: milliseconds of each part of a training step, by bucket. data: how fast and how well data are read, planned and
+steps: milliseconds of each part of a training step, by bucket. model: a config's model on one batch, beside this
+machine's own speed and the PyTorch original's. data: how fast and how well data are read, planned and
 held. frontend: audio-seconds per second of every front-end. `--help` after one of them tells more.
 """
 
 from collections.abc import Sequence
 
-from asr_jax.benchmark import data, frontend, steps
+from asr_jax.benchmark import data, frontend, model, steps
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError, nearest
 
-COMMANDS = {"steps": steps.main, "data": data.main, "frontend": frontend.main}
+COMMANDS = {"steps": steps.main, "model": model.main, "data": data.main, "frontend": frontend.main}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,5 +1,7 @@
 """The types that every layer speaks: a batch, frames, what an encoder gives. See DESIGN in BUILD_NOTES.md."""
 
+from collections.abc import Iterable
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Int16, Int32
@@ -40,6 +42,10 @@ class Frames(struct.PyTreeNode):
     lengths: Int[Array, " B"]
 
 
+OUTPUT = ""
+"""Name of an encoder's output, beside the names of its taps."""
+
+
 class Encoded(struct.PyTreeNode):
     """What an encoder gives: its output, and inner layers that a head asked for by name."""
 
@@ -47,6 +53,23 @@ class Encoded(struct.PyTreeNode):
     taps: dict[str, Frames] = struct.field(default_factory=dict)
     mask: Bool[Array, "B T"] | None = None
     """Frames that the encoder masked (pre-training)."""
+    views: int = struct.field(pytree_node=False, default=1)
+    """How many rows after one another are of the same utterance, each changed by augmentation in another way."""
+
+    def at(self, name: str) -> Frames:
+        """The tap of that name, or the output by the name `OUTPUT`.
+
+        Raises: ValueError where there is no such tap.
+        """
+        if name != OUTPUT and name not in self.taps:
+            raise ValueError(no_such_tap(name, self.taps))
+        return self.frames if name == OUTPUT else self.taps[name]
+
+
+def no_such_tap(name: str, taps: Iterable[str]) -> str:
+    """What to say where a head reads a tap that is not there."""
+    there = ", ".join(taps) or "it has none"
+    return f"tap is {name!r}: expected one of the encoder's taps ({there}); name it there, encoder.taps=({name!r},)"
 
 
 def length_mask(lengths: Int[Array, " B"], num_frames: int) -> Bool[Array, "B T"]:

@@ -1,5 +1,6 @@
 """What a head is: it turns an encoder's output into loss terms, and into what decoding needs."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,9 @@ class Head(nn.Module):
         """Loss terms and metrics by name, as sums over the batch. A term's weight is the one that `weight` gives."""
         raise NotImplementedError
 
-    def weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> dict[str, Float[Array, ""]]:
-        """The weight of each loss term, from lengths, labels and masks alone: known before any gradient.
+    def weight(self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch) -> dict[str, Float[Array, ""]]:
+        """The weight of each loss term, from lengths, labels and masks alone: known before any gradient. `lengths`: how
+        many frames each row has in the encoder's output, by the name `core.batch.OUTPUT`, and in each of its taps.
 
         Names that `__call__` gives and this does not are metrics: they are logged and send no gradient.
         """
@@ -40,6 +42,10 @@ class HeadSettings:
     def __post_init__(self) -> None:
         if self.scale < 0:
             raise ValueError(f"scale is {self.scale}: expected 0 or more")
+
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        """Raises: ValueError where the head needs what the model does not have. `taps`: of its encoder; `views`: of
+        each utterance while training."""
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Head:
         """The module for a vocabulary of `vocab_size` labels, blank included."""

@@ -1,5 +1,6 @@
 """Connectionist temporal classification: a projection to labels and blank for every frame."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,9 +10,11 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, no_such_tap
+from asr_jax.core.errors import check_numbers
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings
+from asr_jax.losses.consistency import view_divergence
 from asr_jax.losses.ctc import ctc_loss, is_feasible
 
 WeightBy = Literal["utterances", "labels", "frames"]
@@ -25,18 +28,37 @@ class CTC(HeadSettings):
     """Dropout before the projection."""
     weight_by: WeightBy = "labels"
     """What the loss is the mean over: utterances, labels (each label counts the same) or frames."""
+    tap: str = OUTPUT
+    """The inner output of the encoder that the head reads, one of the encoder's taps; empty: its output."""
+    consistency: float = 0.0
+    """CR-CTC: factor of the divergence between the views of an utterance, for models with views; 0.2 as published."""
+    consistency_warmup: int = 2000
+    """Updates over which that factor rises from 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
+        check_numbers(self, "consistency", "consistency_warmup", least=0)
+
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        if self.tap != OUTPUT and self.tap not in taps:
+            raise ValueError(no_such_tap(self.tap, taps))
+        if self.consistency and views < 2:
+            raise ValueError(f"consistency is {self.consistency} and the model's views are {views}: expected 2")
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "CTCHead":
         return CTCHead(self, vocab_size, blank_id)
 
 
 class CTCHead(Head):
-    """Terms: `loss` (nats). Metrics: `infeasible`, the share of rows whose frames cannot hold their labels."""
+    """Terms: `loss` (nats) and, where it is asked for, `consistency`, as much as it adds to the loss: the divergence
+    times its factor, over the weight of the loss. Metrics: `infeasible`, the share of rows whose frames cannot hold
+    their labels.
+
+    Source of the consistency: Yao et al. 2024, "CR-CTC: Consistency regularization on CTC for improved speech
+    recognition" (arXiv:2410.05101), section 3.1; icefall's zipformer/model.py and train.py at commit 36e0420c.
+    """
 
     settings: CTC
     vocab_size: int
@@ -48,20 +70,32 @@ class CTCHead(Head):
         self.output = nn.Dense(self.vocab_size, dtype=jnp.float32)
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
-        frames = encoded.frames
+        frames = encoded.at(self.settings.tap)
         logits = self.output(self.dropout(frames.values, deterministic=step is None))
         losses, feasible = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id)
-        rows = batch.weights
-        return {
-            "loss": Sum(
-                jnp.sum(jnp.where(feasible, losses * rows, 0.0)), self._weight(frames.lengths, feasible, batch)
-            ),
+        rows, weight = batch.weights, self._weight(frames.lengths, feasible, batch)
+        terms = {
+            "loss": Sum(jnp.sum(jnp.where(feasible, losses * rows, 0.0)), weight),
             "infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows)),
         }
+        if self.settings.consistency:
+            total = jnp.zeros(())
+            if encoded.views > 1:
+                divergences = view_divergence(logits, frames.lengths, views=encoded.views)
+                total = self._factor(step) * jnp.sum(jnp.where(feasible, divergences * rows, 0.0))
+            terms["consistency"] = Sum(total, weight)
+        return terms
 
-    def weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> dict[str, Float[Array, ""]]:
+    def _factor(self, step: Int[Array, ""] | None) -> Float[Array, ""]:
+        """Of the divergence, after `step` updates."""
+        assert step is not None, "there are views in training alone"
+        return self.settings.consistency * jnp.minimum((step + 1) / max(self.settings.consistency_warmup, 1), 1.0)
+
+    def weight(self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch) -> dict[str, Float[Array, ""]]:
+        frame_lengths = lengths[self.settings.tap]
         feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
-        return {"loss": self._weight(frame_lengths, feasible, batch)}
+        terms = ("loss", "consistency") if self.settings.consistency else ("loss",)
+        return dict.fromkeys(terms, self._weight(frame_lengths, feasible, batch))
 
     def _weight(self, frame_lengths: Int[Array, " B"], feasible: Bool[Array, " B"], batch: Batch) -> Float[Array, ""]:
         counts = {
@@ -73,4 +107,5 @@ class CTCHead(Head):
 
     def emit(self, encoded: Encoded) -> Frames:
         """Log-probabilities `[B T V]`, float32, with their lengths."""
-        return Frames(jax.nn.log_softmax(self.output(encoded.frames.values)), encoded.frames.lengths)
+        frames = encoded.at(self.settings.tap)
+        return Frames(jax.nn.log_softmax(self.output(frames.values)), frames.lengths)

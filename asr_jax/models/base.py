@@ -1,6 +1,7 @@
 """What an encoder is, and the Recogniser that joins front-end, augmentation, encoder and heads."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +11,12 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.audio.augment import AudioAugmentation, Augmentation
+from asr_jax.audio.augment import AudioAugmentation, Augmentation, Sounds
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
 from asr_jax.core.precision import Precision, compute_dtype
+from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -30,6 +32,10 @@ class Encoder(nn.Module):
     def output_length(self, num_frames: Any) -> Any:
         """Frames out for frames in, for ints and arrays; never negative."""
         raise NotImplementedError
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        """As `output_length`, of each tap that the encoder gives."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -60,19 +66,25 @@ class Recogniser(nn.Module):
     augment: tuple[Augmentation, ...]
     encoder: Encoder
     heads: Mapping[str, Head]
+    views: int = 1
 
     def __call__(self, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
-        """Loss terms and metrics, named `head/term`, as sums over the batch."""
+        """Loss terms and metrics, named `head/term`, as sums over the batch. A view counts as its share of the row."""
         encoded = self.encode(batch, step=step)
+        if encoded.views > 1:
+            batch = repeated(batch.replace(weights=batch.weights / encoded.views), encoded.views)
         sums = {name: head(encoded, batch, step=step) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in sums.items() for term, value in terms.items()}
 
     def encode(self, batch: Batch, *, step: Int[Array, ""] | None) -> Encoded:
-        return self.encoder(self.augmented(batch, step=step), step=step)
+        """Of the batch's rows; while training, of the views of the first row, then of those of the second, and so on:
+        a row's views lie on its device."""
+        encoded = self.encoder(self.augmented(batch, step=step), step=step)
+        return encoded if step is None else encoded.replace(views=self.views)
 
     def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
         """The batch's own features, or those of its audio, changed by the augmentations when training. They take no
-        gradient."""
+        gradient. The views of a row share what is done to its audio, and what moves its frames."""
         of_audio: list[Augmentation] = [each for each in self.augment if isinstance(each, AudioAugmentation)]
         of_frames = [each for each in self.augment if not isinstance(each, AudioAugmentation)]
         sounds = self.variables.get("sounds", {})
@@ -87,14 +99,20 @@ class Recogniser(nn.Module):
             key = self.make_rng("dither") if step is not None and self.front_end.dither else None
             frames = self.front_end.before_stacking(samples, batch.lengths, step=step, key=key)
         if step is not None:
-            for augmentation in of_frames:
-                key = self.make_rng("augment")
-                frames = frames.replace(
-                    values=augmentation(frames.values, frames.lengths, key, step=step, sounds=sounds)
-                )
+            own = _own(of_frames)
+            frames = self._changed(frames, of_frames[: len(of_frames) - len(own)], step=step, sounds=sounds)
+            frames = self._changed(repeated(frames, self.views), own, step=step, sounds=sounds)
         if batch.features is None:
             frames = self.front_end.stacked(frames, step=step)
         return jax.lax.stop_gradient(frames)
+
+    def _changed(
+        self, frames: Frames, augment: Sequence[Augmentation], *, step: Int[Array, ""], sounds: Sounds
+    ) -> Frames:
+        for augmentation in augment:
+            key = self.make_rng("augment")
+            frames = frames.replace(values=augmentation(frames.values, frames.lengths, key, step=step, sounds=sounds))
+        return frames
 
     def emit(self, batch: Batch) -> dict[str, Any]:
         """By head: what its decoder needs."""
@@ -103,13 +121,24 @@ class Recogniser(nn.Module):
 
     def weights(self, batch: Batch) -> dict[str, Float[Array, ""]]:
         """The weight of each loss term, without computing the encoder."""
-        frame_lengths = self.output_length(batch.lengths, of_features=batch.features is not None)
-        weights = {name: head.weight(frame_lengths, batch) for name, head in self.heads.items()}
+        num_frames = batch.lengths if batch.features is not None else self.front_end.output_length(batch.lengths)
+        lengths = {OUTPUT: self.encoder.output_length(num_frames), **self.encoder.tap_lengths(num_frames)}
+        weights = {name: head.weight(lengths, batch) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
 
     def output_length(self, lengths: Any, *, of_features: bool = False) -> Any:
         """Frames that the heads see for a number of samples, or of frames of ready features; for ints and arrays."""
         return self.encoder.output_length(lengths if of_features else self.front_end.output_length(lengths))
+
+
+def _own(of_frames: Sequence[Augmentation]) -> list[Augmentation]:
+    """Those augmentations that are drawn for each view on its own: from the first on that moves no frames."""
+    return list(itertools.dropwhile(lambda each: each.moves_frames, of_frames))
+
+
+def repeated(rows: Tree, times: int) -> Tree:
+    """Each row so many times, one after the other: on one device, where rows are spread over several."""
+    return rows if times == 1 else jax.tree.map(lambda array: jnp.repeat(array, times, axis=0), rows)
 
 
 @dataclass(frozen=True)
@@ -124,6 +153,9 @@ class Model:
     """From samples to features."""
     augment: tuple[Augmentation, ...] = (SpecAugment(),)
     """What changes audio and features in training, in this order, those of audio first."""
+    views: int = 1
+    """How many times each utterance is in a batch while training, masked in other places each time (CR-CTC: 2), and
+    counting as that share. A step takes as many times the memory: data.buckets.batch-seconds counts each one once."""
 
     def __post_init__(self) -> None:
         if not self.heads:
@@ -131,10 +163,25 @@ class Model:
         self.encoder.check(self.front_end)
         for augmentation in self.augment:
             augmentation.check(self.front_end)
+        if self.views < 1:
+            raise ValueError(f"views is {self.views}: expected at least 1")
+        of_frames = [each for each in self.augment if not isinstance(each, AudioAugmentation)]
+        late = [type(each).__name__ for each in _own(of_frames) if each.moves_frames]
+        if self.views > 1 and late:
+            raise ValueError(
+                f"augment has {late[0]} after {type(_own(of_frames)[0]).__name__} and views is {self.views}: expected "
+                f"it before, since what moves frames must be the same in all views of an utterance"
+            )
+        taps = self.encoder.build(dtype=jnp.float32).tap_lengths(0).keys()
+        for name, head in self.heads.items():
+            try:
+                head.check(taps=taps, views=self.views)
+            except ValueError as error:
+                raise ValueError(f"heads.{name}: {error}") from error
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         dtype = compute_dtype(precision)
         heads = {
             name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype) for name, head in self.heads.items()
         }
-        return Recogniser(self.front_end, self.augment, self.encoder.build(dtype=dtype), heads)
+        return Recogniser(self.front_end, self.augment, self.encoder.build(dtype=dtype), heads, self.views)

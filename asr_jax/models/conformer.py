@@ -228,11 +228,17 @@ class ConformerEncoder(Encoder):
             check_constancy_invariants=False,  # would trace the layer once more
         )(settings, self.dtype, name="layers")
         x, inner = layers(x, Shared(positions if relative else None, self._tied_biases(), allowed, lengths, step))
-        taps = {name: Frames(inner[int(name.removeprefix("layer_"))], lengths) for name in settings.taps}
+        taps = {
+            name: Frames(inner[int(name.removeprefix("layer_"))], tap_lengths)
+            for name, tap_lengths in self.tap_lengths(frames.lengths).items()
+        }
         return Encoded(frames=Frames(x, lengths), taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:
         return strided_length(num_frames, self.settings.subsampling_factor)
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.settings.taps, self.output_length(num_frames))
 
     def _positions(self, num_frames: int, step: Step) -> Float[Array, "R D"]:
         width = self.settings.dim

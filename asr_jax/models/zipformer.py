@@ -142,6 +142,25 @@ class Zipformer(EncoderSettings):
         return cls(**{**sizes, **changes})
 
     @classmethod
+    def xs(cls, **changes: Any) -> "Zipformer":
+        """The Rust trainer's smallest size, which the paper does not have: 2.8 M parameters with a CTC head of 500
+        tokens.
+
+        Source: RustedBytes/w2v-bert-uk, src/zipformer.rs at commit adec09e. Differs from: its convolutional embedding,
+        which is another module there."""
+        sizes = {
+            "dims": (64, 96, 128, 160, 128, 96),
+            "num_layers": (1,) * 6,
+            "unmasked_dims": (64, 96, 128, 160, 128, 96),  # there are no masks of features
+            "num_heads": (4,) * 6,
+            "query_dims": (16,) * 6,
+            "value_dims": (8,) * 6,
+            "feedforward_dims": (192, 256, 384, 512, 384, 256),
+            "positions_dim": 24,
+        }
+        return cls(**{**sizes, **changes})
+
+    @classmethod
     def small(cls, **changes: Any) -> "Zipformer":
         """Zipformer-S of the paper's table 1: 22.1 M parameters with a CTC head of 500 tokens."""
         sizes = {
@@ -167,6 +186,17 @@ class Zipformer(EncoderSettings):
             "feedforward_dims": (512, 768, 1536, 2048, 1536, 768),
         }
         return cls(**{**sizes, **changes})
+
+    @classmethod
+    def variant(cls, name: str, **changes: Any) -> "Zipformer":
+        """By the Rust trainer's names: xs, s (small), sm and m (medium), ml and l (large).
+
+        Raises: ValueError for another name.
+        """
+        sizes = {"xs": cls.xs, "s": cls.small, "sm": cls.medium, "m": cls.medium, "ml": cls.large, "l": cls.large}
+        if name not in sizes:
+            raise ValueError(f"Zipformer has no variant {name!r}: expected one of {', '.join(sizes)}")
+        return sizes[name](**changes)
 
     def check(self, front_end: FrontEnd) -> None:
         if front_end.num_features != self.num_mels:
@@ -257,8 +287,12 @@ class ZipformerEncoder(Encoder):
         x = widest(outputs)
         if settings.output_downsampling > 1:
             x = Downsample(settings.output_downsampling, policy.mask_padding, name="downsample")(x, lengths)
-        taps = {name: Frames(inner[name], lengths) for name in settings.taps}
+        tap_lengths = self.tap_lengths(frames.lengths)
+        taps = {name: Frames(inner[name], tap_lengths[name]) for name in settings.taps}
         return Encoded(frames=Frames(x, self.output_length(frames.lengths)), taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:
         return -(-embedding_length(num_frames) // self.settings.output_downsampling)
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.settings.taps, embedding_length(num_frames))

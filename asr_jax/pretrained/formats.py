@@ -9,6 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.heads.ctc import CTC
@@ -53,8 +54,9 @@ def _icefall(weights: Weights, settings: Zipformer, *, ctc_head: str | None) -> 
 
 
 def ctc_head(model: Model) -> str | None:
-    """Path of the parameters of the model's first CTC head."""
-    return next((f"heads_{name}" for name, head in model.heads.items() if isinstance(head, CTC)), None)
+    """Path of the parameters of the model's first CTC head on the encoder's output."""
+    of_output = (name for name, head in model.heads.items() if isinstance(head, CTC) and head.tap == OUTPUT)
+    return next((f"heads_{name}" for name in of_output), None)
 
 
 FORMATS = (

@@ -1,7 +1,7 @@
 """Outputs and gradients of icefall's zipformer, from its own weights."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from support import GoldenCase, golden_cases, max_abs, relative
 
-from asr_jax.core.batch import Frames
+from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import unflatten
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.icefall import export_ctc, export_encoder, find
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.golden
 # Compile time is most of these tests' time, and what is compiled runs once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 ENCODERS = golden_cases("icefall_zipformer", "encoder_*")
+CAUSAL = golden_cases("icefall_zipformer", "encoder_causal*")
 MODELS = golden_cases("icefall_zipformer", "asr_model*")
 
 
@@ -172,3 +174,54 @@ def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase, record_pr
     assert report(record_property, "CTC log-probs", max_abs(log_probs, arrays["out/ctc_logprobs"])) < 1e-4
     for name, array in export_ctc({"output": ctc}).items():
         np.testing.assert_array_equal(array, weights[name])
+
+
+@pytest.mark.parametrize("run", CAUSAL, indirect=True)
+def test_the_same_weights_with_and_without_chunks(run: Run, record_property: Any) -> None:
+    """A causal encoder's weights load into either; a chunk as long as the batch is no chunk, and a shorter one is."""
+    whole = replace(run.settings, chunk_frames=None, left_context_frames=None)
+    found, left = find(part(run.arrays, "param/"), whole, ctc_head=None)
+    assert left == []
+    params, frames = unflatten(found)["encoder"], frames_of(run.arrays)
+
+    def forward(settings: Zipformer) -> np.ndarray:
+        encoder = settings.build(dtype=jnp.float32)
+        values = fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(params)
+        return np.asarray(values).transpose(1, 0, 2)
+
+    one_chunk = replace(whole, chunk_frames=max(run.settings.downsampling) * frames.values.shape[1])
+    none = forward(whole)
+    assert report(record_property, "one chunk", max_abs(forward(one_chunk), none)) < 1e-5
+    if (run.settings.chunk_frames or 0) < int(run.encoded.taps["embed"].lengths.max()):
+        assert max_abs(none, run.arrays["out/encoder_TNC"]) > 1e-3
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_losses_of_two_views(case: GoldenCase, record_property: Any) -> None:
+    """CR-CTC: the peer's views are the two halves of a batch, each loss halved; there is neither dropout nor a mask."""
+    arrays = case.arrays()
+    if "crctc/feats" not in arrays:
+        pytest.skip("the case has no losses of two views")
+    settings = replace(settings_of(case.info), taps=())
+    params = unflatten(find(part(arrays, "param/"), settings, ctc_head="ctc")[0])
+    encoder, head = settings.build(dtype=jnp.float32), CTC(dropout=0.0, consistency=1.0, consistency_warmup=0)
+    lengths, labels = arrays["input/feat_lens"].astype(np.int32), arrays["input/y"]
+    features = arrays["crctc/feats"].reshape(2, len(lengths), *arrays["crctc/feats"].shape[1:])
+    frames = Frames(jnp.asarray(np.concatenate(features.swapaxes(0, 1))), jnp.repeat(jnp.asarray(lengths), 2))
+    batch = Batch(
+        audio=None, features=jnp.zeros((2 * len(lengths), 1, 1)), lengths=frames.lengths,
+        tokens=jnp.repeat(jnp.asarray(labels, jnp.int32), 2, axis=0),
+        token_lengths=jnp.repeat(jnp.asarray(arrays["input/y_lens"], jnp.int32), 2),
+        weights=jnp.full(2 * len(lengths), 0.5), records=jnp.zeros(2 * len(lengths), jnp.int32),
+    )  # fmt: skip
+
+    def losses(params: Any) -> Any:
+        encoded = encoder.apply({"params": params["encoder"]}, frames, step=None).replace(views=2)
+        built = head.build(vocab_size=case.info["config"]["vocab"], blank_id=0, dtype=jnp.float32)
+        return built.apply({"params": params["ctc"]}, encoded, batch, step=jnp.int32(0))
+
+    sums = fast_jit(losses)(params)
+    ctc, cr = (float(arrays[f"crctc/{name}_loss"]) for name in ("ctc", "cr"))
+    assert report(record_property, "CTC of two views", abs(float(sums["loss"].total) - ctc) / ctc) < 1e-4
+    assert report(record_property, "consistency", abs(float(sums["consistency"].total) - cr)) < 1e-4
+    assert report(record_property, "consistency, relative", abs(float(sums["consistency"].total) / cr - 1)) < 0.01

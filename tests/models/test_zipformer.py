@@ -62,6 +62,12 @@ class TestZipformer(EncoderSuite):
 
         shapes = {name: values.shape for name, values in jax.eval_shape(taps, made.params).items()}
         assert shapes == {"embed": (4, 20, 12), "stack_0": (4, 20, 12)}
+        numbers = np.arange(self.bigger_bucket)
+        lengths = made.encoder.tap_lengths(numbers)
+        assert lengths.keys() == shapes.keys()
+        for of_tap in lengths.values():
+            np.testing.assert_array_equal(-(-of_tap // 2), made.encoder.output_length(numbers))
+            np.testing.assert_array_equal(of_tap[list(self.lengths)], [20, 12, 0, 16])
 
     def test_training_without_anything_random_is_evaluation(self, made: Made) -> None:
         encoder = replace(TINY, skip=False).build(dtype=jnp.float32)
@@ -117,15 +123,59 @@ def drawn(encoder: Encoder, frames: Frames) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.2, leaf.shape), jnp.float32), shapes)
 
 
+def num_parameters(settings: Zipformer) -> int:
+    """Of the encoder and a CTC head of 500 tokens."""
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jnp.zeros((1, 100, 80)), jnp.array([100]))
+    params = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    return num_elements(params) + 500 * (max(settings.dims) + 1)
+
+
 @pytest.mark.parametrize(("size", "published"), [("small", 22118279), ("medium", 64250603), ("large", 147010094)])
 def test_published_sizes(size: str, published: int) -> None:
     """icefall's RESULTS.md, CR-CTC: with a CTC head of 500 tokens, and with a scale per layer that it never uses."""
     settings = getattr(Zipformer, size)()
-    encoder = settings.build(dtype=jnp.float32)
-    frames = Frames(jnp.zeros((1, 100, 80)), jnp.array([100]))
-    params = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
     unused = sum(width * layers for width, layers in zip(settings.dims, settings.num_layers, strict=True))
-    assert num_elements(params) + unused + 500 * (max(settings.dims) + 1) == published
+    assert num_parameters(settings) + unused == published
+
+
+def layer_parameters(width: int, heads: int, query: int, value: int, position: int, hidden: int, taps: int) -> int:
+    """Of one layer, from the widths alone."""
+
+    def linear(inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs
+
+    attention_weights = linear(width, heads * (2 * query + position))
+    thirds = (hidden * 3 // 4, hidden, hidden * 5 // 4)
+    feed_forwards = sum(linear(width, part) + linear(part, width) for part in thirds)
+    nonlinear = linear(width, 3 * (width * 3 // 4)) + linear(width * 3 // 4, width)
+    attentions = 2 * (linear(width, heads * value) + linear(heads * value, width))
+    convolutions = 2 * (linear(width, 2 * width) + width * taps + width + linear(width, width))
+    norm_and_bypasses = width + 1 + 2 * width
+    return attention_weights + feed_forwards + nonlinear + attentions + convolutions + norm_and_bypasses
+
+
+def test_parameters_of_the_rust_trainers_smallest_size() -> None:
+    """Embedding and stacks counted by hand from the table of src/zipformer.rs; nobody publishes a count."""
+    dims, hidden = (64, 96, 128, 160, 128, 96), (192, 256, 384, 512, 384, 256)
+    layers = sum(
+        layer_parameters(width, 4, 16, 8, 4, wide, taps) + 24 * 4 * 4  # and its products with positions
+        for width, wide, taps in zip(dims, hidden, (31, 31, 15, 15, 15, 31), strict=True)
+    )
+    between = sum(factor + width for factor, width in zip((2, 4, 8, 4, 2), dims[1:], strict=True)) + 2
+    convolutions = (9 * 8 + 8) + (9 * 8 * 32 + 32) + (9 * 32 * 128 + 128)
+    convnext = (49 * 128 + 128) + (128 * 384 + 384) + (384 * 128 + 128)
+    embedding = convolutions + convnext + (128 * 19 * 64 + 64) + 64 + 1
+    assert num_parameters(Zipformer.xs()) == embedding + layers + between + 500 * 161
+
+
+def test_variants_by_the_rust_trainers_names() -> None:
+    names = {"xs": Zipformer.xs(), "s": Zipformer.small(), "sm": Zipformer(), "m": Zipformer()}
+    names |= {"ml": Zipformer.large(), "l": Zipformer.large()}
+    assert {name: Zipformer.variant(name) for name in names} == names
+    assert Zipformer.variant("xs", causal=True).causal
+    with pytest.raises(ValueError, match="no variant 'xl': expected one of xs, s, sm, m, ml, l"):
+        Zipformer.variant("xl")
 
 
 def test_the_program_does_not_grow_with_depth() -> None:

@@ -1,0 +1,157 @@
+"""A config's model on one batch: `python -m asr_jax.benchmark model --config FILE [--rows 4 --seconds 8] [--field …]`.
+
+Forward pass with the loss (in training mode), training step (gradient and update) and their parts: median and best of
+some repeats; the floating-point operations and bytes of the step, and this machine's own rates of matrix products and
+of copying in the same run; the operations that take most of the step. On random features of full length: front-end and
+augmentation are timed by `frontend` and `steps`. With `--peer`, in the same run and with as many threads, the PyTorch
+original in the environment of scripts/setup_reference.sh --peers, float32, on a batch of the same size. Figures are of
+one machine at one time: the ratios are what counts.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from asr_jax.command_line import parse_experiment
+from asr_jax.core.errors import RunError, UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / ".venv-reference/bin/python"
+SIDE = ROOT / "benchmarks/model_side.py"
+PROG = "python -m asr_jax.benchmark model"
+
+PEERS = {"Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet",
+         "FastConformer": "parakeet"}  # fmt: skip
+"""Which of benchmarks/model_side.py stands beside an encoder, by the name of its settings."""
+OF_ZIPFORMER = (
+    "num_mels", "embed_channels", "downsampling", "dims", "num_layers", "unmasked_dims", "num_heads", "query_dims",
+    "value_dims", "position_dims", "feedforward_dims", "kernel_sizes", "positions_dim", "output_downsampling",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog=PROG, description=__doc__, add_help="--config" not in " ".join(arguments))
+    parser.add_argument("--rows", type=int, default=4, help="of the batch (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of audio of each row (%(default)s)")
+    parser.add_argument("--labels", type=int, default=40, help="of each row (%(default)s)")
+    parser.add_argument("--vocabulary", type=int, default=500, help="labels and the blank (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=7, help="of each measurement (%(default)s)")
+    parser.add_argument("--peer", action="store_true", help="the PyTorch original too")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    options, rest = parser.parse_known_args(arguments)
+    if min(options.rows, options.labels, options.repeats) < 1 or options.vocabulary < 3 or not options.seconds > 0:
+        raise UserError(
+            f"--rows {options.rows}, --labels {options.labels}, --repeats {options.repeats}, --seconds "
+            f"{options.seconds:g}, --vocabulary {options.vocabulary}: expected at least 1, more than 0, at least 3"
+        )
+    experiment = parse_experiment(rest, prog=PROG)
+    peer = PEERS.get(type(experiment.model.encoder).__name__)
+    if options.peer:
+        _check_peer(type(experiment.model.encoder).__name__, peer)
+
+    import jax
+
+    from asr_jax.benchmark.stepping import Stepping, machine_rates
+
+    stepping = Stepping(
+        experiment, rows=options.rows, seconds=options.seconds, labels=options.labels, vocabulary=options.vocabulary
+    )
+    figures: dict[str, Any] = {
+        "config": experiment.name, "device": jax.devices()[0].device_kind, "threads": os.cpu_count(),
+        "precision": experiment.training.precision, "rows": options.rows, "seconds": options.seconds,
+        "labels": options.labels, "views": experiment.model.views, "load": os.getloadavg(),
+    }  # fmt: skip
+    figures["rates"] = machine_rates(options.repeats)
+    figures["cost"] = stepping.cost()
+    times = stepping.times(options.repeats)
+    if options.peer:
+        figures["peer"] = {"name": peer} | _theirs(experiment, str(peer), options, stepping.num_frames)
+        again = stepping.times(options.repeats)  # the machine may have been busier before
+        times = {name: each + again[name] for name, each in times.items()}
+    figures["times_s"] = times
+    figures["operations"] = stepping.operations(number=5)
+    show(figures)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Prints tables of what was measured."""
+    from asr_jax.observe.tables import print_table
+
+    audio_s, cost, rates = figures["rows"] * figures["seconds"], figures["cost"], figures["rates"]
+    all_times = dict(figures["times_s"])
+    if peer := figures.get("peer"):
+        all_times |= {f"{peer['name']} forward": peer["forward_s"], f"{peer['name']} step": peer["step_s"]}
+    rows = [
+        {"part": name, "median ms": f"{1000 * median(each):.1f}", "best ms": f"{1000 * min(each):.1f}",
+         "audio-s/s": f"{audio_s / median(each):.1f}"}
+        for name, each in all_times.items()
+    ]  # fmt: skip
+    print_table(
+        rows,
+        title=f"{figures['config']}: {figures['rows']} × {figures['seconds']:g} s, {figures['precision']}, "
+        f"{cost['parameters']:,} parameters, on {figures['device']}, {figures['threads']} threads",
+    )
+    step_s = median(figures["times_s"]["step"])
+    product_rate = rates["bf16" if figures["precision"] == "bf16" else "f32"]
+    print_table(
+        [
+            {"of the step": "products, GFLOP", "amount": f"{cost['flops'] / 1e9:.2f}",
+             "a second": f"{cost['flops'] / step_s / 1e9:.1f}", "this machine": f"{product_rate / 1e9:.1f}",
+             "share": f"{cost['flops'] / step_s / product_rate:.1%}"},
+            {"of the step": "bytes read and written, GB (estimate)", "amount": f"{cost['bytes'] / 1e9:.2f}",
+             "a second": f"{cost['bytes'] / step_s / 1e9:.1f}", "this machine": f"{rates['copy'] / 1e9:.1f}",
+             "share": f"{cost['bytes'] / step_s / rates['copy']:.1%}"},
+        ],
+        title=f"products of {rates['size']:,} × {rates['size']:,}: f32 {rates['f32'] / 1e9:.1f}, "
+        f"bf16 {rates['bf16'] / 1e9:.1f} GFLOP/s; copying {rates['copy'] / 1e9:.1f} GB/s",
+    )  # fmt: skip
+    if figures["operations"]:
+        print_table(
+            [{"share": f"{each['share']:.1%}", "calls": each["calls"], "operation": each["name"]}
+             for each in figures["operations"]],
+            title="operations of the gradient, by their share of the time of all (from a trace)",
+        )  # fmt: skip
+    else:
+        print("operations: the trace of this device names none")
+
+
+def median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _check_peer(encoder: str, peer: str | None) -> None:
+    if peer is None:
+        raise UserError(f"--peer: {encoder} has no PyTorch original here; expected one of {', '.join(PEERS)}")
+    if not REFERENCE.exists():
+        raise UserError(f"--peer needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh --peers")
+
+
+def _theirs(experiment: Any, peer: str, options: Any, num_frames: int) -> dict[str, Any]:
+    """Times of the PyTorch original.
+
+    Raises: RunError where it cannot be run.
+    """
+    encoder = asdict(experiment.model.encoder)
+    sizes = {name: encoder[name] for name in OF_ZIPFORMER} if peer == "icefall" else {}
+    settings = {
+        "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels, "sizes": sizes,
+        "vocabulary": options.vocabulary, "threads": os.cpu_count() or 1, "repeats": options.repeats,
+    }  # fmt: skip
+    done = subprocess.run(
+        [str(REFERENCE), str(SIDE), json.dumps(settings)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RunError(
+            f"{SIDE} failed: {done.stderr.strip().splitlines()[-1:]}; is what scripts/setup_reference.sh --peers "
+            "fetches in .peers?"
+        )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

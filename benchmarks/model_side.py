@@ -1,0 +1,250 @@
+"""A PyTorch original, timed: run by `python -m asr_jax.benchmark model --peer` in .venv-reference, or by itself, as
+
+    .venv-reference/bin/python benchmarks/model_side.py '{"peer": "quartznet", "rows": 4, "frames": 800}'
+
+Reads {"peer", "rows", "frames", "labels", "vocabulary", "threads", "repeats", "sizes"} from its argument, of which all
+but the first have defaults, and prints {"parameters", "forward_s": […], "step_s": […]} as JSON: the forward pass with
+the CTC loss, and that with the backward pass and a step of AdamW, in float32 and in training mode, on random features.
+The peers' own sources are loaded from .peers, where scripts/setup_reference.sh --peers puts them. What they need of
+frameworks that are not installed is replaced by stand-ins below; their modules run as they are.
+"""
+
+import ast
+import importlib
+import json
+import math
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PEERS = Path(__file__).resolve().parents[1] / ".peers"
+DEFAULTS = {"rows": 4, "frames": 800, "labels": 40, "vocabulary": 500, "threads": 2, "repeats": 5, "sizes": {}}
+
+
+def stand_in(name: str, **attributes: Any) -> None:
+    """A module of that name with these attributes, under parents that are made where they are not there."""
+    parts = name.split(".")
+    for i in range(1, len(parts) + 1):
+        if (path := ".".join(parts[:i])) not in sys.modules:
+            module = types.ModuleType(path)
+            module.__path__ = []  # type: ignore[attr-defined]
+            sys.modules[path] = module
+            if i > 1:
+                setattr(sys.modules[".".join(parts[: i - 1])], parts[i - 1], module)
+    for attribute, value in attributes.items():
+        setattr(sys.modules[name], attribute, value)
+
+
+def swoosh(offset: float, constant: float) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Any]]:
+    """k2's function, and the one that gives its derivative too; k2 itself has faster, fused ones."""
+
+    def value(x: Tensor) -> Tensor:
+        return nn.functional.softplus(x - offset) - 0.08 * x - constant
+
+    return value, lambda x: (value(x), torch.sigmoid(x - offset) - 0.08)
+
+
+class Icefall(nn.Module):
+    """Zipformer with CTC: k2-fsa/icefall at commit 36e0420c; `sizes` are the fields of our `Zipformer`."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+        left, left_both = swoosh(4.0, 0.035)
+        right, right_both = swoosh(1.0, 0.313261687)
+        stand_in(
+            "k2", swoosh_l=left, swoosh_l_forward=left, swoosh_l_forward_and_deriv=left_both,
+            swoosh_r=right, swoosh_r_forward=right, swoosh_r_forward_and_deriv=right_both,
+        )  # fmt: skip
+        stand_in("icefall.utils", torch_autocast=lambda **_: nullcontext())
+        recipe = PEERS / "icefall/egs/librispeech/ASR/zipformer"
+        sys.path.insert(0, str(recipe))
+        modules = {name: importlib.import_module(name) for name in ("subsampling", "zipformer", "scaling")}
+        utils = ast.parse((PEERS / "icefall/icefall/utils.py").read_text())
+        wanted = [n for n in utils.body if isinstance(n, ast.FunctionDef) and n.name == "make_pad_mask"]
+        found: dict[str, Any] = {"torch": torch, "Optional": __import__("typing").Optional}
+        exec(compile(ast.Module(wanted, []), "icefall/utils.py", "exec"), found)
+        self.pad_mask = found["make_pad_mask"]
+        dropout = modules["scaling"].ScheduledFloat((0.0, 0.3), (20000.0, 0.1))
+        small = {
+            "dims": (192, 256, 256, 256, 256, 256), "num_layers": (2,) * 6, "unmasked_dims": (192,) * 6,
+            "feedforward_dims": (512, 768, 768, 768, 768, 768), "num_heads": (4, 4, 4, 8, 4, 4),
+            "query_dims": (32,) * 6, "position_dims": (4,) * 6, "value_dims": (12,) * 6, "positions_dim": 48,
+            "kernel_sizes": (31, 31, 15, 15, 15, 31), "downsampling": (1, 2, 4, 8, 4, 2), "output_downsampling": 2,
+            "embed_channels": (8, 32, 128), "num_mels": 80,
+        }  # fmt: skip
+        s = {name: tuple(v) if isinstance(v, list) else v for name, v in (small | sizes).items()}
+        first, second, third = s["embed_channels"]
+        self.embed = modules["subsampling"].Conv2dSubsampling(
+            s["num_mels"], s["dims"][0], layer1_channels=first, layer2_channels=second, layer3_channels=third,
+            dropout=dropout,
+        )  # fmt: skip
+        self.encoder = modules["zipformer"].Zipformer2(
+            output_downsampling_factor=s["output_downsampling"], downsampling_factor=s["downsampling"],
+            encoder_dim=s["dims"], num_encoder_layers=s["num_layers"], encoder_unmasked_dim=s["unmasked_dims"],
+            query_head_dim=s["query_dims"], pos_head_dim=s["position_dims"], value_head_dim=s["value_dims"],
+            num_heads=s["num_heads"], feedforward_dim=s["feedforward_dims"], cnn_module_kernel=s["kernel_sizes"],
+            pos_dim=s["positions_dim"], dropout=dropout,
+        )  # fmt: skip
+        self.output = nn.Sequential(nn.Dropout(0.1), nn.Linear(max(s["dims"]), vocabulary))
+        for module in self.modules():  # where the schedules of dropout and skipping have ended
+            if hasattr(module, "batch_count"):
+                module.batch_count = 30000.0
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        x, lengths = self.embed(features, lengths)
+        x, lengths = self.encoder(x.permute(1, 0, 2), lengths, self.pad_mask(lengths))
+        return self.output(x.permute(1, 0, 2)), lengths
+
+
+class QuartzNet(nn.Module):
+    """QuartzNet 10x5: NVIDIA/DeepLearningExamples at commit 729963dd; {"blocks": 1} for 5x5, 3 for 15x5."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+        sys.path.insert(0, str(PEERS / "DeepLearningExamples/PyTorch/SpeechRecognition/QuartzNet"))
+        stand_in("common.filter_warnings")
+        made = importlib.import_module("quartznet.model").QuartzNet
+
+        def block(filters: int, kernel: int, **more: Any) -> dict[str, Any]:
+            plain = {"repeat": 5, "stride": [1], "dilation": [1], "residual": True, "separable": True, "dropout": 0.0}
+            return {"filters": filters, "kernel_size": [kernel], **plain, **more}
+
+        alone = {"repeat": 1, "residual": False}
+        wide = ((256, 33), (256, 39), (512, 51), (512, 63), (512, 75))
+        blocks = [
+            block(256, 33, stride=[2], **alone),
+            *(block(*each) for each in wide for _ in range(sizes.get("blocks", 2))),
+            block(512, 87, dilation=[2], **alone),
+            block(1024, 1, separable=False, **alone),
+        ]
+        encoder = {"in_feats": 64, "activation": "relu", "use_conv_masks": True, "blocks": blocks}
+        self.model = made(encoder, {"in_feats": 1024, "n_classes": vocabulary})
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return self.model(features.transpose(1, 2), lengths)
+
+
+class Squeezeformer(nn.Module):
+    """Squeezeformer-S of NVIDIA/NeMo at commit 8cfedd72, with a linear layer for CTC; the TensorFlow original is not
+    run. `sizes`: arguments of NeMo's encoder."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+
+        class Plain:
+            """Of what is only named in annotations and signatures."""
+
+            def is_access_enabled(self, *_: Any) -> bool:
+                return False
+
+            def is_adapter_available(self) -> bool:
+                return False
+
+        def plain(*names: str) -> dict[str, type]:
+            return {name: type(name, (Plain,), {}) for name in names}
+
+        for within in ("", ".modules", ".parts", ".parts.submodules", ".parts.submodules.adapters", ".parts.utils"):
+            folder = f"nemo.collections.asr{within}"  # without the packages' own __init__, which import everything
+            stand_in(folder)
+            sys.modules[folder].__path__ = [str(PEERS / "NeMo" / folder.replace(".", "/"))]
+        stand_in("omegaconf", **plain("DictConfig", "OmegaConf", "ListConfig"))
+        silent = types.SimpleNamespace(info=print, warning=print, debug=print)
+        stand_in("nemo.utils", logging=silent, logging_mode=None, avoid_float16_autocast_context=nullcontext)
+        stand_in("nemo.collections.common.parts.utils", activation_registry={"swish": nn.SiLU})
+        stand_in("nemo.collections.asr.parts.submodules.adapters.attention_adapter_mixin",
+                 **plain("AttentionAdapterModuleMixin"))  # fmt: skip
+        stand_in("nemo.collections.asr.parts.utils.adapter_utils")
+        stand_in("nemo.core.classes.common", typecheck=lambda *_: lambda method: method)
+        stand_in("nemo.core.classes.exportable", **plain("Exportable"))
+        stand_in("nemo.core.classes.mixins", adapter_mixins=types.SimpleNamespace(
+            **plain("AdapterModuleMixin"), get_registered_adapter=lambda _: True), **plain("AccessMixin"))  # fmt: skip
+        stand_in("nemo.core.classes.module", NeuralModule=nn.Module)
+        stand_in("nemo.core.neural_types",
+                 **plain("AcousticEncodedRepresentation", "LengthsType", "NeuralType", "SpectrogramType"))  # fmt: skip
+        made = importlib.import_module("nemo.collections.asr.modules.squeezeformer_encoder").SqueezeformerEncoder
+        small = {"feat_in": 80, "n_layers": 18, "d_model": 196, "n_heads": 4, "conv_kernel_size": 31,
+                 "time_reduce_idx": 8, "time_recovery_idx": 17, "dropout": 0.1, "dropout_att": 0.1,
+                 "dropout_emb": 0.0}  # fmt: skip
+        self.encoder = made(**(small | sizes))
+        self.output = nn.Linear((small | sizes)["d_model"], vocabulary)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        x, lengths = self.encoder(features.transpose(1, 2), lengths)
+        return self.output(x.transpose(1, 2)), lengths
+
+
+class Parakeet(nn.Module):
+    """FastConformer-CTC of transformers, here of 12 layers of 512; `sizes`: fields of `ParakeetEncoderConfig`, for
+    Conformer-CTC {"subsampling_factor": 4, "conv_kernel_size": 31}."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+        from transformers import ParakeetEncoder, ParakeetEncoderConfig
+
+        base = {"hidden_size": 512, "num_hidden_layers": 12, "intermediate_size": 2048, "layerdrop": 0.0}
+        config = ParakeetEncoderConfig(**(base | sizes))
+        self.encoder = ParakeetEncoder(config)
+        self.output = nn.Linear(config.hidden_size, vocabulary)
+        self.halvings = int(math.log2(config.subsampling_factor))
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.arange(features.shape[1])[None] < lengths[:, None]
+        x = self.encoder(features, attention_mask=mask).last_hidden_state
+        for _ in range(self.halvings):
+            lengths = (lengths - 1) // 2 + 1
+        return self.output(x), lengths.clamp(max=x.shape[1])
+
+
+MODELS = {"icefall": (Icefall, 80), "quartznet": (QuartzNet, 64), "squeezeformer": (Squeezeformer, 80),
+          "parakeet": (Parakeet, 80)}  # fmt: skip
+"""By name, with the values of a frame of their features."""
+
+
+def seconds(call: Callable[[], Any], repeats: int) -> Sequence[float]:
+    call()
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return times
+
+
+def main() -> None:
+    settings = DEFAULTS | json.loads(sys.argv[1])
+    torch.set_num_threads(settings["threads"])
+    torch.manual_seed(0)
+    make, num_values = MODELS[settings["peer"]]
+    model = make(settings["sizes"], settings["vocabulary"]).train()
+    rows, frames, labels = settings["rows"], settings["frames"], settings["labels"]
+    features, lengths = torch.randn(rows, frames, num_values), torch.full((rows,), frames)
+    targets = torch.randint(1, settings["vocabulary"], (rows, labels))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def loss() -> Tensor:
+        logits, out_lengths = model(features, lengths)
+        log_probs = logits.log_softmax(-1).transpose(0, 1)
+        return nn.functional.ctc_loss(log_probs, targets, out_lengths, torch.full((rows,), labels), zero_infinity=True)
+
+    def forward() -> None:
+        with torch.no_grad():
+            loss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    times = {"forward_s": seconds(forward, settings["repeats"]), "step_s": seconds(step, settings["repeats"])}
+    print(json.dumps({"parameters": sum(p.numel() for p in model.parameters())} | times))
+
+
+if __name__ == "__main__":
+    main()
