@@ -130,7 +130,8 @@ class FrontEnd:
         samples = audio.astype(jnp.float32) * (self._scale / FULL_SCALE)
         if keys is not None:
             samples += self.dither * jax.vmap(lambda key: jax.random.normal(key, audio.shape[1:]))(keys)
-        frames = Frames(self._values(samples, lengths, self._num_frames(audio.shape[1])), self._num_frames(lengths))
+        values = self._values(samples, lengths, self._num_frames(audio.shape[1]), dithered=keys is not None)
+        frames = Frames(values, self._num_frames(lengths))
         for stage in self.then[: self._num_before_stacking]:
             frames = stage(frames, step=step)
         return frames
@@ -170,7 +171,7 @@ class FrontEnd:
         raise NotImplementedError
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         """Frames before the stages; beyond the length they may be anything finite."""
         raise NotImplementedError
@@ -192,7 +193,7 @@ class Waveform(FrontEnd):
         return num_samples
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         return samples[..., None]
 
@@ -292,7 +293,7 @@ class KaldiFbank(MelFrontEnd):
         return (num_samples + self._hop // 2) // self._hop
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         window, hop = self._window_length, self._hop
         fft_length = 1 << (window - 1).bit_length() if self.round_to_power_of_two else window

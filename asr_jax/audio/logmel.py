@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.audio.features import MelFrontEnd
 from asr_jax.audio.mel import MelScale, mel_bank
-from asr_jax.audio.spectrum import Edges, extended, mel_energies, pre_emphasised, windows
+from asr_jax.audio.spectrum import Edges, extended, mel_energies, noise_power, pre_emphasised, windows
 from asr_jax.core.batch import length_mask
 
 
@@ -37,6 +37,9 @@ class LogMel(MelFrontEnd):
     """What the logarithm is at least of; 0 for none."""
     log_offset: float = 0.0
     """Added before the logarithm."""
+    dither_mean: bool = False
+    """At evaluation, add to the power of each spectrum what dither adds on average. Without it digital silence, which
+    training hears as faint noise, is as quiet as log_floor and log_offset let it be."""
     normalise_samples: bool = False
     """Subtract the utterance's mean from its samples, and divide by their largest magnitude."""
 
@@ -65,7 +68,7 @@ class LogMel(MelFrontEnd):
         return (frames + 1) * (num_samples > 0) if self.count == "both_ends" else frames
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         window, hop = self._window_length, self._hop
         if self.normalise_samples:
@@ -82,7 +85,10 @@ class LogMel(MelFrontEnd):
             self.num_mels, self.fft_length, self.rate_hz, *self.band_hz, scale=self.mel_scale,
             equal_area=self.equal_area,
         )  # fmt: skip
-        mels = mel_energies(frames, window=self.window, length=window, bank=bank, power=self.power)
+        noise = None
+        if self.dither_mean and not dithered:
+            noise = self.dither**2 * noise_power(self.window, window, self.fft_length, preemphasis=self.preemphasis)
+        mels = mel_energies(frames, window=self.window, length=window, bank=bank, power=self.power, noise=noise)
         if self.log == "none":
             return mels
         mels = jnp.maximum(mels + self.log_offset, self.log_floor)

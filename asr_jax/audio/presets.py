@@ -10,7 +10,7 @@ def quartznet(*, num_mels: int = 64) -> LogMel:
     """NVIDIA's QuartzNet: 20 ms windows, dither, each bin normalised, frames padded to a multiple of 16."""
     return LogMel(
         num_mels=num_mels, window_ms=20.0, count="ceil", log_floor=0.0, log_offset=1e-20, dither=1e-5,
-        then=(Normalise(), RoundUp(16)),
+        dither_mean=True, then=(Normalise(), RoundUp(16)),
     )  # fmt: skip
 
 

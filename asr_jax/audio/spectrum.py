@@ -6,7 +6,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float64, Int
 
 Window = Literal["povey", "hann", "hann_periodic", "hann_centred", "hamming", "blackman"]
 Edges = Literal["mirror", "reflect", "zeros"]
@@ -72,13 +72,21 @@ def window_means(samples: Float[Array, "B S"], num_frames: int, *, window: int, 
 
 
 def mel_energies(
-    frames: Float[Array, "B T N"], *, window: Window, length: int, bank: np.ndarray, power: bool
+    frames: Float[Array, "B T N"],
+    *,
+    window: Window,
+    length: int,
+    bank: np.ndarray,
+    power: bool,
+    noise: np.ndarray | None = None,
 ) -> Float[Array, "B T M"]:
     """Sums over the bins of the bank of the power (or the magnitude) of each frame's spectrum. Of a frame the first
-    `length` values are windowed; the others are zeros."""
+    `length` values are windowed; the others are zeros. `noise` is added to the power of each bin of the spectrum."""
     shape = np.pad(window_shape(window, length), (0, frames.shape[-1] - length))
     spectrum = jnp.fft.rfft(frames * shape[None, None])
     magnitude = jnp.square(spectrum.real) + jnp.square(spectrum.imag)
+    if noise is not None:
+        magnitude += noise.astype(np.float32)[None, None]
     if not power:
         magnitude = jnp.sqrt(magnitude)
     # Computed inside of the product, as XLA would have it on a CPU, it is half as fast.
@@ -102,6 +110,13 @@ def window_shape(name: Window, length: int) -> np.ndarray:
         "blackman": 0.42 - 0.5 * np.cos(angle) + 0.08 * np.cos(2 * angle),
     }
     return shapes[name].astype(np.float32)
+
+
+def noise_power(window: Window, length: int, fft_length: int, *, preemphasis: float) -> Float64[np.ndarray, " bins"]:
+    """Mean power of white noise of variance 1 in each bin of the spectrum of pre-emphasised, windowed frames."""
+    turns = np.exp(-2j * np.pi * np.arange(fft_length // 2 + 1) / fft_length)
+    windowed = np.sum(np.square(window_shape(window, length), dtype=np.float64))
+    return windowed * np.abs(1 - preemphasis * turns) ** 2
 
 
 def _mirror_ends(

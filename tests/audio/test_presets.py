@@ -112,6 +112,20 @@ def test_each_bin_is_normalised_over_the_valid_frames():
         np.testing.assert_allclose(valid.std(axis=0, ddof=1), 1, atol=1e-4)
 
 
+def test_silence_at_evaluation_is_what_dither_makes_of_it_on_average():
+    front_end = LogMel(dither=1e-3, dither_mean=True, log="none", preemphasis=0.97)
+    audio = jnp.zeros((1, 64000), jnp.int16).at[0, :8000].set(speech_like(1, 8000)[0])
+    lengths, key = jnp.array([64000]), jax.random.key(0)
+    training = front_end(audio, lengths, step=jnp.int32(0), key=key).values[0]
+    evaluation = front_end(audio, lengths).values[0]
+    silent = slice(60, 390)
+    np.testing.assert_allclose(training[silent].mean(0), evaluation[silent].mean(0), rtol=0.3)
+    np.testing.assert_allclose(training[silent].mean(), evaluation[silent].mean(), rtol=0.03)
+    without = replace(front_end, dither_mean=False)(audio, lengths).values[0]
+    assert not without[silent].any()
+    np.testing.assert_allclose(evaluation[:48], without[:48], atol=2e-3 * float(without[:48].max()))
+
+
 def test_dither_is_for_training_alone_and_the_same_for_a_row_in_any_batch():
     front_end = LogMel(dither=1e-3)
     audio, lengths = jnp.zeros((3, 4000), jnp.int16), jnp.full(3, 4000)
