@@ -13,8 +13,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
+from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import icefall
+from asr_jax.pretrained import icefall, squeezeformer
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -47,6 +48,16 @@ def _icefall(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], lis
     return {f"params/{path}": array for path, array in params.items()}, left
 
 
+def _nemo_squeezeformer(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
+    assert isinstance(model.encoder, Squeezeformer), "claimed"
+    return squeezeformer.find_nemo(weights, model.encoder, ctc_head=ctc_head(model))
+
+
+def _keras_squeezeformer(weights: Weights, model: Model) -> tuple[dict[str, np.ndarray], list[str]]:
+    assert isinstance(model.encoder, Squeezeformer), "claimed"
+    return squeezeformer.find_keras(weights, model.encoder, ctc_head=ctc_head(model))
+
+
 def ctc_head(model: Model) -> str | None:
     """Path of the parameters of the model's first CTC head."""
     return next((f"heads_{name}" for name, head in model.heads.items() if isinstance(head, CTC)), None)
@@ -60,6 +71,19 @@ FORMATS = (
             and any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
         ),
         _icefall,
+    ),
+    Format(
+        "NeMo's of a Squeezeformer",
+        lambda weights, model: isinstance(model.encoder, Squeezeformer) and "encoder.pre_ln.weight" in weights,
+        _nemo_squeezeformer,
+    ),
+    Format(
+        "the paper's authors' (Keras) of a Squeezeformer",
+        lambda weights, model: (
+            isinstance(model.encoder, Squeezeformer)
+            and any(name.endswith(squeezeformer.KERAS_MARK) for name in weights)
+        ),
+        _keras_squeezeformer,
     ),
 )
 

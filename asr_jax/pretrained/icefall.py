@@ -14,11 +14,11 @@ from asr_jax.pretrained.keymap import (
     LINEAR,
     POINTWISE,
     SAME,
-    Layout,
     Row,
     Weights,
     export_params,
     find_params,
+    flattened,
     transposed,
 )
 
@@ -116,7 +116,7 @@ def export_ctc(params: Any) -> dict[str, np.ndarray]:
 def encoder_rows(settings: Zipformer) -> list[Row]:
     """The table for a model of these sizes."""
     rows = [Row(f"encoder_embed.{theirs}", f"embed/{ours}", layout) for theirs, ours, layout in EMBED]
-    rows.append(Row("encoder_embed.out.weight", "embed/out/kernel", _flattened(settings.embed_channels[-1])))
+    rows.append(Row("encoder_embed.out.weight", "embed/out/kernel", flattened(settings.embed_channels[-1])))
     depthwise = DEPTHWISE_CONV_CAUSAL if settings.causal else DEPTHWISE_CONV
     layer_rows = [
         *LAYER,
@@ -140,15 +140,3 @@ def encoder_rows(settings: Zipformer) -> list[Row]:
     if settings.output_downsampling > 1:
         rows.append(Row("encoder.downsample_output.bias", "downsample/logits"))
     return rows
-
-
-def _flattened(channels: int) -> Layout:
-    """[out channels·frequency] to [frequency·channels out]."""
-
-    def ours(x: np.ndarray) -> np.ndarray:
-        return x.reshape(len(x), channels, -1).transpose(2, 1, 0).reshape(-1, len(x))
-
-    def theirs(x: np.ndarray) -> np.ndarray:
-        return x.reshape(-1, channels, x.shape[1]).transpose(2, 1, 0).reshape(x.shape[1], -1)
-
-    return Layout(ours, theirs)

@@ -38,6 +38,18 @@ DEPTHWISE_2D = Layout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.transpos
 """[channels 1 time frequency] to [time frequency channels]."""
 
 
+def flattened(channels: int) -> Layout:
+    """[out channels·frequency] to [frequency·channels out]."""
+
+    def ours(x: np.ndarray) -> np.ndarray:
+        return x.reshape(len(x), channels, -1).transpose(2, 1, 0).reshape(-1, len(x))
+
+    def theirs(x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1, channels, x.shape[1]).transpose(2, 1, 0).reshape(x.shape[1], -1)
+
+    return Layout(ours, theirs)
+
+
 @dataclass(frozen=True)
 class Row:
     """One of their arrays; with `layer`, ours holds it as that entry of its first axis."""
