@@ -337,6 +337,7 @@ class Embedding(nn.Module):
         if settings.scale_input:
             x *= settings.dim**0.5
         if settings.positions == "absolute":
-            x += jnp.asarray(sinusoids(np.arange(x.shape[1]), settings.dim), self.dtype)[None]
+            places = np.arange(x.shape[1], dtype=np.float64)
+            x += jnp.asarray(sinusoids(places, settings.dim), self.dtype)[None]
         x = nn.Dropout(settings.dropout)(x, deterministic=step is None)
         return nn.LayerNorm(epsilon=settings.details.eps, name="norm")(x).astype(x.dtype)

@@ -304,7 +304,8 @@ def keras_rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -
                 ]
             inner = f"{path}_{short}/{half}_{short}"
             if module == "attention":
-                rows += _keras_attention(f"{inner}_mhsa/", f"{ours}/attention/", number, layer, settings)
+                unnamed = 3 * number + int(settings.reduce_time)
+                rows += keras_attention(f"{inner}_mhsa/", f"{ours}/attention/", unnamed, layer, settings)
                 continue
             rows += [
                 Row(f"{inner}_{name}:0", f"{ours}/convolution/{mine}", layout, layer)
@@ -314,15 +315,12 @@ def keras_rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -
                 Row(f"{inner}_bn/moving_{of}:0", f"batch_stats/encoder/{stack}/convolution/norm/{of}", SAME, layer)
                 for of in STATS
             ]
-    start = f"{encoder}/{encoder}_"
-    embed = (*KERAS_EMBED, *(KERAS_SEPARABLE if settings.subsampling == "separable" else KERAS_FULL))
-    rows += [
-        Row(f"{start}{name.format(encoder=encoder)}:0", f"params/encoder/embed/{ours}", layout)
-        for name, ours, layout in embed
-    ]
+    rows += keras_embed(settings, encoder)
     if settings.reduce_time:
         rows += [
-            Row(f"{start}timereduce/{encoder}_timereduce_{name}:0", f"params/encoder/reduce/{ours}", layout)
+            Row(
+                f"{encoder}/{encoder}_timereduce/{encoder}_timereduce_{name}:0", f"params/encoder/reduce/{ours}", layout
+            )
             for name, ours, layout in KERAS_REDUCTION
         ]
         rows += [Row(f"{encoder}/dense/{of}:0", f"params/encoder/recover/project/{of}") for of in ("kernel", "bias")]
@@ -331,7 +329,18 @@ def keras_rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -
     return rows
 
 
-def _keras_attention(start: str, ours: str, number: int, layer: int, settings: Squeezeformer) -> list[Row]:
+def keras_embed(settings: Squeezeformer, encoder: str) -> list[Row]:
+    """The part of `keras_rows` before the first layer."""
+    names = (*KERAS_EMBED, *(KERAS_SEPARABLE if settings.subsampling == "separable" else KERAS_FULL))
+    return [
+        Row(f"{encoder}/{encoder}_{name.format(encoder=encoder)}:0", f"params/encoder/embed/{ours}", layout)
+        for name, ours, layout in names
+    ]
+
+
+def keras_attention(start: str, ours: str, unnamed: int, layer: int | None, settings: Squeezeformer) -> list[Row]:
+    """Rows of an attention module whose paths begin with `start` there and with `ours` here. `unnamed`: how many layers
+    without a name of their own Keras has counted before it."""
     heads, width = settings.num_heads, settings.dim // settings.num_heads
     by_head = Layout(
         lambda x: x.transpose(1, 0, 2).reshape(x.shape[1], -1), lambda x: x.reshape(-1, heads, width).transpose(1, 0, 2)
@@ -344,9 +353,8 @@ def _keras_attention(start: str, ours: str, number: int, layer: int, settings: S
         Row(f"{start}projection_kernel:0", f"{ours}out/kernel", of_heads, layer),
         Row(f"{start}projection_bias:0", f"{ours}out/bias", SAME, layer),
     ]
-    first = 3 * number + int(settings.reduce_time)  # Keras counts the layers that have no name
     for place, name in enumerate(("query", "key", "value")):
-        dense = _dense(first + place)
+        dense = _dense(unnamed + place)
         rows += [Row(f"{start}{dense}/{of}:0", f"{ours}{name}/{of}", SAME, layer) for of in ("kernel", "bias")]
     return rows
 
