@@ -142,12 +142,7 @@ class Squeezeformer(EncoderSettings):
 
     @classmethod
     def published(cls, size: Size, **changes: Any) -> "Squeezeformer":
-        """A size of the paper's table 2 by its name.
-
-        Raises: ValueError for another name.
-        """
-        if size not in PUBLISHED:
-            raise ValueError(f"the size is {size!r}, expected one of {', '.join(PUBLISHED)}")
+        """A size of the paper's table 2 by its name."""
         return cls(**{**dict(zip(("dim", "num_layers", "num_heads"), PUBLISHED[size], strict=True)), **changes})
 
     @classmethod
@@ -324,6 +319,10 @@ class Embedding(nn.Module):
         settings = self.settings
         if x.shape[-1] != settings.num_mels:
             raise ValueError(f"frames have {x.shape[-1]} values, expected num_mels, {settings.num_mels}")
+        if not settings.details.subsampled(x.shape[1], settings.subsampling_factor):
+            raise ValueError(
+                f"the subsampling needs batches of at least {settings.subsampling_factor} frames, got {x.shape[1]}"
+            )
         subsample = Subsample(
             settings.subsampling_channels or settings.dim,
             settings.subsampling_factor,
