@@ -400,7 +400,8 @@ def find_keras(
 
 
 def export_nemo(variables: Any, settings: Squeezeformer, *, ctc_head: str | None = None) -> dict[str, np.ndarray]:
-    """Variables, `{"params": {"encoder": …}, "batch_stats": …}` or parts of them, by NeMo's names."""
+    """Variables, `{"params": {"encoder": …}, "batch_stats": …}` or parts of them, by NeMo's names;
+    without what NeMo keeps beside them: counts of batches, and scales that are not learned."""
     return _exported(variables, nemo_rows(settings, ctc_head=ctc_head))
 
 
