@@ -21,7 +21,7 @@ from asr_jax.models.base import Encoder, EncoderSettings
 from asr_jax.nn.conformer import ConvNorm
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
-from asr_jax.nn.remat import Remat, rematerialised
+from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.squeezeformer_layer import (
     DETAILS,
@@ -30,14 +30,14 @@ from asr_jax.nn.squeezeformer_layer import (
     RecoverTime,
     ReduceTime,
     Shared,
-    SqueezeformerLayer,
+    SqueezeformerStack,
     Subsample,
     Subsampling,
     Variant,
     peer_lengths,
 )
 
-STACKS = ("layers", "layers_reduced", "layers_recovered")
+STACKS = ("stack_0", "stack_1", "stack_2")
 """Names of the stacks of layers: at the full frame rate, at half of it, at the full one again."""
 Size = Literal["xs", "s", "sm", "m", "ml", "l"]
 PUBLISHED: dict[Size, tuple[int, int, int]] = {
@@ -219,7 +219,7 @@ class Squeezeformer(EncoderSettings):
     def depths(self, path: str) -> tuple[int, ...]:
         """The embedding is 0, and layers follow; what changes the frame rate is as deep as the layer before it."""
         first, last = self.reduced
-        if found := re.match(rf"({'|'.join(reversed(STACKS))})/", path):
+        if found := re.match(rf"({'|'.join(STACKS)})/", path):
             stack = STACKS.index(found[1])
             start = 1 + sum(self.stack_sizes[:stack])
             return tuple(range(start, start + self.stack_sizes[stack]))
@@ -258,42 +258,47 @@ class SqueezeformerEncoder(Encoder):
         settings = self.settings
         x = Embedding(settings, self.dtype, name="embed")(frames.values, frames.lengths, step=step)
         lengths = self.output_length(frames.lengths)
-        before, taps, biases = x, {"embed": Frames(x, lengths)}, None
-        if settings.shared_biases:
-            shape = (settings.num_heads, settings.dim // settings.num_heads)
-            zeros = nn.initializers.zeros
-            biases = self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
         masked = lengths
         if settings.variant == "paper" and not settings.mask_padding:
             masked = jnp.minimum(peer_lengths(frames.lengths, settings.subsampling_factor), x.shape[1])
-        first_layer = 0
-        for name, num_layers in zip(STACKS, settings.stack_sizes, strict=True):
-            halved = int(name == "layers_reduced")
-            if halved and settings.reduce_time:
-                before = x
-                x = ReduceTime(settings.details, settings.mask_padding, self.dtype, name="reduce")(x, masked)
-            if name == "layers_recovered" and settings.reduce_time:
-                x = RecoverTime(self.dtype, name="recover")(x, before)
-            if num_layers:
-                here = (masked + halved) // (1 + halved)
-                shared = Shared(self._positions(x.shape[1]), biases, self._allowed(here, x.shape[1]), here, step)
-                tapped = {f"layer_{first_layer + number}" for number in range(num_layers)} & set(settings.taps)
-                x, inner = self._stack(num_layers, gives_all=bool(tapped), name=name)(x, shared)
-                of_frames = (lengths + halved) // (1 + halved)
-                taps |= {tap: Frames(inner[int(tap.removeprefix("layer_")) - first_layer], of_frames) for tap in tapped}
-            first_layer += num_layers
+        half, halved = (lengths + 1) // 2, (masked + 1) // 2
+        biases = self._biases()
+
+        def stack(number: int, x: Array, lengths: Array, masked: Array) -> tuple[Array, dict[str, Frames]]:
+            shared = Shared(self._positions(x.shape[1]), biases, self._allowed(masked, x.shape[1]), masked, step)
+            return self._stack(number, x, lengths, shared)
+
+        taps = {"embed": Frames(x, lengths)}
+        x, inner = stack(0, x, lengths, masked)
+        if settings.reduce_time:
+            before, taps = x, taps | inner
+            x = ReduceTime(settings.details, settings.mask_padding, self.dtype, name="reduce")(x, masked)
+            x, inner = stack(1, x, half, halved)
+            taps |= inner
+            x = RecoverTime(self.dtype, name="recover")(x, before)
+            x, inner = stack(2, x, lengths, masked)
+        taps |= inner
         return Encoded(frames=Frames(x, lengths), taps={name: taps[name] for name in settings.taps})
 
-    def _stack(self, num_layers: int, *, gives_all: bool, name: str) -> Any:
-        scanned = nn.scan(
-            rematerialised(SqueezeformerLayer, self.settings.remat),
-            variable_axes={"params": 0, "batch_stats": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=num_layers,
-            check_constancy_invariants=False,  # would trace the layer once more
-        )
-        return scanned(self.settings.layer_sizes(self.dtype), gives_all, name=name)
+    def _stack(
+        self, number: int, x: Float[Array, "B T D"], lengths: Int[Array, " B"], shared: Shared
+    ) -> tuple[Float[Array, "B T D"], dict[str, Frames]]:
+        """What comes out of one of `STACKS`, and the taps within it."""
+        settings, num_layers = self.settings, self.settings.stack_sizes[number]
+        if not num_layers:
+            return x, {}
+        first = sum(settings.stack_sizes[:number])
+        tapped = [layer for layer in range(num_layers) if f"layer_{first + layer}" in settings.taps]
+        sizes = settings.layer_sizes(self.dtype)
+        x, inner = SqueezeformerStack(sizes, num_layers, settings.remat, bool(tapped), name=STACKS[number])(x, shared)
+        return x, {f"layer_{first + layer}": Frames(inner[layer], lengths) for layer in tapped}
+
+    def _biases(self) -> tuple[Float[Array, "H C"], Float[Array, "H C"]] | None:
+        settings, zeros = self.settings, nn.initializers.zeros
+        if not settings.shared_biases:
+            return None
+        shape = (settings.num_heads, settings.dim // settings.num_heads)
+        return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
 
     def _positions(self, num_frames: int) -> Float[Array, "R D"] | None:
         if self.settings.positions == "absolute":

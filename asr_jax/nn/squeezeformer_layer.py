@@ -17,6 +17,7 @@ from asr_jax.core.batch import length_mask
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.linear import Linear, per_channel, uniform
+from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 
 Variant = Literal["paper", "nemo", "rust"]
@@ -214,6 +215,30 @@ class SqueezeformerLayer(nn.Module):
     def _added(self, x: Array, y: Array, step: Step, name: str) -> Array:
         x += nn.Dropout(self.sizes.dropout)(y, deterministic=step is None)
         return nn.LayerNorm(epsilon=self.sizes.details.eps, name=f"{name}_norm")(x).astype(x.dtype)
+
+
+class SqueezeformerStack(nn.Module):
+    """Layers one after the other; with `gives_all`, what each of them gives, too, else no layer."""
+
+    sizes: LayerSizes
+    num_layers: int
+    remat: Remat = "none"
+    gives_all: bool = False
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], shared: Shared
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"]]:
+        layers = nn.scan(
+            rematerialised(SqueezeformerLayer, self.remat),
+            variable_axes={"params": 0, "batch_stats": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=self.num_layers,
+            check_constancy_invariants=False,  # would trace the layer once more
+        )(self.sizes, self.gives_all, name="layers")
+        x, inner = layers(x, shared)
+        return x, jnp.zeros((0, *x.shape), x.dtype) if inner is None else inner
 
 
 class ReduceTime(nn.Module):

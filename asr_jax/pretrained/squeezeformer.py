@@ -418,8 +418,8 @@ def _exported(variables: Any, rows: list[Row]) -> dict[str, np.ndarray]:
 
 
 def _layers(settings: Squeezeformer) -> list[tuple[str, int]]:
-    """Of each layer its stack, and its place there."""
-    return [(stack, n) for stack, num in zip(STACKS, settings.stack_sizes, strict=True) for n in range(num)]
+    """Of each layer the path of its stack, and its place there."""
+    return [(f"{stack}/layers", n) for stack, num in zip(STACKS, settings.stack_sizes, strict=True) for n in range(num)]
 
 
 def _num_mels(config: Mapping[str, Any], given: Any) -> int:

@@ -60,9 +60,9 @@ class TestSqueezeformer(EncoderSuite):
         for path, leaf in flatten(made.params).items():
             depths = TINY.depths(path)
             assert all(0 <= depth < TINY.num_depths() for depth in depths)
-            assert len(depths) == (len(leaf) if path.startswith("layers") else 1)
-        assert TINY.depths("layers_recovered/attention/query/kernel") == (3,)
-        assert TINY.depths("layers_reduced/attention/query/kernel") == (1, 2)
+            assert len(depths) == (len(leaf) if path.startswith("stack_") else 1)
+        assert TINY.depths("stack_2/layers/attention/query/kernel") == (3,)
+        assert TINY.depths("stack_1/layers/attention/query/kernel") == (1, 2)
         assert TINY.depths("reduce/kernel") == (0,)
         assert TINY.depths("recover/project/kernel") == (2,)
 
