@@ -63,8 +63,8 @@ class Squeezeformer(EncoderSettings):
     """Layers."""
     num_heads: int = 4
     """Attention heads; they divide `dim`."""
-    feedforward_factor: int = 4
-    """Hidden width of feed-forward modules, times `dim`."""
+    feedforward_dim: int | None = None
+    """Hidden width of feed-forward modules. None: four times `dim`."""
     kernel_size: int = 31
     """Taps of the depthwise convolutions, odd."""
     reduce_time: bool = True
@@ -73,16 +73,17 @@ class Squeezeformer(EncoderSettings):
     """Layer, from 0, before which the frame rate is halved. None: num_layers // 2 - 1, as in all published sizes."""
     recover_at: int | None = None
     """Layer before which it is recovered, not before `reduce_at`. None: the last, as in all published sizes."""
-    subsampling: Subsampling = "separable"
-    """Convolutions of the subsampling behind the first: depthwise and then pointwise, or full ones."""
+    subsampling: Subsampling = "dw_striding"
+    """The convolutions that lower the frame rate: full ones (striding), or behind the first depthwise and then
+    pointwise ones (dw_striding)."""
     subsampling_factor: int = 4
     """Frames of the input for one of the encoder; a power of 2."""
     subsampling_channels: int | None = None
     """Channels of the subsampling; None: `dim`."""
-    positions: Literal["relative", "absolute"] = "relative"
-    """relative: attention by offsets, too; absolute: encodings that are added to the frames, once."""
-    shared_biases: bool = False
-    """All layers share attention's two biases."""
+    positions: Literal["rel_pos", "abs_pos"] = "rel_pos"
+    """How attention knows where frames are: by their distances (Transformer-XL), or by encodings added to the input."""
+    tied_biases: bool = False
+    """With rel_pos, one pair of biases of queries for all layers."""
     scale_input: bool = True
     """Multiply the frames by √dim before the first layer."""
     adaptive_scale: bool = True
@@ -110,7 +111,7 @@ class Squeezeformer(EncoderSettings):
     def __post_init__(self) -> None:
         factor, reduce_at, recover_at = self.subsampling_factor, *self.reduced
         known_taps = {"embed", *(f"layer_{number}" for number in range(self.num_layers))}
-        sizes = ("num_mels", "dim", "num_layers", "num_heads", "feedforward_factor", "kernel_size")
+        sizes = ("num_mels", "dim", "num_layers", "num_heads", "kernel_size")
         problems = [
             f"{name} is {getattr(self, name)}, expected at least 1" for name in sizes if getattr(self, name) < 1
         ]
@@ -120,9 +121,11 @@ class Squeezeformer(EncoderSettings):
             f"dim is {self.dim}, expected an even number": self.dim % 2 == 0,
             f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size % 2 == 1,
             f"subsampling_factor is {factor}, expected 2, 4, 8, ...": factor > 1 and factor & (factor - 1) == 0,
-            f"subsampling_channels is {self.subsampling_channels}, expected None or at least 1": (
-                self.subsampling_channels is None or self.subsampling_channels > 0
-            ),
+            **{
+                f"{name} is {getattr(self, name)}, expected None or at least 1": getattr(self, name) is None
+                or getattr(self, name) > 0
+                for name in ("subsampling_channels", "feedforward_dim")
+            },
             f"num_mels is {self.num_mels}, expected at least {factor}, subsampling_factor": self.num_mels >= factor,
             f"reduce_at is {reduce_at} and recover_at {recover_at}, expected 0 <= reduce_at <= recover_at < "
             f"{self.num_layers}, num_layers": not self.reduce_time or 0 <= reduce_at <= recover_at < self.num_layers,
@@ -132,8 +135,8 @@ class Squeezeformer(EncoderSettings):
             f"dropout is {self.dropout} and attention_dropout {self.attention_dropout}, expected within 0 and 1": all(
                 0 <= rate < 1 for rate in (self.dropout, self.attention_dropout)
             ),
-            "shared_biases is True, expected False without relative positions": self.positions == "relative"
-            or not self.shared_biases,
+            "tied_biases is True, expected False with abs_pos, which has none": self.positions == "rel_pos"
+            or not self.tied_biases,
             f"taps are {self.taps}, expected some of {sorted(known_taps)}": known_taps >= set(self.taps),
         }
         problems += [problem for problem, good in checks.items() if not good]
@@ -235,7 +238,7 @@ class Squeezeformer(EncoderSettings):
         """The sizes of each layer."""
         return LayerSizes(
             num_heads=self.num_heads,
-            feedforward_dim=self.feedforward_factor * self.dim,
+            feedforward_dim=self.feedforward_dim or 4 * self.dim,
             kernel_size=self.kernel_size,
             norm=self.norm,
             adaptive_scale=self.adaptive_scale,
@@ -295,13 +298,13 @@ class SqueezeformerEncoder(Encoder):
 
     def _biases(self) -> tuple[Float[Array, "H C"], Float[Array, "H C"]] | None:
         settings, zeros = self.settings, nn.initializers.zeros
-        if not settings.shared_biases:
+        if not settings.tied_biases:
             return None
         shape = (settings.num_heads, settings.dim // settings.num_heads)
         return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
 
     def _positions(self, num_frames: int) -> Float[Array, "R D"] | None:
-        if self.settings.positions == "absolute":
+        if self.settings.positions == "abs_pos":
             return None
         return jnp.asarray(relative_sinusoids(num_frames, self.settings.dim), self.dtype)
 
@@ -340,7 +343,7 @@ class Embedding(nn.Module):
         x = Linear(settings.dim, dtype=self.dtype, name="out")(subsample(x, lengths))
         if settings.scale_input:
             x *= settings.dim**0.5
-        if settings.positions == "absolute":
+        if settings.positions == "abs_pos":
             places = np.arange(x.shape[1], dtype=np.float64)
             x += jnp.asarray(sinusoids(places, settings.dim), self.dtype)[None]
         x = nn.Dropout(settings.dropout)(x, deterministic=step is None)

@@ -48,9 +48,8 @@ class RelativeAttention(nn.Module):
         step: Step,
         biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising; None for scores by content
-        alone, q · k. `allowed`: which keys (last axis) each query may see. `biases`: u and v where layers share
-        them."""
+        """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising; without them scores are
+        q · k / √d. `allowed`: which keys (last axis) each query may see. `biases`: u and v where layers share them."""
         width = x.shape[-1]
         query, key, value = (
             self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(x))

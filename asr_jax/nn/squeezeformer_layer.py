@@ -21,7 +21,7 @@ from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 
 Variant = Literal["paper", "nemo", "rust"]
-Subsampling = Literal["separable", "full"]
+Subsampling = Literal["striding", "dw_striding"]
 
 
 class Details(NamedTuple):
@@ -68,7 +68,7 @@ def peer_lengths(lengths: Any, factor: int) -> Any:
 class Subsample(nn.Module):
     """3×3 convolutions over time and frequency with strides of 2 and ReLU, log2(`factor`) of them.
 
-    The first is full; the others are depthwise and then pointwise ("separable"), or full.
+    The first is full; the others are, too ("striding"), or depthwise and then pointwise ("dw_striding").
 
     With `mask_padding`, frames beyond a row's length are 0 for each convolution, as if the row were alone.
 
@@ -88,7 +88,7 @@ class Subsample(nn.Module):
         x, factor, number = x[..., None].astype(self.dtype), self.factor, 0
         while factor > 1:
             x = self._masked(x, lengths)
-            separable, pads = number > 0 and self.kind == "separable", (self.details.frames_before, 1)
+            separable, pads = number > 0 and self.kind == "dw_striding", (self.details.frames_before, 1)
             x = HalvingConv(self.channels, separable, pads, self.dtype, name=f"conv_{number}")(x)
             if separable:
                 x = Linear(self.channels, dtype=self.dtype, name=f"pointwise_{number}")(x)

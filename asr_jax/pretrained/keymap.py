@@ -39,7 +39,7 @@ DEPTHWISE_2D = Layout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.transpos
 
 
 def flattened(channels: int) -> Layout:
-    """[out channels·frequency] to [frequency·channels out]."""
+    """[out channels·frequency] to [frequency·channels out]: of what reads the output of a convolution."""
 
     def ours(x: np.ndarray) -> np.ndarray:
         return x.reshape(len(x), channels, -1).transpose(2, 1, 0).reshape(-1, len(x))

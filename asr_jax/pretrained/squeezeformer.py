@@ -153,10 +153,10 @@ KERAS_CTC = (
     Row("conformer_logits/bias:0",   "output/bias"),
 )  # fmt: skip
 
-# NeMo's settings and ours.
-NEMO_SUBSAMPLING = {"dw_striding": "separable", "striding": "full"}
+# What NeMo has and we have, too.
+NEMO_SUBSAMPLING = ("dw_striding", "striding")
 NEMO_NORMS = {"batch_norm": "batch", "layer_norm": "layer"}
-NEMO_POSITIONS = {"rel_pos": "relative", "abs_pos": "absolute"}
+NEMO_POSITIONS = ("rel_pos", "abs_pos")
 
 
 def nemo_settings(config: Mapping[str, Any], **changes: Any) -> Squeezeformer:
@@ -173,6 +173,7 @@ def nemo_settings(config: Mapping[str, Any], **changes: Any) -> Squeezeformer:
 
 def nemo_encoder(given: Mapping[str, Any], **changes: Any) -> Squeezeformer:
     """Settings from the arguments of NeMo's SqueezeformerEncoder, with its defaults where they do not say.
+    Its dropout of positions is left out.
 
     Raises: as `nemo_settings`.
     """
@@ -198,16 +199,16 @@ def nemo_encoder(given: Mapping[str, Any], **changes: Any) -> Squeezeformer:
         "dim": given["d_model"],
         "num_layers": given["n_layers"],
         "num_heads": given.get("n_heads", 4),
-        "feedforward_factor": given.get("ff_expansion_factor", 4),
+        "feedforward_dim": given.get("ff_expansion_factor", 4) * given["d_model"],
         "kernel_size": given.get("conv_kernel_size", 31),
         "reduce_time": reduces,
         "reduce_at": given.get("time_reduce_idx"),
         "recover_at": given.get("time_recovery_idx") if reduces else None,
-        "subsampling": NEMO_SUBSAMPLING[subsampling],
+        "subsampling": subsampling,
         "subsampling_factor": given.get("subsampling_factor", 4),
         "subsampling_channels": None if channels == -1 else channels,
-        "positions": NEMO_POSITIONS[attention],
-        "shared_biases": attention == "rel_pos" and not given.get("untie_biases", True),
+        "positions": attention,
+        "tied_biases": attention == "rel_pos" and not given.get("untie_biases", True),
         "scale_input": given.get("xscaling", True),
         "adaptive_scale": given.get("adaptive_scale", True),
         "norm": NEMO_NORMS[norm],
@@ -224,9 +225,9 @@ def nemo_rows(settings: Squeezeformer, *, ctc_head: str | None) -> list[Row]:
     stats = (("running_mean", "mean"), ("running_var", "variance"))
     gain = "scale" if settings.norm == "layer" else "gain"
     layer_rows = [*NEMO_LAYER, ("conv.batch_norm.weight", f"convolution/norm/{gain}", SAME)]
-    if settings.positions == "relative":
+    if settings.positions == "rel_pos":
         layer_rows += NEMO_RELATIVE
-        if not settings.shared_biases:
+        if not settings.tied_biases:
             layer_rows += [(theirs, f"attention/{ours}", SAME) for theirs, ours in NEMO_BIASES]
     if settings.adaptive_scale:
         layer_rows += [
@@ -248,7 +249,7 @@ def nemo_rows(settings: Squeezeformer, *, ctc_head: str | None) -> list[Row]:
                 )
                 for name, ours in stats
             ]
-        if settings.shared_biases:
+        if settings.tied_biases:
             rows += [Row(start + name, f"params/encoder/{ours}") for name, ours in NEMO_BIASES]
     embed = _nemo_subsampling(settings)
     rows += [Row(f"encoder.pre_encode.{name}", f"params/encoder/embed/{ours}", layout) for name, ours, layout in embed]
@@ -265,7 +266,7 @@ def _nemo_subsampling(settings: Squeezeformer) -> list[tuple[str, str, Layout]]:
     """Convolutions with ReLU between them: their places there are those of a list of all of these."""
     rows, place = [], 0
     for number in range(settings.subsampling_factor.bit_length() - 1):
-        separable = number > 0 and settings.subsampling == "separable"
+        separable = number > 0 and settings.subsampling == "dw_striding"
         names = [(f"subsample/conv_{number}", CONV_2D)]
         if separable:
             names.append((f"subsample/pointwise_{number}", POINTWISE))
@@ -331,7 +332,7 @@ def keras_rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -
 
 def keras_embed(settings: Squeezeformer, encoder: str) -> list[Row]:
     """The part of `keras_rows` before the first layer."""
-    names = (*KERAS_EMBED, *(KERAS_SEPARABLE if settings.subsampling == "separable" else KERAS_FULL))
+    names = (*KERAS_EMBED, *(KERAS_SEPARABLE if settings.subsampling == "dw_striding" else KERAS_FULL))
     return [
         Row(f"{encoder}/{encoder}_{name.format(encoder=encoder)}:0", f"params/encoder/embed/{ours}", layout)
         for name, ours, layout in names

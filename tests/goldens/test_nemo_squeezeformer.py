@@ -147,7 +147,7 @@ def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     actual = export_nemo({"params": {"encoder": run.gradients}}, run.settings)
     # What layers share is named once among its gradients.
     repeated = actual.keys() - expected.keys()
-    assert all(run.settings.shared_biases and name.endswith(SHARED) for name in repeated)
+    assert all(run.settings.tied_biases and name.endswith(SHARED) for name in repeated)
     assert expected.keys() <= actual.keys()
     differences = gradient_differences(actual, expected)
     worst = max(differences, key=lambda name: differences[name])

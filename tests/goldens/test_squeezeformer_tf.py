@@ -57,7 +57,7 @@ def settings_of(config: dict[str, Any], num_mels: int, **changes: Any) -> Squeez
         reduce_time=reduce_at is not None,
         reduce_at=reduce_at,
         recover_at=recover_at,
-        subsampling="separable" if config["ds_subsample"] else "full",
+        subsampling="dw_striding" if config["ds_subsample"] else "striding",
         subsampling_channels=config["filters"],
         dropout=0.0,
         norm="batch_padded",

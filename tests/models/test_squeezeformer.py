@@ -194,7 +194,7 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
         ({"recover_at": 3}, "expected 0 <= reduce_at <= recover_at < 3"),
         ({"reduce_time": False, "reduce_at": 1}, "expected None without reduce_time"),
         ({"dropout": 1.0}, "within 0 and 1"),
-        ({"positions": "absolute", "shared_biases": True}, "expected False without relative positions"),
+        ({"positions": "abs_pos", "tied_biases": True}, "expected False with abs_pos"),
         ({"taps": ("layer_3",)}, "expected some of"),
     ],
 )

@@ -26,14 +26,14 @@ from asr_jax.pretrained.squeezeformer import export_keras, export_nemo, find_ker
 SMALL = Squeezeformer(num_mels=24, dim=8, num_layers=3, num_heads=2, kernel_size=5, subsampling_channels=3)
 FORMS = {
     "paper": SMALL,
-    "full": replace(SMALL, subsampling="full", subsampling_channels=None),
+    "full": replace(SMALL, subsampling="striding", subsampling_channels=None),
     "without_reduction": replace(SMALL, reduce_time=False),
     "reduced_from_the_start": replace(SMALL, reduce_at=0, recover_at=0),
 }
 NEMO_FORMS = {
     **FORMS,
-    "absolute": replace(SMALL, positions="absolute"),
-    "shared_biases": replace(SMALL, shared_biases=True),
+    "absolute": replace(SMALL, positions="abs_pos"),
+    "tied_biases": replace(SMALL, tied_biases=True),
     "layer_norm": replace(SMALL, norm="layer"),
     "no_scales": replace(SMALL, adaptive_scale=False),
     "factor_8": replace(SMALL, subsampling_factor=8),
@@ -154,7 +154,7 @@ def test_a_nemo_file_tells_its_sizes(tmp_path: Path) -> None:
         archive.addfile(member, io.BytesIO(text))
     settings = nemo_settings(nemo_config(path), dropout=0.2)
     assert settings == Squeezeformer.m(
-        variant="nemo", reduce_at=9, dropout=0.2, attention_dropout=0.1, subsampling_channels=None
+        variant="nemo", reduce_at=9, dropout=0.2, attention_dropout=0.1, feedforward_dim=4 * 324
     )
     assert settings.reduced == (9, 19)
 
