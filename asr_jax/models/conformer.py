@@ -271,7 +271,7 @@ class ConformerLayer(nn.Module):
         settings, step = self.settings, shared.step
         x += 0.5 * self._dropout(self._feed_forward("feed_forward_1", x, step=step), step)
         attention = RelativeAttention(
-            settings.num_heads, settings.use_bias, settings.attention_dropout, self.dtype, name="attention"
+            settings.num_heads, settings.use_bias, settings.attention_dropout, dtype=self.dtype, name="attention"
         )
         attended = attention(
             self._norm("attention_norm", x), shared.positions, shared.allowed, step=step, biases=shared.biases

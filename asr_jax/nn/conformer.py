@@ -15,8 +15,9 @@ from asr_jax.nn.normalization import BatchNorm
 from asr_jax.nn.positions import relative_shift
 from asr_jax.nn.schedules import Step
 
-# Masked scores: finite, so that a row without any key stays finite; exp of it is exactly zero.
-MASKED_SCORE = -1e4
+# Added to masked scores: finite, so that a row without any key stays finite, exp of it is exactly zero, and so large
+# that float32 rounds away what it is added to.
+MASKED_SCORE = -1e10
 ConvNorm = Literal["batch", "batch_padded", "layer"]
 """The norm within a convolution module. batch: over the valid frames; batch_padded: over all frames of the padded
 batch, as PyTorch's trainers have it; layer: over the channels of a frame."""
@@ -32,6 +33,9 @@ class RelativeAttention(nn.Module):
     use_bias: bool = True
     dropout: float = 0.0
     """Of attention weights."""
+    blind: Literal["mean", "zeros"] = "mean"
+    """What a query takes that may see no key: the mean of all values, or zeros. It is padding, and matters to what
+    looks at padding alone."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -61,7 +65,10 @@ class RelativeAttention(nn.Module):
             # The barrier keeps XLA from shifting the gradient anew for each of its uses.
             scores += relative_shift(jax.lax.optimization_barrier(by_offset))
         scores = scores.astype(jnp.float32) * query.shape[-1] ** -0.5
-        weights = jax.nn.softmax(jnp.where(allowed[:, None], scores, MASKED_SCORE), axis=-1).astype(self.dtype)
+        scores += jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
+        weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
+        if self.blind == "zeros":
+            weights = jnp.where(allowed[:, None], weights, 0)
         weights = nn.Dropout(self.dropout)(weights, deterministic=step is None)
         mixed = jnp.einsum("bhts,bshc->bthc", weights, value).reshape(*x.shape[:2], width)
         return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
@@ -87,6 +94,8 @@ class ConformerConvolution(nn.Module):
     norm: ConvNorm = "batch"
     norm_eps: float = 1e-5
     norm_momentum: float = 0.1
+    norm_ddof: int = 1
+    """Of the running variance: see `BatchNorm`."""
     use_bias: bool = True
     dtype: DTypeLike = jnp.float32
 
@@ -103,7 +112,8 @@ class ConformerConvolution(nn.Module):
         if self.norm == "layer":
             hidden = nn.LayerNorm(epsilon=self.norm_eps, name="norm")(hidden).astype(hidden.dtype)
         else:
-            norm = BatchNorm(self.norm_momentum, self.norm_eps, self.norm == "batch_padded", name="norm")
+            padded = self.norm == "batch_padded"
+            norm = BatchNorm(self.norm_momentum, self.norm_eps, padded, self.norm_ddof, name="norm")
             hidden = norm(hidden, lengths, use_running=step is None)
         return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(nn.silu(hidden))
 

@@ -40,8 +40,8 @@ class BatchNorm(nn.Module):
     """Each channel's values over the valid frames of the batch, to mean 0 and variance 1; then a gain and a bias.
 
     The batch is the global one: under jit the sums go over all devices. Padding and rows of length 0 have no influence
-    and come out as anything. Running statistics (mean; variance with n - 1) take `momentum` of each batch; a batch
-    without frames leaves them as they are.
+    and come out as anything. Running statistics take `momentum` of each batch; a batch without frames leaves them as
+    they are.
 
     Source: Ioffe and Szegedy 2015 (arXiv:1502.03167), algorithm 1.
     Differs from: flax.linen.BatchNorm, whose momentum is the share that is kept and whose running variance is with n;
@@ -52,6 +52,8 @@ class BatchNorm(nn.Module):
     eps: float = 1e-5
     counts_padding: bool = False
     """Take statistics over all frames of the padded batch, as PyTorch's trainers do: it matters how it is padded."""
+    ddof: int = 1
+    """The running variance is that with n - `ddof`: 1 as in PyTorch, 0 as in TensorFlow."""
 
     @nn.compact
     def __call__(
@@ -76,7 +78,7 @@ class BatchNorm(nn.Module):
             if not self.is_initializing():
                 share = jnp.where(num > 1, self.momentum, 0.0)
                 mean.value += share * (centre - mean.value)
-                variance.value += share * (squares / jnp.maximum(num - 1, 1) - variance.value)
+                variance.value += share * (squares / jnp.maximum(num - self.ddof, 1) - variance.value)
         scale = gain * jax.lax.rsqrt(spread + self.eps)
         return ((wide - per_channel(centre, wide)) * per_channel(scale, wide) + per_channel(bias, wide)).astype(x.dtype)
 

@@ -16,8 +16,9 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import conformer, icefall, quartznet
+from asr_jax.pretrained import conformer, icefall, quartznet, squeezeformer
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -63,7 +64,12 @@ FORMATS = (
     Format("icefall's of a Zipformer", Zipformer, icefall.claims, _icefall),
     Format("NeMo's or Hugging Face's of a Conformer", Conformer, conformer.claims, conformer.find),
     Format("NVIDIA's of a QuartzNet (DeepLearningExamples' or NeMo's)", QuartzNet, quartznet.claims, quartznet.find),
-)
+    Format("NeMo's of a Squeezeformer", Squeezeformer, squeezeformer.claims_nemo, squeezeformer.find_nemo),
+    Format(
+        "the paper's authors' (Keras) of a Squeezeformer", Squeezeformer, squeezeformer.claims_keras,
+        squeezeformer.find_keras,
+    ),
+)  # fmt: skip
 
 
 def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:

@@ -1,0 +1,278 @@
+"""What Squeezeformer is made of: subsampling, layers with norms behind their modules, halved and recovered frame rates.
+
+Source: Kim et al. 2022, "Squeezeformer" (arXiv:2206.00888), figure 2; kssteven418/Squeezeformer src/models at commit
+ab49eec5; NVIDIA/NeMo nemo/collections/asr at commit 8cfedd72.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.core.batch import length_mask
+from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
+from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.linear import Linear, per_channel, uniform
+from asr_jax.nn.remat import Remat, rematerialised
+from asr_jax.nn.schedules import Step
+
+Variant = Literal["paper", "nemo", "rust"]
+Subsampling = Literal["striding", "dw_striding"]
+
+
+class Details(NamedTuple):
+    """Where the published implementations differ, other than in what users choose."""
+
+    frames_before: int
+    """Zeros before the first frame and bin of each convolution of the subsampling; behind the last, there is one."""
+    masks: bool
+    """Whether the subsampling masks what is beyond a row's length."""
+    reduction_size: int
+    """Taps of the convolution that halves the frame rate."""
+    reduction_before: int
+    """Zero frames before its first."""
+    eps: float
+    """Of all norms."""
+    momentum: float
+    """Share of a batch in running statistics."""
+    ddof: int
+    """Of running variances."""
+    blind: Literal["mean", "zeros"]
+    """What padding takes from attention: see `RelativeAttention`."""
+
+    def subsampled(self, num: Any, factor: int) -> Any:
+        """Frames (or bins) that the subsampling leaves of a number of them, an int or an array."""
+        while factor > 1:
+            num, factor = (num + self.frames_before) // 2, factor // 2
+        return num
+
+
+DETAILS: dict[Variant, Details] = {
+    "paper": Details(0, False, 5, 0, eps=1e-3, momentum=0.015, ddof=0, blind="mean"),
+    "nemo": Details(1, True, 5, 3, eps=1e-5, momentum=0.1, ddof=1, blind="zeros"),
+    "rust": Details(0, False, 3, 0, eps=1e-5, momentum=0.1, ddof=0, blind="mean"),
+}
+
+
+def peer_lengths(lengths: Any, factor: int) -> Any:
+    """The lengths that the paper's code masks by, up to two more than there are frames: n // 2 + 1 for each halving."""
+    while factor > 1:
+        lengths, factor = lengths // 2 + 1, factor // 2
+    return lengths
+
+
+class Subsample(nn.Module):
+    """3×3 convolutions over time and frequency with strides of 2 and ReLU, log2(`factor`) of them.
+
+    The first is full; the others are, too ("striding"), or depthwise and then pointwise ("dw_striding").
+
+    With `mask_padding`, frames beyond a row's length are 0 for each convolution, as if the row were alone.
+
+    Source: `Conv2dSubsampling` of the paper's code, `ConvSubsampling` of NeMo.
+    """
+
+    channels: int
+    factor: int
+    kind: Subsampling
+    details: Details
+    mask_padding: bool = True
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"]) -> Float[Array, "B S E"]:
+        """E: the channels of the first bin that is left, then those of the next."""
+        x, factor, number = x[..., None].astype(self.dtype), self.factor, 0
+        while factor > 1:
+            x = self._masked(x, lengths)
+            separable, pads = number > 0 and self.kind == "dw_striding", (self.details.frames_before, 1)
+            x = HalvingConv(self.channels, separable, pads, self.dtype, name=f"conv_{number}")(x)
+            if separable:
+                x = Linear(self.channels, dtype=self.dtype, name=f"pointwise_{number}")(x)
+            x = nn.relu(x)
+            lengths, factor, number = self.details.subsampled(lengths, 2), factor // 2, number + 1
+        return self._masked(x, lengths).reshape(*x.shape[:2], -1)
+
+    def _masked(self, x: Array, lengths: Array) -> Array:
+        if not (self.mask_padding or self.details.masks):
+            return x
+        return x * length_mask(lengths, x.shape[1])[..., None, None].astype(x.dtype)
+
+
+class HalvingConv(nn.Module):
+    """A 3×3 convolution with strides of 2, depthwise or full, with `pads` zeros around frames and bins."""
+
+    channels: int
+    depthwise: bool
+    pads: tuple[int, int]
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T F C"]) -> Float[Array, "B S G {self.channels}"]:
+        inputs = 1 if self.depthwise else x.shape[-1]
+        initial = uniform((9 * inputs) ** -0.5)
+        kernel = self.param("kernel", initial, (3, 3, inputs, self.channels))
+        bias = self.param("bias", initial, (self.channels,))
+        pads = (self.pads, self.pads)
+        if inputs == 1:
+            y = depthwise_conv_2d(x, kernel[:, :, 0], padding=pads, strides=(2, 2))
+        else:
+            form = ("NHWC", "HWIO", "NHWC")
+            y = jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), (2, 2), pads, dimension_numbers=form)
+        return y + per_channel(bias, y)
+
+
+class ScaleBias(nn.Module):
+    """x · scale + bias, channel by channel, in the place of a norm before a module."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return x * per_channel(scale, x) + per_channel(bias, x)
+
+
+class LayerSizes(NamedTuple):
+    """Sizes and behaviour of a layer."""
+
+    num_heads: int
+    feedforward_dim: int
+    kernel_size: int
+    norm: ConvNorm
+    adaptive_scale: bool
+    dropout: float
+    attention_dropout: float
+    details: Details
+    dtype: DTypeLike
+
+
+@struct.dataclass
+class Shared:
+    """What all layers at a frame rate get."""
+
+    positions: Float[Array, "R D"] | None
+    """Encodings of offsets; None without relative positions."""
+    biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None
+    """Attention's two biases, where layers share them."""
+    allowed: Bool[Array, "B #T T"]
+    """Keys (last axis) that each query may see."""
+    lengths: Int[Array, " B"]
+    step: Step
+
+
+class SqueezeformerLayer(nn.Module):
+    """Attention, feed-forward, convolution, feed-forward: norm(x + module(x · scale + bias)) each.
+
+    It has the signature that `nn.scan` asks for; with `gives_all`, its output is what the scan collects, too.
+    """
+
+    sizes: LayerSizes
+    gives_all: bool = False
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], shared: Shared
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
+        sizes, details = self.sizes, self.sizes.details
+        attention = RelativeAttention(
+            sizes.num_heads,
+            dropout=sizes.attention_dropout,
+            blind=details.blind,
+            dtype=sizes.dtype,
+            name="attention",
+        )
+        convolution = ConformerConvolution(
+            sizes.kernel_size,
+            gated=False,
+            norm=sizes.norm,
+            norm_eps=details.eps,
+            norm_momentum=details.momentum,
+            norm_ddof=details.ddof,
+            dtype=sizes.dtype,
+            name="convolution",
+        )
+        y = attention(
+            self._scaled(x, "attention"), shared.positions, shared.allowed, step=shared.step, biases=shared.biases
+        )
+        x = self._added(x, y, shared.step, "attention")
+        x = self._feed_forward(x, shared.step, "feed_forward_1")
+        y = convolution(self._scaled(x, "convolution"), shared.lengths, step=shared.step)
+        x = self._added(x, y, shared.step, "convolution")
+        x = self._feed_forward(x, shared.step, "feed_forward_2")
+        return x, x if self.gives_all else None
+
+    def _feed_forward(self, x: Array, step: Step, name: str) -> Array:
+        sizes = self.sizes
+        module = ConformerFeedForward(sizes.feedforward_dim, dropout=sizes.dropout, dtype=sizes.dtype, name=name)
+        return self._added(x, module(self._scaled(x, name), step=step), step, name)
+
+    def _scaled(self, x: Array, name: str) -> Array:
+        return ScaleBias(name=f"{name}_scale")(x) if self.sizes.adaptive_scale else x
+
+    def _added(self, x: Array, y: Array, step: Step, name: str) -> Array:
+        x += nn.Dropout(self.sizes.dropout)(y, deterministic=step is None)
+        return nn.LayerNorm(epsilon=self.sizes.details.eps, name=f"{name}_norm")(x).astype(x.dtype)
+
+
+class SqueezeformerStack(nn.Module):
+    """Layers one after the other; with `gives_all`, what each of them gives, too, else no layer."""
+
+    sizes: LayerSizes
+    num_layers: int
+    remat: Remat = "none"
+    gives_all: bool = False
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], shared: Shared
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"]]:
+        layers = nn.scan(
+            rematerialised(SqueezeformerLayer, self.remat),
+            variable_axes={"params": 0, "batch_stats": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=self.num_layers,
+            check_constancy_invariants=False,  # would trace the layer once more
+        )(self.sizes, self.gives_all, name="layers")
+        x, inner = layers(x, shared)
+        return x, jnp.zeros((0, *x.shape), x.dtype) if inner is None else inner
+
+
+class ReduceTime(nn.Module):
+    """A depthwise convolution with a stride of 2, and a pointwise one: T frames to the half, rounded up.
+
+    Source: `TimeReductionLayer` of the paper's code, `TimeReductionModule` of NeMo. Differs from: where the padded
+    batch has an odd number of frames, the paper's code puts a frame of zeros in the place of the last one; here so only
+    without `mask_padding`.
+    """
+
+    details: Details
+    mask_padding: bool = True
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B S D"]:
+        num_frames, width = x.shape[1:]
+        size, before = self.details.reduction_size, self.details.reduction_before
+        initial = uniform(size**-0.5)
+        kernel, bias = self.param("kernel", initial, (size, width)), self.param("bias", initial, (width,))
+        x *= length_mask(lengths, num_frames)[..., None].astype(x.dtype)
+        zero_frame = num_frames % 2 if before == 0 and not self.mask_padding else 0
+        behind = size - 2 - before + num_frames % 2 - zero_frame
+        y = depthwise_conv(x, kernel, padding=(before, behind), stride=2)
+        y = Linear(width, dtype=self.dtype, name="pointwise")(y + per_channel(bias, y))
+        return jnp.pad(y, ((0, 0), (0, zero_frame), (0, 0)))
+
+
+class RecoverTime(nn.Module):
+    """Each frame twice, in order, projected and added to the frames from before the reduction."""
+
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B S D"], before: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        repeated = jnp.repeat(x, 2, axis=1)[:, : before.shape[1]]
+        return before + Linear(x.shape[-1], dtype=self.dtype, name="project")(repeated)

@@ -1,0 +1,85 @@
+"""Squeezeformer-M with CTC on LibriSpeech 960 h.
+
+Paper     Kim et al. 2022, "Squeezeformer: An Efficient Transformer for Automatic Speech Recognition"
+          (arXiv:2206.00888); code: kssteven418/Squeezeformer, which has the model, its augmentation and AdamW's
+          constants, and no training loop. Batch, schedule and epochs as NVIDIA/NeMo examples/asr/conf/squeezeformer
+          quotes the paper; weight decay as PositiveLoss/squeezeformer-ukrainian does (NeMo takes 4e-5)
+Data      python scripts/prepare_librispeech.py --librispeech DIR
+Command   python -m asr_jax.train --config configs/squeezeformer_librispeech.py
+          as much of a batch as fits: --data.buckets.batch-seconds 3150 --training.accumulate 4
+Expected  WER 2.56 / 6.50 on test-clean / test-other, greedy, the figures of kssteven418/Squeezeformer's README for this
+          size; NeMo's for its own training of it are 2.6 / 6.3. Not yet measured here. Not known of the paper's
+          training, and chosen here: clipping of gradients, averaging of weights, what weight decay acts on, the
+          longest utterance (NeMo's 16.7 s).
+Time      Not known: no hours are published. By its operations (8.8 GFLOP per second of audio, three times those of a
+          forward pass) 480,000 h of audio are 4 hours of one H100 at its peak in bf16, and 14 at 30 % of it: an
+          estimate, not a measurement.
+Sizes     encoder                 peak learning rate   time masks   utterances per update
+          .xs() .s() .sm()        2e-3                 5            1024
+          .m()                    1.5e-3               7            1024
+          .ml() .l()              1e-3                 10           2048
+          (NeMo takes 1.5e-3 for SM and 5e-4 for L.)
+"""
+
+from asr_jax.audio.logmel import LogMel
+from asr_jax.audio.specaugment import SpecAugment
+from asr_jax.audio.stages import LimitRange, Normalise
+from asr_jax.config import Experiment, Training
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.data.filters import Filters
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import InverseEpoch
+from asr_jax.text.tokenizer import TokenizerSettings
+
+BATCH_S = 1024 * 12.3  # LibriSpeech's mean utterance
+MANIFESTS = "data/librispeech/manifests"
+
+
+def experiment() -> Experiment:
+    return Experiment(
+        name="squeezeformer_librispeech",
+        model=Model(
+            front_end=front_end(),
+            augment=(SpecAugment.nemo(num_time_masks=7, max_width_share=0.05),),
+            encoder=Squeezeformer.m(),
+            heads={"ctc": CTC()},
+        ),
+        data=Data(
+            train=(f"{MANIFESTS}/train-960.jsonl",),
+            validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
+            tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=128),
+            filters=Filters(max_duration_s=16.7),
+            buckets=Buckets(num=12, batch_seconds=BATCH_S, max_batch=4096, batch_multiple=8),
+            workers=8,
+        ),
+        optim=AdamW(
+            schedule=InverseEpoch(peak_lr=1.5e-3, warmup_epochs=20, hold_epochs=160, exponent=1.0),
+            b1=0.9,
+            b2=0.98,
+            eps=1e-9,
+            weight_decay=5e-4,
+            clip_at=1.0,
+        ),
+        training=Training(num_epochs=500, precision="bf16", ema=EMA(0.999), validate_every=2000, log_every=50),
+    )
+
+
+def front_end() -> LogMel:
+    """The authors': 80 HTK bins in decibels, 80 below the greatest at most, normalised over the whole utterance. They
+    do not subtract the mean of the samples, as is done here."""
+    return LogMel(
+        num_mels=80,
+        window="hann_periodic",
+        count="both_ends",
+        mel_scale="htk",
+        equal_area=False,
+        log="decimal",
+        log_floor=1e-10,
+        normalise_samples=True,
+        then=(LimitRange(decades=8.0), Normalise(over="all", ddof=0, eps=1e-9, eps_to="variance")),
+    )

@@ -1,0 +1,65 @@
+"""Squeezeformer as the Rust trainer of seed 003 trains it (`--architecture squeezeformer`), without its defects.
+
+Paper     seed 003, "Training With The Rust Burn Trainer": RustedBytes/w2v-bert-uk src/squeezeformer.rs, src/train.rs at
+          commit adec09e4, after PositiveLoss/squeezeformer-ukrainian; the model of Kim et al. 2022 (arXiv:2206.00888)
+Data      any manifests: --data.train TRAIN.jsonl; without --data.validation a tenth of them is validated on
+Command   python -m asr_jax.train --config configs/squeezeformer_rust.py --data.train TRAIN.jsonl
+          --variant SIZE there: encoder=Squeezeformer.rust("xs") … "l" here; custom sizes in both by
+          --model.encoder.dim 256 --model.encoder.num-layers 16 --model.encoder.num-heads 4
+Expected  No error rate is published for it.
+Time      Not known.
+Of it     The defaults: 500 epochs, AdamW (0.9, 0.999, eps 1e-5, decay 5e-4 of all parameters), 3e-4 for every size (the
+          lesser of that and the paper's), 20 epochs up, 160 held, then 20 / (epoch - 160); 8 records a batch, float32.
+          From its examples, since they are off by default: masks, gain, noise, clipping of each tensor's gradient to
+          5, the average of weights. Their other schedule, by steps, is WarmupHoldDecay(peak_lr=1e-3,
+          warmup_updates=1000, decay="linear", decay_updates=20000).
+Differs   Recovered frames are in order; batches are shuffled; statistics of norms see no padding; the average begins
+          with the live weights; SentencePiece's number of pieces, which it does not say, is the Python trainer's 128.
+"""
+
+from asr_jax.audio.distort import Gain, UniformNoise
+from asr_jax.audio.presets import rust_squeezeformer
+from asr_jax.audio.specaugment import SpecAugment
+from asr_jax.config import Experiment, Training
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import EVERYTHING, AdamW
+from asr_jax.optim.schedules import InverseEpoch
+from asr_jax.text.tokenizer import TokenizerSettings
+
+
+def experiment() -> Experiment:
+    return Experiment(
+        name="squeezeformer_rust",
+        model=Model(
+            front_end=rust_squeezeformer(),
+            augment=(
+                Gain(min_db=-3.0, max_db=3.0),
+                UniformNoise(min_level=0.003, max_level=0.003),
+                SpecAugment.rust(num_time_masks=2, max_time_frames=40, num_freq_masks=2, max_freq_bins=12),
+            ),
+            encoder=Squeezeformer.rust("sm"),
+            heads={"ctc": CTC()},
+        ),
+        data=Data(
+            train=("data/train.jsonl",),
+            validation_share=0.1,
+            tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=128),
+            buckets=Buckets(budget=8, unit="samples", max_batch=8, batch_multiple=1),
+        ),
+        optim=AdamW(
+            schedule=InverseEpoch(peak_lr=3e-4, warmup_epochs=20, hold_epochs=160, exponent=1.0),
+            b1=0.9,
+            b2=0.999,
+            eps=1e-5,
+            weight_decay=5e-4,
+            decay_factors=EVERYTHING,
+            clip="tensor_norm",
+            clip_at=5.0,
+        ),
+        training=Training(num_epochs=500, ema=EMA(0.9999), validate_epochs=True, log_every=10),
+    )

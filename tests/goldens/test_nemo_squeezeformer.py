@@ -1,0 +1,174 @@
+"""Outputs of all layers, gradients and running statistics of NeMo's Squeezeformer, from its own weights."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GoldenCase, golden_cases, max_abs, relative
+
+from asr_jax.core.batch import Frames
+from asr_jax.core.pytrees import flatten, unflatten
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.pretrained.squeezeformer import export_nemo, find_nemo, nemo_encoder
+
+pytestmark = pytest.mark.golden
+
+# Compile time is most of these tests' time, and what is compiled runs once.
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+CASES = golden_cases("nemo", "squeezeformer_*")
+SHARED = ("pos_bias_u", "pos_bias_v")
+
+
+def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """By the names that they have in a whole model."""
+    return {"encoder." + name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def settings_of(config: dict[str, Any]) -> Squeezeformer:
+    """Without padding in valid frames, as NeMo evaluates."""
+    own = nemo_encoder(config, dropout=0.0, attention_dropout=0.0)
+    return replace(own, taps=tuple(f"layer_{number}" for number in range(own.num_layers)))
+
+
+def while_training(settings: Squeezeformer) -> Squeezeformer:
+    """As NeMo trains: padding enters batch statistics."""
+    return replace(
+        settings, taps=(), mask_padding=False, norm="batch_padded" if settings.norm == "batch" else settings.norm
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What our encoder gives with the peer's weights."""
+
+    settings: Squeezeformer
+    arrays: dict[str, np.ndarray]
+    variables: Any
+    evaluated: Any
+    trained: Any
+    gradients: Any
+    stats: Any
+
+
+@cache
+def run_case(path: Path) -> Run:
+    case = GoldenCase(path, json.loads(path.read_text()))
+    arrays, settings = case.arrays(), settings_of(case.info["config"])
+    found, left = find_nemo(part(arrays, "param/"), settings, ctc_head=None)
+    assert left == []
+    variables = {group: tree["encoder"] for group, tree in unflatten(found).items()}
+    params, stats = variables["params"], {name: tree for name, tree in variables.items() if name != "params"}
+    lengths = jnp.asarray(arrays["input/feat_lens"], jnp.int32)
+    frames = Frames(jnp.asarray(arrays["input/feat_BDT"]).transpose(0, 2, 1), lengths)
+    weights = jnp.asarray(arrays["train/grad_weights"]).transpose(0, 2, 1)
+    encoder, trainee = (each.build(dtype=jnp.float32) for each in (settings, while_training(settings)))
+
+    def loss(params: Any, stats: Any) -> Any:
+        step = jnp.int32(0)
+        encoded, changed = trainee.apply({"params": params, **stats}, frames, step=step, mutable=["batch_stats"])
+        return jnp.sum(encoded.frames.values * weights), (encoded.frames.values, changed)
+
+    train = fast_jit(jax.grad(loss, has_aux=True))
+    gradients, (trained, changed) = train(params, stats)
+    if all_after_the_update(arrays):
+        # The one update is undone: after - before is a share of batch - before, and the next of batch - after.
+        share = settings.details.momentum
+        stats = jax.tree.map(lambda after, later: after - (later - after) / (1 - share), stats, dict(changed))
+        _, (_, changed) = train(params, stats)
+    evaluated = fast_jit(lambda p, s: encoder.apply({"params": p, **s}, frames, step=None))(params, stats)
+    return Run(settings, arrays, variables, evaluated, trained, gradients, changed)
+
+
+def all_after_the_update(arrays: dict[str, np.ndarray]) -> bool:
+    """Whether the running statistics among the parameters are those after the update and not before it: they were
+    written when PyTorch had changed them in place."""
+    after = part(arrays, "train_buffers_after_1/")
+    params = part(arrays, "param/")
+    return bool(after) and all(np.array_equal(params[name], array) for name, array in after.items())
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Run:
+    return run_case(request.param.path)
+
+
+def valid(values: Any, lengths: Any) -> np.ndarray:
+    """The frames of all rows one after the other, without padding."""
+    return np.concatenate([row[:length] for row, length in zip(np.asarray(values), lengths, strict=True)])
+
+
+def gradient_differences(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
+    """Relative. Gradients that are zero but for rounding on both sides (the bias of keys before softmax, any bias right
+    before a batch norm) have no relative accuracy, and count as equal."""
+    small = 1e-5 * max(float(np.abs(array).max()) for array in expected.values())
+    return {
+        name: 0.0 if max(np.abs(array).max(), np.abs(actual[name]).max()) < small else relative(actual[name], array)
+        for name, array in expected.items()
+    }
+
+
+def report(record_property: Any, what: str, value: float) -> float:
+    """Kept in the test report (--junitxml) and shown with -s: the figures of the closing note."""
+    record_property(what, value)
+    print(f"  {what}: {value:.2e}")
+    return value
+
+
+@pytest.mark.parametrize("run", CASES, indirect=True)
+def test_outputs_of_all_layers(run: Run, record_property: Any) -> None:
+    lengths = run.arrays["eval/lens"]
+    np.testing.assert_array_equal(run.evaluated.frames.lengths, lengths)
+    for number in range(run.settings.num_layers):
+        tap, expected = run.evaluated.taps[f"layer_{number}"], run.arrays[f"eval/layer_{number}_BTD"]
+        assert tap.values.shape == expected.shape
+        difference = max_abs(valid(tap.values, tap.lengths), valid(expected, tap.lengths))
+        assert report(record_property, f"layer {number}", difference) < 1e-4
+    expected = run.arrays["eval/out_BDT"].transpose(0, 2, 1)
+    difference = max_abs(valid(run.evaluated.frames.values, lengths), valid(expected, lengths))
+    assert report(record_property, "evaluation", difference) < 1e-4
+
+
+@pytest.mark.parametrize("run", CASES, indirect=True)
+def test_outputs_while_training(run: Run, record_property: Any) -> None:
+    lengths, expected = run.arrays["eval/lens"], run.arrays["train/out_BDT"].transpose(0, 2, 1)
+    difference = max_abs(valid(run.trained, lengths), valid(expected, lengths))
+    assert report(record_property, "training", difference) < 1e-4
+
+
+@pytest.mark.parametrize("run", CASES, indirect=True)
+def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
+    expected = part(run.arrays, "train_grad/")
+    actual = export_nemo({"params": {"encoder": run.gradients}}, run.settings)
+    # What layers share is named once among its gradients.
+    repeated = actual.keys() - expected.keys()
+    assert all(run.settings.tied_biases and name.endswith(SHARED) for name in repeated)
+    assert expected.keys() <= actual.keys()
+    differences = gradient_differences(actual, expected)
+    worst = max(differences, key=lambda name: differences[name])
+    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+
+
+@pytest.mark.parametrize("run", CASES, indirect=True)
+def test_running_statistics_after_an_update(run: Run, record_property: Any) -> None:
+    expected = part(run.arrays, "train_buffers_after_1/")
+    actual = export_nemo({name: {"encoder": tree} for name, tree in run.stats.items()}, run.settings)
+    assert actual.keys() == {name for name in expected if "running" in name}
+    worst = max((max_abs(actual[name], expected[name]) for name in actual), default=0.0)
+    assert report(record_property, "running statistics", worst) < 1e-4
+
+
+@pytest.mark.parametrize("run", CASES, indirect=True)
+def test_export_inverts_import(run: Run) -> None:
+    exported = export_nemo({name: {"encoder": tree} for name, tree in run.variables.items()}, run.settings)
+    theirs = part(run.arrays, "param/")
+    assert len(flatten(run.variables)) <= len(exported)
+    for name in theirs.keys() - exported.keys():
+        assert name.endswith("num_batches_tracked") or (not run.settings.adaptive_scale and "_scale." in name)
+    for name, array in exported.items():
+        np.testing.assert_array_equal(array, theirs[name])

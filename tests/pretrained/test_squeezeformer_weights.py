@@ -1,0 +1,181 @@
+"""The tables of NeMo's and of the paper's authors' names cover all of Squeezeformer, of any form and size."""
+
+import io
+import re
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+from asr_jax.audio.presets import preset
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten
+from asr_jax.models.base import Model
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.pretrained.formats import imported
+from asr_jax.pretrained.nemo_files import nemo_config
+from asr_jax.pretrained.squeezeformer import export_keras, export_nemo, find_keras, find_nemo, nemo_settings
+
+SMALL = Squeezeformer(num_mels=24, dim=8, num_layers=3, num_heads=2, kernel_size=5, subsampling_channels=3)
+FORMS = {
+    "paper": SMALL,
+    "full": replace(SMALL, subsampling="striding", subsampling_channels=None),
+    "without_reduction": replace(SMALL, reduce_time=False),
+    "reduced_from_the_start": replace(SMALL, reduce_at=0, recover_at=0),
+}
+NEMO_FORMS = {
+    **FORMS,
+    "absolute": replace(SMALL, positions="abs_pos"),
+    "tied_biases": replace(SMALL, tied_biases=True),
+    "layer_norm": replace(SMALL, norm="layer"),
+    "no_scales": replace(SMALL, adaptive_scale=False),
+    "factor_8": replace(SMALL, subsampling_factor=8),
+}
+CONFIG = {
+    "preprocessor": {"features": 80},
+    "encoder": {
+        "_target_": "nemo.collections.asr.modules.SqueezeformerEncoder",
+        "feat_in": 80,
+        "feat_out": -1,
+        "n_layers": 20,
+        "d_model": 324,
+        "adaptive_scale": True,
+        "time_reduce_idx": 9,
+        "time_recovery_idx": None,
+        "subsampling": "dw_striding",
+        "subsampling_factor": 4,
+        "subsampling_conv_channels": -1,
+        "ff_expansion_factor": 4,
+        "self_attention_model": "rel_pos",
+        "n_heads": 4,
+        "att_context_size": [-1, -1],
+        "xscaling": True,
+        "untie_biases": True,
+        "pos_emb_max_len": 5000,
+        "conv_kernel_size": 31,
+        "conv_norm_type": "batch_norm",
+        "dropout": 0.1,
+        "dropout_emb": 0.0,
+        "dropout_att": 0.1,
+    },
+}
+
+
+def variables_of(settings: Squeezeformer) -> Any:
+    """Random ones, as a recogniser with a CTC head of 5 labels has them."""
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jnp.zeros((1, 20, settings.num_mels)), jnp.array([20]))
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    rng = np.random.default_rng(0)
+    variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+    head = {"output": {"kernel": rng.normal(size=(settings.dim, 5)), "bias": rng.normal(size=5)}}
+    tree = {name: {"encoder": group} for name, group in variables.items()}
+    tree["params"]["heads_ctc"] = jax.tree.map(np.float32, head)
+    return tree
+
+
+def assert_same(found: dict[str, np.ndarray], variables: Any) -> None:
+    expected = flatten(variables)
+    assert found.keys() == expected.keys()
+    for path, array in found.items():
+        np.testing.assert_array_equal(array, expected[path], err_msg=path)
+
+
+@pytest.mark.parametrize("settings", NEMO_FORMS.values(), ids=NEMO_FORMS)
+def test_nemos_names_cover_all_and_come_back(settings: Squeezeformer) -> None:
+    variables = variables_of(settings)
+    theirs = export_nemo(variables, settings, ctc_head="heads_ctc")
+    theirs["encoder.layers.0.conv.batch_norm.num_batches_tracked"] = np.ones(())
+    theirs["preprocessor.featurizer.window"] = np.ones(400)
+    found, left = find_nemo(theirs, settings, ctc_head="heads_ctc")
+    assert left == []
+    assert_same(found, variables)
+
+
+@pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
+def test_the_authors_names_cover_all_and_come_back(settings: Squeezeformer) -> None:
+    variables = variables_of(settings)
+    theirs = export_keras(variables, settings, ctc_head="heads_ctc", encoder="enc")
+    found, left = find_keras(theirs, settings, ctc_head="heads_ctc")
+    assert left == []
+    assert_same(found, variables)
+
+
+def test_names_that_keras_counts_differently() -> None:
+    """A second model in a process: layers without a name are counted on, and paths may begin with the model's."""
+    variables = variables_of(SMALL)
+    theirs = {
+        "model/" * ("/" in name)
+        + re.sub(r"/dense(_(\d+))?/", lambda match: f"/dense_{int(match[2] or 0) + 10}/", name): array
+        for name, array in export_keras(variables, SMALL, ctc_head="heads_ctc").items()
+        if not name.startswith("conformer_logits")
+    }
+    found, left = find_keras(theirs, SMALL, ctc_head=None)
+    assert left == []
+    del variables["params"]["heads_ctc"]
+    assert_same(found, variables)
+
+
+@pytest.mark.parametrize("export", [export_nemo, export_keras])
+def test_a_model_takes_them_by_their_names(export: Any) -> None:
+    settings = replace(SMALL, num_mels=80)
+    variables, model = variables_of(settings), Model(settings, front_end=preset("nemo"))
+    theirs = export(variables, settings, ctc_head="heads_ctc")
+    theirs["something.else"] = np.zeros(3)
+    found, left = imported(theirs, model)
+    assert left == ["something.else"]
+    assert_same(found, variables)
+    with pytest.raises(UserError, match="or NeMo's of a Squeezeformer, or the paper's authors'"):
+        imported({"something.else": np.zeros(3)}, model)
+
+
+def test_scales_that_are_not_learned_are_passed_over_only_where_they_are_not() -> None:
+    settings = replace(SMALL, adaptive_scale=False)
+    theirs = export_nemo(variables_of(SMALL), SMALL, ctc_head="heads_ctc")
+    theirs = {name: array for name, array in theirs.items() if name.startswith("encoder.")}
+    assert len(find_nemo(theirs, settings, ctc_head=None)[1]) == 0
+    theirs["encoder.layers.0.odd_scale.scale"] = np.ones(8)
+    assert find_nemo(theirs, SMALL, ctc_head=None)[1] == ["encoder.layers.0.odd_scale.scale"]
+
+
+def test_a_nemo_file_tells_its_sizes(tmp_path: Path) -> None:
+    text = yaml.safe_dump(CONFIG).encode()
+    path = tmp_path / "model.nemo"
+    with tarfile.open(path, "w") as archive:
+        member = tarfile.TarInfo("./model_config.yaml")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    settings = nemo_settings(nemo_config(path), dropout=0.2)
+    assert settings == Squeezeformer.m(
+        variant="nemo", reduce_at=9, dropout=0.2, attention_dropout=0.1, feedforward_dim=4 * 324
+    )
+    assert settings.reduced == (9, 19)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"_target_": "nemo.collections.asr.modules.ConformerEncoder"}, "expected NeMo's SqueezeformerEncoder"),
+        ({"subsampling": "vggnet"}, "subsampling is 'vggnet', expected one of 'dw_striding', 'striding'"),
+        ({"att_context_size": [64, 64]}, r"att_context_size is \[64, 64\]"),
+        ({"feat_out": 17}, "feat_out is 17"),
+    ],
+)
+def test_models_that_are_not_here(changes: dict[str, Any], message: str) -> None:
+    config = {**CONFIG, "encoder": {**CONFIG["encoder"], **changes}}
+    with pytest.raises(UserError, match=message):
+        nemo_settings(config)
+
+
+def test_a_number_of_bins_that_is_a_reference_is_the_preprocessors() -> None:
+    config = {**CONFIG, "encoder": {**CONFIG["encoder"], "feat_in": "${model.preprocessor.features}"}}
+    assert nemo_settings(config).num_mels == 80
+    with pytest.raises(UserError, match="expected a number"):
+        nemo_settings({**config, "preprocessor": None})
