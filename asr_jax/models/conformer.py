@@ -19,10 +19,11 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.models.base import Encoder, EncoderSettings
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.linear import Linear
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.striding import StridedSubsampling, Subsampling, strided_length
+from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 FastSize = Literal["small", "medium", "large", "xlarge", "xxlarge"]
 FAST: dict[FastSize, dict[str, Any]] = {
@@ -166,7 +167,7 @@ class Conformer(EncoderSettings):
         """The subsampling is 0, and the layers follow; tied biases are as deep as the first of them."""
         if path.startswith("layers/"):
             return tuple(range(1, 1 + self.num_layers))
-        return (0,) if path.startswith("subsampling/") else (1,)
+        return (0,) if path.startswith(("subsample/", "embed/")) else (1,)
 
     def num_depths(self) -> int:
         return 1 + self.num_layers
@@ -200,16 +201,15 @@ class ConformerEncoder(Encoder):
         settings = self.settings
         if frames.values.shape[-1] != settings.num_mels:
             raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
-        subsampling = StridedSubsampling(
-            settings.dim,
-            settings.subsampling_factor,
+        subsample = Subsample(
             settings.subsampling_channels or settings.dim,
-            kind=settings.subsampling,
+            settings.subsampling_factor,
+            settings.subsampling,
             mask_padding=settings.mask_padding,
             dtype=self.dtype,
-            name="subsampling",
+            name="subsample",
         )
-        x = subsampling(frames.values, frames.lengths)
+        x = Linear(settings.dim, dtype=self.dtype, name="embed")(subsample(frames.values, frames.lengths))
         lengths = self.output_length(frames.lengths)
         if settings.scale_input:
             x *= settings.dim**0.5

@@ -31,11 +31,10 @@ from asr_jax.nn.squeezeformer_layer import (
     ReduceTime,
     Shared,
     SqueezeformerStack,
-    Subsample,
-    Subsampling,
     Variant,
     peer_lengths,
 )
+from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 STACKS = ("stack_0", "stack_1", "stack_2")
 """Names of the stacks of layers: at the full frame rate, at half of it, at the full one again."""
@@ -213,6 +212,10 @@ class Squeezeformer(EncoderSettings):
     def details(self) -> Details:
         return DETAILS[self.variant]
 
+    def subsampled(self, num_frames: Any) -> Any:
+        """Frames of the encoder for frames of features; for ints and arrays."""
+        return strided_length(num_frames, self.subsampling_factor, before=self.details.frames_before)
+
     def check(self, front_end: FrontEnd) -> None:
         if front_end.num_features != self.num_mels:
             raise ValueError(
@@ -313,7 +316,7 @@ class SqueezeformerEncoder(Encoder):
         return keys[:, None] if self.settings.mask_padding else keys[:, None] & keys[:, :, None]
 
     def output_length(self, num_frames: Any) -> Any:
-        return self.settings.details.subsampled(num_frames, self.settings.subsampling_factor)
+        return self.settings.subsampled(num_frames)
 
     def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
         num, (before, within, _) = self.output_length(num_frames), self.settings.stack_sizes
@@ -332,7 +335,7 @@ class Embedding(nn.Module):
         settings = self.settings
         if x.shape[-1] != settings.num_mels:
             raise ValueError(f"frames have {x.shape[-1]} values, expected num_mels, {settings.num_mels}")
-        if not settings.details.subsampled(x.shape[1], settings.subsampling_factor):
+        if not settings.subsampled(x.shape[1]):
             raise ValueError(
                 f"the subsampling needs batches of at least {settings.subsampling_factor} frames, got {x.shape[1]}"
             )
@@ -340,8 +343,8 @@ class Embedding(nn.Module):
             settings.subsampling_channels or settings.dim,
             settings.subsampling_factor,
             settings.subsampling,
-            settings.details,
-            settings.mask_padding,
+            settings.details.frames_before,
+            settings.mask_padding or settings.details.masks,
             self.dtype,
             name="subsample",
         )

@@ -6,7 +6,6 @@ ab49eec5; NVIDIA/NeMo nemo/collections/asr at commit 8cfedd72.
 
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
@@ -14,14 +13,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
-from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
+from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 
 Variant = Literal["paper", "nemo", "rust"]
-Subsampling = Literal["striding", "dw_striding"]
 
 
 class Details(NamedTuple):
@@ -44,12 +42,6 @@ class Details(NamedTuple):
     blind: Literal["mean", "zeros"]
     """What padding takes from attention: see `RelativeAttention`."""
 
-    def subsampled(self, num: Any, factor: int) -> Any:
-        """Frames (or bins) that the subsampling leaves of a number of them, an int or an array."""
-        while factor > 1:
-            num, factor = (num + self.frames_before) // 2, factor // 2
-        return num
-
 
 DETAILS: dict[Variant, Details] = {
     "paper": Details(0, False, 5, 0, eps=1e-3, momentum=0.015, ddof=0, blind="mean"),
@@ -63,66 +55,6 @@ def peer_lengths(lengths: Any, factor: int) -> Any:
     while factor > 1:
         lengths, factor = lengths // 2 + 1, factor // 2
     return lengths
-
-
-class Subsample(nn.Module):
-    """3×3 convolutions over time and frequency with strides of 2 and ReLU, log2(`factor`) of them.
-
-    The first is full; the others are, too ("striding"), or depthwise and then pointwise ("dw_striding").
-
-    With `mask_padding`, frames beyond a row's length are 0 for each convolution, as if the row were alone.
-
-    Source: `Conv2dSubsampling` of the paper's code, `ConvSubsampling` of NeMo.
-    """
-
-    channels: int
-    factor: int
-    kind: Subsampling
-    details: Details
-    mask_padding: bool = True
-    dtype: DTypeLike = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"]) -> Float[Array, "B S E"]:
-        """E: the channels of the first bin that is left, then those of the next."""
-        x, factor, number = x[..., None].astype(self.dtype), self.factor, 0
-        while factor > 1:
-            x = self._masked(x, lengths)
-            separable, pads = number > 0 and self.kind == "dw_striding", (self.details.frames_before, 1)
-            x = HalvingConv(self.channels, separable, pads, self.dtype, name=f"conv_{number}")(x)
-            if separable:
-                x = Linear(self.channels, dtype=self.dtype, name=f"pointwise_{number}")(x)
-            x = nn.relu(x)
-            lengths, factor, number = self.details.subsampled(lengths, 2), factor // 2, number + 1
-        return self._masked(x, lengths).reshape(*x.shape[:2], -1)
-
-    def _masked(self, x: Array, lengths: Array) -> Array:
-        if not (self.mask_padding or self.details.masks):
-            return x
-        return x * length_mask(lengths, x.shape[1])[..., None, None].astype(x.dtype)
-
-
-class HalvingConv(nn.Module):
-    """A 3×3 convolution with strides of 2, depthwise or full, with `pads` zeros around frames and bins."""
-
-    channels: int
-    depthwise: bool
-    pads: tuple[int, int]
-    dtype: DTypeLike = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T F C"]) -> Float[Array, "B S G {self.channels}"]:
-        inputs = 1 if self.depthwise else x.shape[-1]
-        initial = uniform((9 * inputs) ** -0.5)
-        kernel = self.param("kernel", initial, (3, 3, inputs, self.channels))
-        bias = self.param("bias", initial, (self.channels,))
-        pads = (self.pads, self.pads)
-        if inputs == 1:
-            y = depthwise_conv_2d(x, kernel[:, :, 0], padding=pads, strides=(2, 2))
-        else:
-            form = ("NHWC", "HWIO", "NHWC")
-            y = jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), (2, 2), pads, dimension_numbers=form)
-        return y + per_channel(bias, y)
 
 
 class ScaleBias(nn.Module):

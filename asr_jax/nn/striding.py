@@ -1,7 +1,8 @@
-"""Convolutions with strides over time and frequency that begin Conformer and FastConformer."""
+"""Convolutions with strides over time and frequency, with which Conformer, FastConformer and Squeezeformer begin."""
 
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
@@ -16,57 +17,68 @@ Subsampling = Literal["striding", "dw_striding"]
 over channels after it."""
 
 
-def strided_length(num_frames: Any, factor: int) -> Any:
-    """Frames that come out: num_frames / factor, rounded up; for ints and arrays."""
-    return -(-num_frames // factor)
+def strided_length(num_frames: Any, factor: int, *, before: int = 1) -> Any:
+    """Frames (or bins) that come out of `Subsample`; for ints and arrays."""
+    while factor > 1:
+        num_frames, factor = (num_frames + before) // 2, factor // 2
+    return num_frames
 
 
-class StridedSubsampling(nn.Module):
-    """3×3 convolutions of stride 2 over time and frequency, each with a ReLU, and a projection of what is left.
+class Subsample(nn.Module):
+    """3×3 convolutions of stride 2 over time and frequency, each with a ReLU: log2(`factor`) of them.
 
     With `mask_padding`, what lies beyond a row's length is 0 for each convolution, as if the row were alone.
 
     Source: `ConvSubsampling` in NeMo's nemo/collections/asr/parts/submodules/subsampling.py at commit 8cfedd72, which
-    masks since 0fd4de53.
+    masks since 0fd4de53; `Conv2dSubsampling` in kssteven418/Squeezeformer at commit ab49eec5.
     """
 
-    features: int
-    factor: int
-    """A power of 2, at least 2: so many convolutions."""
     channels: int
+    factor: int
+    """A power of 2, at least 2."""
     kind: Subsampling = "striding"
+    before: int = 1
+    """Zeros before the first frame and bin of each convolution; behind the last, there is one."""
     mask_padding: bool = True
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"]) -> Float[Array, "B S D"]:
+    def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"]) -> Float[Array, "B S E"]:
+        """S and the bins as `strided_length` says. E: the channels of the first bin that is left, then of the next."""
         x = x.astype(self.dtype)[..., None]
         for number in range(self.factor.bit_length() - 1):
-            if self.mask_padding:
-                frames = strided_length(lengths, 2**number)
-                x *= length_mask(frames, x.shape[1])[:, :, None, None].astype(x.dtype)
-            if number == 0 or self.kind == "dw_striding":
-                x = StridedFilters(self.channels, name=f"filters_{number}")(x)
-                if number > 0:
-                    x = Linear(self.channels, dtype=self.dtype, name=f"mix_{number}")(x)
-            else:
-                initial = uniform((9 * self.channels) ** -0.5)
-                x = nn.Conv(
-                    self.channels, (3, 3), 2, padding=1, kernel_init=initial, bias_init=initial, dtype=self.dtype,
-                    name=f"conv_{number}",
-                )(x)  # fmt: skip
-            x = nn.relu(x)
-        return Linear(self.features, dtype=self.dtype, name="out")(x.reshape(*x.shape[:2], -1))
+            x = self._masked(x, lengths)
+            separable = number > 0 and self.kind == "dw_striding"
+            x = HalvingConv(self.channels, separable, self.before, self.dtype, name=f"conv_{number}")(x)
+            if separable:
+                x = Linear(self.channels, dtype=self.dtype, name=f"pointwise_{number}")(x)
+            x, lengths = nn.relu(x), strided_length(lengths, 2, before=self.before)
+        return self._masked(x, lengths).reshape(*x.shape[:2], -1)
+
+    def _masked(self, x: Array, lengths: Array) -> Array:
+        if not self.mask_padding:
+            return x
+        return x * length_mask(lengths, x.shape[1])[..., None, None].astype(x.dtype)
 
 
-class StridedFilters(nn.Module):
-    """A 3×3 filter of stride 2 for each channel, or `channels` of them for the one channel that there is."""
+class HalvingConv(nn.Module):
+    """A 3×3 convolution of stride 2, depthwise or full, with `before` zeros before frames and bins and one behind."""
 
     channels: int
+    depthwise: bool
+    before: int
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T F C"]) -> Float[Array, "B S G {self.channels}"]:
-        kernel = self.param("kernel", uniform(1 / 3), (3, 3, self.channels))
-        bias = self.param("bias", uniform(1 / 3), (self.channels,))
-        y = depthwise_conv_2d(x, kernel, padding=((1, 1), (1, 1)), strides=(2, 2))
+        inputs = 1 if self.depthwise else x.shape[-1]
+        initial = uniform((9 * inputs) ** -0.5)
+        kernel = self.param("kernel", initial, (3, 3, inputs, self.channels))
+        bias = self.param("bias", initial, (self.channels,))
+        pads = ((self.before, 1), (self.before, 1))
+        if inputs == 1:
+            y = depthwise_conv_2d(x, kernel[:, :, 0], padding=pads, strides=(2, 2))
+        else:
+            form = ("NHWC", "HWIO", "NHWC")
+            y = jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), (2, 2), pads, dimension_numbers=form)
         return y + per_channel(bias, y)

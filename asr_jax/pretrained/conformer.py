@@ -17,27 +17,22 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.nn.conformer import ConvNorm
 from asr_jax.nn.striding import Subsampling
 from asr_jax.pretrained.keymap import (
-    CONV_2D,
     DEPTHWISE,
-    DEPTHWISE_2D,
     LINEAR,
-    POINTWISE,
+    POINTWISE_1D,
     SAME,
-    Layout,
     Row,
     Weights,
     export_params,
     find_params,
     flattened,
 )
-from asr_jax.pretrained.nemo_files import nemo_config
+from asr_jax.pretrained.nemo_files import nemo_config, nemo_subsampling
 
 Names = Literal["nemo", "huggingface"]
 NEVER_USED = r"preprocessor\..*|.*\.num_batches_tracked"
 """Names that hold no weights: what the front-end computes with, and how many batches a norm has seen."""
 NEMO_NORMS: dict[str, ConvNorm] = {"batch_norm": "batch", "layer_norm": "layer"}
-POINTWISE_1D = Layout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
-"""[out in 1] to [in out]."""
 
 # Of NeMo's names, those that Hugging Face has others for.
 HUGGING_FACE = (
@@ -114,7 +109,10 @@ def export(variables: Any, settings: Conformer, *, ctc_head: str | None, names: 
 
 def rows(settings: Conformer, *, ctc_head: str | None, names: Names) -> list[Row]:
     """The table for a model of these sizes."""
-    table = _subsampling_rows(settings)
+    table = nemo_subsampling("params/encoder/subsample", settings.subsampling_factor, settings.subsampling)
+    channels = settings.subsampling_channels or settings.dim
+    table.append(Row("encoder.pre_encode.out.weight", "params/encoder/embed/kernel", flattened(channels)))
+    table.append(Row("encoder.pre_encode.out.bias", "params/encoder/embed/bias"))
     for layer in range(settings.num_layers):
         table += _layer_rows(settings, layer)
     if ctc_head:
@@ -129,26 +127,6 @@ def _renamed(name: str) -> str:
     for theirs, other in HUGGING_FACE:
         name = name.replace(theirs, other)
     return name
-
-
-def _subsampling_rows(settings: Conformer) -> list[Row]:
-    theirs, ours = "encoder.pre_encode", "params/encoder/subsampling"
-    channels = settings.subsampling_channels or settings.dim
-    table = [
-        Row(f"{theirs}.out.weight", f"{ours}/out/kernel", flattened(channels)),
-        Row(f"{theirs}.out.bias", f"{ours}/out/bias"),
-    ]
-    modules = [(0, "filters_0", DEPTHWISE_2D)]
-    for number in range(1, settings.subsampling_factor.bit_length() - 1):
-        if settings.subsampling == "striding":  # a ReLU follows each convolution
-            modules.append((2 * number, f"conv_{number}", CONV_2D))
-        else:
-            modules.append((3 * number - 1, f"filters_{number}", DEPTHWISE_2D))
-            modules.append((3 * number, f"mix_{number}", POINTWISE))
-    for number, module, layout in modules:
-        table.append(Row(f"{theirs}.conv.{number}.weight", f"{ours}/{module}/kernel", layout))
-        table.append(Row(f"{theirs}.conv.{number}.bias", f"{ours}/{module}/bias"))
-    return table
 
 
 def _layer_rows(settings: Conformer, layer: int) -> list[Row]:

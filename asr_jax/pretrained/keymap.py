@@ -32,6 +32,8 @@ CONV_2D = transposed(2, 3, 1, 0)
 """[out in time frequency] to [time frequency in out]."""
 POINTWISE = Layout(lambda x: x[:, :, 0, 0].T, lambda x: x.T[:, :, None, None])
 """[out in 1 1] to [in out]."""
+POINTWISE_1D = Layout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
+"""[out in 1] to [in out]."""
 DEPTHWISE = Layout(lambda x: x[:, 0].T, lambda x: x.T[:, None])
 """[channels 1 taps] to [taps channels]."""
 DEPTHWISE_2D = Layout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.transpose(2, 0, 1)[:, None])

@@ -10,6 +10,8 @@ import numpy as np
 import yaml
 
 from asr_jax.core.errors import UserError
+from asr_jax.nn.striding import Subsampling
+from asr_jax.pretrained.keymap import CONV_2D, POINTWISE, Row
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
@@ -85,3 +87,20 @@ def _extracted(path: Path, name: str, folder: Path) -> Path:
     except (OSError, tarfile.TarError, EOFError) as error:
         raise UserError(f"{path} cannot be read ({error}): expected a whole .nemo file") from error
     return target
+
+
+def nemo_subsampling(ours: str, factor: int, kind: Subsampling) -> list[Row]:
+    """NeMo's names of the convolutions of `striding.Subsample`, whose path here is `ours`: places in a list of them,
+    their products and their ReLUs."""
+    rows, place = list[Row](), 0
+    for number in range(factor.bit_length() - 1):
+        modules = [(f"conv_{number}", CONV_2D)]
+        if number > 0 and kind == "dw_striding":
+            modules.append((f"pointwise_{number}", POINTWISE))
+        for module, layout in modules:
+            theirs = f"encoder.pre_encode.conv.{place}"
+            rows += [Row(f"{theirs}.weight", f"{ours}/{module}/kernel", layout)]
+            rows += [Row(f"{theirs}.bias", f"{ours}/{module}/bias")]
+            place += 1
+        place += 1
+    return rows

@@ -11,10 +11,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.models.squeezeformer import STACKS, Squeezeformer
 from asr_jax.pretrained.keymap import (
-    CONV_2D,
     DEPTHWISE,
     LINEAR,
-    POINTWISE,
+    POINTWISE_1D,
     SAME,
     Layout,
     Row,
@@ -24,9 +23,8 @@ from asr_jax.pretrained.keymap import (
     flattened,
     transposed,
 )
+from asr_jax.pretrained.nemo_files import nemo_subsampling
 
-POINTWISE_1D = Layout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
-"""[out in 1] to [in out]."""
 CONV_1X1 = Layout(lambda x: x[0, 0], lambda x: x[None, None])
 """Keras: [1 1 in out] to [in out]."""
 CONV_1 = Layout(lambda x: x[0], lambda x: x[None])
@@ -251,8 +249,10 @@ def nemo_rows(settings: Squeezeformer, *, ctc_head: str | None) -> list[Row]:
             ]
         if settings.tied_biases:
             rows += [Row(start + name, f"params/encoder/{ours}") for name, ours in NEMO_BIASES]
-    embed = _nemo_subsampling(settings)
-    rows += [Row(f"encoder.pre_encode.{name}", f"params/encoder/embed/{ours}", layout) for name, ours, layout in embed]
+    channels, ours = settings.subsampling_channels or settings.dim, "params/encoder/embed"
+    rows += nemo_subsampling(f"{ours}/subsample", settings.subsampling_factor, settings.subsampling)
+    rows.append(Row("encoder.pre_encode.out.weight", f"{ours}/out/kernel", flattened(channels)))
+    rows.append(Row("encoder.pre_encode.out.bias", f"{ours}/out/bias"))
     for name, ours in (("weight", "scale"), ("bias", "bias")):
         rows.append(Row(f"encoder.pre_ln.{name}", f"params/encoder/embed/norm/{ours}"))
     if settings.reduce_time:
@@ -260,22 +260,6 @@ def nemo_rows(settings: Squeezeformer, *, ctc_head: str | None) -> list[Row]:
     if ctc_head:
         rows += [Row(name, f"params/{ctc_head}/{ours}", layout) for name, ours, layout in NEMO_CTC]
     return rows
-
-
-def _nemo_subsampling(settings: Squeezeformer) -> list[tuple[str, str, Layout]]:
-    """Convolutions with ReLU between them: their places there are those of a list of all of these."""
-    rows, place = [], 0
-    for number in range(settings.subsampling_factor.bit_length() - 1):
-        separable = number > 0 and settings.subsampling == "dw_striding"
-        names = [(f"subsample/conv_{number}", CONV_2D)]
-        if separable:
-            names.append((f"subsample/pointwise_{number}", POINTWISE))
-        for ours, layout in names:
-            rows += [(f"conv.{place}.weight", f"{ours}/kernel", layout), (f"conv.{place}.bias", f"{ours}/bias", SAME)]
-            place += 1
-        place += 1
-    channels = settings.subsampling_channels or settings.dim
-    return [*rows, ("out.weight", "out/kernel", flattened(channels)), ("out.bias", "out/bias", SAME)]
 
 
 def keras_rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -> list[Row]:

@@ -49,7 +49,7 @@ class TestConformer(EncoderSuite):
 
     def test_depths_of_parameters(self, made: Made) -> None:
         depths = {path: TINY.depths(path) for path in flatten(made.params)}
-        assert depths["subsampling/out/kernel"] == (0,)
+        assert depths["embed/kernel"] == depths["subsample/conv_0/kernel"] == (0,)
         assert depths["layers/norm/scale"] == (1, 2)
         assert {depth for found in depths.values() for depth in found} == set(range(TINY.num_depths()))
 
