@@ -31,7 +31,8 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.pretrained.conformer import conformer_of, front_end_of
+from asr_jax.pretrained.conformer import front_end_of
+from asr_jax.pretrained.encoders import encoder_of
 from asr_jax.text.tokenizer import TokenizerSettings
 
 PRETRAINED = os.environ.get("PRETRAINED", "")
@@ -44,7 +45,7 @@ def experiment() -> Experiment:
         model=Model(
             front_end=front_end_of(PRETRAINED) if PRETRAINED else nemo(num_mels=80),
             augment=(SpecAugment.nemo(num_time_masks=10),),
-            encoder=conformer_of(PRETRAINED) if PRETRAINED else Conformer.fast("large"),
+            encoder=encoder_of(PRETRAINED) if PRETRAINED else Conformer.fast("large"),
             heads={"ctc": CTC(dropout=0.0, weight_by="labels")},
         ),
         data=Data(

@@ -1,0 +1,52 @@
+"""What a file of another system says of its encoder, whichever it is."""
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from asr_jax.core.errors import UserError
+from asr_jax.models.conformer import Conformer
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.pretrained.encoders import encoder_of
+
+BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
+ENCODERS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
+    "ConformerEncoder": (Conformer, {"feat_in": 80, "n_layers": 2, "d_model": 16, "n_heads": 2}, {"num_layers": 2}),
+    "SqueezeformerEncoder": (
+        Squeezeformer, {"feat_in": 80, "n_layers": 4, "d_model": 16, "n_heads": 2}, {"num_layers": 4},
+    ),
+    "ConvASREncoder": (
+        QuartzNet, {"feat_in": 64, "activation": "relu", "conv_mask": True, "jasper": [BLOCK]}, {"num_mels": 64},
+    ),
+}  # fmt: skip
+
+
+def nemo_file(path: Path, encoder: dict[str, Any]) -> Path:
+    content = yaml.safe_dump({"encoder": encoder, "preprocessor": {"features": 80}}).encode()
+    with tarfile.open(path, "w") as archive:
+        member = tarfile.TarInfo("./model_config.yaml")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("target", ENCODERS)
+def test_each_encoder_is_known_by_its_class(tmp_path: Path, target: str) -> None:
+    cls, said, expected = ENCODERS[target]
+    path = nemo_file(tmp_path / "m.nemo", {"_target_": f"nemo.collections.asr.modules.{target}", **said})
+    settings = encoder_of(path)
+    assert type(settings) is cls
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+def test_another_encoder_is_named(tmp_path: Path) -> None:
+    path = nemo_file(tmp_path / "m.nemo", {"_target_": "nemo.collections.asr.modules.RNNTEncoder"})
+    with pytest.raises(UserError, match="its encoder is RNNTEncoder, expected one of ConformerEncoder"):
+        encoder_of(path)
+    with pytest.raises(UserError, match=r"expected a \.nemo file or a folder"):
+        encoder_of(tmp_path / "nothing")
