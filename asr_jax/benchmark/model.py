@@ -25,8 +25,7 @@ REFERENCE = ROOT / ".venv-reference/bin/python"
 SIDE = ROOT / "benchmarks/model_side.py"
 PROG = "python -m asr_jax.benchmark model"
 
-PEERS = {"Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet",
-         "FastConformer": "parakeet"}  # fmt: skip
+PEERS = {"Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet"}
 """Which of benchmarks/model_side.py stands beside an encoder, by the name of its settings."""
 OF_ZIPFORMER = (
     "num_mels", "embed_channels", "downsampling", "dims", "num_layers", "unmasked_dims", "num_heads", "query_dims",
@@ -134,15 +133,34 @@ def _check_peer(encoder: str, peer: str | None) -> None:
         raise UserError(f"--peer needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh --peers")
 
 
+def _sizes(encoder: Any, peer: str) -> dict[str, Any]:
+    """What the peer's code takes for an encoder of these settings, by its names."""
+    said = asdict(encoder)
+    if peer == "icefall":
+        return {name: said[name] for name in OF_ZIPFORMER}
+    if peer == "quartznet":  # the residual blocks of 5x5, 10x5 and 15x5 stand 1, 2 and 3 times
+        return {"blocks": encoder.copies or max(block.copies for block in encoder.blocks)}
+    if peer == "squeezeformer":
+        first, last = encoder.reduced
+        names = {"n_layers": "num_layers", "d_model": "dim", "n_heads": "num_heads", "conv_kernel_size": "kernel_size"}
+        at = {"time_reduce_idx": first, "time_recovery_idx": last} if encoder.reduce_time else {}
+    else:
+        names = {"hidden_size": "dim", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads",
+                 "conv_kernel_size": "kernel_size", "subsampling_factor": "subsampling_factor",
+                 "num_mel_bins": "num_mels", "scale_input": "scale_input"}  # fmt: skip
+        at = {"intermediate_size": encoder.feedforward_dim or 4 * encoder.dim,
+              "subsampling_conv_channels": encoder.subsampling_channels or encoder.dim}  # fmt: skip
+    return {theirs: said[ours] for theirs, ours in names.items()} | at
+
+
 def _theirs(experiment: Any, peer: str, options: Any, num_frames: int) -> dict[str, Any]:
     """Times of the PyTorch original.
 
     Raises: RunError where it cannot be run.
     """
-    encoder = asdict(experiment.model.encoder)
-    sizes = {name: encoder[name] for name in OF_ZIPFORMER} if peer == "icefall" else {}
     settings = {
-        "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels, "sizes": sizes,
+        "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels,
+        "sizes": _sizes(experiment.model.encoder, peer),
         "vocabulary": options.vocabulary, "threads": os.cpu_count() or 1, "repeats": options.repeats,
     }  # fmt: skip
     done = subprocess.run(

@@ -188,15 +188,24 @@ class QuartzNetEncoder(Encoder):
         if frames.values.shape[-1] != settings.num_mels:
             raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
         x, lengths = frames.values, frames.lengths
-        taps, inputs = {}, list[Array]()
+        inner, inputs = {}, list[Array]()
         for number, block in enumerate(settings.every_block()):
             name = f"block_{number}"
             inputs = [*inputs, x] if block.residual == "dense" else [x]
             x, lengths = Block(block, policy, name=name)(inputs, lengths, step)
             inputs = inputs if block.residual == "dense" else []
             if name in settings.taps:
-                taps[name] = Frames(x, lengths)
+                inner[name] = x
+        taps = {name: Frames(inner[name], num) for name, num in self.tap_lengths(frames.lengths).items()}
         return Encoded(frames=Frames(x, lengths), taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:
-        return strided(num_frames, math.prod(block.total_stride for block in self.settings.every_block()))
+        return self._length_after(num_frames, len(self.settings.every_block()))
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        return {
+            name: self._length_after(num_frames, 1 + int(name.removeprefix("block_"))) for name in self.settings.taps
+        }
+
+    def _length_after(self, num_frames: Any, num_blocks: int) -> Any:
+        return strided(num_frames, math.prod(block.total_stride for block in self.settings.every_block()[:num_blocks]))

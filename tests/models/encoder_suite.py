@@ -34,7 +34,7 @@ class Made:
 
 class EncoderSuite:
     settings: EncoderSettings
-    """Tiny, with whatever training does at random (but no dropout, for the over-fitting)."""
+    """Tiny, with taps, and with whatever training does at random (but no dropout, for the over-fitting)."""
     num_features = 80
     bucket, bigger_bucket = 48, 64
     lengths = (48, 31, 7, 40)
@@ -88,6 +88,19 @@ class EncoderSuite:
         for number in (self.bucket - 1, self.bigger_bucket):
             frames = Frames(jnp.zeros((1, number, self.num_features)), jnp.array([number]))
             assert self.output_shape(made, frames)[1] == made.encoder.output_length(number)
+
+    def test_taps_are_as_long_as_said(self) -> None:
+        encoder = self.settings.build(dtype=jnp.float32)
+        for number in (self.bucket - 1, self.bigger_bucket):
+
+            def values(frames: Frames) -> dict[str, Any]:
+                encoded, _ = encoder.init_with_output(jax.random.key(0), frames, step=None)
+                assert all(tap.lengths.shape == (1,) for tap in encoded.taps.values())
+                return {name: tap.values for name, tap in encoded.taps.items()}
+
+            frames = Frames(jnp.zeros((1, number, self.num_features)), jnp.array([number]))
+            shapes = {name: tap.shape[1] for name, tap in jax.eval_shape(values, frames).items()}
+            assert shapes == encoder.tap_lengths(number)
 
     def test_rows_that_are_too_short_are_finite(self, made: Made) -> None:
         assert jnp.isfinite(made.forward(made.params, self.frames()).values).all()
