@@ -1,16 +1,22 @@
-"""A small Zipformer on isolated real digits of few speakers: what scripts/prepare_digits.py prepares.
+"""A small model of about 1 M parameters on isolated real digits of few speakers: what prepare_digits.py prepares.
 
 Data      python scripts/prepare_digits.py --digits DIR
-Command   python -m asr_jax.train --config configs/digits.py
+Command   [MODEL=conformer] python -m asr_jax.train --config configs/digits.py
+          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet
 Expected  see BUILD_NOTES.md
 """
+
+import os
 
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.config import Experiment, Training
 from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data
 from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import Model
+from asr_jax.models.base import EncoderSettings, Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
@@ -18,17 +24,29 @@ from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.text.tokenizer import TokenizerSettings
 
 MANIFESTS = "data/digits/manifests"
+MODEL = os.environ.get("MODEL", "zipformer")
+ENCODERS: dict[str, tuple[EncoderSettings, float]] = {
+    "zipformer": (Zipformer.tiny(batches_per_update=15.0, dropout_start=0.15, dropout_end=0.1), 3e-3),
+    "conformer": (Conformer.tiny(), 2e-3),
+    "fastconformer": (Conformer.tiny(subsampling_factor=8, kernel_size=9), 2e-3),
+    "squeezeformer": (Squeezeformer.tiny(), 2e-3),
+    "quartznet": (QuartzNet.tiny(num_mels=80, dropout=0.1), 3e-3),
+}
+"""By name, with the peak learning rate."""
 
 
 def experiment() -> Experiment:
+    if MODEL not in ENCODERS:
+        raise ValueError(f"MODEL is {MODEL}: expected one of {', '.join(ENCODERS)}")
+    encoder, peak_lr = ENCODERS[MODEL]
     return Experiment(
-        name="digits",
+        name="digits" if MODEL == "zipformer" else f"digits_{MODEL}",
         model=Model(
             augment=(
                 VocalTract(max_warp=0.2),
                 SpecAugment(max_freq_bins=20, num_time_masks=2, max_time_frames=20, max_time_share=0.2),
             ),
-            encoder=Zipformer.tiny(batches_per_update=15.0, dropout_start=0.15, dropout_end=0.1),
+            encoder=encoder,
             heads={"ctc": CTC(dropout=0.1)},
         ),
         data=Data(
@@ -38,6 +56,6 @@ def experiment() -> Experiment:
             buckets=Buckets(num=5, batch_seconds=46.0, batch_multiple=4),
             speeds=(0.85, 1.0, 1.15),
         ),
-        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=3e-3, warmup_updates=300, decay="cosine")),
+        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=peak_lr, warmup_updates=300, decay="cosine")),
         training=Training(num_updates=6200, ema=EMA(0.998), validate_every=500, log_every=100),
     )
