@@ -44,3 +44,10 @@ def relative(actual: Any, expected: Any) -> float:
     """The largest absolute difference relative to the largest expected magnitude."""
     scale = float(np.max(np.abs(np.asarray(expected, np.float64)), initial=0.0))
     return max_abs(actual, expected) / max(scale, 1e-30)
+
+
+def report(record_property: Any, what: str, value: Any) -> float:
+    """A figure of a closing note, kept in the test report (--junitxml) and shown with -s."""
+    record_property(what, float(value))  # xdist takes plain numbers only
+    print(f"  {what}: {float(value):.2e}")
+    return float(value)

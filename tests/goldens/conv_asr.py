@@ -104,10 +104,3 @@ def worst(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) 
     }
     name = max(differences, key=lambda name: differences[name])
     return name, differences[name]
-
-
-def report(record_property: Any, what: str, value: float) -> float:
-    """Kept in the test report (--junitxml) and shown with -s."""
-    record_property(what, value)
-    print(f"  {what}: {value:.2e}")
-    return value

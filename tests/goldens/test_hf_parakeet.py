@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GOLDENS, GoldenCase, max_abs, relative
+from support import GOLDENS, GoldenCase, max_abs, relative, report
 
 from asr_jax.core.batch import Batch, Frames, length_mask
 from asr_jax.core.pytrees import unflatten
@@ -79,13 +79,6 @@ def run_case(path: Path) -> Run:
     return Run(
         case, arrays, settings, weights, variables, tokenizer, np.asarray(emitted.values), lengths, float(value), theirs
     )
-
-
-def report(record_property: Any, what: str, value: float) -> float:
-    """Kept in the test report (--junitxml) and shown with -s: the figures of the closing note."""
-    record_property(what, value)
-    print(f"  {what}: {value:.2e}")
-    return value
 
 
 @pytest.mark.parametrize("path", CASES)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, golden_cases, max_abs, relative
+from support import GoldenCase, golden_cases, max_abs, relative, report
 
 from asr_jax.nn.activations import swoosh_l, swoosh_r
 from asr_jax.nn.gradients import limit_values, penalize_large
@@ -19,12 +19,6 @@ from asr_jax.nn.subsampling import Downsample, upsample
 
 pytestmark = [pytest.mark.golden, pytest.mark.parametrize("case", golden_cases("icefall_zipformer", "units*"))]
 YES = jnp.array(True)
-
-
-def report(record_property: Any, what: str, value: float) -> float:
-    record_property(what, value)
-    print(f"  {what}: {value:.2e}")
-    return value
 
 
 def numbers(text: str) -> list[float]:

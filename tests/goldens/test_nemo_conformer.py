@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GOLDENS, GoldenCase, max_abs, relative
+from support import GOLDENS, GoldenCase, max_abs, relative, report
 
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import num_elements, unflatten
@@ -92,13 +92,6 @@ def run_case(path: Path) -> Run:
 def exported(variables: Any, settings: Conformer) -> dict[str, np.ndarray]:
     trees = {name: {"encoder": tree} for name, tree in variables.items()}
     return part(export(trees, settings, ctc_head=None, names="nemo"), "encoder.")
-
-
-def report(record_property: Any, what: str, value: float) -> float:
-    """Kept in the test report (--junitxml) and shown with -s: the figures of the closing note."""
-    record_property(what, value)
-    print(f"  {what}: {value:.2e}")
-    return value
 
 
 @pytest.mark.parametrize("path", CASES)

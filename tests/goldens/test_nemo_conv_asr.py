@@ -16,14 +16,13 @@ from conv_asr import (
     fast_jit,
     model_of,
     part,
-    report,
     run,
     variables_of,
     weights_of,
     with_first_statistics,
     worst,
 )
-from support import GoldenCase, golden_cases, max_abs
+from support import GoldenCase, golden_cases, max_abs, report
 
 from asr_jax.core.pytrees import unflatten
 from asr_jax.models.base import Model

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, golden_cases, max_abs, relative
+from support import GoldenCase, golden_cases, max_abs, relative, report
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, unflatten
@@ -111,13 +111,6 @@ def gradient_differences(actual: dict[str, np.ndarray], expected: dict[str, np.n
         name: 0.0 if max(np.abs(array).max(), np.abs(actual[name]).max()) < small else relative(actual[name], array)
         for name, array in expected.items()
     }
-
-
-def report(record_property: Any, what: str, value: float) -> float:
-    """Kept in the test report (--junitxml) and shown with -s: the figures of the closing note."""
-    record_property(what, value)
-    print(f"  {what}: {value:.2e}")
-    return value
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)

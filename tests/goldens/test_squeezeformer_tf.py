@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from support import GoldenCase, golden_cases, max_abs, relative
+from support import GoldenCase, golden_cases, max_abs, relative, report
 
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import flatten, unflatten
@@ -204,13 +204,6 @@ def run_case(path: Path) -> Run:
 @pytest.fixture
 def run(request: pytest.FixtureRequest) -> Run:
     return run_case(request.param.path)
-
-
-def report(record_property: Any, what: str, value: float) -> float:
-    """Kept in the test report (--junitxml) and shown with -s: the figures of the closing note."""
-    record_property(what, value)
-    print(f"  {what}: {value:.2e}")
-    return value
 
 
 @pytest.mark.parametrize("run", SQUEEZEFORMERS + CONFORMERS, indirect=True)

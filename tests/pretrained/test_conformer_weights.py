@@ -22,9 +22,9 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.data.dataset import Data
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
-from asr_jax.pretrained import formats
+from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.conformer import Names, conformer_of, export, find, front_end_of
-from asr_jax.pretrained.formats import load_weights
+from asr_jax.pretrained.formats import imported, load_weights
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer
@@ -234,10 +234,10 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_conformer_are_no_zipformers() -> None:
-    claimed = [
-        known.of for known in formats.FORMATS if known.claims({"encoder.pre_encode.out.bias": np.zeros(1)}, MODEL)
-    ]
-    assert claimed == ["NeMo's or Hugging Face's of a Conformer"]
+    weights = {"encoder.pre_encode.out.bias": np.zeros(96)}
+    assert imported(weights, MODEL)[0].keys() == {"params/encoder/embed/bias"}
+    with pytest.raises(UserError, match="for Zipformer: expected our own names"):
+        imported(weights, replace(MODEL, encoder=Zipformer.tiny()))
 
 
 MODEL = Model(encoder=replace(TINY, num_mels=80))
