@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import max_abs, relative
 
+from asr_jax.kernels.depthwise_conv import xla
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
 
 # rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames,
@@ -56,9 +57,16 @@ def test_value(rows, frames, width, taps, padding, stride, dilation, implementat
     assert max_abs(y, by_definition(np.asarray(x), np.asarray(kernel), **window)) < 1e-5
 
 
+@pytest.mark.parametrize("by_fft", [False, True])
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize(SHAPES, CASES)
-def test_gradients_are_those_of_the_reference(rows, frames, width, taps, padding, stride, dilation, remat):
+def test_gradients_are_those_of_the_reference(
+    rows, frames, width, taps, padding, stride, dilation, remat, by_fft, monkeypatch
+):
+    fewest = 1 if by_fft else 10**9
+    monkeypatch.setattr(xla, "FEWEST_TAPS_BY_FFT", fewest)
+    monkeypatch.setattr(xla, "FEWEST_VALUES_BY_FFT", fewest)
+    jax.clear_caches()  # what is traced does not know
     x, kernel = draw(rows, frames, width), draw(taps, width, seed=1)
     conv = partial(depthwise_conv, padding=padding, stride=stride, dilation=dilation)
     dy = draw(*jax.eval_shape(conv, x, kernel).shape, seed=2)

@@ -11,11 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.fft import next_fast_len
 
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair
 
 # In one loop with more taps, the processor's registers do not hold them: 31 taps take 1.7 times as long.
 MOST_TAPS_FUSED = 16
+# From here on the kernel's gradient is faster by way of a Fourier transform, which costs the same for any number of
+# taps (figures: BUILD_NOTES.md).
+FEWEST_TAPS_BY_FFT, FEWEST_VALUES_BY_FFT = 16, 2**18
 # Below 8 the sums over rows that are written to memory begin to cost.
 MOST_ROWS_UNROLLED = 8
 
@@ -73,7 +77,12 @@ def shifted_gradients(
     dx = shifted(spread, kernel[::-1, ::-1], padding=(back[0], back[1]), dilations=dilations)
     dx = dx if x.shape[-1] == dx.shape[-1] else dx.sum(-1, keepdims=True)
     x = jnp.broadcast_to(x, (*x.shape[:-1], kernel.shape[-1]))
-    return dx, _kernel_gradient(x, dy, kernel.shape[:2], padding, strides, dilations).astype(kernel.dtype)
+    one_bin = x.shape[2] == kernel.shape[1] == 1
+    if one_bin and kernel.shape[0] >= FEWEST_TAPS_BY_FFT and x.size >= FEWEST_VALUES_BY_FFT:
+        dk = _kernel_gradient_by_fft(x[:, :, 0], spread[:, :, 0], kernel.shape[0], padding[0], dilations[0])[:, None]
+    else:
+        dk = _kernel_gradient(x, dy, kernel.shape[:2], padding, strides, dilations)
+    return dx, dk.astype(kernel.dtype)
 
 
 def _kernel_gradient(
@@ -115,6 +124,24 @@ def _kernel_gradient(
 
     taps = jnp.asarray(list(np.ndindex(num_taps)), jnp.int32) * jnp.asarray(dilations, jnp.int32)[None]
     return jax.lax.scan(gradient, None, taps)[1].reshape(*num_taps, width)
+
+
+def _kernel_gradient_by_fft(
+    x: Float[Array, "B T D"], dy: Float[Array, "B S D"], num_taps: int, padding: Pair, dilation: int
+) -> Float[Array, "K D"]:
+    """As `_kernel_gradient` over time alone, from gradients with zeros between the frames that a stride takes: a
+    correlation, as a product of spectra."""
+    num_frames = x.shape[1] + sum(padding)
+    size = next_fast_len(num_frames, real=True)  # none that wraps around is read: S and the taps fit together
+    after = (size - x.shape[1] - padding[0], size - dy.shape[1])
+    spectra = [
+        jnp.fft.rfft(
+            jax.lax.pad(each.astype(jnp.float32), jnp.float32(0), ((0, 0, 0), (first, last, 0), (0, 0, 0))), axis=1
+        )
+        for each, first, last in zip((x, dy), (padding[0], 0), after, strict=True)
+    ]
+    over_rows = jnp.sum(spectra[0] * jnp.conj(spectra[1]), axis=0)
+    return jnp.fft.irfft(over_rows, n=size, axis=0)[: (num_taps - 1) * dilation + 1 : dilation]
 
 
 def _pad(x: Float[Array, "B T F C"], padding: Padding, *, more_rows: int = 0) -> Float[Array, "M P Q C"]:
