@@ -76,6 +76,32 @@ def test_padding_sends_no_gradient_and_gradients_are_finite():
     assert (np.asarray(in_x)[2:, 5:] == 0).all()
 
 
+@pytest.mark.parametrize("counts_padding", [False, True])
+def test_the_gradient_is_that_of_the_formula(counts_padding):
+    """Also where padded frames are made something of, which statistics of valid frames reach."""
+    norm, held, x = BatchNorm(counts_padding=counts_padding), variables(), jnp.nan_to_num(frames())
+    weights = jnp.asarray(np.random.default_rng(3).normal(size=x.shape), jnp.float32)
+
+    def ours(params, x):
+        y, _ = norm.apply(
+            held | {"params": params}, x, jnp.asarray(LENGTHS), use_running=False, mutable=["batch_stats"]
+        )
+        return jnp.sum(jnp.tanh(y) * weights)
+
+    def formula(params, x):
+        lengths = np.full(4, 7) if counts_padding else LENGTHS
+        counted = jnp.asarray((np.arange(7) < lengths[:, None])[..., None], jnp.float32)
+        mean = jnp.sum(x * counted, (0, 1)) / lengths.sum()
+        centred = x - mean[None, None]
+        variance = jnp.sum(centred**2 * counted, (0, 1)) / lengths.sum()
+        gain, bias = (params[name][None, None] for name in ("gain", "bias"))
+        return jnp.sum(jnp.tanh(centred / jnp.sqrt(variance + norm.eps)[None, None] * gain + bias) * weights)
+
+    actual, expected = (jax.grad(loss, argnums=(0, 1))(held["params"], x) for loss in (ours, formula))
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max()))
+
+
 @pytest.mark.parametrize("num_devices", [2, 4])
 def test_statistics_are_of_the_global_batch(num_devices):
     x, held = frames(), variables()
