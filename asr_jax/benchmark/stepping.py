@@ -138,10 +138,12 @@ def largest_operations(events: list[dict[str, Any]], program: str, *, number: in
 
 
 def readable(source: str) -> str:
-    """JAX's name of an operation as the modules that it lies in: `backward: encoder/stack_0/layers/…/dot_general`."""
+    """JAX's name of an operation as the modules that it lies in, those that are numbered all alike:
+    `backward: encoder/stack_*/layers/…/dot_general`."""
     outside = ("while", "body", "closed_call")
     parts = [part for part in source.split("/") if not re.search(r"\(|^Recogniser\b", part) and part not in outside]
-    return ("backward: " if "transpose(" in source else "") + "/".join(parts or [source])
+    alike = [re.sub(r"_\d+$", "_*", re.sub(r"\.\d+$", "", part)) for part in parts or [source]]
+    return ("backward: " if "transpose(" in source else "") + "/".join(alike)
 
 
 def machine_rates(repeats: int) -> dict[str, float]:
