@@ -1,4 +1,5 @@
-"""NeMo's `.nemo` files: an archive of settings, weights and tokenizer, read without NeMo and without PyTorch."""
+"""NeMo's `.nemo` files: an archive of settings, weights and tokenizer, read without NeMo and without PyTorch; and what
+NeMo calls the modules that several of its encoders share."""
 
 import tarfile
 import tempfile
@@ -56,12 +57,6 @@ def nemo_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path}: its {CONFIG} is no tree of settings: expected a file that NeMo's save_to wrote")
     return config
-
-
-def extract_members(path: Path, suffix: str, folder: Path) -> list[Path]:
-    """Writes the members whose names end so into the folder, and gives their paths there."""
-    names = [name for name in _names(path) if name.endswith(suffix)]
-    return [_extracted(path, name, folder) for name in names]
 
 
 def _names(path: Path) -> list[str]:
