@@ -83,7 +83,7 @@ class Conformer(EncoderSettings):
     mask_padding: bool = True
     """An utterance gives the same output alone as in a padded batch. Without it, padding enters the subsampling, as it
     did in NeMo before version 2.5."""
-    remat: Remat = "none"
+    remat: Remat = "elementwise"
     """What of each layer is computed again in the backward pass instead of being kept: slower, less memory. none:
     nothing; products: all but what comes out of products with weights; layers: everything."""
     taps: tuple[str, ...] = ()

@@ -65,7 +65,7 @@ class QuartzNet(EncoderSettings):
     """Set frames beyond a row's length to 0 before every convolution: an utterance then gives the same output alone as
     in a padded batch. Without it, padding enters as it does in the peers' code without masks; which lengths
     squeeze-and-excitation then goes by is unlike NeMo's, which does not divide them by strides."""
-    remat: Remat = "none"
+    remat: Remat = "elementwise"
     """What of a block's layers, but the first, is computed again in the backward pass instead of being kept: slower,
     less memory. none: nothing; products: all but what comes out of products with weights; layers: everything."""
     taps: tuple[str, ...] = ()

@@ -80,7 +80,7 @@ class Zipformer(EncoderSettings):
     mask_padding: bool = True
     """An utterance gives the same output alone as in a padded batch. Without it, padding enters exactly as it does in
     the peer's code."""
-    remat: Remat = "none"
+    remat: Remat = "elementwise"
     """What of each layer is computed again in the backward pass instead of being kept: slower, less memory. none:
     nothing; products: all but what comes out of products with weights; layers: everything."""
     taps: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm
 from asr_jax.nn.positions import relative_shift
+from asr_jax.nn.remat import keep
 from asr_jax.nn.schedules import Step
 
 # Added to masked scores: finite, so that a row without any key stays finite, exp of it is exactly zero, and so large
@@ -106,7 +107,7 @@ class ConformerConvolution(nn.Module):
         hidden = nn.glu(hidden) if self.gated else nn.silu(hidden)
         hidden *= length_mask(lengths, x.shape[1])[..., None].astype(hidden.dtype)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
-        hidden = depthwise_conv(hidden, kernel, padding=((size - 1) // 2, size // 2))
+        hidden = keep(depthwise_conv(hidden, kernel, padding=((size - 1) // 2, size // 2)))
         if self.use_bias:
             hidden += per_channel(self.param("bias", uniform(size**-0.5), hidden.shape[-1:]), hidden)
         if self.norm == "layer":

@@ -145,7 +145,7 @@ class Policy:
     """Of the norm "group"."""
     mask_padding: bool = True
     """Set frames beyond a row's length to 0 before every convolution."""
-    remat: Remat = "none"
+    remat: Remat = "elementwise"
     dtype: DTypeLike = jnp.float32
 
     def activate(self, x: Array) -> Array:

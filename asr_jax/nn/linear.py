@@ -36,11 +36,17 @@ class Linear(nn.Module):
         bound = x.shape[-1] ** -0.5
         scale = 1.0 if self.initial_scale is None else self.initial_scale
         kernel = self.param("kernel", uniform(bound * scale), (x.shape[-1], self.features))
-        y = x.astype(self.dtype) @ kernel.astype(self.dtype)
+        y = project(x.astype(self.dtype), kernel.astype(self.dtype))
         if not self.use_bias:
             return y
         bias = self.param("bias", uniform(bound if self.initial_scale is None else 0.1 * scale), (self.features,))
         return y + per_channel(bias, y)
+
+
+def project(x: Float[Array, "*rest D"], kernel: Float[Array, "D E"]) -> Float[Array, "*rest E"]:
+    """x W, with all but the last axis of x as one: the kernel's gradient is then a product of two matrices. With more
+    axes to sum over, XLA writes what comes before the product once more, transposed, on CPUs (BUILD_NOTES.md)."""
+    return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
 
 
 def per_channel(values: Float[Array, " D"], x: Float[Array, "*rest D"]) -> Float[Array, "*ones D"]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.nn.linear import per_channel
+from asr_jax.nn.remat import keep
 from asr_jax.nn.stochastic import Regulariser
 
 
@@ -87,8 +88,8 @@ def _scaled(x: Array, mean: Array, variance: Array, gain: Array, bias: Array, ep
 def _forward(x: Array, lengths: Array, gain: Array, bias: Array, eps: float) -> tuple[Any, Any]:
     mask, num = length_mask(lengths, x.shape[1])[..., None], jnp.maximum(jnp.sum(lengths), 1).astype(jnp.float32)
     wide = x.astype(jnp.float32)
-    mean = jnp.sum(jnp.where(mask, wide, 0), (0, 1)) / num
-    variance = jnp.sum(jnp.where(mask, (wide - per_channel(mean, wide)) ** 2, 0), (0, 1)) / num
+    mean = keep(jnp.sum(jnp.where(mask, wide, 0), (0, 1)) / num)
+    variance = keep(jnp.sum(jnp.where(mask, (wide - per_channel(mean, wide)) ** 2, 0), (0, 1)) / num)
     return (_scaled(x, mean, variance, gain, bias, eps), mean, variance), (x, lengths, gain, mean, variance)
 
 

@@ -4,11 +4,22 @@ from typing import Any, Literal
 
 import jax
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float
 
-Remat = Literal["none", "products", "layers"]
-"""What of a layer is kept for the backward pass. none: all of it is kept, and nothing computed again. products: what
-comes out of products with weights is kept, and the rest (attention's scores and products, convolutions, activations,
-norms) computed again. layers: each layer's input alone is kept, and all of it computed again."""
+Remat = Literal["none", "elementwise", "products", "layers"]
+"""What of a layer is kept for the backward pass. none: all of it is kept, and nothing computed again. elementwise:
+what comes out of products and convolutions, and statistics of batches; activations, norms, masks and dropout are
+computed again, which takes less time than to write and read them. products: what comes out of products with weights
+alone, and the rest (attention's scores and products, convolutions) computed again too. layers: each layer's input
+alone is kept, and all of it computed again."""
+
+KEPT = "kept"
+
+
+def keep(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`x`, marked as what `elementwise` keeps, as it does products without a mark."""
+    return checkpoint_name(x, KEPT)
 
 
 def rematerialised(module: Any, remat: Remat) -> Any:
@@ -16,5 +27,9 @@ def rematerialised(module: Any, remat: Remat) -> Any:
     if remat == "none":
         return module
     policies = jax.checkpoint_policies
-    policy = {"products": policies.dots_with_no_batch_dims_saveable, "layers": policies.nothing_saveable}[remat]
-    return nn.remat(module, prevent_cse=False, policy=policy)
+    kept = {
+        "elementwise": policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(KEPT)),
+        "products": policies.dots_with_no_batch_dims_saveable,
+        "layers": policies.nothing_saveable,
+    }
+    return nn.remat(module, prevent_cse=False, policy=kept[remat])

@@ -154,7 +154,7 @@ class SqueezeformerStack(nn.Module):
 
     sizes: LayerSizes
     num_layers: int
-    remat: Remat = "none"
+    remat: Remat = "elementwise"
     gives_all: bool = False
 
     @nn.compact

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
-from asr_jax.nn.linear import Linear, uniform
+from asr_jax.nn.linear import Linear, project, uniform
+from asr_jax.nn.remat import keep
 from asr_jax.nn.schedules import Step
 
 
@@ -39,7 +40,8 @@ class DepthwiseConv(nn.Module):
         kernel = self.param("kernel", uniform(xavier(taps, taps * filters)), (taps, filters))
         if self.heads:
             kernel = jnp.tile(kernel, (1, width // filters))
-        return depthwise_conv(x, kernel, padding=window.padding, stride=window.stride, dilation=window.dilation)
+        y = depthwise_conv(x, kernel, padding=window.padding, stride=window.stride, dilation=window.dilation)
+        return keep(y)
 
 
 class Pointwise(nn.Module):
@@ -54,7 +56,7 @@ class Pointwise(nn.Module):
         ins, outs, groups = x.shape[-1] // self.groups, self.features, self.groups
         kernel = self.param("kernel", uniform(xavier(ins, outs)), (ins, outs)).astype(self.dtype)
         if groups == 1:
-            return x @ kernel
+            return project(x, kernel)
         x = x.reshape(*x.shape[:2], groups, ins)
         y = jnp.einsum("btgd,dge->btge", x, kernel.reshape(ins, groups, outs // groups))
         return y.reshape(*x.shape[:2], outs)
@@ -74,7 +76,7 @@ class TimeConv(nn.Module):
         bound = xavier(taps * ins, taps * self.features)
         kernel = self.param("kernel", uniform(bound), (taps, ins, self.features)).astype(self.dtype)
         if taps == self.groups == 1:
-            return x[:, :: window.stride] @ kernel[0]
+            return project(x[:, :: window.stride], kernel[0])
         return jax.lax.conv_general_dilated(
             x,
             kernel,

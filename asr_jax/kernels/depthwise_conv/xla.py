@@ -5,6 +5,7 @@ kernel gradient becomes reductions over leading axes, which XLA's CPU compiler d
 """
 
 import operator
+from collections.abc import Sequence
 from functools import reduce
 
 import jax
@@ -14,6 +15,8 @@ from jaxtyping import Array, Float, Int
 from scipy.fft import next_fast_len
 
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair
+
+Places = Sequence[tuple[Pair, Pair]]
 
 # In one loop with more taps, the processor's registers do not hold them: 31 taps take 1.7 times as long.
 MOST_TAPS_FUSED = 16
@@ -34,27 +37,33 @@ def shifted(
 ) -> Float[Array, "B S G D"]:
     """The value of `depthwise_conv_lax`, in the type of `x`, summed in float32."""
     padded = _pad(x, padding)
-    weights = kernel.astype(jnp.float32)[None, None]
-    num_rows, num_channels = padded.shape[0], padded.shape[-1]
-    seen = [
-        (frames - dilation * (taps - 1) - 1) // stride * stride + 1
+    size = [
+        (frames - dilation * (taps - 1) - 1) // stride + 1
         for frames, taps, stride, dilation in zip(padded.shape[1:3], kernel.shape, strides, dilations, strict=False)
     ]
+    places = [((k, f), (k * dilations[0], f * dilations[1])) for k, f in np.ndindex(kernel.shape[:2])]
+    return _sum_of_products(padded, kernel, places, size, strides)
+
+
+def _sum_of_products(
+    padded: Float[Array, "B P Q C"], kernel: Float[Array, "K L D"], places: Places, size: Sequence[int], strides: Pair
+) -> Float[Array, "B S G D"]:
+    """For each tap, and the place that its first frame and bin have: every `strides`-th from there on, times it."""
+    weights, num_rows, num_channels = kernel.astype(jnp.float32)[None, None], padded.shape[0], padded.shape[-1]
 
     # `lax.slice`, because indexing takes several times as long to trace.
-    def product(k: int, f: int) -> Array:
-        first = (k * dilations[0], f * dilations[1])
-        end = (num_rows, first[0] + seen[0], first[1] + seen[1], num_channels)
-        window = jax.lax.slice(padded, (0, *first, 0), end, (1, *strides, 1))
-        tap = jax.lax.slice(weights, (0, 0, k, f, 0), (1, 1, k + 1, f + 1, kernel.shape[2]))
-        return window.astype(jnp.float32) * tap.reshape(1, 1, 1, -1)
+    def product(tap: Pair, first: Pair) -> Array:
+        end = [begin + (number - 1) * stride + 1 for begin, number, stride in zip(first, size, strides, strict=True)]
+        window = jax.lax.slice(padded, (0, *first, 0), (num_rows, *end, num_channels), (1, *strides, 1))
+        weight = jax.lax.slice(weights, (0, 0, *tap, 0), (1, 1, tap[0] + 1, tap[1] + 1, kernel.shape[2]))
+        return window.astype(jnp.float32) * weight.reshape(1, 1, 1, -1)
 
-    products = [product(k, f) for k, f in np.ndindex(kernel.shape[:2])]
+    products = [product(tap, first) for tap, first in places]
     total = reduce(operator.add, products[:MOST_TAPS_FUSED])
     for begin in range(MOST_TAPS_FUSED, len(products), MOST_TAPS_FUSED):
         part = reduce(operator.add, products[begin : begin + MOST_TAPS_FUSED])
         total = jax.lax.optimization_barrier(total) + part
-    return total.astype(x.dtype)
+    return total.astype(padded.dtype)
 
 
 def shifted_gradients(
@@ -67,22 +76,94 @@ def shifted_gradients(
     dilations: Pair = (1, 1),
 ) -> tuple[Float[Array, "B T F C"], Float[Array, "K L D"]]:
     """Gradients with respect to `x` and `kernel`, from that of the output."""
-    reaches = [(taps - 1) * dilation for taps, dilation in zip(kernel.shape, dilations, strict=False)]
-    # Between the frames that a stride takes lie zeros, and behind them those that no filter reaches.
-    spread = jax.lax.pad(dy, jnp.zeros((), dy.dtype), ((0, 0, 0), *((0, 0, s - 1) for s in strides), (0, 0, 0)))
-    back = [
-        (reach - left, size + left - spread_size)
-        for reach, size, (left, _), spread_size in zip(reaches, x.shape[1:3], padding, spread.shape[1:3], strict=True)
-    ]
-    dx = shifted(spread, kernel[::-1, ::-1], padding=(back[0], back[1]), dilations=dilations)
+    dx = _input_gradient(dy, kernel, x.shape[1:3], padding, strides, dilations)
     dx = dx if x.shape[-1] == dx.shape[-1] else dx.sum(-1, keepdims=True)
-    x = jnp.broadcast_to(x, (*x.shape[:-1], kernel.shape[-1]))
     one_bin = x.shape[2] == kernel.shape[1] == 1
-    if one_bin and kernel.shape[0] >= FEWEST_TAPS_BY_FFT and x.size >= FEWEST_VALUES_BY_FFT:
-        dk = _kernel_gradient_by_fft(x[:, :, 0], spread[:, :, 0], kernel.shape[0], padding[0], dilations[0])[:, None]
+    if x.shape[-1] == 1:
+        dk = _kernel_gradient_of_one_channel(x, dy, kernel.shape[:2], padding, strides, dilations)
+    elif one_bin and kernel.shape[0] >= FEWEST_TAPS_BY_FFT and x.size >= FEWEST_VALUES_BY_FFT:
+        # Between the frames that a stride takes lie zeros, and behind them those that no filter reaches.
+        spread = jax.lax.pad(dy[:, :, 0], jnp.zeros((), dy.dtype), ((0, 0, 0), (0, 0, strides[0] - 1), (0, 0, 0)))
+        dk = _kernel_gradient_by_fft(x[:, :, 0], spread, kernel.shape[0], padding[0], dilations[0])[:, None]
     else:
         dk = _kernel_gradient(x, dy, kernel.shape[:2], padding, strides, dilations)
     return dx, dk.astype(kernel.dtype)
+
+
+def _input_gradient(
+    dy: Float[Array, "B S G D"],
+    kernel: Float[Array, "K L D"],
+    size: tuple[int, int],
+    padding: Padding,
+    strides: Pair,
+    dilations: Pair,
+) -> Float[Array, "B T F D"]:
+    """dx[b, u, v] = Σ_kl kernel[k, l] · dy[b, t, f], over all that s_t·t = u + left_t - d_t·k, and alike for f, v.
+
+    Every s_t-th frame from each of the first s_t on has taps of its own, and needs no zeros between the frames of dy.
+    """
+    steps = list(zip(size, kernel.shape[:2], padding, strides, dilations, strict=True))
+    # By axis and phase: each tap that takes part, and the place in dy that its first frame has.
+    phases = [
+        [
+            [
+                (k, (phase + left - dilation * k) // stride)
+                for k in range(taps)
+                if (phase + left - dilation * k) % stride == 0
+            ]
+            for phase in range(stride)
+        ]
+        for _, taps, (left, _), stride, dilation in steps
+    ]
+    num = [-(-frames // stride) for frames, _, _, stride, _ in steps]
+    firsts = [[first for phase in axis for _, first in phase] for axis in phases]
+    before = [max(-min(each), 0) for each in firsts]
+    pads = [
+        (low, max(max(each) + number - there, 0))
+        for each, low, number, there in zip(firsts, before, num, dy.shape[1:3], strict=True)
+    ]
+    padded = _pad(dy, (pads[0], pads[1]))
+
+    def of(rows: list[Pair], columns: list[Pair]) -> Float[Array, "B N M D"]:
+        if not (rows and columns):
+            return jnp.zeros((dy.shape[0], *num, dy.shape[3]), dy.dtype)
+        places = [((k, f), (t + before[0], b + before[1])) for k, t in rows for f, b in columns]
+        return _sum_of_products(padded, kernel, places, num, (1, 1))
+
+    rows = [_interleave([of(row, column) for column in phases[1]], axis=2) for row in phases[0]]
+    return _interleave(rows, axis=1)[:, : size[0], : size[1]]
+
+
+def _interleave(parts: list[Array], *, axis: int) -> Array:
+    """The first of each part, then the second of each, and so on."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = list(parts[0].shape)
+    shape[axis] *= len(parts)
+    return jnp.stack(parts, axis=axis + 1).reshape(shape)
+
+
+def _kernel_gradient_of_one_channel(
+    x: Float[Array, "B T F 1"],
+    dy: Float[Array, "B S G D"],
+    num_taps: tuple[int, int],
+    padding: Padding,
+    strides: Pair,
+    dilations: Pair,
+) -> Float[Array, "K L D"]:
+    """As `_kernel_gradient`: what each output sees of the one channel, in a product with the gradients."""
+    padded, num_rows = _pad(x, padding).astype(jnp.float32), x.shape[0]
+    seen = [(size - 1) * stride + 1 for size, stride in zip(dy.shape[1:3], strides, strict=True)]
+
+    def window(k: int, f: int) -> Array:
+        first = (k * dilations[0], f * dilations[1])
+        return jax.lax.slice(
+            padded, (0, *first, 0), (num_rows, first[0] + seen[0], first[1] + seen[1], 1), (1, *strides, 1)
+        )
+
+    windows = jnp.concatenate([window(k, f) for k, f in np.ndindex(num_taps)], axis=-1)
+    windows, dy = windows.reshape(-1, windows.shape[-1]), dy.astype(jnp.float32).reshape(-1, dy.shape[-1])
+    return jnp.matmul(windows.T, dy, precision=jax.lax.Precision.HIGHEST).reshape(*num_taps, -1)
 
 
 def _kernel_gradient(
