@@ -182,7 +182,7 @@ MAY_CHANGE = (
     "training.validate_live", "training.sample_every", "training.patience", "training.max_hours",
     "training.epochs_this_job", "training.profile", "training.alarm_wer", "training.alarm_updates",
     "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
-    "data.workers", "data.threads", "data.cache",
+    "data.workers", "data.threads", "data.cache", "model.encoder.remat",
 )  # fmt: skip
 # What may be another on each machine of a run.
 OF_MACHINE = ("run_dir", "fresh", "data.train", "data.validation", "data.workers", "data.threads", "data.cache")

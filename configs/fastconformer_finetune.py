@@ -31,8 +31,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.pretrained.conformer import front_end_of
-from asr_jax.pretrained.encoders import encoder_of
+from asr_jax.pretrained.encoders import encoder_of, front_end_of
 from asr_jax.text.tokenizer import TokenizerSettings
 
 PRETRAINED = os.environ.get("PRETRAINED", "")

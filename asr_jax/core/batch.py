@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Int16, Int32
+from jaxtyping import Array, Bool, Float, Int, Int16, Int32, Shaped
 
 from asr_jax.core.pytrees import AnyArray
 
@@ -75,3 +75,9 @@ def no_such_tap(name: str, taps: Iterable[str]) -> str:
 def length_mask(lengths: Int[Array, " B"], num_frames: int) -> Bool[Array, "B T"]:
     """True on the first `lengths[b]` of `num_frames` frames: the one place where masks are made."""
     return jnp.arange(num_frames)[None] < lengths[:, None]
+
+
+def zero_padding(x: Shaped[Array, "B T ..."], lengths: Int[Array, " B"]) -> Shaped[Array, "B T ..."]:
+    """`x` with 0 beyond each row's length, whatever lies there."""
+    mask = length_mask(lengths, x.shape[1])
+    return jnp.where(mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)), x, 0)

@@ -209,6 +209,11 @@ class Squeezeformer(EncoderSettings):
         return first, last - first, self.num_layers - last
 
     @property
+    def layer_places(self) -> list[tuple[str, int]]:
+        """Of each layer the path of the scanned layers that it is one of, and its place there."""
+        return [(f"{stack}/layers", n) for stack, num in zip(STACKS, self.stack_sizes, strict=True) for n in range(num)]
+
+    @property
     def details(self) -> Details:
         return DETAILS[self.variant]
 

@@ -8,7 +8,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import length_mask
+from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm
@@ -105,7 +105,7 @@ class ConformerConvolution(nn.Module):
         width, size = x.shape[-1], self.kernel_size
         hidden = Linear(2 * width, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
         hidden = nn.glu(hidden) if self.gated else nn.silu(hidden)
-        hidden *= length_mask(lengths, x.shape[1])[..., None].astype(hidden.dtype)
+        hidden = zero_padding(hidden, lengths)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
         hidden = keep(depthwise_conv(hidden, kernel, padding=((size - 1) // 2, size // 2)))
         if self.use_bias:

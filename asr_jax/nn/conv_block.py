@@ -12,6 +12,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.batch import zero_padding
 from asr_jax.nn.normalization import BatchNorm, GroupNorm
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
@@ -21,7 +22,6 @@ from asr_jax.nn.time_conv import (
     SqueezeExcite,
     TimeConv,
     TimeWindow,
-    masked,
     shuffled,
     strided,
 )
@@ -152,7 +152,7 @@ class Policy:
         return ACTIVATIONS[self.activation](x)
 
     def masked(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
-        return masked(x, lengths) if self.mask_padding else x
+        return zero_padding(x, lengths) if self.mask_padding else x
 
     def normaliser(self, width: int, *, name: str) -> nn.Module:
         """A module that is called as `BatchNorm` is."""

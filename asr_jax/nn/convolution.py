@@ -6,7 +6,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.batch import length_mask
+from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.activations import swoosh_r
 from asr_jax.nn.linear import Linear, per_channel, uniform
@@ -105,7 +105,7 @@ class ConvolutionModule(nn.Module):
             min_abs=1.5,
             max_abs=piecewise_linear((0, 5.0), (8000, 10.0)),
         )
-        gated = values * jax.nn.sigmoid(gate) * length_mask(lengths, x.shape[1])[:, :, None].astype(values.dtype)
+        gated = zero_padding(values * jax.nn.sigmoid(gate), lengths)
         if self.causal:
             conv = ChunkDepthwiseConv(self.kernel_size, self.chunk_frames, self.ends_at_batch, name="depthwise")
             hidden = conv(gated, lengths)

@@ -8,7 +8,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.batch import length_mask
+from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
 from asr_jax.nn.linear import Linear, per_channel, uniform
 
@@ -56,9 +56,7 @@ class Subsample(nn.Module):
         return self._masked(x, lengths).reshape(*x.shape[:2], -1)
 
     def _masked(self, x: Array, lengths: Array) -> Array:
-        if not self.mask_padding:
-            return x
-        return x * length_mask(lengths, x.shape[1])[..., None, None].astype(x.dtype)
+        return zero_padding(x, lengths) if self.mask_padding else x
 
 
 class HalvingConv(nn.Module):

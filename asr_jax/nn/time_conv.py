@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.batch import length_mask
+from asr_jax.core.batch import length_mask, zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, project, uniform
 from asr_jax.nn.remat import keep
@@ -104,7 +104,7 @@ class SqueezeExcite(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], step: Step) -> Float[Array, "B T D"]:
         width, narrow, frames = x.shape[-1], x.shape[-1] // self.reduction, self.frames
-        wide = masked(x.astype(jnp.float32), lengths)
+        wide = zero_padding(x.astype(jnp.float32), lengths)
         seen = length_mask(lengths, x.shape[1])
         if 0 < frames < x.shape[1] and step is not None:
             room = jnp.maximum(lengths - frames, 0)
@@ -117,11 +117,6 @@ class SqueezeExcite(nn.Module):
         scale = xavier(narrow, width) * math.sqrt(narrow)
         gate = jax.nn.sigmoid(Linear(width, scale, use_bias=False, name="out")(hidden))
         return (wide * gate[:, None]).astype(x.dtype)
-
-
-def masked(x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
-    """0 beyond each row's length."""
-    return jnp.where(length_mask(lengths, x.shape[1])[..., None], x, 0)
 
 
 def shuffled(x: Float[Array, "B T D"], groups: int) -> Float[Array, "B T D"]:

@@ -10,8 +10,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from asr_jax.audio.logmel import LogMel
-from asr_jax.audio.presets import nemo
 from asr_jax.core.errors import UserError
 from asr_jax.models.conformer import Conformer
 from asr_jax.nn.conformer import ConvNorm
@@ -27,7 +25,7 @@ from asr_jax.pretrained.keymap import (
     find_params,
     flattened,
 )
-from asr_jax.pretrained.nemo_files import nemo_config, nemo_subsampling
+from asr_jax.pretrained.nemo_files import check_settings, nemo_config, nemo_subsampling
 
 Names = Literal["nemo", "huggingface"]
 NEVER_USED = r"preprocessor\..*|.*\.num_batches_tracked"
@@ -83,28 +81,39 @@ BATCH_NORM = (
 )  # fmt: skip
 
 
-def claims(weights: Weights) -> bool:
-    """Whether names are those of a Conformer of NeMo or of Hugging Face."""
-    return any(name.startswith(("encoder.pre_encode.", "encoder.subsampling.")) for name in weights)
+def claims_nemo(weights: Weights) -> bool:
+    """Whether names are those of a Conformer of NeMo."""
+    return any(name.startswith("encoder.pre_encode.") for name in weights)
+
+
+def claims_huggingface(weights: Weights) -> bool:
+    """Whether names are those of a Parakeet of Hugging Face."""
+    return any(name.startswith("encoder.subsampling.") for name in weights)
 
 
 def find(weights: Weights, settings: Conformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a file of either system has them: parameters and running statistics of a model by our paths,
     `params/encoder/…`, `batch_stats/encoder/…` and those of its CTC head (`ctc_head`, where it has one), and the names
     of all weights that found no place, without those that hold none."""
-    names: Names = "huggingface" if any(name.startswith("encoder.subsampling.") for name in weights) else "nemo"
+    names: Names = "huggingface" if claims_huggingface(weights) else "nemo"
     # NeMo's hybrids of a transducer and CTC.
     weights = {re.sub(r"^ctc_decoder\.", "decoder.", name): array for name, array in weights.items()}
     found = find_params(weights, rows(settings, ctc_head=ctc_head, names=names))
     return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
 
 
-def export(variables: Any, settings: Conformer, *, ctc_head: str | None, names: Names) -> dict[str, np.ndarray]:
+def export_nemo(variables: Any, settings: Conformer, *, ctc_head: str | None) -> dict[str, np.ndarray]:
     """A model's variables, `{"params": …, "batch_stats": …}` (or parts of them, or anything of their structure), by
-    the names of another system."""
-    table = rows(settings, ctc_head=ctc_head, names=names)
-    parts = [part for part in ("params", "batch_stats") if part in variables]
-    return export_params(variables, [row for row in table if row.ours.split("/")[0] in parts])
+    NeMo's names.
+
+    Raises: UserError for a weight that has no name there.
+    """
+    return export_params(variables, rows(settings, ctc_head=ctc_head, names="nemo"))
+
+
+def export_huggingface(variables: Any, settings: Conformer, *, ctc_head: str | None) -> dict[str, np.ndarray]:
+    """`export_nemo` by the names of Hugging Face's Parakeet."""
+    return export_params(variables, rows(settings, ctc_head=ctc_head, names="huggingface"))
 
 
 def rows(settings: Conformer, *, ctc_head: str | None, names: Names) -> list[Row]:
@@ -163,7 +172,7 @@ def conformer_of(path: str | Path, **changes: Any) -> Conformer:
 
     Raises: UserError where it says nothing of a Conformer, or says what is not there here.
     """
-    config, names = _config_of(Path(path))
+    config, names = config_of(Path(path))
     try:
         if names == "nemo":
             return replace(settings_of_nemo(config.get("encoder"), path), **changes)
@@ -172,24 +181,11 @@ def conformer_of(path: str | Path, **changes: Any) -> Conformer:
         raise UserError(f"{path}: {error}") from error
 
 
-def front_end_of(path: str | Path) -> LogMel:
-    """The front-end that such a model was trained with: the preset `nemo` with its number of mel bins.
+def config_of(path: Path) -> tuple[dict[str, Any], Names]:
+    """What a `.nemo` file or the folder of a Parakeet says of itself, and whose words these are.
 
-    Raises: UserError where the file's is another.
+    Raises: UserError where it is neither.
     """
-    config, names = _config_of(Path(path))
-    if names == "huggingface":
-        return nemo(num_mels=config["encoder_config"]["num_mel_bins"])
-    said = config.get("preprocessor", {})
-    expected = {
-        "sample_rate": 16000, "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann",
-        "n_fft": 512, "frame_splicing": 1, "log": True,
-    }  # fmt: skip
-    _check(path, "preprocessor", said, expected)
-    return nemo(num_mels=said.get("features", 80))
-
-
-def _config_of(path: Path) -> tuple[dict[str, Any], Names]:
     if path.suffix == ".nemo":
         return nemo_config(path), "nemo"
     file = path / "config.json"
@@ -217,7 +213,7 @@ def settings_of_nemo(said: Any, path: str | Path) -> Conformer:
         "self_attention_model": ("rel_pos", "abs_pos"), "att_context_style": "regular",
         "att_context_size": ([-1, -1], [[-1, -1]], None),
     }  # fmt: skip
-    _check(path, "encoder", said, expected)
+    check_settings(path, "encoder", said, expected)
     channels = said.get("subsampling_conv_channels", -1)
     positions = said.get("self_attention_model", "rel_pos")
     return Conformer(
@@ -248,7 +244,7 @@ def _settings_of_huggingface(said: Mapping[str, Any], path: str | Path) -> Confo
         "model_type": "parakeet_encoder", "hidden_act": "silu", "subsampling_conv_kernel_size": 3,
         "subsampling_conv_stride": 2,
     }  # fmt: skip
-    _check(path, "encoder_config", said, expected)
+    check_settings(path, "encoder_config", said, expected)
     names = {
         "num_mels": "num_mel_bins", "dim": "hidden_size", "num_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads", "feedforward_dim": "intermediate_size", "kernel_size": "conv_kernel_size",
@@ -261,11 +257,3 @@ def _settings_of_huggingface(said: Mapping[str, Any], path: str | Path) -> Confo
         raise UserError(f"{path}: its encoder_config has no {', '.join(missing)}: expected one that transformers wrote")
     # transformers 4 knew no convolution_bias: there was one always.
     return Conformer(subsampling="dw_striding", **{ours: said.get(theirs, True) for ours, theirs in names.items()})
-
-
-def _check(path: str | Path, part: str, said: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raises: UserError where a setting is said and is none of those expected."""
-    for name, values in expected.items():
-        choices = values if isinstance(values, tuple) else (values,)
-        if name in said and said[name] not in choices:
-            raise UserError(f"{path}: its {part}.{name} is {said[name]}, expected {' or '.join(map(str, choices))}")

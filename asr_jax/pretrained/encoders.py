@@ -1,14 +1,16 @@
-"""Settings of encoders that other systems' files were made with, read from those files."""
+"""Settings of encoders and front-ends that other systems' files were made with, read from those files."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from asr_jax.audio.logmel import LogMel
+from asr_jax.audio.presets import nemo
 from asr_jax.core.errors import UserError
 from asr_jax.models.base import EncoderSettings
-from asr_jax.pretrained import quartznet, squeezeformer
-from asr_jax.pretrained.conformer import conformer_of
-from asr_jax.pretrained.nemo_files import nemo_config
+from asr_jax.pretrained import quartznet, squeezeformer_nemo
+from asr_jax.pretrained.conformer import config_of, conformer_of
+from asr_jax.pretrained.nemo_files import check_settings, nemo_config
 
 
 def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
@@ -24,9 +26,26 @@ def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     target = str(said.get("_target_", "")).rpartition(".")[2] if isinstance(said, Mapping) else "nothing"
     known = {
         "ConformerEncoder": lambda: conformer_of(path, **changes),
-        "SqueezeformerEncoder": lambda: squeezeformer.nemo_settings(config, **changes),
+        "SqueezeformerEncoder": lambda: squeezeformer_nemo.settings_of_nemo(config, **changes),
         "ConvASREncoder": lambda: quartznet.settings_of_nemo(config, **changes),
     }
     if target not in known:
         raise UserError(f"{path}: its encoder is {target}, expected one of {', '.join(known)}")
     return known[target]()
+
+
+def front_end_of(path: str | Path) -> LogMel:
+    """The front-end that such a model was trained with: the preset `nemo` with its number of mel bins.
+
+    Raises: UserError where the file's is another.
+    """
+    config, names = config_of(Path(path))
+    if names == "huggingface":
+        return nemo(num_mels=config["encoder_config"]["num_mel_bins"])
+    said = config.get("preprocessor", {})
+    expected = {
+        "sample_rate": 16000, "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann",
+        "n_fft": 512, "frame_splicing": 1, "log": True,
+    }  # fmt: skip
+    check_settings(path, "preprocessor", said, expected)
+    return nemo(num_mels=said.get("features", 80))

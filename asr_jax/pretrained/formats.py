@@ -18,7 +18,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import conformer, icefall, quartznet, squeezeformer
+from asr_jax.pretrained import conformer, icefall, quartznet, squeezeformer_keras, squeezeformer_nemo
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -38,8 +38,10 @@ that are not."""
 
 
 class Format(NamedTuple):
-    """Weights of an encoder by the names of another system."""
+    """Weights of an encoder, and of a CTC head on it, by the names of another system."""
 
+    names: str
+    """Whose, in a word."""
     of: str
     """Whose, and of what model."""
     encoder: type[EncoderSettings]
@@ -47,11 +49,8 @@ class Format(NamedTuple):
     """Whether the names are such."""
     find: Callable[..., Paths]
     """`find(weights, encoder's settings, ctc_head=…)`."""
-
-
-def _icefall(weights: Weights, settings: Zipformer, *, ctc_head: str | None) -> Paths:
-    params, left = icefall.find(weights, settings, ctc_head=ctc_head)
-    return {f"params/{path}": array for path, array in params.items()}, left
+    export: Callable[..., dict[str, np.ndarray]]
+    """`export(variables, encoder's settings, ctc_head=…)`: the other way, or an error where a weight has no name."""
 
 
 def ctc_head(model: Model) -> str | None:
@@ -61,13 +60,24 @@ def ctc_head(model: Model) -> str | None:
 
 
 FORMATS = (
-    Format("icefall's of a Zipformer", Zipformer, icefall.claims, _icefall),
-    Format("NeMo's or Hugging Face's of a Conformer", Conformer, conformer.claims, conformer.find),
-    Format("NVIDIA's of a QuartzNet (DeepLearningExamples' or NeMo's)", QuartzNet, quartznet.claims, quartznet.find),
-    Format("NeMo's of a Squeezeformer", Squeezeformer, squeezeformer.claims_nemo, squeezeformer.find_nemo),
+    Format("icefall", "icefall's of a Zipformer", Zipformer, icefall.claims, icefall.find, icefall.export),
+    Format("nemo", "NeMo's of a Conformer", Conformer, conformer.claims_nemo, conformer.find, conformer.export_nemo),
     Format(
-        "the paper's authors' (Keras) of a Squeezeformer", Squeezeformer, squeezeformer.claims_keras,
-        squeezeformer.find_keras,
+        "huggingface", "Hugging Face's of a Conformer", Conformer, conformer.claims_huggingface, conformer.find,
+        conformer.export_huggingface,
+    ),
+    Format("nemo", "NeMo's of a QuartzNet", QuartzNet, quartznet.claims_nemo, quartznet.find, quartznet.export_nemo),
+    Format(
+        "deeplearningexamples", "NVIDIA's (DeepLearningExamples') of a QuartzNet", QuartzNet, quartznet.claims,
+        quartznet.find, quartznet.export_nvidia,
+    ),
+    Format(
+        "nemo", "NeMo's of a Squeezeformer", Squeezeformer, squeezeformer_nemo.claims, squeezeformer_nemo.find,
+        squeezeformer_nemo.export,
+    ),
+    Format(
+        "keras", "the paper's authors' (Keras) of a Squeezeformer", Squeezeformer, squeezeformer_keras.claims,
+        squeezeformer_keras.find, squeezeformer_keras.export,
     ),
 )  # fmt: skip
 
@@ -77,6 +87,19 @@ def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     arrays = {path: np.asarray(value, order="C") for path, value in flatten(weights).items()}
     save_file(arrays, out, metadata={SYMBOLS: json.dumps(symbols)})
+
+
+def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
+    """A model's weights, `{"params": …, "batch_stats": …}`, by the names of another system.
+
+    Raises: UserError where that has no such model, or no name for one of its weights.
+    """
+    known = {each.names: each for each in FORMATS if isinstance(model.encoder, each.encoder)}
+    if names not in known:
+        raise UserError(
+            f"no weights of {type(model.encoder).__name__} by the names of {names}: expected one of {', '.join(known)}"
+        )
+    return known[names].export(weights, model.encoder, ctc_head=ctc_head(model))
 
 
 def is_weights(path: Path) -> bool:

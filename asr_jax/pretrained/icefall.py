@@ -92,34 +92,36 @@ DEPTHWISE_CONV_CAUSAL = (
 )  # fmt: skip
 
 
-def export_encoder(params: Any, settings: Zipformer) -> dict[str, np.ndarray]:
-    """The encoder's weights (or anything of their structure) by icefall's names, without those that it never uses."""
-    return export_params(params, encoder_rows(settings))
-
-
 def claims(weights: Weights) -> bool:
     """Whether weights have icefall's names."""
     return any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
 
 
 def find(weights: Weights, settings: Zipformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As far as a checkpoint has them: parameters of a model by our paths, `encoder/…` and those of its CTC head
+    """As far as a checkpoint has them: parameters of a model by our paths, `params/encoder/…` and those of its CTC head
     (`ctc_head`, where it has one), and the names of all weights that found no place, without those that are never
     used there."""
-    rows = [replace(row, ours=f"encoder/{row.ours}") for row in encoder_rows(settings)]
-    if ctc_head:
-        rows += [replace(row, ours=f"{ctc_head}/{row.ours}") for row in CTC]
-    found = find_params(weights, rows)
+    found = find_params(weights, rows(settings, ctc_head=ctc_head))
     return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
 
 
-def export_ctc(params: Any) -> dict[str, np.ndarray]:
-    """The CTC head's weights by icefall's names."""
-    return export_params(params, CTC)
+def export(variables: Any, settings: Zipformer, *, ctc_head: str | None) -> dict[str, np.ndarray]:
+    """A model's variables, `{"params": …}` (or anything of their structure), by icefall's names, without those that it
+    never uses.
+
+    Raises: UserError for a parameter that has no name there.
+    """
+    return export_params(variables, rows(settings, ctc_head=ctc_head))
+
+
+def rows(settings: Zipformer, *, ctc_head: str | None) -> list[Row]:
+    """The table for a model of these sizes."""
+    table = [replace(row, ours=f"params/encoder/{row.ours}") for row in encoder_rows(settings)]
+    return table + [replace(row, ours=f"params/{ctc_head}/{row.ours}") for row in CTC if ctc_head]
 
 
 def encoder_rows(settings: Zipformer) -> list[Row]:
-    """The table for a model of these sizes."""
+    """The encoder's part, with paths from `encoder/` on."""
     rows = [Row(f"encoder_embed.{theirs}", f"embed/{ours}", layout) for theirs, ours, layout in EMBED]
     rows.append(Row("encoder_embed.out.weight", "embed/out/kernel", flattened(settings.embed_channels[-1])))
     depthwise = DEPTHWISE_CONV_CAUSAL if settings.causal else DEPTHWISE_CONV

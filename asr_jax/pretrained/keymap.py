@@ -88,18 +88,19 @@ def find_params(weights: Weights, rows: Sequence[Row]) -> Found:
 
 
 def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Their arrays from our parameters (or from anything of the same structure: gradients, averages).
+    """Their arrays from our parameters, or a part of them (or from anything of the same structure: gradients,
+    averages).
 
     Raises:
         UserError: parameters that no row has.
     """
     flat = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()}
-    left = sorted(flat.keys() - {row.ours for row in rows})
-    if left:
+    if left := sorted(flat.keys() - {row.ours for row in rows}):
         raise UserError("no name is known there for the parameters " + ", ".join(left))
     return {
         row.theirs: row.layout.theirs(flat[row.ours] if row.layer is None else flat[row.ours][row.layer])
         for row in rows
+        if row.ours in flat
     }
 
 

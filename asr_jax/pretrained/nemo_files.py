@@ -99,3 +99,11 @@ def nemo_subsampling(ours: str, factor: int, kind: Subsampling) -> list[Row]:
             place += 1
         place += 1
     return rows
+
+
+def check_settings(path: str | Path, part: str, said: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raises: UserError where a setting is said and is none of those expected."""
+    for name, values in expected.items():
+        choices = values if isinstance(values, tuple) else (values,)
+        if name in said and said[name] not in choices:
+            raise UserError(f"{path}: its {part}.{name} is {said[name]}, expected {' or '.join(map(str, choices))}")

@@ -14,7 +14,6 @@ from asr_jax.pretrained.keymap import LINEAR, SAME, Layout, Row, Weights, export
 
 NEVER_USED = r".*\.num_batches_tracked|preprocessor\..*"
 """Names of what is no weight: counts of batches, and the front-end's window and mel filters."""
-CLAIMED = r"encoder\.(layers|encoder)\.\d+\.mconv\..*"
 
 TIME_CONV = transposed(2, 1, 0)
 """[out in taps] to [taps in out]."""
@@ -29,8 +28,13 @@ ACTIVATIONS = {name: name for name in ("relu", "hardtanh", "selu", "silu", "gelu
 
 
 def claims(weights: Weights) -> bool:
-    """Whether weights have NVIDIA's names."""
-    return any(re.fullmatch(CLAIMED, name) for name in weights)
+    """Whether weights have DeepLearningExamples' names."""
+    return any(re.fullmatch(r"encoder\.layers\.\d+\.mconv\..*", name) for name in weights)
+
+
+def claims_nemo(weights: Weights) -> bool:
+    """Whether weights have NeMo's names."""
+    return any(re.fullmatch(r"encoder\.encoder\.\d+\.mconv\..*", name) for name in weights)
 
 
 def find(weights: Weights, settings: QuartzNet, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -42,18 +46,16 @@ def find(weights: Weights, settings: QuartzNet, *, ctc_head: str | None) -> tupl
     return found.params, sorted(names[name] for name in found.left if not re.fullmatch(NEVER_USED, name))
 
 
-def export_nvidia(variables: Any, settings: QuartzNet, *, ctc_head: str | None = "heads_ctc") -> dict[str, np.ndarray]:
+def export_nvidia(variables: Any, settings: QuartzNet, *, ctc_head: str | None) -> dict[str, np.ndarray]:
     """`{"params": …, "batch_stats": …}` of a model, or one of them (or anything of their structure: gradients), by
     DeepLearningExamples' names.
 
     Raises: UserError where the model has other weights as well.
     """
-    collections = tuple(f"{name}/" for name in variables)
-    chosen = [row for row in rows(settings, ctc_head=ctc_head) if row.ours.startswith(collections)]
-    return export_params(variables, chosen)
+    return export_params(variables, rows(settings, ctc_head=ctc_head))
 
 
-def export_nemo(variables: Any, settings: QuartzNet, *, ctc_head: str | None = "heads_ctc") -> dict[str, np.ndarray]:
+def export_nemo(variables: Any, settings: QuartzNet, *, ctc_head: str | None) -> dict[str, np.ndarray]:
     """`export_nvidia` by NeMo's names."""
     infix = ".conv" if settings.mask_padding else ""
     layouts = {row.theirs: row.layout for row in rows(settings, ctc_head=ctc_head)}

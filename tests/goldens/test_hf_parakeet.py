@@ -17,7 +17,8 @@ from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
-from asr_jax.pretrained.conformer import conformer_of, export, front_end_of
+from asr_jax.pretrained.conformer import conformer_of, export_huggingface
+from asr_jax.pretrained.encoders import front_end_of
 from asr_jax.pretrained.formats import imported, load_weights
 from asr_jax.text.tokenizer import Tokenizer, TokenizerSettings, given_tokenizer
 
@@ -74,7 +75,7 @@ def run_case(path: Path) -> Run:
         return sums["ctc/loss"].total, recogniser.apply(given, batch, method="emit")["ctc"]
 
     (value, emitted), gradients = fast_jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
-    theirs = export({"params": gradients}, settings, ctc_head="heads_ctc", names="huggingface")
+    theirs = export_huggingface({"params": gradients}, settings, ctc_head="heads_ctc")
     lengths = np.asarray(emitted.lengths)
     return Run(
         case, arrays, settings, weights, variables, tokenizer, np.asarray(emitted.values), lengths, float(value), theirs
@@ -110,7 +111,7 @@ def test_gradients_by_the_peers_names(path: Path, record_property: Any) -> None:
 @pytest.mark.parametrize("path", CASES)
 def test_export_inverts_import(path: Path) -> None:
     run = run_case(path)
-    again = export(run.variables, run.settings, ctc_head="heads_ctc", names="huggingface")
+    again = export_huggingface(run.variables, run.settings, ctc_head="heads_ctc")
     counts = {name for name in run.weights if name.endswith("num_batches_tracked")}
     assert again.keys() == run.weights.keys() - counts
     for name, array in again.items():

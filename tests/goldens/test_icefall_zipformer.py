@@ -16,7 +16,7 @@ from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.icefall import export_ctc, export_encoder, find
+from asr_jax.pretrained.icefall import export, find
 
 pytestmark = pytest.mark.golden
 
@@ -91,7 +91,7 @@ def run_case(path: Path) -> Run:
     arrays, settings = case.arrays(), settings_of(case.info)
     found, left = find(part(arrays, "param/"), settings, ctc_head=None)
     assert left == []
-    params = unflatten(found)["encoder"]
+    params = unflatten(found)["params"]["encoder"]
     weights = jnp.asarray(arrays["input/grad_weights"]).transpose(1, 0, 2)
     grads, encoded = program(settings)(params, frames_of(arrays), weights)
     return Run(settings, arrays, params, encoded, grads)
@@ -118,7 +118,7 @@ def test_outputs(run: Run, record_property: Any) -> None:
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
 def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     expected = part(run.arrays, "grad/")
-    actual = export_encoder(run.grads, run.settings)
+    actual = export({"params": {"encoder": run.grads}}, run.settings, ctc_head=None)
     assert actual.keys() == expected.keys()
     differences = {name: relative(actual[name], expected[name]) for name in expected}
     for name in expected:
@@ -145,7 +145,7 @@ def test_an_utterance_alone_is_the_same_in_a_batch_with_masked_padding(run: Run,
 
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
 def test_export_inverts_import(run: Run) -> None:
-    exported = export_encoder(run.params, run.settings)
+    exported = export({"params": {"encoder": run.params}}, run.settings, ctc_head=None)
     theirs = part(run.arrays, "param/")
     unused = theirs.keys() - exported.keys()
     assert all(name.endswith("bypass_scale") for name in unused)
@@ -158,14 +158,14 @@ def test_export_inverts_import(run: Run) -> None:
 def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase, record_property: Any) -> None:
     arrays, settings = case.arrays(), settings_of(case.info)
     weights = part(arrays, "param/")
-    params, shape = unflatten(find(weights, settings, ctc_head="ctc")[0]), arrays["out/encoder_out"].shape
+    params, shape = unflatten(find(weights, settings, ctc_head="ctc")[0])["params"], arrays["out/encoder_out"].shape
     ctc = params["ctc"]["output"]
     _, encoded = program(settings)(params["encoder"], frames_of(arrays), jnp.zeros(shape))
     assert report(record_property, "encoder", max_abs(encoded.frames.values, arrays["out/encoder_out"])) < 1e-4
     np.testing.assert_array_equal(encoded.frames.lengths, arrays["out/encoder_lens"])
     log_probs = jax.nn.log_softmax(np.asarray(encoded.frames.values) @ ctc["kernel"] + ctc["bias"])
     assert report(record_property, "CTC log-probs", max_abs(log_probs, arrays["out/ctc_logprobs"])) < 1e-4
-    for name, array in export_ctc({"output": ctc}).items():
+    for name, array in export({"params": {"ctc": params["ctc"]}}, settings, ctc_head="ctc").items():
         np.testing.assert_array_equal(array, weights[name])
 
 
@@ -175,7 +175,7 @@ def test_the_same_weights_with_and_without_chunks(run: Run, record_property: Any
     whole = replace(run.settings, chunk_frames=None, left_context_frames=None)
     found, left = find(part(run.arrays, "param/"), whole, ctc_head=None)
     assert left == []
-    params, frames = unflatten(found)["encoder"], frames_of(run.arrays)
+    params, frames = unflatten(found)["params"]["encoder"], frames_of(run.arrays)
 
     def forward(settings: Zipformer) -> np.ndarray:
         encoder = settings.build(dtype=jnp.float32)
@@ -196,7 +196,7 @@ def test_losses_of_two_views(case: GoldenCase, record_property: Any) -> None:
     if "crctc/feats" not in arrays:
         pytest.skip("the case has no losses of two views")
     settings = replace(settings_of(case.info), taps=())
-    params = unflatten(find(part(arrays, "param/"), settings, ctc_head="ctc")[0])
+    params = unflatten(find(part(arrays, "param/"), settings, ctc_head="ctc")[0])["params"]
     encoder, head = settings.build(dtype=jnp.float32), CTC(dropout=0.0, consistency=1.0, consistency_warmup=0)
     lengths, labels = arrays["input/feat_lens"].astype(np.int32), arrays["input/y"]
     features = arrays["crctc/feats"].reshape(2, len(lengths), *arrays["crctc/feats"].shape[1:])

@@ -15,7 +15,7 @@ from support import GOLDENS, GoldenCase, max_abs, relative, report
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import num_elements, unflatten
 from asr_jax.models.conformer import Conformer
-from asr_jax.pretrained.conformer import export, find, settings_of_nemo
+from asr_jax.pretrained.conformer import export_nemo, find, settings_of_nemo
 
 pytestmark = pytest.mark.golden
 
@@ -91,7 +91,7 @@ def run_case(path: Path) -> Run:
 
 def exported(variables: Any, settings: Conformer) -> dict[str, np.ndarray]:
     trees = {name: {"encoder": tree} for name, tree in variables.items()}
-    return part(export(trees, settings, ctc_head=None, names="nemo"), "encoder.")
+    return part(export_nemo(trees, settings, ctc_head=None), "encoder.")
 
 
 @pytest.mark.parametrize("path", CASES)

@@ -15,7 +15,7 @@ from support import GoldenCase, golden_cases, max_abs, relative, report
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.models.squeezeformer import Squeezeformer
-from asr_jax.pretrained.squeezeformer import export_nemo, find_nemo, nemo_encoder
+from asr_jax.pretrained.squeezeformer_nemo import export, find, nemo_encoder
 
 pytestmark = pytest.mark.golden
 
@@ -60,7 +60,7 @@ class Run:
 def run_case(path: Path) -> Run:
     case = GoldenCase(path, json.loads(path.read_text()))
     arrays, settings = case.arrays(), settings_of(case.info["config"])
-    found, left = find_nemo(part(arrays, "param/"), settings, ctc_head=None)
+    found, left = find(part(arrays, "param/"), settings, ctc_head=None)
     assert left == []
     variables = {group: tree["encoder"] for group, tree in unflatten(found).items()}
     params, stats = variables["params"], {name: tree for name, tree in variables.items() if name != "params"}
@@ -137,7 +137,7 @@ def test_outputs_while_training(run: Run, record_property: Any) -> None:
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     expected = part(run.arrays, "train_grad/")
-    actual = export_nemo({"params": {"encoder": run.gradients}}, run.settings)
+    actual = export({"params": {"encoder": run.gradients}}, run.settings, ctc_head=None)
     # What layers share is named once among its gradients.
     repeated = actual.keys() - expected.keys()
     assert all(run.settings.tied_biases and name.endswith(SHARED) for name in repeated)
@@ -150,7 +150,7 @@ def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_running_statistics_after_an_update(run: Run, record_property: Any) -> None:
     expected = part(run.arrays, "train_buffers_after_1/")
-    actual = export_nemo({name: {"encoder": tree} for name, tree in run.stats.items()}, run.settings)
+    actual = export({name: {"encoder": tree} for name, tree in run.stats.items()}, run.settings, ctc_head=None)
     assert actual.keys() == {name for name in expected if "running" in name}
     worst = max((max_abs(actual[name], expected[name]) for name in actual), default=0.0)
     assert report(record_property, "running statistics", worst) < 1e-4
@@ -158,7 +158,7 @@ def test_running_statistics_after_an_update(run: Run, record_property: Any) -> N
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_export_inverts_import(run: Run) -> None:
-    exported = export_nemo({name: {"encoder": tree} for name, tree in run.variables.items()}, run.settings)
+    exported = export({name: {"encoder": tree} for name, tree in run.variables.items()}, run.settings, ctc_head=None)
     theirs = part(run.arrays, "param/")
     assert len(flatten(run.variables)) <= len(exported)
     for name in theirs.keys() - exported.keys():

@@ -17,20 +17,14 @@ from flax import linen as nn
 from support import GoldenCase, golden_cases, max_abs, relative, report
 
 from asr_jax.core.batch import Frames, length_mask
-from asr_jax.core.pytrees import flatten, unflatten
+from asr_jax.core.pytrees import unflatten
 from asr_jax.models.squeezeformer import Embedding, Squeezeformer
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.positions import relative_sinusoids
 from asr_jax.nn.squeezeformer_layer import DETAILS, peer_lengths
 from asr_jax.pretrained.keymap import Row, export_params, find_params
-from asr_jax.pretrained.squeezeformer import (
-    KERAS_CONVOLUTION,
-    KERAS_MARK,
-    export_keras,
-    find_keras,
-    keras_attention,
-    keras_embed,
-)
+from asr_jax.pretrained.squeezeformer_keras import CONVOLUTION, MARK, attention_rows, embed_rows, find
+from asr_jax.pretrained.squeezeformer_keras import export as export_keras
 
 pytestmark = pytest.mark.golden
 
@@ -104,7 +98,7 @@ class PaperConformer(nn.Module):
 
 
 def conformer_rows(settings: Squeezeformer, config: dict[str, Any], encoder: str) -> list[Row]:
-    rows, attentions = keras_embed(settings, encoder), 0
+    rows, attentions = embed_rows(settings, encoder), 0
     for number, kinds in enumerate(config["fixed_arch"]):
         block = f"{encoder}/{encoder}_block_{number}/{encoder}_block_{number}"
         norms = [(f"{block}_ln", f"layer_{number}")]
@@ -118,12 +112,12 @@ def conformer_rows(settings: Squeezeformer, config: dict[str, Any], encoder: str
                     for name in ("kernel", "bias")
                 ]
             elif kind == "m":
-                rows += keras_attention(f"{start}_mhsa/", f"params/encoder/{ours}/", 3 * attentions, None, settings)
+                rows += attention_rows(f"{start}_mhsa/", f"params/encoder/{ours}/", 3 * attentions, None, settings)
                 attentions += 1
             else:
                 rows += [
                     Row(f"{start}_{name}:0", f"params/encoder/{ours}/{mine}", layout)
-                    for name, mine, layout in KERAS_CONVOLUTION
+                    for name, mine, layout in CONVOLUTION
                 ]
                 rows += [
                     Row(f"{start}_bn/moving_{of}:0", f"batch_stats/encoder/{ours}/norm/{of}")
@@ -156,24 +150,23 @@ def run_case(path: Path) -> Run:
     arrays, config = case.arrays(), case.info["config"]
     weights, features = part(arrays, "param/"), arrays["input/feat_BTF1"][..., 0]
     settings = settings_of(config, features.shape[-1])
-    name = next(name for name in weights if name.endswith(KERAS_MARK)).split("/")[0]
+    name = next(name for name in weights if name.endswith(MARK)).split("/")[0]
     if config["adaptive_scale"]:
         assert config["fc_factor"] == 1, "Squeezeformer's modules are added as they are"
         assert config["no_post_ln"]
         assert not config["conv_use_glu"]
         assert all(kinds == ["M", "s", "C", "s"] for kinds in config["fixed_arch"])
         model: nn.Module = settings.build(dtype=jnp.float32)
-        found, left = find_keras(weights, settings, ctc_head=None)
+        found, left = find(weights, settings, ctc_head=None)
         assert left == []
-        export = partial(export_keras, settings=settings, encoder=name)
+        export = partial(export_keras, settings=settings, ctc_head=None, encoder=name)
     else:
         model, rows = PaperConformer(settings, config), conformer_rows(settings, config, name)
         found = find_params(weights, rows).params
         assert find_params(weights, rows)[1:] == ([], [])
 
         def export(variables: Any) -> dict[str, np.ndarray]:
-            given = flatten(variables)
-            return export_params(variables, [row for row in rows if row.ours in given])
+            return export_params(variables, rows)
 
     variables = jax.device_put({group: tree["encoder"] for group, tree in unflatten(found).items()})
     params, stats = variables["params"], {"batch_stats": variables["batch_stats"]}

@@ -23,7 +23,8 @@ from asr_jax.data.dataset import Data
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.conformer import Names, conformer_of, export, find, front_end_of
+from asr_jax.pretrained.conformer import conformer_of, export_huggingface, export_nemo, find
+from asr_jax.pretrained.encoders import front_end_of
 from asr_jax.pretrained.formats import imported, load_weights
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
@@ -54,11 +55,11 @@ def drawn(settings: Conformer, vocab_size: int, *, seed: int = 0) -> dict[str, A
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), {"batch_stats": {}} | shapes)
 
 
-@pytest.mark.parametrize("names", ["nemo", "huggingface"])
+@pytest.mark.parametrize("export", [export_nemo, export_huggingface])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_all_parameters_have_a_name_there_and_come_back(settings: Conformer, names: Names) -> None:
+def test_all_parameters_have_a_name_there_and_come_back(settings: Conformer, export: Any) -> None:
     variables = drawn(settings, 5)
-    theirs = export(variables, settings, ctc_head="heads_ctc", names=names)
+    theirs = export(variables, settings, ctc_head="heads_ctc")
     found, left = find(theirs, settings, ctc_head="heads_ctc")
     assert left == []
     expected = flatten(variables)
@@ -66,12 +67,12 @@ def test_all_parameters_have_a_name_there_and_come_back(settings: Conformer, nam
     for path, leaf in expected.items():
         np.testing.assert_array_equal(found[path], leaf, err_msg=path)
     other = find(theirs, settings, ctc_head=None)[1]
-    head = "decoder.decoder_layers.0" if names == "nemo" else "ctc_head"
+    head = "decoder.decoder_layers.0" if export is export_nemo else "ctc_head"
     assert other == [f"{head}.bias", f"{head}.weight"]
 
 
 def test_what_holds_no_weights_is_passed_over_and_all_else_is_told() -> None:
-    theirs = export(drawn(TINY, 5), TINY, ctc_head="heads_ctc", names="nemo")
+    theirs = export_nemo(drawn(TINY, 5), TINY, ctc_head="heads_ctc")
     theirs |= dict.fromkeys(
         ("preprocessor.featurizer.fb", "preprocessor.featurizer.window", "joint.enc.weight",
          "encoder.layers.0.conv.batch_norm.num_batches_tracked"), np.zeros(1),
@@ -80,7 +81,7 @@ def test_what_holds_no_weights_is_passed_over_and_all_else_is_told() -> None:
 
 
 def test_the_ctc_head_of_a_hybrid() -> None:
-    theirs = export(drawn(TINY, 5), TINY, ctc_head="heads_ctc", names="nemo")
+    theirs = export_nemo(drawn(TINY, 5), TINY, ctc_head="heads_ctc")
     hybrid = {name.replace("decoder.decoder_layers", "ctc_decoder.decoder_layers"): a for name, a in theirs.items()}
     assert find(hybrid, TINY, ctc_head="heads_ctc")[0].keys() == find(theirs, TINY, ctc_head="heads_ctc")[0].keys()
 

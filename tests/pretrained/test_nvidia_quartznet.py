@@ -115,7 +115,7 @@ def test_all_weights_have_a_name_there_and_come_back(export: Any, changes: dict)
     rng = np.random.default_rng(0)
     variables = shapes_of(model_of(settings), vocab_size=5)
     variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), variables)
-    theirs = export(variables, settings)
+    theirs = export(variables, settings, ctc_head="heads_ctc")
     assert any(".conv.weight" in name for name in theirs) == (export is export_nemo and settings.mask_padding)
     found, left = find(theirs, settings, ctc_head="heads_ctc")
     assert left == []
@@ -123,7 +123,7 @@ def test_all_weights_have_a_name_there_and_come_back(export: Any, changes: dict)
     assert found.keys() == expected.keys()
     for path, array in expected.items():
         np.testing.assert_array_equal(found[path], array, err_msg=path)
-    assert export(unflatten(found), settings).keys() == theirs.keys()
+    assert export(unflatten(found), settings, ctc_head="heads_ctc").keys() == theirs.keys()
 
 
 def test_names_that_are_no_weights_are_passed_over_and_all_others_told() -> None:

@@ -21,7 +21,11 @@ from asr_jax.models.base import Model
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.pretrained.formats import imported
 from asr_jax.pretrained.nemo_files import nemo_config
-from asr_jax.pretrained.squeezeformer import export_keras, export_nemo, find_keras, find_nemo, nemo_settings
+from asr_jax.pretrained.squeezeformer_keras import export as export_keras
+from asr_jax.pretrained.squeezeformer_keras import find as find_keras
+from asr_jax.pretrained.squeezeformer_nemo import export as export_nemo
+from asr_jax.pretrained.squeezeformer_nemo import find as find_nemo
+from asr_jax.pretrained.squeezeformer_nemo import settings_of_nemo
 
 SMALL = Squeezeformer(num_mels=24, dim=8, num_layers=3, num_heads=2, kernel_size=5, subsampling_channels=3)
 FORMS = {
@@ -152,7 +156,7 @@ def test_a_nemo_file_tells_its_sizes(tmp_path: Path) -> None:
         member = tarfile.TarInfo("./model_config.yaml")
         member.size = len(text)
         archive.addfile(member, io.BytesIO(text))
-    settings = nemo_settings(nemo_config(path), dropout=0.2)
+    settings = settings_of_nemo(nemo_config(path), dropout=0.2)
     assert settings == Squeezeformer.m(
         variant="nemo", reduce_at=9, dropout=0.2, attention_dropout=0.1, feedforward_dim=4 * 324
     )
@@ -171,11 +175,11 @@ def test_a_nemo_file_tells_its_sizes(tmp_path: Path) -> None:
 def test_models_that_are_not_here(changes: dict[str, Any], message: str) -> None:
     config = {**CONFIG, "encoder": {**CONFIG["encoder"], **changes}}
     with pytest.raises(UserError, match=message):
-        nemo_settings(config)
+        settings_of_nemo(config)
 
 
 def test_a_number_of_bins_that_is_a_reference_is_the_preprocessors() -> None:
     config = {**CONFIG, "encoder": {**CONFIG["encoder"], "feat_in": "${model.preprocessor.features}"}}
-    assert nemo_settings(config).num_mels == 80
+    assert settings_of_nemo(config).num_mels == 80
     with pytest.raises(UserError, match="expected a number"):
-        nemo_settings({**config, "preprocessor": None})
+        settings_of_nemo({**config, "preprocessor": None})

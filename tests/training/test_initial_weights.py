@@ -16,7 +16,7 @@ from asr_jax.data.dataset import Data
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.formats import save_weights
-from asr_jax.pretrained.icefall import export_ctc, export_encoder
+from asr_jax.pretrained.icefall import export
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.training.initial_weights import read_initial_weights
 
@@ -45,7 +45,7 @@ RANDOM, GIVEN = drawn(0, len(OURS.symbols)), drawn(1, len(THEIRS.symbols))
 
 def icefall(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
     params = GIVEN["params"]
-    weights = export_encoder(params["encoder"], SETTINGS) | export_ctc(params["heads_ctc"])
+    weights = export({"params": params}, SETTINGS, ctc_head="heads_ctc")
     weights["encoder.encoders.0.encoder.layers.1.bypass_scale"] = np.zeros(8, np.float32)
     weights |= changes
     return {name: np.array(array, order="C") for name, array in weights.items() if array is not None}

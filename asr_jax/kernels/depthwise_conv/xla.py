@@ -76,17 +76,18 @@ def shifted_gradients(
     dilations: Pair = (1, 1),
 ) -> tuple[Float[Array, "B T F C"], Float[Array, "K L D"]]:
     """Gradients with respect to `x` and `kernel`, from that of the output."""
-    dx = _input_gradient(dy, kernel, x.shape[1:3], padding, strides, dilations)
+    size, num_taps = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
+    dx = _input_gradient(dy, kernel, size, padding, strides, dilations)
     dx = dx if x.shape[-1] == dx.shape[-1] else dx.sum(-1, keepdims=True)
-    one_bin = x.shape[2] == kernel.shape[1] == 1
+    one_bin = size[1] == num_taps[1] == 1
     if x.shape[-1] == 1:
-        dk = _kernel_gradient_of_one_channel(x, dy, kernel.shape[:2], padding, strides, dilations)
-    elif one_bin and kernel.shape[0] >= FEWEST_TAPS_BY_FFT and x.size >= FEWEST_VALUES_BY_FFT:
+        dk = _kernel_gradient_of_one_channel(x, dy, num_taps, padding, strides, dilations)
+    elif one_bin and num_taps[0] >= FEWEST_TAPS_BY_FFT and x.size >= FEWEST_VALUES_BY_FFT:
         # Between the frames that a stride takes lie zeros, and behind them those that no filter reaches.
         spread = jax.lax.pad(dy[:, :, 0], jnp.zeros((), dy.dtype), ((0, 0, 0), (0, 0, strides[0] - 1), (0, 0, 0)))
-        dk = _kernel_gradient_by_fft(x[:, :, 0], spread, kernel.shape[0], padding[0], dilations[0])[:, None]
+        dk = _kernel_gradient_by_fft(x[:, :, 0], spread, num_taps[0], padding[0], dilations[0])[:, None]
     else:
-        dk = _kernel_gradient(x, dy, kernel.shape[:2], padding, strides, dilations)
+        dk = _kernel_gradient(x, dy, num_taps, padding, strides, dilations)
     return dx, dk.astype(kernel.dtype)
 
 
