@@ -20,6 +20,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import set_products
+from asr_jax.core.programs import products
 from asr_jax.core.pytrees import num_elements
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
@@ -98,28 +99,6 @@ class Stepping:
             files = list(Path(folder).rglob("*.trace.json.gz"))
             events = [e for file in files for e in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]]
         return largest_operations(events, self._gradient.as_text() or "", number=number)
-
-
-def products(jaxpr: Any, *, loops: bool = True) -> float:
-    """Floating-point operations of a jaxpr's matrix products and convolutions. With `loops` what is scanned counts as
-    often as it runs; of the branches of a condition the largest counts; bodies of other loops count once."""
-    total = 0.0
-    for equation in jaxpr.eqns:
-        name, inputs, params = equation.primitive.name, equation.invars, equation.params
-        out = float(np.prod(equation.outvars[0].aval.shape)) if equation.outvars else 0.0
-        if name == "dot_general":
-            (contracted, _), _ = params["dimension_numbers"]
-            total += 2 * out * float(np.prod([inputs[0].aval.shape[axis] for axis in contracted]))
-        elif name == "conv_general_dilated":
-            kernel, numbers = inputs[1].aval.shape, params["dimension_numbers"]
-            total += 2 * out * float(np.prod(kernel)) / kernel[numbers.rhs_spec[0]]
-        elif name == "cond":
-            total += max(products(branch.jaxpr, loops=loops) for branch in params["branches"])
-        else:
-            times = params["length"] if name == "scan" and loops else 1
-            inner = [getattr(value, "jaxpr", value) for value in params.values()]
-            total += times * sum(products(each, loops=loops) for each in inner if hasattr(each, "eqns"))
-    return total
 
 
 def largest_operations(events: list[dict[str, Any]], program: str, *, number: int) -> list[dict[str, Any]]:

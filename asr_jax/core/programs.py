@@ -16,9 +16,10 @@ import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import export
 from jax.stages import Lowered
 
@@ -26,7 +27,17 @@ from asr_jax.core.files import write_whole
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
 UNUSED_DAYS = 30.0
+Kept = tuple[export.Exported, Any, float]
+"""A program of the leaves of its arguments, the tree of its outputs, and its floating-point operations."""
 logger = logging.getLogger(__name__)
+
+
+class Program(NamedTuple):
+    """What there is of a program before it is compiled."""
+
+    lowered: Lowered
+    flops: float
+    """`products` of it, of all devices together."""
 
 
 def lower(
@@ -36,8 +47,9 @@ def lower(
     made_of: str | None,
     donate_argnums: tuple[int, ...] = (),
     out_shardings: Any = None,
-) -> Lowered:
-    """What `jax.jit(function, …).lower(*arguments)` gives, without tracing where the same was traced before.
+) -> Program:
+    """What `jax.jit(function, …).lower(*arguments)` gives, and its floating-point operations, without tracing where the
+    same was traced before.
 
     Args:
         name: of the function, one for each.
@@ -49,7 +61,7 @@ def lower(
     jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
     shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
     if made_of is None:
-        return jitted(function, **shardings).lower(*arguments)
+        return _traced(jitted(function, **shardings), arguments)
     leaves, in_tree = jax.tree.flatten(arguments)
     key = _digest(
         SOURCES, _surroundings(), name, made_of, str(in_tree), *(f"{leaf} {leaf.sharding}" for leaf in leaves)
@@ -61,22 +73,25 @@ def lower(
             found = _export(function, leaves, in_tree, shardings)
         except (ValueError, NotImplementedError) as error:  # a kernel that JAX does not promise to read again
             logger.warning("%s is traced at every start: %s", name, str(error).partition("\n")[0])
-            return jitted(function, **shardings).lower(*arguments)
+            return _traced(jitted(function, **shardings), arguments)
         if folder:
             _write(folder / f"{name}-{key}", *found)
-    program, out_tree = found
+    program, out_tree, flops = found
 
     def call(*arguments: Any) -> Any:
         return jax.tree.unflatten(out_tree, program.call(*jax.tree.leaves(arguments)))
 
     call.__name__ = name  # as profiles show it
-    return jitted(call, **shardings).lower(*arguments)
+    return Program(jitted(call, **shardings).lower(*arguments), flops)
 
 
-def _export(
-    function: Callable[..., Any], leaves: list[Any], in_tree: Any, shardings: dict[str, Any]
-) -> tuple[export.Exported, Any]:
-    """The function of the arguments' leaves, and the tree of its outputs."""
+def _traced(jitted: Any, arguments: tuple[Any, ...]) -> Program:
+    traced = jitted.trace(*arguments)
+    return Program(traced.lower(), products(traced.jaxpr.jaxpr))
+
+
+def _export(function: Callable[..., Any], leaves: list[Any], in_tree: Any, shardings: dict[str, Any]) -> Kept:
+    """The function of the arguments' leaves, the tree of its outputs, and its floating-point operations."""
     out_trees = []
 
     def flat(*leaves: Any) -> list[Any]:
@@ -84,7 +99,31 @@ def _export(
         out_trees.append(out_tree)
         return outputs
 
-    return export.export(jax.jit(flat, **shardings))(*leaves), out_trees[0]
+    jitted = jax.jit(flat, **shardings)
+    flops = products(jitted.trace(*leaves).jaxpr.jaxpr)
+    return export.export(jitted)(*leaves), out_trees[0], flops  # without tracing again
+
+
+def products(jaxpr: Any, *, loops: bool = True) -> float:
+    """Floating-point operations of a jaxpr's matrix products and convolutions. With `loops` what is scanned counts as
+    often as it runs; of the branches of a condition the largest counts; bodies of other loops count once."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        name, inputs, params = equation.primitive.name, equation.invars, equation.params
+        out = float(np.prod(equation.outvars[0].aval.shape)) if equation.outvars else 0.0
+        if name == "dot_general":
+            (contracted, _), _ = params["dimension_numbers"]
+            total += 2 * out * float(np.prod([inputs[0].aval.shape[axis] for axis in contracted]))
+        elif name == "conv_general_dilated":
+            kernel, numbers = inputs[1].aval.shape, params["dimension_numbers"]
+            total += 2 * out * float(np.prod(kernel)) / kernel[numbers.rhs_spec[0]]
+        elif name == "cond":
+            total += max(products(branch.jaxpr, loops=loops) for branch in params["branches"])
+        else:
+            times = params["length"] if name == "scan" and loops else 1
+            inner = [getattr(value, "jaxpr", value) for value in params.values()]
+            total += times * sum(products(each, loops=loops) for each in inner if hasattr(each, "eqns"))
+    return total
 
 
 def _folder() -> Path | None:
@@ -96,7 +135,7 @@ def _folder() -> Path | None:
     return Path(folder) / "traced"
 
 
-def _read(path: Path) -> tuple[export.Exported, Any] | None:
+def _read(path: Path) -> Kept | None:
     """None where there is no such file, or not as it was written."""
     try:
         seal, content = path.read_bytes().split(b"\n", 1)
@@ -107,13 +146,13 @@ def _read(path: Path) -> tuple[export.Exported, Any] | None:
     if seal.decode(errors="replace") != hashlib.sha256(content).hexdigest():
         return None
     # Pickled by this package, into a folder that holds machine code as well.
-    program, out_tree = pickle.loads(content)
-    return export.deserialize(bytearray(program)), out_tree
+    program, out_tree, flops = pickle.loads(content)
+    return export.deserialize(bytearray(program)), out_tree, flops
 
 
-def _write(path: Path, program: export.Exported, out_tree: Any) -> None:
+def _write(path: Path, program: export.Exported, out_tree: Any, flops: float) -> None:
     try:
-        content = pickle.dumps((bytes(program.serialize()), out_tree))
+        content = pickle.dumps((bytes(program.serialize()), out_tree, flops))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         for other in path.parent.iterdir():

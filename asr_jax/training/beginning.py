@@ -38,7 +38,7 @@ def lower_beginning(recipe: Recipe, *, seed: int, made_of: str | None = None) ->
         state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
         return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)), empty_sums(sums))
 
-    return lower("begin", begin, made_of=f"{made_of} seed {seed}" if made_of else None)
+    return lower("begin", begin, made_of=f"{made_of} seed {seed}" if made_of else None).lowered
 
 
 def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -> TrainState:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,16 @@ class CompiledSteps:
     no_weights: Weights
     """Zeros, in the place of batches that a shorter update does not have."""
     table: list[dict[str, Any]]
-    """A row per bucket: shape, rows, parameters, FLOPs and bytes, by XLA's own account."""
+    """A row per bucket: shape, rows, parameters, bytes by XLA's account and, of one device, floating-point operations in
+    products."""
+
+
+class Compiling(NamedTuple):
+    """A program that is being compiled."""
+
+    future: Future[Compiled]
+    flops: float
+    """`core.programs.products` of it."""
 
 
 def compile_steps(
@@ -88,10 +97,10 @@ def compile_steps(
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
-        def compiling(name: str, function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Future[Compiled]:
+        def compiling(name: str, function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Compiling:
             # Traced here, one after the other: threads that trace together only wait for each other.
-            lowered = lower(name, function, *arguments, made_of=made_of, donate_argnums=donate, out_shardings=same)
-            return pool.submit(lowered.compile)
+            program = lower(name, function, *arguments, made_of=made_of, donate_argnums=donate, out_shardings=same)
+            return Compiling(pool.submit(program.lowered.compile), program.flops)
 
         gradients = functools.partial(accumulate, recipe)
         jobs = {
@@ -117,20 +126,23 @@ def compile_steps(
         compiled = {}
         for bucket, job in jobs.items():
             try:
-                compiled[bucket] = _result(job, bucket)
+                compiled[bucket] = _result(job.future, bucket)
             except BaseException:
                 pool.shutdown(cancel_futures=True)  # nobody waits for the others
                 raise
             tell(bucket)
-        table = [_row(bucket, compiled[bucket], state, recipe.model, scale) for bucket in ordered]
+        table = [
+            _row(bucket, compiled[bucket], state, recipe.model, scale) | {"flops": jobs[bucket].flops / mesh.size}
+            for bucket in ordered
+        ]
         _check_memory(table, num_bytes(average), mesh)
         return CompiledSteps(
-            weights={bucket: job.result() for bucket, job in weighed.items()},
+            weights={bucket: job.future.result() for bucket, job in weighed.items()},
             accumulate={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
-            apply_update=updating.result(),
+            apply_update=updating.future.result(),
             loss_terms=tuple(weights),
-            begin=beginning.result(),
-            add_weights=adding.result(),
+            begin=beginning.future.result(),
+            add_weights=adding.future.result(),
             no_weights=jax.device_put({name: np.zeros((), np.float32) for name in weights}, same),
             table=table,
         )
@@ -200,6 +212,5 @@ def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, sc
         "audio_s": round(seconds * bucket.batch_size, 1),
         "frames": int(model.output_length(bucket.length, of_features=scale.of_features)),
         "parameters": num_elements(state.params),
-        "flops": float((compiled.cost_analysis() or {}).get("flops", float("nan"))),
         "bytes": int(used),
     }

@@ -78,11 +78,11 @@ class Decoder:
             batch = without_labels(abstract_batch(bucket, self.mesh, scale))
             key = batch.signal.shape
             if key not in self._compiled:
-                lowered = lower(
+                program = lower(
                     f"decode_{self.head}", self._decode, self._variables, batch, made_of=self.made_of,
                     out_shardings=replicated(self.mesh),
                 )  # fmt: skip
-                self._compiled[key] = self._pool.submit(lowered.compile)
+                self._compiled[key] = self._pool.submit(program.lowered.compile)
 
     def wait(self) -> None:
         """Returns when all shapes that were prepared are compiled."""

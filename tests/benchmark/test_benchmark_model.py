@@ -9,8 +9,9 @@ from jax import lax
 
 from asr_jax.benchmark import __main__ as command
 from asr_jax.benchmark import model
-from asr_jax.benchmark.stepping import largest_operations, products, readable
+from asr_jax.benchmark.stepping import largest_operations, readable
 from asr_jax.core.errors import UserError
+from asr_jax.core.programs import products
 
 CONFIG = ("--config", "tests/toy_config.py")
 

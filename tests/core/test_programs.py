@@ -37,7 +37,7 @@ def test_the_second_time_nothing_is_traced(tmp_path):
     shapes = jax.eval_shape(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), extra))
     for times in (1, 0):
         function = Scaled(2.0)
-        lowered = lower("scaled", function, X, shapes, made_of="2.0")
+        lowered = lower("scaled", function, X, shapes, made_of="2.0").lowered
         assert function.traced == times
         assert lowered.out_info["y"].shape == (8, 3)
         assert isinstance(lowered.out_info["state"], optax.ScaleByAdamState)
@@ -49,7 +49,7 @@ def test_the_second_time_nothing_is_traced(tmp_path):
 
 
 def test_it_is_the_same_text_the_first_time_and_every_other():
-    texts = {lower("scaled", Scaled(2.0), X, X, made_of="2.0").as_text() for _ in range(3)}
+    texts = {lower("scaled", Scaled(2.0), X, X, made_of="2.0").lowered.as_text() for _ in range(3)}
     assert len(texts) == 1
 
 
@@ -95,7 +95,7 @@ def test_a_cache_that_is_not_on_this_machine_is_left_alone(monkeypatch, tmp_path
 
 
 def test_profiles_show_its_name():
-    assert "module @jit_scaled" in lower("scaled", Scaled(2.0), X, X, made_of="2.0").as_text()
+    assert "module @jit_scaled" in lower("scaled", Scaled(2.0), X, X, made_of="2.0").lowered.as_text()
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "empty", "text"])
@@ -130,14 +130,14 @@ def test_a_program_that_cannot_be_kept_runs_all_the_same(tmp_path):
         return jax.pure_callback(lambda x: np.asarray(x) + 1, X, x)
 
     for _ in range(2):
-        compiled = lower("callback", on_the_host, X, made_of="").compile()
+        compiled = lower("callback", on_the_host, X, made_of="").lowered.compile()
         np.testing.assert_array_equal(compiled(np.ones((8, 3), np.float32)), 2)
     assert not (tmp_path / "traced").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "traced").write_text("a file where the folder would be")
-    compiled = lower("scaled", Scaled(2.0), X, X, made_of="2.0").compile()
+    compiled = lower("scaled", Scaled(2.0), X, X, made_of="2.0").lowered.compile()
     assert compiled(np.ones((8, 3), np.float32), np.ones((8, 3), np.float32))["y"].shape == (8, 3)
 
 
@@ -149,7 +149,7 @@ def test_donation_and_shardings_hold():
         compiled = lower(
             "mean", lambda x, total: total + x.sum(0), rows, same, made_of="", donate_argnums=(1,),
             out_shardings=replicated(mesh),
-        ).compile()  # fmt: skip
+        ).lowered.compile()  # fmt: skip
         assert compiled.memory_analysis().alias_size_in_bytes >= 12
         x = jax.device_put(np.ones((8, 3), np.float32), by_rows(mesh))
         total = jax.device_put(np.ones(3, np.float32), replicated(mesh))
@@ -164,3 +164,13 @@ def test_what_was_not_used_for_a_month_goes(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "UNUSED_DAYS", -1.0)
     lower("scaled", Scaled(2.0), X, X, made_of="new")
     assert not list((tmp_path / "traced").iterdir())
+
+
+@pytest.mark.parametrize("made_of", ["", None], ids=["kept", "traced"])
+def test_operations_are_counted_as_often_as_a_loop_runs_them(tmp_path, made_of):
+    def powers(x):
+        return jax.lax.scan(lambda y, _: (y @ y, None), x, None, length=5)[0]
+
+    square = jax.ShapeDtypeStruct((6, 6), jnp.float32, sharding=X.sharding)
+    for _ in range(2):  # traced, and then read where it is kept
+        assert lower("powers", powers, square, made_of=made_of).flops == 5 * 2 * 6**3
