@@ -55,8 +55,8 @@ class CompiledSteps:
     no_weights: Weights
     """Zeros, in the place of batches that a shorter update does not have."""
     table: list[dict[str, Any]]
-    """A row per bucket: shape, rows, parameters, bytes by XLA's account and, of one device, floating-point operations in
-    products."""
+    """A row per bucket: shape, rows, parameters, bytes by XLA's account and, of one device, floating-point operations
+    of products."""
 
 
 class Compiling(NamedTuple):

@@ -100,12 +100,12 @@ def test_dropout_is_of_training(rate: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["products", "layers"])
+@pytest.mark.parametrize("remat", ["elementwise", "products", "layers"])
 def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     settings, key = replace(FAST, num_layers=1, attention_dropout=0.2, dropout=0.1), jax.random.key(0)
     plain, again = (
         flatten(run(params, key, jnp.int32(0))[1])
-        for params, run in (made_of(settings), made_of(replace(settings, remat=remat)))
+        for params, run in (made_of(replace(settings, remat=each)) for each in ("none", remat))
     )
     assert max(relative(again[path], plain[path]) for path in plain) < 1e-4
 

@@ -156,7 +156,7 @@ def test_dropout_draws_only_while_training() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["products", "layers"])
+@pytest.mark.parametrize("remat", ["elementwise", "products", "layers"])
 def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     frames = Frames(jnp.asarray(np.random.default_rng(0).normal(size=(2, 20, 16)), jnp.float32), jnp.array([20, 13]))
     gradients = []

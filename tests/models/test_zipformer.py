@@ -109,7 +109,7 @@ def test_regularisers_act_on_gradients_alone() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["products", "layers"])
+@pytest.mark.parametrize("remat", ["elementwise", "products", "layers"])
 def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     keys = jax.random.split(jax.random.key(0))
     (params, run), (_, run_again) = regularised(remat="none"), regularised(remat=remat)
