@@ -97,7 +97,8 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
     known = {each.names: each for each in FORMATS if isinstance(model.encoder, each.encoder)}
     if names not in known:
         raise UserError(
-            f"no weights of {type(model.encoder).__name__} by the names of {names}: expected one of {', '.join(known)}"
+            f"no weights of {type(model.encoder).__name__} by the names of {names}: "
+            + (f"expected one of {', '.join(known)}" if known else "no other system has such a model")
         )
     return known[names].export(weights, model.encoder, ctc_head=ctc_head(model))
 

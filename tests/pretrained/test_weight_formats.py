@@ -1,0 +1,63 @@
+"""A model's weights by the names of every system that has such a model, and back."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import EncoderSettings, Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.pretrained.formats import FORMATS, exported, imported
+
+TINY: dict[type, EncoderSettings] = {
+    Conformer: Conformer.tiny(), QuartzNet: QuartzNet.tiny(num_mels=80), Squeezeformer: Squeezeformer.tiny(),
+    Zipformer: Zipformer.tiny(),
+}  # fmt: skip
+
+
+def drawn(settings: EncoderSettings) -> dict[str, Any]:
+    """Random variables of a model with a CTC head that has another name."""
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, 80)), jnp.array([80]))
+
+    def init() -> tuple[jax.Array, Any]:
+        encoded, variables = encoder.init_with_output(jax.random.key(0), frames, step=None)
+        return encoded.frames.values, variables
+
+    values, shapes = jax.eval_shape(init)
+    shapes, width = {name: {"encoder": tree} for name, tree in shapes.items()}, values.shape[-1]
+    shapes["params"]["heads_letters"] = {"output": {"kernel": jnp.zeros((width, 5)), "bias": jnp.zeros(5)}}
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+
+
+@pytest.mark.parametrize("known", FORMATS, ids=lambda known: f"{known.names}-{known.encoder.__name__}")
+def test_all_weights_go_out_and_come_back(known: Any) -> None:
+    settings = TINY[known.encoder]
+    variables, model = drawn(settings), Model(settings, heads={"letters": CTC()})
+    theirs = exported(variables, model, known.names)
+    assert known.claims(theirs)
+    assert not any(other.claims(theirs) for other in FORMATS if other.encoder is known.encoder and other is not known)
+    found, left = imported(theirs, model)
+    assert left == []
+    expected = flatten(variables)
+    assert found.keys() == expected.keys()
+    for path, leaf in expected.items():
+        np.testing.assert_array_equal(found[path], leaf, err_msg=path)
+
+
+def test_names_of_nobody_and_heads_that_they_do_not_know() -> None:
+    model, variables = Model(TINY[QuartzNet], heads={"letters": CTC()}), drawn(TINY[QuartzNet])
+    with pytest.raises(UserError, match="of QuartzNet by the names of keras: expected one of nemo, deeplearning"):
+        exported(variables, model, "keras")
+    variables["params"]["heads_more"] = {"kernel": np.zeros(2)}
+    with pytest.raises(UserError, match="no name is known there for the parameters params/heads_more/kernel"):
+        exported(variables, model, "nemo")
