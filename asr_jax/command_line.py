@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -73,7 +73,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
 
     Without `--config`, that of the run in `--run-dir`: to continue it.
 
-    `--optim.peak-lr 3e-4`, `--optim.peak_lr=3e-4` and `--config.optim.peak_lr=3e-4` are the same. `--help` prints every
+    `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are the same, and so are
+    `--model.encoder.dim 256` and `--model.dim 256`, where no other part of the model has a `dim`. `--help` prints every
     field with its type, meaning and value in that file, and exits.
 
     Raises: UserError that names all unknown fields (with the nearest known one), all wrong types and all impossible
@@ -106,7 +107,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
 
 
 def _overridden(arguments: Sequence[str], default: Experiment, *, prog: str, of: str) -> Experiment:
-    arguments = [_plain(argument) for argument in arguments]
+    fields = list(field_flags(default))
+    arguments = [_whole(_plain(argument), fields) for argument in arguments]
     for i, argument in enumerate(arguments):
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
         if argument in ("--fresh", "--dry-run") and is_last:
@@ -170,6 +172,19 @@ def _plain(argument: str) -> str:
     return ALIASES.get(flag, flag) + equals + value
 
 
+def _whole(argument: str, fields: Sequence[str]) -> str:
+    """A field's name with the middle of it left out (--model.dim for --model.encoder.dim), where it is one's alone."""
+    flag, equals, value = argument.partition("=")
+    meant = [] if flag in fields else _meant(flag, fields)
+    return meant[0] + equals + value if len(meant) == 1 else argument
+
+
+def _meant(flag: str, fields: Iterable[str]) -> list[str]:
+    """Fields that have the same first part and the same last ones."""
+    first, _, last = flag.partition(".")
+    return sorted(field for field in fields if last and field.startswith(f"{first}.") and field.endswith(f".{last}"))
+
+
 def _parse(arguments: Sequence[str], default: Experiment, *, prog: str) -> Experiment:
     return tyro.cli(
         type(default), default=default, args=list(arguments), prog=prog, config=(tyro.conf.FlagConversionOff,),
@@ -209,6 +224,8 @@ def _unknown(argument: str, fields: set[str]) -> str:
     if not argument.startswith("--"):
         return f"{argument!r} belongs to no field: expected --field.name before it"
     flag = argument.partition("=")[0]
+    if meant := _meant(flag, fields):
+        return f"{flag} is not a field; expected one of {', '.join(meant)}"
     suggestion = nearest(flag.removeprefix("--"), [known.removeprefix("--") for known in fields])
     return f"{flag} is not a field{suggestion.replace(chr(39), chr(39) + '--', 1)}"
 

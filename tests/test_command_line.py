@@ -58,6 +58,19 @@ def test_overrides_reach_every_kind_of_field():
     assert experiment.training.log_every == 7
 
 
+def test_the_middle_of_a_name_may_be_left_out_where_it_is_one_fields_alone():
+    found = parse(
+        "--model.num-layers", "1", "1", "2", "1", "--optim.peak_lr=1e-4", "--optim.schedule.warmup-updates", "7"
+    )
+    assert found.model.encoder.num_layers == (1, 1, 2, 1)
+    assert found.optim.schedule.peak_lr == 1e-4
+    with pytest.raises(UserError) as caught:
+        parse("--model.tap", "x", "--model.frobnicate", "1", "--model.probability", "0.5")
+    said = str(caught.value)
+    assert "--model.frobnicate is not a field" in said
+    assert "--model.probability is not a field; expected one of --model.augment.0.probability, --model.augment." in said
+
+
 def test_all_mistakes_are_named_at_once_with_the_nearest_field():
     with pytest.raises(UserError) as caught:
         parse(
