@@ -123,14 +123,7 @@ def compile_steps(
         beginning = compiling("begin_update", lambda s: nothing_accumulated(recipe, s, sums), state)
         adding = compiling("add_weights", added_weights, [weights] * num_batches)
         weighed = {bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh, scale)) for bucket in ordered}
-        compiled = {}
-        for bucket, job in jobs.items():
-            try:
-                compiled[bucket] = _result(job.future, bucket)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)  # nobody waits for the others
-                raise
-            tell(bucket)
+        compiled = _results(jobs, pool, tell)
         table = [
             _row(bucket, compiled[bucket], state, recipe.model, scale) | {"flops": jobs[bucket].flops / mesh.size}
             for bucket in ordered
@@ -170,17 +163,24 @@ def _with_sounds(program: Compiled, sounds: Mapping[str, jax.Array]) -> Compiled
     return lambda *arguments: program(*arguments, sounds)
 
 
-def _result(job: Future[Compiled], bucket: Bucket) -> Compiled:
-    """Raises: UserError that names the bucket where XLA says that it does not fit."""
-    try:
-        return job.result()
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        raise UserError(
-            f"the batch of {bucket.batch_size} × {bucket.length:,} samples or frames does not fit into the device's "
-            f"memory: {str(error).partition(chr(10))[0]}; {SMALLER_BATCHES}"
-        ) from error
+def _results(
+    jobs: Mapping[Bucket, Compiling], pool: ThreadPoolExecutor, tell: Callable[[Bucket], None]
+) -> dict[Bucket, Compiled]:
+    """Raises: UserError that names the bucket of which XLA says that it does not fit."""
+    compiled = {}
+    for bucket, job in jobs.items():
+        try:
+            compiled[bucket] = job.future.result()
+        except BaseException as error:
+            pool.shutdown(cancel_futures=True)  # nobody waits for the others
+            if not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise UserError(
+                f"the batch of {bucket.batch_size} × {bucket.length:,} samples or frames does not fit into the "
+                f"device's memory: {str(error).partition(chr(10))[0]}; {SMALLER_BATCHES}"
+            ) from error
+        tell(bucket)
+    return compiled
 
 
 def _check_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: Mesh) -> None:
