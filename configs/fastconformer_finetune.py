@@ -13,8 +13,10 @@ Options   --data.tokenizer.normaliser: texts must be as the model writes them. l
 Expected  depends on the data. NeMo's stt_en_fastconformer_ctc_large begins with WER 2.1 / 4.2 on LibriSpeech
           (docs/source/asr/data/scores/en/fastconformer_en.csv).
 Recipe    NVIDIA/NeMo examples/asr/conf/asr_finetune/speech_to_text_finetune.yaml at commit 8cfedd72: AdamW, 1e-4 after
-          a warm-up of 5000 updates, a cosine to 5e-6, 50 epochs. For what takes fewer updates the warm-up is shorter
-          here; batches are of audio seconds. GPUs and hours are not published: they depend on the data.
+          a warm-up of 5000 updates, a cosine to 5e-6, 50 epochs. Different here: a shorter warm-up, for what takes
+          fewer updates; batches are of audio seconds; gradients are clipped at 1 (not at all there); weight decay
+          spares norms and biases; weights are averaged; the loss is the mean over labels, whichever the model began
+          with. GPUs and hours are not published: they depend on the data.
 """
 
 import os

@@ -11,10 +11,12 @@ Command   python -m asr_jax.train --config configs/zipformer.py
             --model.encoder.unmasked-dims 192 192 256 320 256 192
             --model.encoder.feedforward-dims 512 768 1536 2048 1536 768
           or write Zipformer.small(…) or large(…) below
-Expected  WER on test-clean / test-other, as published for CTC alone (icefall pull request 1766; 50 epochs, average of
-          the last checkpoints): M 2.52 / 6.02 (64.3 M parameters), S 2.85 / 6.89 (22.1 M), L 2.50 / 5.72 (147.0 M).
-          Not yet measured here. Different here: bfloat16 instead of float16; an exponential average instead of the
-          mean over the last epochs; and noise from MUSAN only where a folder is given below.
+Expected  WER on test-clean / test-other, as published for CTC alone (icefall pull request 1766; average of the last
+          checkpoints): M 2.52 / 6.02 (64.3 M parameters), S 2.85 / 6.89 (22.1 M), L 2.50 / 5.72 (147.0 M). That table
+          does not say how many epochs it took, and the paper of CR-CTC gives plain CTC twice as many as CR-CTC: expect
+          somewhat worse after the 50 here. Not yet measured here. Different here: bfloat16 instead of float16; an
+          exponential average instead of the mean over the last epochs; and noise from MUSAN only where a folder is
+          given below.
           configs/zipformer_cr_ctc.py is the better recipe.
 Time      icefall takes 67 minutes per epoch (2,880 h with the three speeds) on four V100 for the transducer.
 """

@@ -70,6 +70,7 @@ def main(arguments: Sequence[str]) -> None:
     times = stepping.times(options.repeats)
     if options.peer:
         figures["peer"] = {"name": peer} | _theirs(experiment, str(peer), options, stepping.num_frames)
+        _check_same_size(figures["cost"]["parameters"], figures["peer"]["parameters"])
         again = stepping.times(options.repeats)  # the machine may have been busier before
         times = {name: each + again[name] for name, each in times.items()}
     figures["times_s"] = times
@@ -131,6 +132,18 @@ def _check_peer(encoder: str, peer: str | None) -> None:
         raise UserError(f"--peer: {encoder} has no PyTorch original here; expected one of {', '.join(PEERS)}")
     if not REFERENCE.exists():
         raise UserError(f"--peer needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh --peers")
+
+
+def _check_same_size(ours: int, theirs: int) -> None:
+    """icefall alone has more, a bypass of each layer that it does not use: some hundreds of each million.
+
+    Raises: RunError where the two are not the same model.
+    """
+    if abs(ours - theirs) > 0.002 * ours:
+        raise RunError(
+            f"the config's model has {ours:,} parameters and the original, as it was built beside it, {theirs:,}: not "
+            "the same model. Of the encoder's fields only sizes go to the original; leave the others as published"
+        )
 
 
 def _sizes(encoder: Any, peer: str) -> dict[str, Any]:

@@ -116,7 +116,8 @@ def products(jaxpr: Any, *, loops: bool = True) -> float:
             total += 2 * out * float(np.prod([inputs[0].aval.shape[axis] for axis in contracted]))
         elif name == "conv_general_dilated":
             kernel, numbers = inputs[1].aval.shape, params["dimension_numbers"]
-            total += 2 * out * float(np.prod(kernel)) / kernel[numbers.rhs_spec[0]]
+            spread = float(np.prod(params["lhs_dilation"]))  # between the values lie zeros
+            total += 2 * out * float(np.prod(kernel)) / kernel[numbers.rhs_spec[0]] / spread
         elif name == "cond":
             total += max(products(branch.jaxpr, loops=loops) for branch in params["branches"])
         else:

@@ -20,6 +20,7 @@ from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.models.base import Encoder, EncoderSettings
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.linear import Linear
+from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
@@ -154,7 +155,12 @@ class Conformer(EncoderSettings):
     def fast(cls, size: FastSize = "large", **changes: Any) -> "Conformer":
         """FastConformer at 12.5 Hz, as NeMo's settings have it: small, medium, large, xlarge (Parakeet 0.6B) and
         xxlarge (Parakeet 1.1B) with 12.6, 26.1, 115.1, 607.7 and 1061.3 M parameters without the head. Published files
-        may differ from their settings there: `pretrained.conformer.conformer_of` reads what a file says of itself."""
+        may differ from their settings there: `pretrained.conformer.conformer_of` reads what a file says of itself.
+
+        Raises: ValueError for another name.
+        """
+        if size not in FAST:
+            raise ValueError(f"FastConformer has no size {size!r}: expected one of {', '.join(FAST)}")
         sizes = {"kernel_size": 9, "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_channels": 256}
         return cls(**{**sizes, **FAST[size], **changes})
 
@@ -297,7 +303,7 @@ class ConformerLayer(nn.Module):
         return module(self._norm(f"{name}_norm", x), step=step)
 
     def _norm(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, name=name)(x).astype(x.dtype)
+        return layer_norm(1e-5, name=name)(x).astype(x.dtype)
 
     def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
         return nn.Dropout(self.settings.dropout)(x, deterministic=step is None)

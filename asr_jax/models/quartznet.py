@@ -92,9 +92,12 @@ class QuartzNet(EncoderSettings):
             for name in ("groups", "heads"):
                 if (divisor := getattr(block, name)) and any(channels % divisor for channels in ins):
                     problems.append(f"block_{number} has {name} {divisor}, expected a divisor of its channels, {ins}")
-            if self.norm.startswith("group") and (self.norm_groups < 1 or block.width % self.norm_groups):
-                problems.append(f"norm_groups are {self.norm_groups}, expected a divisor of every width, {block.width}")
             width = block.width
+        widths = sorted({block.width for block in blocks})
+        if self.norm.startswith("group") and (self.norm_groups < 1 or any(w % self.norm_groups for w in widths)):
+            problems.append(f"norm_groups are {self.norm_groups}, expected a divisor of every width, {widths}")
+        if self.norm_groups != 1 and not self.norm.startswith("group"):
+            problems.append(f"norm_groups are {self.norm_groups}, expected 1 with the norm {self.norm}")
         if problems:
             raise ValueError("; ".join(problems))
 

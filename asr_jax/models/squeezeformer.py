@@ -20,6 +20,7 @@ from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.models.base import Encoder, EncoderSettings
 from asr_jax.nn.conformer import ConvNorm
 from asr_jax.nn.linear import Linear
+from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
@@ -145,7 +146,12 @@ class Squeezeformer(EncoderSettings):
 
     @classmethod
     def published(cls, size: Size, **changes: Any) -> "Squeezeformer":
-        """A size of the paper's table 2 by its name."""
+        """A size of the paper's table 2 by its name.
+
+        Raises: ValueError for another name.
+        """
+        if size not in PUBLISHED:
+            raise ValueError(f"Squeezeformer has no size {size!r}: expected one of {', '.join(PUBLISHED)}")
         return cls(**{**dict(zip(("dim", "num_layers", "num_heads"), PUBLISHED[size], strict=True)), **changes})
 
     @classmethod
@@ -361,4 +367,4 @@ class Embedding(nn.Module):
             places = np.arange(x.shape[1], dtype=np.float64)
             x += jnp.asarray(sinusoids(places, settings.dim), self.dtype)[None]
         x = nn.Dropout(settings.dropout)(x, deterministic=step is None)
-        return nn.LayerNorm(epsilon=settings.details.eps, name="norm")(x).astype(x.dtype)
+        return layer_norm(settings.details.eps, name="norm")(x).astype(x.dtype)

@@ -95,11 +95,16 @@ class Zipformer(EncoderSettings):
             if len(getattr(self, name)) != num_stacks
         ]
         known_taps = {"embed", *(f"stack_{number}" for number in range(num_stacks))}
-        chunk = self.chunk_frames
+        chunk, context = self.chunk_frames, self.left_context_frames
         masked = [u <= d for u, d in zip(self.unmasked_dims, self.dims, strict=False)]
         checks = {
             f"num_mels is {self.num_mels}, expected at least 7": self.num_mels >= 7,
-            f"positions_dim is {self.positions_dim}, expected an even number": self.positions_dim % 2 == 0,
+            f"positions_dim is {self.positions_dim}, expected an even number above 0": self.positions_dim > 0
+            and self.positions_dim % 2 == 0,
+            "downsampling is empty, expected a stack at least": num_stacks > 0,
+            f"feedforward_dims are {self.feedforward_dims}, expected at least 4 each": all(
+                dim >= 4 for dim in self.feedforward_dims
+            ),
             f"kernel_sizes are {self.kernel_sizes}, expected odd ones": all(k % 2 for k in self.kernel_sizes),
             f"unmasked_dims are {self.unmasked_dims}, expected none above dims, {self.dims}": all(masked),
             f"output_downsampling is {self.output_downsampling}, expected at least 1": self.output_downsampling > 0,
@@ -109,6 +114,9 @@ class Zipformer(EncoderSettings):
             f"chunk_frames is {chunk}, expected None without causal": self.causal or chunk is None,
             f"chunk_frames is {chunk}, expected a multiple of each of {self.downsampling}": chunk is None
             or (chunk > 0 and all(factor > 0 and chunk % factor == 0 for factor in self.downsampling)),
+            f"left_context_frames is {context}, expected None without chunk_frames": chunk is not None
+            or context is None,
+            f"left_context_frames is {context}, expected more than 0": context is None or context > 0,
             f"taps are {self.taps}, expected some of {sorted(known_taps)}": known_taps >= set(self.taps),
             f"batches_per_update is {self.batches_per_update}, expected more than 0": self.batches_per_update > 0,
         }

@@ -47,18 +47,18 @@ class AttentionWeights(nn.Module):
         key = regularise.balance(key, min_positive=0.4, max_positive=0.6, min_abs=0.0, max_abs=100.0, chance=0.025)
         key = regularise.whiten(key, limit=whitening_limit(3.0), grad_scale=0.025, num_groups=heads)
         query, key, position_query = (_split_heads(part, heads) for part in (query, key, position_query))
-        scores = jnp.einsum("hbtc,hbsc->hbts", query, key)
+        scores = jnp.einsum("hbtc,hbsc->hbts", query, key, preferred_element_type=jnp.float32)
 
         offsets = Linear(heads * self.position_dim, 0.05, use_bias=False, dtype=self.dtype, name="positions")(positions)
         if step is not None and self.skip_positions:
             offsets *= kept(self.make_rng("dropout"), SKIP_POSITIONS(step), ()).astype(offsets.dtype)
         offsets = offsets.reshape(-1, heads, self.position_dim)
-        by_offset = jnp.einsum("hbtc,rhc->hbtr", position_query, offsets)
+        by_offset = jnp.einsum("hbtc,rhc->hbtr", position_query, offsets, preferred_element_type=jnp.float32)
         # The barrier keeps XLA from shifting the gradient anew for each of its uses.
         scores += relative_shift(jax.lax.optimization_barrier(by_offset))
 
         allowed = allowed[None]
-        scores = regularise.penalize_scores(scores.astype(jnp.float32), limit=25.0, penalty=1e-4)
+        scores = regularise.penalize_scores(scores, limit=25.0, penalty=1e-4)
         return jax.nn.softmax(jnp.where(allowed, scores, MASKED_SCORE), axis=-1).astype(self.dtype)
 
 

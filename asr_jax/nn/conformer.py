@@ -1,5 +1,6 @@
 """What Conformer, FastConformer and Squeezeformer are made of: relative attention, convolution and feed-forward."""
 
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -11,9 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, per_channel, uniform
-from asr_jax.nn.normalization import BatchNorm
+from asr_jax.nn.normalization import BatchNorm, layer_norm
 from asr_jax.nn.positions import relative_shift
-from asr_jax.nn.remat import keep
+from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 
 # Added to masked scores: finite, so that a row without any key stays finite, exp of it is exactly zero, and so large
@@ -56,16 +57,18 @@ class RelativeAttention(nn.Module):
             self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(x))
             for name in ("query", "key", "value")
         )
+        # The sums of scores are in float32, in which they stay: float16 would overflow, bfloat16 blur the softmax.
+        in_float32 = partial(jnp.einsum, preferred_element_type=jnp.float32)
         if positions is None:
-            scores = jnp.einsum("bthc,bshc->bhts", query, key)
+            scores = in_float32("bthc,bshc->bhts", query, key)
         else:
             offsets = self._heads(Linear(width, use_bias=False, dtype=self.dtype, name="positions")(positions))
             by_content, by_position = self._biases(query.shape[-1]) if biases is None else biases
-            scores = jnp.einsum("bthc,bshc->bhts", query + per_head(by_content, query), key)
-            by_offset = jnp.einsum("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
+            scores = in_float32("bthc,bshc->bhts", query + per_head(by_content, query), key)
+            by_offset = in_float32("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
             # The barrier keeps XLA from shifting the gradient anew for each of its uses.
             scores += relative_shift(jax.lax.optimization_barrier(by_offset))
-        scores = scores.astype(jnp.float32) * query.shape[-1] ** -0.5
+        scores *= query.shape[-1] ** -0.5
         scores += jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
         weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
         if self.blind == "zeros":
@@ -107,11 +110,11 @@ class ConformerConvolution(nn.Module):
         hidden = nn.glu(hidden) if self.gated else nn.silu(hidden)
         hidden = zero_padding(hidden, lengths)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
-        hidden = keep(depthwise_conv(hidden, kernel, padding=((size - 1) // 2, size // 2)))
+        hidden = saved(depthwise_conv(hidden, kernel, padding=((size - 1) // 2, size // 2)))
         if self.use_bias:
             hidden += per_channel(self.param("bias", uniform(size**-0.5), hidden.shape[-1:]), hidden)
         if self.norm == "layer":
-            hidden = nn.LayerNorm(epsilon=self.norm_eps, name="norm")(hidden).astype(hidden.dtype)
+            hidden = layer_norm(self.norm_eps, name="norm")(hidden).astype(hidden.dtype)
         else:
             padded = self.norm == "batch_padded"
             norm = BatchNorm(self.norm_momentum, self.norm_eps, padded, self.norm_ddof, name="norm")

@@ -10,7 +10,7 @@ from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.activations import swoosh_r
 from asr_jax.nn.linear import Linear, per_channel, uniform
-from asr_jax.nn.remat import keep
+from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, whitening_limit
 
@@ -26,7 +26,7 @@ class DepthwiseConv(nn.Module):
         kernel = self.param("kernel", uniform(bound), (self.kernel_size, x.shape[-1]))
         bias = self.param("bias", uniform(bound), x.shape[-1:])
         side = self.kernel_size // 2
-        return keep(depthwise_conv(x, kernel, padding=(side, side))) + per_channel(bias, x)
+        return saved(depthwise_conv(x, kernel, padding=(side, side))) + per_channel(bias, x)
 
 
 class ChunkDepthwiseConv(nn.Module):
@@ -53,12 +53,12 @@ class ChunkDepthwiseConv(nn.Module):
         bias = self.param("bias", uniform(size**-0.5), (width,))
         edges = self.param("edges", nn.initializers.zeros, (2, size, width))
 
-        causal = keep(depthwise_conv(x, causal_kernel, padding=(half - 1, 0))) + per_channel(causal_bias, x)
+        causal = saved(depthwise_conv(x, causal_kernel, padding=(half - 1, 0))) + per_channel(causal_bias, x)
         chunk = num_frames if self.chunk_frames is None else self.chunk_frames
         chunk = min(chunk, num_frames) if self.ends_at_batch else chunk
         num_chunks = -(-num_frames // chunk)
         padded = jnp.pad(x, ((0, 0), (0, num_chunks * chunk - num_frames), (0, 0)))
-        within = keep(depthwise_conv(padded.reshape(-1, chunk, width), kernel, padding=(side, side)))
+        within = saved(depthwise_conv(padded.reshape(-1, chunk, width), kernel, padding=(side, side)))
         within = (within + per_channel(bias, x)).reshape(x.shape[0], -1, width)[:, :num_frames]
 
         position = jnp.arange(num_frames)[None] % chunk

@@ -10,8 +10,14 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.nn.linear import per_channel
-from asr_jax.nn.remat import keep
+from asr_jax.nn.remat import saved
 from asr_jax.nn.stochastic import Regulariser
+
+
+def layer_norm(eps: float, *, name: str) -> nn.LayerNorm:
+    """Over the last axis, in float32. The variance is of deviations from the mean: Flax's own default subtracts
+    squares, which cancel where the mean is large."""
+    return nn.LayerNorm(epsilon=eps, use_fast_variance=False, name=name)
 
 
 class BiasNorm(nn.Module):
@@ -88,8 +94,8 @@ def _scaled(x: Array, mean: Array, variance: Array, gain: Array, bias: Array, ep
 def _forward(x: Array, lengths: Array, gain: Array, bias: Array, eps: float) -> tuple[Any, Any]:
     mask, num = length_mask(lengths, x.shape[1])[..., None], jnp.maximum(jnp.sum(lengths), 1).astype(jnp.float32)
     wide = x.astype(jnp.float32)
-    mean = keep(jnp.sum(jnp.where(mask, wide, 0), (0, 1)) / num)
-    variance = keep(jnp.sum(jnp.where(mask, (wide - per_channel(mean, wide)) ** 2, 0), (0, 1)) / num)
+    mean = saved(jnp.sum(jnp.where(mask, wide, 0), (0, 1)) / num)
+    variance = saved(jnp.sum(jnp.where(mask, (wide - per_channel(mean, wide)) ** 2, 0), (0, 1)) / num)
     return (_scaled(x, mean, variance, gain, bias, eps), mean, variance), (x, lengths, gain, mean, variance)
 
 

@@ -11,15 +11,21 @@ Remat = Literal["none", "elementwise", "products", "layers"]
 """What of a layer is kept for the backward pass. none: all of it is kept, and nothing computed again. elementwise:
 what comes out of products and convolutions, and statistics of batches; activations, norms, masks and dropout are
 computed again, which takes less time than to write and read them. products: what comes out of products with weights
-alone, and the rest (attention's scores and products, convolutions) computed again too. layers: each layer's input
-alone is kept, and all of it computed again."""
+alone, and the rest (attention's scores and products, depthwise convolutions) computed again too. layers: each layer's
+input alone is kept, and all of it computed again."""
 
-KEPT = "kept"
+SAVED, WEIGHTED = "saved", "weighted"
 
 
-def keep(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def saved(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """`x`, marked as what `elementwise` keeps, as it does products without a mark."""
-    return checkpoint_name(x, KEPT)
+    return checkpoint_name(x, SAVED)
+
+
+def weighted(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`x`, marked as a product with weights: where such a product is a convolution or has axes that are no sums, the
+    policies do not see it themselves."""
+    return checkpoint_name(x, WEIGHTED)
 
 
 def rematerialised(module: Any, remat: Remat) -> Any:
@@ -28,8 +34,12 @@ def rematerialised(module: Any, remat: Remat) -> Any:
         return module
     policies = jax.checkpoint_policies
     kept = {
-        "elementwise": policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(KEPT)),
-        "products": policies.dots_with_no_batch_dims_saveable,
+        "elementwise": policies.save_from_both_policies(
+            policies.dots_saveable, policies.save_only_these_names(SAVED, WEIGHTED)
+        ),
+        "products": policies.save_from_both_policies(
+            policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(WEIGHTED)
+        ),
         "layers": policies.nothing_saveable,
     }
     return nn.remat(module, prevent_cse=False, policy=kept[remat])

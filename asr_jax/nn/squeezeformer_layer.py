@@ -16,6 +16,7 @@ from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.linear import Linear, per_channel, uniform
+from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 
@@ -146,7 +147,7 @@ class SqueezeformerLayer(nn.Module):
 
     def _added(self, x: Array, y: Array, step: Step, name: str) -> Array:
         x += nn.Dropout(self.sizes.dropout)(y, deterministic=step is None)
-        return nn.LayerNorm(epsilon=self.sizes.details.eps, name=f"{name}_norm")(x).astype(x.dtype)
+        return layer_norm(self.sizes.details.eps, name=f"{name}_norm")(x).astype(x.dtype)
 
 
 class SqueezeformerStack(nn.Module):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from asr_jax.core.batch import length_mask, zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, project, uniform
-from asr_jax.nn.remat import keep
+from asr_jax.nn.remat import saved, weighted
 from asr_jax.nn.schedules import Step
 
 
@@ -41,7 +41,7 @@ class DepthwiseConv(nn.Module):
         if self.heads:
             kernel = jnp.tile(kernel, (1, width // filters))
         y = depthwise_conv(x, kernel, padding=window.padding, stride=window.stride, dilation=window.dilation)
-        return keep(y)
+        return saved(y)
 
 
 class Pointwise(nn.Module):
@@ -59,7 +59,7 @@ class Pointwise(nn.Module):
             return project(x, kernel)
         x = x.reshape(*x.shape[:2], groups, ins)
         y = jnp.einsum("btgd,dge->btge", x, kernel.reshape(ins, groups, outs // groups))
-        return y.reshape(*x.shape[:2], outs)
+        return weighted(y.reshape(*x.shape[:2], outs))
 
 
 class TimeConv(nn.Module):
@@ -77,7 +77,7 @@ class TimeConv(nn.Module):
         kernel = self.param("kernel", uniform(bound), (taps, ins, self.features)).astype(self.dtype)
         if taps == self.groups == 1:
             return project(x[:, :: window.stride], kernel[0])
-        return jax.lax.conv_general_dilated(
+        y = jax.lax.conv_general_dilated(
             x,
             kernel,
             window_strides=(window.stride,),
@@ -86,6 +86,7 @@ class TimeConv(nn.Module):
             dimension_numbers=("NWC", "WIO", "NWC"),
             feature_group_count=self.groups,
         )
+        return weighted(y)
 
 
 class SqueezeExcite(nn.Module):

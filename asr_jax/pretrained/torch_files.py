@@ -72,8 +72,10 @@ _DAMAGED = (EOFError, KeyError, ValueError, IndexError, AttributeError, TypeErro
 
 
 def state_dict(loaded: Any) -> dict[str, np.ndarray]:
-    """The arrays by name of what a checkpoint holds: those under `model` or `state_dict` where there is one, or the
-    averaged ones under `ema_state_dict`, without a prefix that all names have (`module.`, `model.`).
+    """The arrays by name of what a checkpoint holds: those under `model` where there is one, or the averaged ones under
+    `ema_state_dict`, or those under `state_dict`, without a prefix that all names have (`module.`, `model.`). Of
+    icefall's checkpoints that is the live model: its `model_avg` is the mean of a run from its start on, of which
+    icefall takes differences; the averages that it publishes are files of one `model`.
 
     Raises: UserError where there are no arrays.
     """

@@ -10,7 +10,7 @@ from jax import lax
 from asr_jax.benchmark import __main__ as command
 from asr_jax.benchmark import model
 from asr_jax.benchmark.stepping import largest_operations, readable
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.programs import products
 
 CONFIG = ("--config", "tests/toy_config.py")
@@ -91,6 +91,18 @@ def test_a_configs_model(tmp_path, capsys):
     assert min(figures["rates"].values()) > 0
     assert 1 <= len(figures["operations"]) <= 5
     assert 0 < sum(each["share"] for each in figures["operations"]) <= 1
+
+
+def test_another_model_is_not_timed_as_the_same(monkeypatch, tmp_path):
+    reference = tmp_path / "python"
+    reference.touch()
+    theirs = {"parameters": 6_000_000, "forward_s": [1.0], "step_s": [2.0]}
+    monkeypatch.setattr(model, "REFERENCE", reference)
+    monkeypatch.setattr(model, "PEERS", {"Toy": "quartznet"})
+    monkeypatch.setattr(model, "_theirs", lambda *_: theirs)
+    sizes = ("--rows", "1", "--seconds", "1", "--labels", "3", "--vocabulary", "12", "--repeats", "1")
+    with pytest.raises(RunError, match=r"has 1,742 parameters and the original, as it was .*, 6,000,000: not the same"):
+        model.main((*CONFIG, *sizes, "--model.encoder.dim", "10", "--peer"))
 
 
 @pytest.mark.parametrize(

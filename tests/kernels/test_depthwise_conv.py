@@ -98,6 +98,22 @@ def test_two_axes_and_one_shared_channel(channels, padding):
         assert relative(actual, expected) < 1e-5
 
 
+def test_one_bin_that_is_padded_is_no_convolution_over_time_alone(monkeypatch):
+    monkeypatch.setattr(xla, "FEWEST_TAPS_BY_FFT", 1)
+    monkeypatch.setattr(xla, "FEWEST_VALUES_BY_FFT", 1)
+    x, kernel = draw(2, 9, 1, 3), draw(3, 1, 3, seed=1)
+
+    def gradients(implementation):
+        def loss(x, kernel):
+            y = depthwise_conv_2d(x, kernel, padding=((1, 1), (1, 1)), implementation=implementation)
+            return jnp.sum(y * jnp.arange(1.0, 4.0)[None, None, :, None])
+
+        return jax.grad(loss, argnums=(0, 1))(x, kernel)
+
+    for actual, expected in zip(gradients("shifted"), gradients("lax"), strict=True):
+        assert relative(actual, expected) < 1e-5
+
+
 def test_vmap():
     x, kernel = draw(2, 3, 8, 4), draw(2, 3, 4, seed=1)
     grad = jax.grad(lambda x, k: jnp.sum(depthwise_conv(x, k, padding=(1, 1)) ** 2), argnums=(0, 1))

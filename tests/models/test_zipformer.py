@@ -212,7 +212,11 @@ def test_a_chunk_is_encoded_without_what_follows() -> None:
         ({"chunk_frames": 4}, "expected None without causal"),
         ({"causal": True, "chunk_frames": 3}, "multiple of each"),
         ({"taps": ("stack_7",)}, "expected some of"),
+        ({"causal": True, "left_context_frames": 8}, "left_context_frames is 8, expected None without chunk_frames"),
+        ({"causal": True, "chunk_frames": 4, "left_context_frames": -5}, "-5, expected more than 0"),
         ({"positions_dim": 7}, "even"),
+        ({"positions_dim": 0}, "an even number above 0"),
+        ({"feedforward_dims": (1, 8)}, "at least 4 each"),
         ({"batches_per_update": 0.0}, "more than 0"),
     ],
 )

@@ -79,7 +79,7 @@ def shifted_gradients(
     size, num_taps = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
     dx = _input_gradient(dy, kernel, size, padding, strides, dilations)
     dx = dx if x.shape[-1] == dx.shape[-1] else dx.sum(-1, keepdims=True)
-    one_bin = size[1] == num_taps[1] == 1
+    one_bin = size[1] == num_taps[1] == dy.shape[2] == 1 and padding[1] == (0, 0)
     if x.shape[-1] == 1:
         dk = _kernel_gradient_of_one_channel(x, dy, num_taps, padding, strides, dilations)
     elif one_bin and num_taps[0] >= FEWEST_TAPS_BY_FFT and x.size >= FEWEST_VALUES_BY_FFT:
