@@ -3,7 +3,8 @@
 Data      python scripts/prepare_digits.py --digits DIR
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/digits.py
           MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet
-Expected  see BUILD_NOTES.md
+Expected  after 6,200 updates or fewer, WER on words of unheard speakers (Speech Commands) 3.6 % of the zipformer, 1.8 %
+          of the conformer, 3.0 % of the squeezeformer; the others are not yet measured. BUILD_NOTES.md
 """
 
 import os

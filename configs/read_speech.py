@@ -5,7 +5,7 @@ Command   [MODEL=conformer] python -m asr_jax.train --config configs/read_speech
           MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet. All give 50 frames a
           second, as characters come at up to 20, but the fastconformer: 12.5, and 256 pieces of words
 Expected  on 5.9 h of LibriSpeech train-clean-5 and CMU ARCTIC as Opus: WER 81 %, CER 33 % of the zipformer; the
-          yardstick for later work. After 20 minutes each: see BUILD_NOTES.md
+          yardstick for later work. The others are not yet measured
 """
 
 import os
