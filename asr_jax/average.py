@@ -1,15 +1,16 @@
 """One set of weights of several checkpoints: `python -m asr_jax.average RUN --out DIR [--last N | --from A --to B]`.
 
-DIR becomes a run of its own, with one checkpoint: evaluate, transcribe and --init-from take it as they take RUN. With a
-name that ends in .safetensors the weights alone are written, for --init-from, and with --names by the names of another
-system, for its own programs: `--last 1 --names nemo --out model.safetensors`, then there
-`model.load_state_dict(safetensors.torch.load_file("model.safetensors"), strict=False)`. To have several checkpoints to
-average, train with --training.keep-last N or with --training.milestones.
+DIR becomes a run of its own, with one checkpoint: evaluate, transcribe and --init-from take it as they take RUN. With
+a name that ends in .safetensors the weights alone are written, for --init-from. With --names they have the names of
+another system, for its own programs, and --out is a .pt file as these read it (icefall's decode.py, torch.load), a
+.safetensors file, or with --names nemo --like ORIGINAL.nemo a .nemo file. To have several checkpoints to average, train
+with --training.keep-last N or with --training.milestones.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError
@@ -18,7 +19,7 @@ from asr_jax.core.errors import UserError
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m asr_jax.average", description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a run")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make, or NAME.safetensors")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make, or a file of weights")
     parser.add_argument("--last", type=int, default=0, metavar="N", help="the newest N checkpoints; 0: all")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="A", help="checkpoints from update A on")
     parser.add_argument("--to", type=int, default=0, metavar="B", help="checkpoints up to update B; 0: no limit")
@@ -29,35 +30,46 @@ def main(arguments: Sequence[str]) -> None:
         "--names", default="ours", metavar="WHOSE",
         help="whose names weights in a file have: ours, icefall, nemo, huggingface, deeplearningexamples, keras (ours)",
     )  # fmt: skip
+    parser.add_argument(
+        "--like", type=Path, metavar="ORIGINAL.nemo", help="the .nemo file to copy all but weights from"
+    )
     options = parser.parse_args(arguments)
-    if options.names != "ours" and options.out.suffix != ".safetensors":
-        raise UserError(f"--names {options.names} is for weights alone: expected --out NAME.safetensors")
+    is_file = options.out.suffix in (".safetensors", ".pt", ".nemo")
+    if options.names != "ours" and not is_file:
+        raise UserError(f"--names {options.names} is for weights alone: expected --out NAME.safetensors, .pt or .nemo")
+    if options.names == "ours" and is_file and options.out.suffix != ".safetensors":
+        raise UserError(f"--out {options.out} is another system's kind of file: expected --names, or NAME.safetensors")
     if options.out.exists():
         raise UserError(f"--out {options.out} is there already: give another name")
     if min(options.last, options.first, options.to) < 0:
         raise UserError(f"--last {options.last}, --from {options.first}, --to {options.to}: expected 0 or more")
 
-    from asr_jax.config import load_experiment
-    from asr_jax.pretrained.formats import exported, save_weights
-    from asr_jax.text.tokenizer import load_tokenizer
     from asr_jax.training.averaging import choose, mean_weights, save_run
-    from asr_jax.training.run import EXPERIMENT, TOKENIZER
 
     chosen = choose(options.run, last=options.last, first=options.first, to=options.to)
-    weights = mean_weights(options.run, chosen, live=options.weights == "live")
-    kind = {"ema": "averaged", "live": "live"}[options.weights]
-    told = f"{options.out}: the mean of the {kind} weights of checkpoints {', '.join(map(str, chosen))}"
-    if options.out.suffix != ".safetensors":
-        save_run(options.run, chosen[-1], weights, options.out)
+    weights, told = mean_weights(options.run, chosen, live=options.weights == "live"), ""
+    if is_file:
+        told = _write(weights, options)
     else:
-        tokenizer = load_tokenizer(options.run / TOKENIZER)
-        if options.names != "ours":
-            weights = exported(weights, load_experiment(options.run / EXPERIMENT).model, options.names)
-            told += (
-                f", by the names of {options.names}; label {tokenizer.blank_id} of {tokenizer.vocab_size} is the blank"
-            )
+        save_run(options.run, chosen[-1], weights, options.out)
+    kind = {"ema": "averaged", "live": "live"}[options.weights]
+    print(f"{options.out}: the mean of the {kind} weights of checkpoints {', '.join(map(str, chosen))}{told}")
+
+
+def _write(weights: Any, options: argparse.Namespace) -> str:
+    """Writes a file of weights; gives what is to be said of their names."""
+    from asr_jax.config import load_experiment
+    from asr_jax.pretrained.formats import exported, save_exported, save_weights
+    from asr_jax.text.tokenizer import load_tokenizer
+    from asr_jax.training.run import EXPERIMENT, TOKENIZER
+
+    tokenizer = load_tokenizer(options.run / TOKENIZER)
+    if options.names == "ours":
         save_weights(weights, tokenizer.symbols, options.out)
-    print(told)
+        return ""
+    named = exported(weights, load_experiment(options.run / EXPERIMENT).model, options.names)
+    save_exported(named, options.names, tokenizer.symbols, options.out, like=options.like)
+    return f", by the names of {options.names}; of {tokenizer.vocab_size} labels {tokenizer.blank_id} is the blank"
 
 
 if __name__ == "__main__":

@@ -19,9 +19,10 @@ from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained import conformer, icefall, quartznet, squeezeformer_keras, squeezeformer_nemo
-from asr_jax.pretrained.nemo_files import load_nemo
+from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
+from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.text.tokenizer import HF_CONFIG
 from asr_jax.text.vocabularies import read_vocabulary
 
@@ -101,6 +102,26 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
             + (f"expected one of {', '.join(known)}" if known else "no other system has such a model")
         )
     return known[names].export(weights, model.encoder, ctc_head=ctc_head(model))
+
+
+def save_exported(weights: Weights, names: str, symbols: Symbols, out: Path, *, like: Path | None) -> None:
+    """Writes weights by another system's `names` as that system reads them: `.pt` as its programs lay them out,
+    `.nemo` as a copy of the file `like`, or `.safetensors` with the symbols that labels stand for.
+
+    Raises: UserError where a .nemo file is to be written and there is none to copy.
+    """
+    if out.suffix == ".safetensors":
+        return save_weights(weights, symbols, out)
+    if out.suffix == ".nemo" and (names != "nemo" or like is None):
+        raise UserError(f"{out} has settings and a tokenizer, too: expected --names nemo and --like ORIGINAL.nemo")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if like is not None and out.suffix == ".nemo":
+        return save_nemo(weights, out, like=like)
+    laid_out = {
+        "icefall": {"model": weights},
+        "deeplearningexamples": dict.fromkeys(("state_dict", "ema_state_dict"), weights),
+    }
+    return save_torch(laid_out.get(names, weights), out)
 
 
 def is_weights(path: Path) -> bool:

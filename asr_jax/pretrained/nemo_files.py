@@ -14,6 +14,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.nn.striding import Subsampling
 from asr_jax.pretrained.keymap import CONV_2D, POINTWISE, Row
 from asr_jax.pretrained.torch_files import load_torch, state_dict
+from asr_jax.pretrained.torch_writer import save_torch
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 
@@ -57,6 +58,31 @@ def nemo_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path}: its {CONFIG} is no tree of settings: expected a file that NeMo's save_to wrote")
     return config
+
+
+def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> None:
+    """A copy of the file `like` with other weights of the same names and shapes. What `weights` have not, the window of
+    the front-end and counts of batches, stays as it is there.
+
+    Raises: UserError where `like` is no such file, or of another model or vocabulary.
+    """
+    before = load_nemo(like).weights
+    wrong = [
+        f"{name} of shape {list(array.shape)}, there " + (str(list(before[name].shape)) if name in before else "none")
+        for name, array in weights.items()
+        if name not in before or before[name].shape != array.shape
+    ]
+    if wrong:
+        raise UserError(
+            f"{like} is of another model or vocabulary: {'; '.join(wrong[:3])}: expected the one begun with"
+        )
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(like) as archive, tarfile.open(path, "w") as out:
+        save_torch({**before, **weights}, Path(folder) / WEIGHTS)
+        for member in archive:
+            if Path(member.name).name == WEIGHTS:
+                out.add(Path(folder) / WEIGHTS, member.name)
+            else:
+                out.addfile(member, archive.extractfile(member) if member.isfile() else None)
 
 
 def _names(path: Path) -> list[str]:

@@ -25,7 +25,9 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.conformer import conformer_of, export_huggingface, export_nemo, find
 from asr_jax.pretrained.encoders import front_end_of
-from asr_jax.pretrained.formats import imported, load_weights
+from asr_jax.pretrained.formats import imported, load_weights, save_exported
+from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
+from asr_jax.pretrained.torch_files import load_torch
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer
@@ -242,3 +244,35 @@ def test_weights_of_a_conformer_are_no_zipformers() -> None:
 
 
 MODEL = Model(encoder=replace(TINY, num_mels=80))
+
+
+def test_a_nemo_file_with_other_weights(nemo: Path, tmp_path: Path) -> None:
+    before, out = load_nemo(nemo), tmp_path / "tuned.nemo"
+    changed = {name: array + 1 for name, array in before.weights.items() if name.startswith("encoder.layers")}
+    changed = {name: array for name, array in changed.items() if array.dtype == np.float32}
+    save_nemo(changed, out, like=nemo)
+    found = load_nemo(out)
+    assert found.config == before.config
+    assert found.weights.keys() == before.weights.keys()
+    for name, array in found.weights.items():
+        np.testing.assert_array_equal(array, changed.get(name, before.weights[name]), err_msg=name)
+    with tarfile.open(nemo) as one, tarfile.open(out) as other:
+        assert other.getnames() == one.getnames()
+    with pytest.raises(
+        UserError, match=r"another model or vocabulary: encoder\.new of shape \[2\], there none; expected"
+    ):
+        save_nemo({"encoder.new": np.zeros(2)}, tmp_path / "x.nemo", like=nemo)
+
+
+def test_where_weights_by_nemos_names_go(nemo: Path, tmp_path: Path) -> None:
+    weights = {name: array for name, array in load_nemo(nemo).weights.items() if name.startswith("encoder.layers")}
+    for name in ("w.safetensors", "w.pt", "w.nemo"):
+        save_exported(weights, "nemo", ["a", None], tmp_path / name, like=nemo)
+        found, _ = load_weights(tmp_path / name)
+        np.testing.assert_array_equal(
+            found["encoder.layers.0.norm_out.weight"], weights["encoder.layers.0.norm_out.weight"]
+        )
+    with pytest.raises(UserError, match=r"expected --names nemo and --like ORIGINAL\.nemo"):
+        save_exported(weights, "nemo", ["a", None], tmp_path / "x.nemo", like=None)
+    save_exported(weights, "icefall", ["a", None], tmp_path / "icefall.pt", like=None)
+    assert load_torch(tmp_path / "icefall.pt")["model"].keys() == weights.keys()

@@ -298,6 +298,7 @@ def test_the_mean_of_checkpoints_is_a_run_of_its_own(data, plain, tmp_path, caps
         (["--out", str(tmp_path / "mean")], "is there already"),
         (["--out", str(tmp_path / "x"), "--from", "9"], "no such checkpoint: there are 2, 4"),
         (["--out", str(tmp_path / "x"), "--names", "nemo"], r"is for weights alone: expected --out NAME\.safetensors"),
+        (["--out", str(tmp_path / "x.pt")], r"another system's kind of file: expected --names, or NAME\.safetensors"),
         (["--out", str(tmp_path / "x.safetensors"), "--names", "nemo"], "no weights of Toy by the names of nemo"),
     ):
         with pytest.raises(UserError, match=said):
