@@ -59,6 +59,23 @@ class EncoderSettings:
         raise NotImplementedError
 
 
+class EncoderOfMels(EncoderSettings):
+    """Settings of an encoder whose frames have `num_mels` values."""
+
+    num_mels: int
+
+    def check(self, front_end: FrontEnd) -> None:
+        if front_end.num_features != self.num_mels:
+            raise ValueError(
+                f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
+            )
+
+    def check_frames(self, values: Float[Array, "B T F"]) -> None:
+        """Raises: ValueError where they have another width."""
+        if values.shape[-1] != self.num_mels:
+            raise ValueError(f"frames have {values.shape[-1]} values, expected num_mels, {self.num_mels}")
+
+
 class Recogniser(nn.Module):
     """Front-end → augmentation → encoder → heads. Evaluation, transcription and export go through `emit`."""
 

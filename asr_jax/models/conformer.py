@@ -15,9 +15,8 @@ from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames, length_mask
-from asr_jax.models.base import Encoder, EncoderSettings
+from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
@@ -38,7 +37,7 @@ RATES = ("dropout", "input_dropout", "position_dropout", "attention_dropout")
 
 
 @dataclass(frozen=True)
-class Conformer(EncoderSettings):
+class Conformer(EncoderOfMels):
     """Sizes and training behaviour; the defaults are the large Conformer-CTC of NeMo."""
 
     num_mels: int = 80
@@ -164,12 +163,6 @@ class Conformer(EncoderSettings):
         sizes = {"kernel_size": 9, "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_channels": 256}
         return cls(**{**sizes, **FAST[size], **changes})
 
-    def check(self, front_end: FrontEnd) -> None:
-        if front_end.num_features != self.num_mels:
-            raise ValueError(
-                f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
-            )
-
     def depths(self, path: str) -> tuple[int, ...]:
         """The subsampling is 0, and the layers follow; tied biases are as deep as the first of them."""
         if path.startswith("layers/"):
@@ -206,8 +199,7 @@ class ConformerEncoder(Encoder):
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
         settings = self.settings
-        if frames.values.shape[-1] != settings.num_mels:
-            raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
+        settings.check_frames(frames.values)
         subsample = Subsample(
             settings.subsampling_channels or settings.dim,
             settings.subsampling_factor,

@@ -15,9 +15,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
-from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames
-from asr_jax.models.base import Encoder, EncoderSettings
+from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.conv_block import ActivationName, Block, BlockNorm, ConvBlock, Policy
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.time_conv import strided
@@ -38,7 +37,7 @@ def published_blocks(copies: int) -> tuple[ConvBlock, ...]:
 
 
 @dataclass(frozen=True)
-class QuartzNet(EncoderSettings):
+class QuartzNet(EncoderOfMels):
     """Blocks, and what changes all of them at once; the defaults are QuartzNet 15x5."""
 
     num_mels: int = 64
@@ -129,12 +128,6 @@ class QuartzNet(EncoderSettings):
         """QuartzNet 15x5 of the paper: 18.9 M parameters with a CTC head of 29 labels."""
         return cls(**changes)
 
-    def check(self, front_end: FrontEnd) -> None:
-        if front_end.num_features != self.num_mels:
-            raise ValueError(
-                f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
-            )
-
     def depths(self, path: str) -> tuple[int, ...]:
         """The number of the block."""
         found = re.match(r"block_(\d+)/", path)
@@ -189,8 +182,7 @@ class QuartzNetEncoder(Encoder):
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
         settings, policy = self.settings, self.settings.policy(self.dtype)
-        if frames.values.shape[-1] != settings.num_mels:
-            raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
+        settings.check_frames(frames.values)
         x, lengths = frames.values, frames.lengths
         inner, inputs = {}, list[Array]()
         for number, block in enumerate(settings.every_block()):

@@ -15,9 +15,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames, length_mask
-from asr_jax.models.base import Encoder, EncoderSettings
+from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.conformer import ConvNorm
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
@@ -52,7 +51,7 @@ PUBLISHED: dict[Size, tuple[int, int, int]] = {
 
 
 @dataclass(frozen=True)
-class Squeezeformer(EncoderSettings):
+class Squeezeformer(EncoderOfMels):
     """Sizes and training behaviour; the defaults are the paper's SM."""
 
     num_mels: int = 80
@@ -228,12 +227,6 @@ class Squeezeformer(EncoderSettings):
         """Frames of the encoder for frames of features; for ints and arrays."""
         return strided_length(num_frames, self.subsampling_factor, before=self.details.frames_before)
 
-    def check(self, front_end: FrontEnd) -> None:
-        if front_end.num_features != self.num_mels:
-            raise ValueError(
-                f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
-            )
-
     def depths(self, path: str) -> tuple[int, ...]:
         """The embedding is 0, and layers follow; what changes the frame rate is as deep as the layer before it."""
         first, last = self.reduced
@@ -345,8 +338,7 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
         settings = self.settings
-        if x.shape[-1] != settings.num_mels:
-            raise ValueError(f"frames have {x.shape[-1]} values, expected num_mels, {settings.num_mels}")
+        settings.check_frames(x)
         if not settings.subsampled(x.shape[1]):
             raise ValueError(
                 f"the subsampling needs batches of at least {settings.subsampling_factor} frames, got {x.shape[1]}"

@@ -13,9 +13,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
-from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames
-from asr_jax.models.base import Encoder, EncoderSettings
+from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.subsampling import ConvEmbedding, Downsample, embedding_length
@@ -29,7 +28,7 @@ PER_STACK = (
 
 
 @dataclass(frozen=True)
-class Zipformer(EncoderSettings):
+class Zipformer(EncoderOfMels):
     """Sizes and training behaviour. Fields that are tuples have a value per stack; the defaults are the medium size."""
 
     num_mels: int = 80
@@ -207,12 +206,6 @@ class Zipformer(EncoderSettings):
             raise ValueError(f"Zipformer has no variant {name!r}: expected one of {', '.join(sizes)}")
         return sizes[name](**changes)
 
-    def check(self, front_end: FrontEnd) -> None:
-        if front_end.num_features != self.num_mels:
-            raise ValueError(
-                f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
-            )
-
     def depths(self, path: str) -> tuple[int, ...]:
         """The embedding is 0, the layers of all stacks follow, and what joins the stacks is as deep as the last."""
         found = re.match(r"stack_(\d+)/(layers/)?", path)
@@ -263,8 +256,7 @@ class ZipformerEncoder(Encoder):
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
         settings, policy = self.settings, self.settings.policy(self.dtype)
-        if frames.values.shape[-1] != settings.num_mels:
-            raise ValueError(f"frames have {frames.values.shape[-1]} values, expected num_mels, {settings.num_mels}")
+        settings.check_frames(frames.values)
         batches = None if step is None else step * jnp.float32(settings.batches_per_update)
         embed = ConvEmbedding(
             settings.dims[0],

@@ -10,17 +10,23 @@ import numpy as np
 from asr_jax.core.errors import UserError
 from asr_jax.models.quartznet import QuartzNet, odd_size
 from asr_jax.nn.conv_block import ConvBlock, Residual
-from asr_jax.pretrained.keymap import LINEAR, SAME, Layout, Row, Weights, export_params, find_params, transposed
+from asr_jax.pretrained.keymap import (
+    DEPTHWISE,
+    LINEAR,
+    POINTWISE_1D,
+    SAME,
+    Row,
+    Weights,
+    export_params,
+    find_params,
+    transposed,
+)
 
 NEVER_USED = r".*\.num_batches_tracked|preprocessor\..*"
 """Names of what is no weight: counts of batches, and the front-end's window and mel filters."""
 
 TIME_CONV = transposed(2, 1, 0)
 """[out in taps] to [taps in out]."""
-DEPTHWISE = Layout(lambda x: x[:, 0].T, lambda x: x.T[:, None])
-"""[channels 1 taps] to [taps channels]."""
-POINTWISE = Layout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
-"""[out in 1] to [in out]."""
 NORM = (("weight", "params", "gain"), ("bias", "params", "bias"))
 RUNNING = (("running_mean", "batch_stats", "mean"), ("running_var", "batch_stats", "variance"))
 
@@ -59,7 +65,7 @@ def export_nemo(variables: Any, settings: QuartzNet, *, ctc_head: str | None) ->
     """`export_nvidia` by NeMo's names."""
     infix = ".conv" if settings.mask_padding else ""
     layouts = {row.theirs: row.layout for row in rows(settings, ctc_head=ctc_head)}
-    convolutions = (TIME_CONV, DEPTHWISE, POINTWISE)
+    convolutions = (TIME_CONV, DEPTHWISE, POINTWISE_1D)
 
     def renamed(name: str) -> str:
         if name.startswith("decoder."):
@@ -76,7 +82,7 @@ def rows(settings: QuartzNet, *, ctc_head: str | None) -> list[Row]:
     """The table for a model of these sizes, by DeepLearningExamples' names."""
     found = [row for number, block in enumerate(settings.every_block()) for row in _block(settings, number, block)]
     if ctc_head:
-        found.append(Row("decoder.layers.0.weight", f"params/{ctc_head}/output/kernel", POINTWISE))
+        found.append(Row("decoder.layers.0.weight", f"params/{ctc_head}/output/kernel", POINTWISE_1D))
         found.append(Row("decoder.layers.0.bias", f"params/{ctc_head}/output/bias"))
     return found
 
@@ -92,7 +98,7 @@ def _block(settings: QuartzNet, number: int, block: ConvBlock) -> Iterator[Row]:
         here = f"{ours}/{name}"
         if block.separable:
             yield Row(f"{theirs}.mconv.{place}.weight", f"params/{here}/depthwise/kernel", DEPTHWISE, stacked)
-            yield Row(f"{theirs}.mconv.{place + 1}.weight", f"params/{here}/pointwise/kernel", POINTWISE, stacked)
+            yield Row(f"{theirs}.mconv.{place + 1}.weight", f"params/{here}/pointwise/kernel", POINTWISE_1D, stacked)
         else:
             yield Row(f"{theirs}.mconv.{place}.weight", f"params/{here}/conv/kernel", TIME_CONV, stacked)
         norm = place + (2 if block.separable else 1)
@@ -104,7 +110,7 @@ def _block(settings: QuartzNet, number: int, block: ConvBlock) -> Iterator[Row]:
             yield Row(f"{theirs}.mconv.{place - 2}.fc.{module}.weight", path, LINEAR)
     for side in range(_num_sides(settings, number)):
         there, here = f"{theirs}.res.{side}", f"{ours}/residual_{side}"
-        yield Row(f"{there}.0.weight", f"params/{here}/pointwise/kernel", POINTWISE)
+        yield Row(f"{there}.0.weight", f"params/{here}/pointwise/kernel", POINTWISE_1D)
         yield from _norm(settings, f"{there}.1", f"{here}/norm", None)
 
 
