@@ -192,7 +192,7 @@ def samples(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer, num
 
 
 def predictions(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """A row per recording that was read, texts as they are and the normaliser to compare them by, for asr_jax.compare."""
+    """A row per recording that was read: texts as they are, and the normaliser to compare them by."""
     for row, found in zip(sorted(hypotheses.texts), recognised(data, hypotheses, tokenizer), strict=True):
         yield {
             "id": found.id,
