@@ -9,7 +9,7 @@ that are equally good would differ as much.
 import argparse
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.evaluate import make_room, some, table_row
 from asr_jax.metrics.comparison import compare
 from asr_jax.metrics.scoring import Recognised
-from asr_jax.observe.tables import percent, print_table
-from asr_jax.observe.transcripts import aligned_lines, printable
+from asr_jax.observe.tables import console_for, percent, print_table, say
+from asr_jax.observe.transcripts import aligned_lines
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -43,10 +43,8 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"{options.first} (first) and {options.second} (second): {error}") from error
     rows = [table_row(str(path), found[name]) for path, name in zip(paths, ("first", "second"), strict=True)]
     print_table(rows, title=f"{found['first']['utterances']} utterances of both, text normalised by {normaliser}")
-    for line in _said(found, paths):
-        print(line)
-    if found["differing"]:
-        _print_differing(found["differing"])
+    for line in (*_said(found, paths), *_differing(found["differing"])):
+        say(console_for(), line)
     if options.json:
         result = {"files": [str(path) for path in paths], **found}
         options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
@@ -73,8 +71,8 @@ def _row(line: str, place: str) -> tuple[Recognised, str]:
             str(row["id"]),
             str(row["reference"]),
             str(row["hypothesis"]),
-            source=row.get("source") or "",
-            speaker=row.get("speaker") or "",
+            source=str(row.get("source") or ""),
+            speaker=str(row.get("speaker") or ""),
             duration_s=math.nan if duration_s is None else float(duration_s),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -115,14 +113,14 @@ def _said(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:
             yield f"left out, in {path} alone: {len(found[name])} utterances: {some(found[name])}"
 
 
-def _print_differing(differing: Iterable[dict[str, Any]]) -> None:
-    print("\nwhere they differ most:")
+def _differing(differing: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Each utterance with both systems' words under the reference's."""
+    if differing:
+        yield "where they differ most:"
     for row in differing:
-        print(
-            printable(f"{row['id']}: {row['first_errors']} errors of the first, {row['second_errors']} of the second")
-        )
+        yield f"{row['id']}: {row['first_errors']} errors of the first, {row['second_errors']} of the second"
         for name in ("first", "second"):
-            print("\n".join(f"  {line}" for line in aligned_lines(row["reference"], row[name])))
+            yield from (f"  {line}" for line in aligned_lines(row["reference"], row[name]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.observe.tables import percent, print_table
+from asr_jax.observe.tables import console_for, percent, print_table, say
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     nothing = [manifest for manifest, counts in sets.items() if counts["wer"] is None]
     print_table(rows, title=f"{options.run}, checkpoint {trained.updates}, text normalised by {normaliser}")
     for manifest, counts in sets.items():
-        print(about(manifest, counts))
+        say(console_for(), about(manifest, counts))
     if options.json:
         result = {"sets": sets, "run": str(options.run), "checkpoint": trained.updates, "normaliser": normaliser}
         options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
@@ -78,7 +78,7 @@ def table_rows(manifest: str, counts: dict[str, Any], *, by: str) -> list[dict[s
     """The set's row and, where it has several sources (or speakers, or classes of length), theirs."""
     groups = counts[f"by_{by}"]
     rows = [table_row(f"  {name or f'no {by}'}", group) for name, group in groups.items() if groups.keys() - {name}]
-    return [table_row(manifest, counts), *rows]
+    return [table_row(manifest, counts) | {"skipped": counts["skipped"]}, *(row | {"skipped": ""} for row in rows)]
 
 
 def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,6 @@ def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
         "I": counts["insertions"],
         "words": counts["words"],
         "utterances": counts["utterances"],
-        "skipped": counts.get("skipped", ""),
     }
 
 
