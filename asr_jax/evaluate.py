@@ -1,4 +1,8 @@
-"""Error rates of a run on manifests: `python -m asr_jax.evaluate RUN --data MANIFEST … [--json OUT]`."""
+"""Error rates of a run on manifests: `python -m asr_jax.evaluate RUN --data MANIFEST … [--json OUT]`.
+
+A set's rate comes with the interval that holds it in 95 % of resamples, by bootstrap over its speakers. `--predictions`
+of two runs are compared by `python -m asr_jax.compare`.
+"""
 
 import argparse
 import json
@@ -8,7 +12,7 @@ from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.observe.tables import percent, print_table
+from asr_jax.observe.tables import console_for, percent, print_table, say
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -18,6 +22,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures here")
     parser.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation WER")
     parser.add_argument("--predictions", type=Path, metavar="OUT", help="write a line of JSON per recording here")
+    parser.add_argument(
+        "--by", choices=("source", "speaker", "length"), default="source", help="rows below each set's (source)"
+    )
     options = parser.parse_args(arguments)
 
     from asr_jax.data.reading import read_records
@@ -34,7 +41,7 @@ def main(arguments: Sequence[str]) -> None:
         data = trained.plan(of_set)
         counts, found = evaluate(decoder, trained.variables, data, workers=0, threads=2)
         sets[manifest] = counts
-        rows += table_rows(manifest, counts)
+        rows += table_rows(manifest, counts, by=options.by)
         if options.predictions:
             with options.predictions.open("a" if len(sets) > 1 else "w") as file:
                 file.writelines(
@@ -45,6 +52,8 @@ def main(arguments: Sequence[str]) -> None:
     normaliser = trained.tokenizer.normaliser
     nothing = [manifest for manifest, counts in sets.items() if counts["wer"] is None]
     print_table(rows, title=f"{options.run}, checkpoint {trained.updates}, text normalised by {normaliser}")
+    for manifest, counts in sets.items():
+        say(console_for(), about(manifest, counts))
     if options.json:
         result = {"sets": sets, "run": str(options.run), "checkpoint": trained.updates, "normaliser": normaliser}
         options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
@@ -65,26 +74,46 @@ def make_room(out: Path) -> None:
         raise UserError(f"{out} cannot be written: {error.strerror}; choose another place") from error
 
 
-def table_rows(manifest: str, counts: dict[str, Any]) -> list[dict[str, Any]]:
-    """The set's row and, where it has several sources, theirs."""
-    by_source = counts["by_source"]
-    named = [(manifest, counts)] + [
-        (f"  {source or 'no source'}", c) for source, c in by_source.items() if by_source.keys() - {source}
-    ]
-    return [
-        {
-            "set": name,
-            "wer": percent(c["wer"]),
-            "cer": percent(c["cer"]),
-            "S": c["substitutions"],
-            "D": c["deletions"],
-            "I": c["insertions"],
-            "words": c["words"],
-            "utterances": c["utterances"],
-            "skipped": c.get("skipped", ""),
-        }
-        for name, c in named
-    ]
+def table_rows(manifest: str, counts: dict[str, Any], *, by: str) -> list[dict[str, Any]]:
+    """The set's row and, where it has several sources (or speakers, or classes of length), theirs."""
+    groups = counts[f"by_{by}"]
+    rows = [table_row(f"  {name or f'no {by}'}", group) for name, group in groups.items() if groups.keys() - {name}]
+    return [table_row(manifest, counts) | {"skipped": counts["skipped"]}, *(row | {"skipped": ""} for row in rows)]
+
+
+def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
+    """One row of a result of `metrics.scoring.score`, the rate with its interval where there is one."""
+    interval = counts.get("wer_interval")
+    around = f" ({100 * interval[0]:.1f}–{100 * interval[1]:.1f})" if interval else ""
+    return {
+        "set": name,
+        "wer": percent(counts["wer"]) + around,
+        "cer": percent(counts["cer"]),
+        "S": counts["substitutions"],
+        "D": counts["deletions"],
+        "I": counts["insertions"],
+        "words": counts["words"],
+        "utterances": counts["utterances"],
+    }
+
+
+def about(manifest: str, counts: dict[str, Any]) -> str:
+    """What the intervals are of, and which texts are empty."""
+    bootstrap = counts["bootstrap"]
+    said = f"{manifest}: "
+    if counts["wer_interval"]:
+        said += f"{100 * bootstrap['level']:g} % intervals by bootstrap over {bootstrap['units']} {bootstrap['over']}"
+    else:
+        said += "no interval: too few utterances"
+    for what in ("reference", "hypothesis"):
+        if ids := counts[f"empty_{what}_ids"]:
+            said += f"; {len(ids)} with an empty {what}: {some(ids)}"
+    return said
+
+
+def some(ids: Sequence[str]) -> str:
+    """The first few of them."""
+    return ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
 
 
 if __name__ == "__main__":

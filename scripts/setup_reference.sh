@@ -33,7 +33,7 @@ fi
 
 # soundfile as in .venv: both sides of a race decode with the same libsndfile.
 packages=(torch==2.13.0 torchaudio==2.11.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 safetensors "numpy>=2" kaldi-native-fbank==1.22.5
-    librosa==0.11.0 transformers==5.23.0)  # lhotse 1.33 imports urllib3 unasked
+    librosa==0.11.0 transformers==5.23.0 jiwer==4.0.0)  # lhotse 1.33 imports urllib3 unasked
 folder=.venv-reference
 if [ -f $folder/.installed ] && [ "$(cat $folder/.installed)" = "${packages[*]}" ]; then
     exit 0

@@ -113,7 +113,8 @@ def test_fresh_starts_beside_it(trained, corpus, tmp_path):
 def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     out, lines = tmp_path / "scores.json", tmp_path / "predictions.jsonl"
     test, validation = corpus / "test.jsonl", corpus / "validation.jsonl"
-    said = run("asr_jax.evaluate", trained, "--data", test, validation, "--json", out, "--predictions", lines).stdout
+    command = ["asr_jax.evaluate", trained, "--data", test, validation, "--json", out, "--predictions", lines]
+    said = run(*command, "--by", "speaker").stdout
     assert str(test)[-12:] in said
     sets = json.loads(out.read_text())["sets"]
     assert set(sets) == {str(test), str(validation)}
@@ -123,6 +124,12 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert sets[str(test)]["utterances"] == len(records)
     assert sets[str(test)]["words"] == sum(len(record.text.split()) for record in records)
     assert sets[str(test)]["by_source"].keys() == {"synthetic"}
+    assert sets[str(test)]["normaliser"] == "lower.v1"
+    assert sets[str(test)]["by_speaker"].keys() == {record.speaker for record in records}
+    assert all(f"  {record.speaker} " in said for record in records)
+    low, high = sets[str(test)]["wer_interval"]
+    assert f"{100 * sets[str(test)]['wer']:.2f} % ({100 * low:.1f}–{100 * high:.1f})" in said
+    assert f"{test}: 95 % intervals by bootstrap over {len(sets[str(test)]['by_speaker'])} speakers" in said
     predicted = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["id"] for line in predicted} >= {record.id for record in records}
 

@@ -35,8 +35,8 @@ EVENTS: dict[str, str] = {
     "throughput {metrics/throughput.py: rates}",
     "validation_start": "a validation begins: update, set, weights, utterances",
     "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), loss, wer, cer, "
-    "substitutions, deletions, insertions, words, utterances, skipped, by_source, empty_share, "
-    "samples [{id, reference, hypothesis}]",
+    "substitutions, deletions, insertions, words, utterances, skipped, by_source, empty_share, and "
+    "what else metrics/scoring.py: score gives of the whole set, samples [{id, reference, hypothesis}]",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",
     "checkpoint_saved": "a checkpoint is on disk: update, path",
     "warning": "what a person should look at: message, update, detector (its name), and what it measured",

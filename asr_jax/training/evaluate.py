@@ -1,6 +1,6 @@
 """Evaluation and transcription: the forward pass in the shapes of training, and greedy decoding on the device."""
 
-import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,9 +21,8 @@ from asr_jax.data.dataset import PlannedData
 from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.decoding.greedy import greedy_ids, to_texts
-from asr_jax.metrics.errors import score
+from asr_jax.metrics.scoring import Recognised, score
 from asr_jax.models.base import Recogniser
-from asr_jax.text.normalise import normalise
 from asr_jax.text.tokenizer import Tokenizer
 from asr_jax.training.compile import abstract_batch
 
@@ -162,20 +161,24 @@ def evaluate(
     threads: int = 2,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, Any], Hypotheses]:
-    """Word and character error rates of a set, in all and by source, and what was recognised.
+    """Error rates of a set, as `metrics.scoring.score` gives them, and what was recognised.
 
     References and hypotheses go through the normaliser that the labels were made with. Raises: as `recognise`.
     """
     found = recognise(decoder, variables, data, workers=workers, threads=threads, is_stopped=is_stopped)
-    records = [data.index.records[row] for row in found.texts]
-    tidy = functools.partial(normalise, name=decoder.tokenizer.normaliser)
-    counts = score(
-        [tidy(reference(record, decoder.tokenizer)) for record in records],
-        [tidy(text) for text in found.texts.values()],
-        [record.source for record in records],
-    )
+    counts = score(list(recognised(data, found, decoder.tokenizer)), normaliser=decoder.tokenizer.normaliser)
     skipped = data.dropped.entries + found.skipped
     return counts | {"skipped": len(skipped)}, Hypotheses(found.texts, skipped)
+
+
+def recognised(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer) -> Iterator[Recognised]:
+    """Every recording that was read, in the order of the index."""
+    for row, text in sorted(hypotheses.texts.items()):
+        record = data.index.records[row]
+        yield Recognised(
+            record.id, reference(record, tokenizer), text,
+            source=record.source, speaker=record.speaker, duration_s=record.duration_s,
+        )  # fmt: skip
 
 
 def samples(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
@@ -189,15 +192,17 @@ def samples(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer, num
 
 
 def predictions(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """A row per recording that was read: id, reference and hypothesis as they are, source."""
-    for row, text in sorted(hypotheses.texts.items()):
-        record = data.index.records[row]
+    """A row per recording that was read: texts as they are, and the normaliser to compare them by."""
+    for row, found in zip(sorted(hypotheses.texts), recognised(data, hypotheses, tokenizer), strict=True):
         yield {
-            "id": record.id,
-            "location": record.location,
-            "reference": reference(record, tokenizer),
-            "hypothesis": text,
-            "source": record.source,
+            "id": found.id,
+            "location": data.index.records[row].location,
+            "reference": found.reference,
+            "hypothesis": found.hypothesis,
+            "source": found.source,
+            "speaker": found.speaker,
+            "duration_s": None if math.isnan(found.duration_s) else found.duration_s,
+            "normaliser": tokenizer.normaliser,
         }
 
 

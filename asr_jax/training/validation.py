@@ -18,6 +18,8 @@ from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"
+LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "empty_reference_ids", "empty_hypothesis_ids")
+"""Of a result, what an event does not hold: it may be long, and `asr_jax.evaluate` gives it."""
 
 
 class Validator:
@@ -89,7 +91,8 @@ class Validator:
                 "no word of the validation set could be scored: none of its audio can be read, or its texts are empty; "
                 f"see {setup.folder / SKIPPED}"
             )
-        empty = sum(not text.strip() for text in found.texts.values())
-        counts |= {"epoch": setup.groups.epoch(update), "empty_share": empty / max(len(found.texts), 1)}
+        counts = {name: value for name, value in counts.items() if name not in LEFT_OUT}
+        empty_share = counts["empty_hypotheses"] / counts["utterances"]
+        counts |= {"epoch": setup.groups.epoch(update), "empty_share": empty_share}
         self._log.write("validation", update=update, weights=name, samples=shown, **counts)
         return counts

@@ -1,0 +1,122 @@
+"""Two systems on the same utterances: both results, their difference with its interval, and whether it is chance."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from asr_jax.core.errors import UserError
+from asr_jax.metrics.bootstrap import Bootstrap, percentiles, rates, resampled, resampling_units, sums_by
+from asr_jax.metrics.matched_pairs import matched_pairs
+from asr_jax.metrics.scoring import Recognised, count_utterances, score
+from asr_jax.text.normalise import normalise
+
+
+def compare(
+    first: Sequence[Recognised],
+    second: Sequence[Recognised],
+    *,
+    normaliser: str,
+    bootstrap: Bootstrap | None = None,
+    num_shown: int = 10,
+) -> dict[str, Any]:
+    """The comparison on the utterances that both systems have, matched by id, made for JSON.
+
+    `first`, `second`: as `score`. `difference`: `wer` of the second less that of the first, its `wer_interval`, and
+    `probability_of_improvement`, the share of resamples in which the second has fewer errors; None without words or
+    with fewer than two units. `matched_pairs`: fields of MatchedPairs. `differing`: the `num_shown` utterances whose
+    errors differ most. `only_first_ids`, `only_second_ids`: utterances that one system alone has, which are left out.
+
+    Raises: UserError where an id comes twice, none is in both, references differ, or the normaliser is unknown.
+    """
+    bootstrap = bootstrap or Bootstrap()
+    by_id = _by_id(first, "first", normaliser), _by_id(second, "second", normaliser)
+    systems = _matched(*by_id)
+    counts = [count_utterances(system, normaliser="none") for system in systems]
+    errors = np.stack([of_system[:, :3].sum(axis=1) for of_system in counts], axis=1)
+    texts = [[utterance.hypothesis for utterance in system] for system in systems]
+    pairs = matched_pairs([utterance.reference for utterance in systems[0]], first=texts[0], second=texts[1])
+    return {
+        "normaliser": normaliser,
+        "first": score(systems[0], normaliser=normaliser, bootstrap=bootstrap),
+        "second": score(systems[1], normaliser=normaliser, bootstrap=bootstrap),
+        "difference": _difference(errors, counts[0][:, 3], [u.speaker for u in systems[0]], bootstrap),
+        "matched_pairs": dataclasses.asdict(pairs),
+        "differing": _differing(systems, errors, num_shown),
+        "only_first_ids": [name for name in by_id[0] if name not in by_id[1]],
+        "only_second_ids": [name for name in by_id[1] if name not in by_id[0]],
+    }
+
+
+def _by_id(system: Sequence[Recognised], which: str, normaliser: str) -> dict[str, Recognised]:
+    """Utterances by id, their texts normalised. Raises: UserError where an id comes twice."""
+    found: dict[str, Recognised] = {}
+    for utterance in system:
+        if utterance.id in found:
+            raise UserError(
+                f"utterance {utterance.id} comes twice in the {which} system: expected ids that are unique; compare "
+                "one set at a time"
+            )
+        reference, hypothesis = (normalise(text, normaliser) for text in (utterance.reference, utterance.hypothesis))
+        found[utterance.id] = replace(utterance, reference=reference, hypothesis=hypothesis)
+    return found
+
+
+def _matched(first: dict[str, Recognised], second: dict[str, Recognised]) -> tuple[list[Recognised], list[Recognised]]:
+    """The utterances of both, in the first's order. Raises: UserError where none is in both or references differ."""
+    ids = [name for name in first if name in second]
+    if not ids:
+        raise UserError(
+            f"no utterance is in both systems, of {len(first)} and {len(second)}: expected the same ids, but found "
+            f"{next(iter(first), 'none')!r} in the first and {next(iter(second), 'none')!r} in the second; give "
+            "predictions for the same set"
+        )
+    others = [name for name in ids if first[name].reference.split() != second[name].reference.split()]
+    if others:
+        one, other = first[others[0]].reference, second[others[0]].reference
+        raise UserError(
+            f"{len(others)} of {len(ids)} references are not the same in both systems, the first of them {others[0]}: "
+            f"{one!r} and {other!r}; expected predictions for the same set, or a normaliser that makes them equal"
+        )
+    return [first[name] for name in ids], [second[name] for name in ids]
+
+
+def _difference(
+    errors: Int64[np.ndarray, "N 2"], words: Int64[np.ndarray, " N"], speakers: Sequence[str], bootstrap: Bootstrap
+) -> dict[str, Any]:
+    """Both systems are drawn together: what makes an utterance hard for both is no difference."""
+    units, over = resampling_units(speakers)
+    gained = errors[:, 1] - errors[:, 0]
+    sums = sums_by(units, np.column_stack((gained, words)))
+    found: dict[str, Any] = {
+        "wer": float(gained.sum() / words.sum()) if words.sum() else None,
+        "wer_interval": None,
+        "probability_of_improvement": None,
+    }
+    if len(sums) > 1 and words.sum():
+        drawn = rates(*resampled(sums, bootstrap).T)
+        found["wer_interval"] = percentiles(drawn, bootstrap)
+        found["probability_of_improvement"] = float((drawn < 0).mean())
+    return found | {"bootstrap": dataclasses.asdict(bootstrap) | {"over": over, "units": len(sums)}}
+
+
+def _differing(
+    systems: Sequence[Sequence[Recognised]], errors: Int64[np.ndarray, "N 2"], num_shown: int
+) -> list[dict[str, Any]]:
+    """The utterances whose word errors differ most; of equal ones the first."""
+    apart = np.abs(errors[:, 1] - errors[:, 0])
+    rows = [row for row in np.argsort(-apart, kind="stable")[:num_shown].tolist() if apart[row]]
+    return [
+        {
+            "id": systems[0][row].id,
+            "first_errors": int(errors[row, 0]),
+            "second_errors": int(errors[row, 1]),
+            "reference": systems[0][row].reference,
+            "first": systems[0][row].hypothesis,
+            "second": systems[1][row].hypothesis,
+        }
+        for row in rows
+    ]

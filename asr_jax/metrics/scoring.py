@@ -1,0 +1,114 @@
+"""The result of a set: word and character errors in all, by source, speaker and length, with their interval."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from asr_jax.metrics.bootstrap import Bootstrap, percentiles, rates, resampled, resampling_units, sums_by
+from asr_jax.metrics.errors import EDITS, ErrorCounts, count_errors
+from asr_jax.text.normalise import normalise
+
+COUNTS = (*EDITS, "utterances", "utterances_with_errors", "empty_references", "empty_hypotheses")
+"""What is counted of each utterance and summed over every group; empty: without a word."""
+
+LENGTHS_S = (2, 5, 10, 20, 30)
+"""Edges of the classes of length, in seconds of audio: an utterance of 2 s is in the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """What was said in a recording, and what was recognised."""
+
+    id: str
+    reference: str
+    hypothesis: str
+    source: str = ""
+    speaker: str = ""
+    duration_s: float = math.nan
+    """NaN where it is not known."""
+
+
+def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Bootstrap | None = None) -> dict[str, Any]:
+    """Rates and counts of a set, made for JSON, after the normaliser of this name on both sides.
+
+    In all, and in each row of `by_source`, `by_speaker` and `by_length`: `wer`, `cer`, `mer` (match error rate), `wil`
+    (word information lost) and `COUNTS`. Of the set alone: `normaliser`, `wer_interval` and `cer_interval` (low and
+    high), `bootstrap` (its settings, what it is `over` and how many `units` there were), `empty_reference_ids`,
+    `empty_hypothesis_ids`. Groups without a name are under `""`. A rate is None where there are no reference words, and
+    so is an interval where there are fewer than two units.
+
+    Raises: UserError for an unknown normaliser.
+    """
+    counts = count_utterances(recognised, normaliser=normaliser)
+    empty = {what: counts[:, COUNTS.index(what)].nonzero()[0].tolist() for what in COUNTS[-2:]}
+    durations_s = np.array([utterance.duration_s for utterance in recognised], np.float64)
+    classes = np.where(np.isnan(durations_s), -1, np.searchsorted(LENGTHS_S, durations_s, side="right"))
+    by_length = _by(classes.tolist(), counts)
+    return {
+        **_row(counts.sum(axis=0)),
+        "normaliser": normaliser,
+        **_intervals(counts, [utterance.speaker for utterance in recognised], bootstrap or Bootstrap()),
+        "empty_reference_ids": [recognised[row].id for row in empty["empty_references"]],
+        "empty_hypothesis_ids": [recognised[row].id for row in empty["empty_hypotheses"]],
+        "by_source": _by([utterance.source for utterance in recognised], counts),
+        "by_speaker": _by([utterance.speaker for utterance in recognised], counts),
+        "by_length": {_length_name(number): row for number, row in by_length.items()},
+    }
+
+
+def count_utterances(recognised: Sequence[Recognised], *, normaliser: str) -> Int64[np.ndarray, "N 12"]:
+    """`COUNTS` of each utterance, after the normaliser of this name on both sides."""
+    tidy = functools.partial(normalise, name=normaliser)
+    edits = count_errors(
+        [tidy(utterance.reference) for utterance in recognised],
+        [tidy(utterance.hypothesis) for utterance in recognised],
+    )
+    substitutions, deletions, insertions, words = edits.T[:4]
+    errors = substitutions + deletions + insertions
+    is_empty = (words == 0, words - deletions + insertions == 0)
+    return np.column_stack((edits, np.ones_like(words), errors > 0, *is_empty))
+
+
+def _row(sums: Int64[np.ndarray, " 12"]) -> dict[str, Any]:
+    counts = dict(zip(COUNTS, sums.tolist(), strict=True))
+    words, characters = (ErrorCounts(*(counts[name] for name in names)) for names in (EDITS[:4], EDITS[4:]))
+    return {
+        "wer": words.rate if words.words else None,
+        "cer": characters.rate if characters.words else None,
+        "mer": words.match_error_rate,
+        "wil": words.information_lost,
+        **counts,
+    }
+
+
+def _by(keys: Iterable[Any], counts: Int64[np.ndarray, "N 12"]) -> dict[Any, dict[str, Any]]:
+    """A row for each key, in their order."""
+    numbers: dict[Any, int] = {}
+    groups = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    sums = sums_by(groups, counts)
+    return {key: _row(sums[numbers[key]]) for key in sorted(numbers)}
+
+
+def _length_name(number: int) -> str:
+    if number < 0:
+        return ""
+    if number in (0, len(LENGTHS_S)):
+        return f"under {LENGTHS_S[0]} s" if number == 0 else f"{LENGTHS_S[-1]} s and more"
+    return f"{LENGTHS_S[number - 1]} to {LENGTHS_S[number]} s"
+
+
+def _intervals(counts: Int64[np.ndarray, "N 12"], speakers: Sequence[str], bootstrap: Bootstrap) -> dict[str, Any]:
+    units, over = resampling_units(speakers)
+    sums = sums_by(units, counts[:, : len(EDITS)])
+    found: dict[str, Any] = {"wer_interval": None, "cer_interval": None}
+    if len(sums) > 1:
+        drawn = resampled(sums, bootstrap)
+        for name, (*edits, lengths) in (("wer_interval", drawn.T[:4]), ("cer_interval", drawn.T[4:])):
+            found[name] = percentiles(rates(np.sum(edits, axis=0), lengths), bootstrap)
+    return found | {"bootstrap": dataclasses.asdict(bootstrap) | {"over": over, "units": len(sums)}}

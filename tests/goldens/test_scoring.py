@@ -1,0 +1,134 @@
+"""Scores against jiwer's and editdistance's of the same pairs, and against NIST sclite's own reports."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from asr_jax.metrics.bootstrap import Bootstrap
+from asr_jax.metrics.errors import EDITS, ErrorCounts, character_errors, word_errors
+from asr_jax.metrics.scoring import Recognised, score
+from tests.support import GOLDENS, golden_cases, report
+
+pytestmark = pytest.mark.golden
+
+WHERE = GOLDENS / "wer"
+COLUMNS = ("utterances", "words", "hits", "substitutions", "deletions", "insertions", "errors", "wrong")
+"""Of sclite's tables by speaker."""
+
+
+def alignment(counts: ErrorCounts) -> tuple[int, ...]:
+    return counts.hits, counts.substitutions, counts.deletions, counts.insertions
+
+
+@pytest.mark.parametrize("case", golden_cases("wer", "wer*"))
+def test_every_pair_equals_jiwer(case, record_property):
+    for pair in case.info["pairs"]:
+        words, characters = (count(pair["ref"], pair["hyp"]) for count in (word_errors, character_errors))
+        assert alignment(words) == tuple(pair[name] for name in ("hits", "sub", "del_", "ins")), pair
+        assert alignment(characters) == tuple(pair[name] for name in ("c_hits", "c_sub", "c_del", "c_ins")), pair
+        assert words.errors == pair["editdistance_words"]
+        assert characters.errors == pair["editdistance_chars"]
+        for counts, rate in ((words, pair["wer"]), (characters, pair["cer"])):
+            assert (counts.rate if counts.words else counts.insertions) == pytest.approx(rate, abs=1e-12)
+        assert words.match_error_rate == pytest.approx(pair["mer"], abs=1e-12)
+        assert words.information_lost == pytest.approx(pair["wil"], abs=1e-12)
+    report(record_property, "pairs with jiwer's hits, S, D, I of words and characters", len(case.info["pairs"]))
+
+
+@pytest.mark.parametrize("case", golden_cases("wer", "wer*"))
+def test_the_corpus_equals_jiwer(case):
+    recognised = [Recognised(str(n), pair["ref"], pair["hyp"]) for n, pair in enumerate(case.info["pairs"])]
+    total, corpus = score(recognised, normaliser="none"), case.info["corpus"]
+    names = {"substitutions": "sub", "deletions": "del_", "insertions": "ins"}
+    assert {name: total[name] for name in names} == {name: corpus[key] for name, key in names.items()}
+    assert total["words"] == corpus["hits"] + corpus["sub"] + corpus["del_"]
+    for rate in {"wer", "cer", "mer", "wil"} & corpus.keys():
+        assert total[rate] == pytest.approx(corpus[rate], abs=1e-12), rate
+    sums = Counter()
+    for pair in case.info["pairs"]:
+        sums.update({name: pair[name] for name in ("c_hits", "c_sub", "c_del", "c_ins")})
+    assert [total[name] for name in EDITS[4:7]] == [sums["c_sub"], sums["c_del"], sums["c_ins"]]
+    assert total["characters"] == sums["c_hits"] + sums["c_sub"] + sums["c_del"]
+
+
+def folded(text: str) -> str:
+    """As sclite compares: without the case of ASCII letters."""
+    return "".join(char.lower() if char.isascii() else char for char in text)
+
+
+def transcripts(name: str) -> dict[str, str]:
+    """Texts by id, of a file of lines `text (id)`."""
+    lines = [line.rstrip() for line in (WHERE / name).read_text().splitlines() if line.strip()]
+    parts = [line[:-1].rpartition("(") for line in lines]
+    return {key: folded(text) for text, _, key in parts}
+
+
+def utterance_report() -> dict[str, tuple[str, ErrorCounts]]:
+    """Speaker and counts of each utterance, by id, as sclite.pra has them."""
+    found = {}
+    for speaker, part in re.findall(
+        r"^Speaker sentences +\d+: +(\S+) .*\n((?:(?!^Speaker sentences).*\n?)*)", report_file("pra"), re.MULTILINE
+    ):
+        for name, scores in re.findall(r"^id: \((.+)\)\nScores: \(#C #S #D #I\) (.+)$", part, re.MULTILINE):
+            hits, *edits = (int(number) for number in scores.split())
+            found[name] = speaker, ErrorCounts(*edits, words=hits + edits[0] + edits[1], utterances=1)
+    return found
+
+
+def table_report(kind: str) -> dict[str, list[float]]:
+    """Rows of `COLUMNS`, by speaker, of sclite.raw (counts) or sclite.sys (percent, but for the first two)."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in report_file(kind).splitlines()]
+    rows = [row for row in rows if len(row) == 3 and re.match(r"\d", row[1])]
+    return {row[0]: [float(number) for number in f"{row[1]} {row[2]}".split()] for row in rows}
+
+
+def report_file(kind: str) -> str:
+    path = WHERE / f"sclite.{kind}"
+    if not path.exists():
+        pytest.skip(f"no {path}: set ASR_JAX_GOLDENS to the folder of goldens")
+    return path.read_text()
+
+
+def cost(counts: ErrorCounts) -> int:
+    """What sclite makes least, instead of the number of edits."""
+    return 4 * counts.substitutions + 3 * counts.deletions + 3 * counts.insertions
+
+
+def test_every_utterance_equals_sclite(record_property):
+    utterances, references, hypotheses = utterance_report(), transcripts("ref.trn"), transcripts("hyp.trn")
+    assert utterances.keys() == references.keys()
+    other_edits = 0
+    for name, (_, expected) in utterances.items():
+        found = word_errors(references[name], hypotheses[name])
+        assert found.words == expected.words, name
+        if found.errors != expected.errors:  # then each is the least by its own weights, or one of the two is wrong
+            assert found.errors < expected.errors, name
+            assert cost(found) > cost(expected), name
+        other_edits += found != expected
+    report(record_property, "utterances that sclite reports", len(utterances))
+    report(record_property, "of them with another split into S, D, I than sclite's", other_edits)
+
+
+def test_speakers_and_the_corpus_equal_sclite():
+    utterances, references, hypotheses = utterance_report(), transcripts("ref.trn"), transcripts("hyp.trn")
+    recognised = [
+        Recognised(name, references[name], hypotheses[name], speaker=speaker)
+        for name, (speaker, _) in utterances.items()
+    ]
+    total = score(recognised, normaliser="none", bootstrap=Bootstrap(resamples=10))
+    rows = total["by_speaker"] | {"Sum": total, "Sum/Avg": total}
+    counts, percents = table_report("raw"), table_report("sys")
+    assert total["by_speaker"].keys() | {"Sum"} <= counts.keys()
+    for speaker in total["by_speaker"].keys() | {"Sum"}:
+        row, expected = rows[speaker], dict(zip(COLUMNS, counts[speaker], strict=True))
+        errors = row["substitutions"] + row["deletions"] + row["insertions"]
+        assert (row["utterances"], row["words"]) == (expected["utterances"], expected["words"]), speaker
+        assert errors == expected["errors"], speaker
+        assert row["utterances_with_errors"] == expected["wrong"], speaker
+    for speaker in total["by_speaker"].keys() | {"Sum/Avg"}:
+        row, expected = rows[speaker], dict(zip(COLUMNS, percents[speaker], strict=True))
+        if row["words"]:
+            assert 100 * row["wer"] == pytest.approx(expected["errors"], abs=0.0501), speaker
+        wrong = 100 * row["utterances_with_errors"] / row["utterances"]
+        assert wrong == pytest.approx(expected["wrong"], abs=0.0501), speaker
