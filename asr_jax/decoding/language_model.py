@@ -1,0 +1,61 @@
+"""N-gram language models by KenLM's own library, which the extra `lm` brings."""
+
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from asr_jax.core.errors import UserError
+
+NOT_WORDS = {"<s>", "</s>", "<unk>"}
+
+
+def load_kenlm(path: str | Path) -> Any:
+    """A `kenlm.Model` from an ARPA file (also .gz) or a binary one.
+
+    Raises: UserError where the library or the file is missing, or the file is none that KenLM reads.
+    """
+    try:
+        import kenlm
+    except ImportError as error:
+        raise UserError(
+            f"the language model {path} takes kenlm, which is not installed ({error}): pip install 'asr-jax[lm]', "
+            "which builds it and takes a C++ compiler"
+        ) from error
+    if not Path(path).is_file():
+        raise UserError(f"there is no language model {path}: expected a file that KenLM wrote, ARPA or binary")
+    config = kenlm.Config()
+    config.show_progress = False
+    try:
+        return kenlm.Model(os.fspath(path), config)
+    except OSError as error:
+        raise UserError(f"KenLM cannot read {path} ({error}): expected an ARPA file, or one of build_binary") from error
+
+
+def arpa_words(path: str | Path) -> frozenset[str] | None:
+    """All words that an ARPA file has; None for a binary one, which does not list them.
+
+    Raises: UserError for an ARPA file without any.
+    """
+    with open(path, "rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path, "rb") if compressed else open(path, "rb") as file:
+        if not next((line for line in file if line.strip()), b"").startswith(b"\\data\\"):
+            return None
+        words = frozenset(_unigrams(file)) - NOT_WORDS
+    if not words:
+        raise UserError(f"{path} has no unigrams: expected an ARPA file of a model of words")
+    return words
+
+
+def _unigrams(lines: Any) -> Iterator[str]:
+    is_inside = False
+    for line in lines:
+        fields = line.split()
+        if len(fields) == 1 and fields[0].startswith(b"\\"):
+            if is_inside:
+                return
+            is_inside = fields[0] == b"\\1-grams:"
+        elif is_inside and len(fields) >= 2:
+            yield fields[1].decode()

@@ -1,0 +1,98 @@
+"""What labels spell: the text of each, and where words begin. With it a search over labels knows words."""
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from asr_jax.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The text of each label, and whether a word border stands before it."""
+
+    texts: tuple[str, ...]
+    """Without borders: "a" of the character a, "" of a space, "the" of the piece ▁the; the blank's is not used."""
+    opens: tuple[bool, ...]
+    """Whether a border stands before the text: true of a space, of ▁the, and of a label that is a whole word."""
+    blank_id: int
+
+    def __post_init__(self) -> None:
+        if several := [text for text in self.texts if text != "".join(text.split())]:
+            raise ValueError(f"labels {several} have borders within: expected labels of one word at most")
+
+    @classmethod
+    def of_surfaces(cls, surfaces: Sequence[str], *, blank_id: int) -> "Spelling":
+        """Of each label's text with a space at its beginning where it begins a word."""
+        opens = tuple(surface.startswith(" ") for surface in surfaces)
+        return cls(texts=tuple(surface.strip() for surface in surfaces), opens=opens, blank_id=blank_id)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Spelling":
+        """Of any tokenizer: what each label adds to a text that another one began.
+
+        Raises: ValueError for a vocabulary with labels of several words.
+        """
+        ids = [i for i in range(tokenizer.vocab_size) if i != tokenizer.blank_id]
+        first = next((i for i in ids if len(tokenizer.decode([i]).strip()) > 0), None)
+        begun = "" if first is None else tokenizer.decode([first])
+        surfaces = [""] * tokenizer.vocab_size
+        for i in ids:
+            surfaces[i] = tokenizer.decode([i] if first is None else [first, i])[len(begun) :]
+        return cls.of_surfaces(surfaces, blank_id=tokenizer.blank_id)
+
+    @functools.cached_property
+    def border(self) -> int | None:
+        """The label that is a border and nothing else; None in a vocabulary without one."""
+        pairs = enumerate(zip(self.texts, self.opens, strict=True))
+        return next((i for i, (text, opens) in pairs if opens and not text and i != self.blank_id), None)
+
+    @functools.cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """Each label as a language model of labels has it: characters and | for the space; pieces with ▁ in front."""
+        is_of_pieces = any(opens and text for text, opens in zip(self.texts, self.opens, strict=True))
+        border = "▁" if is_of_pieces else "|"
+        return tuple(border * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
+
+    def collapse(self, path: Int[np.ndarray, " T"]) -> tuple[int, ...]:
+        """Labels of a path (a symbol per frame): repeats merged, blanks left out, and a border in the first frame."""
+        return tuple(path[self._starts(path)].tolist())
+
+    def _starts(self, path: Int[np.ndarray, " T"]) -> Int[np.ndarray, " U"]:
+        """The frames in which labels begin."""
+        before = np.concatenate([[self.blank_id if self.border is None else self.border], path[:-1]])
+        return np.flatnonzero((path != self.blank_id) & (path != before))
+
+    def extend(self, words: tuple[str, ...], part: str, label: int) -> tuple[tuple[str, ...], str]:
+        """Finished words and the open one, after one more label."""
+        if not self.opens[label]:
+            return words, part + self.texts[label]
+        return ((*words, part) if part else words), self.texts[label]
+
+    def words(self, labels: Iterable[int]) -> tuple[tuple[str, ...], str]:
+        """Finished words and the open one, which is empty behind a border."""
+        *words, part = "".join([self._surfaces[label] for label in labels]).split(" ")
+        return tuple(word for word in words if word), part
+
+    @functools.cached_property
+    def _surfaces(self) -> tuple[str, ...]:
+        return tuple(" " * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
+
+    def frames(self, path: Int[np.ndarray, " T"]) -> list[tuple[int, int]]:
+        """First frame and the one behind the last of every word of a path: from that of its first label that has text
+        to that of its last label."""
+        starts = self._starts(path)
+        said = np.flatnonzero(path != self.blank_id)
+        ends = said[np.searchsorted(said, np.append(starts, len(path))[1:]) - 1] + 1
+        spans: list[tuple[int, int]] = []
+        is_open = False
+        for label, start, end in zip(path[starts].tolist(), starts.tolist(), ends.tolist(), strict=True):
+            if self.opens[label] or not is_open:
+                is_open = bool(self.texts[label])
+                spans += [(start, end)] if is_open else []
+            else:
+                spans[-1] = (spans[-1][0], end)
+        return spans
