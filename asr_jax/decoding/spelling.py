@@ -50,11 +50,15 @@ class Spelling:
         pairs = enumerate(zip(self.texts, self.opens, strict=True))
         return next((i for i, (text, opens) in pairs if opens and not text and i != self.blank_id), None)
 
+    @property
+    def is_of_pieces(self) -> bool:
+        """Whether there are labels of text with a border before it."""
+        return any(opens and text for text, opens in zip(self.texts, self.opens, strict=True))
+
     @functools.cached_property
     def symbols(self) -> tuple[str, ...]:
         """Each label as a language model of labels has it: characters and | for the space; pieces with ▁ in front."""
-        is_of_pieces = any(opens and text for text, opens in zip(self.texts, self.opens, strict=True))
-        border = "▁" if is_of_pieces else "|"
+        border = "▁" if self.is_of_pieces else "|"
         return tuple(border * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
 
     def collapse(self, path: Int[np.ndarray, " T"]) -> tuple[int, ...]:
