@@ -1,0 +1,61 @@
+"""What every decoder gives: a recording's words with their times and confidence, their score, and other readings."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word and where it is."""
+
+    text: str
+    start_s: float
+    """From the recording's beginning."""
+    end_s: float
+    confidence: float
+    """How likely it is right, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One text of an n-best list."""
+
+    text: str
+    score: float
+    """A natural logarithm, comparable within the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The text of a recording."""
+
+    words: tuple[Word, ...]
+    score: float
+    """A natural logarithm: of the text's probability and, where a language model or hot words were asked, what they
+    add. Comparable between texts of one recording alone."""
+    alternatives: tuple[Alternative, ...] = ()
+    """The n-best list, the best first: this text is its first. Empty where the decoder makes one text only."""
+
+    @property
+    def text(self) -> str:
+        """Its words, parted by single spaces."""
+        return " ".join(word.text for word in self.words)
+
+    @property
+    def confidence(self) -> float:
+        """The mean of its words': the share of them that is likely right; NaN where there are none."""
+        return sum(word.confidence for word in self.words) / len(self.words) if self.words else math.nan
+
+    def shifted(self, seconds: float) -> "Transcript":
+        """The same, of a part that begins so late in its recording."""
+        moved = (replace(word, start_s=word.start_s + seconds, end_s=word.end_s + seconds) for word in self.words)
+        return replace(self, words=tuple(moved))
+
+
+def joined(parts: Iterable[Transcript]) -> Transcript:
+    """Of one recording's parts, one after another, which do not overlap. It has no n-best list of its own."""
+    parts = list(parts)
+    return Transcript(
+        words=tuple(word for part in parts for word in part.words), score=math.fsum(part.score for part in parts)
+    )
