@@ -57,10 +57,10 @@ class CTCBeamSearch:
             beams, found = _search(frames, self._tables, **self._fixed)
         else:
             beams, found = self._search_with_host(frames, self._states)
-        logps, scores, paths = jax.device_get(_ended(frames, beams, found, blank_id=blank_id))
+        endings, scores, paths, logps = jax.device_get(_ended(frames, beams, found, blank_id=blank_id))
         best, skipped = (np.asarray(each, np.float64) for each in (found.best, frames.skipped))
-        totals = (best.sum(0) + skipped.sum(1))[:, None] + logps
-        rows = zip(totals, scores, paths, np.asarray(lengths).tolist(), strict=True)
+        totals = (best.sum(0) + skipped.sum(1))[:, None] + endings
+        rows = zip(totals, scores, paths, logps, np.asarray(lengths).tolist(), strict=True)
         return [finish(_endings(*row), self._spelling, search=self._search, scores=self._scores) for row in rows]
 
     def _search_with_host(self, frames: Frames, states: WordStates) -> tuple[Beam, Found]:
@@ -130,8 +130,9 @@ def _may_word_begin(frames: Frames, tables: WordTables) -> Array:
 
 
 @functools.partial(jax.jit, static_argnames="blank_id")
-def _ended(frames: Frames, beams: Beam, found: Found, *, blank_id: int) -> tuple[Array, Array, Array]:
-    """Of both endings of every slot: log-probabilities and scores [B 2W], and their paths [B 2W T]."""
+def _ended(frames: Frames, beams: Beam, found: Found, *, blank_id: int) -> tuple[Array, Array, Array, Array]:
+    """Of both endings of every slot: log-probabilities and scores [B 2W], their paths and, but for blanks, the
+    log-probabilities of these paths' symbols [B 2W T]."""
     num_rows, width, _ = beams.endings.shape
     endings = jnp.tile(jnp.arange(2 * width), (num_rows, 1))
 
@@ -145,12 +146,17 @@ def _ended(frames: Frames, beams: Beam, found: Found, *, blank_id: int) -> tuple
     paths = jnp.take_along_axis(symbols.transpose(1, 2, 0), place[:, None], axis=2)
     scores = beams.endings + beams.words.extra[..., None]
     paths = jnp.where(frames.is_looked_at[:, None], paths, blank_id)
-    return beams.endings.reshape(num_rows, -1), scores.reshape(num_rows, -1), paths
+    logps = jnp.take_along_axis(frames.staying, paths.transpose(0, 2, 1), axis=2).transpose(0, 2, 1)
+    return beams.endings.reshape(num_rows, -1), scores.reshape(num_rows, -1), paths, logps
 
 
 def _endings(
-    logps: Float[np.ndarray, " E"], scores: Float[np.ndarray, " E"], paths: Int[np.ndarray, "E T"], length: int
+    totals: Float[np.ndarray, " E"],
+    scores: Float[np.ndarray, " E"],
+    paths: Int[np.ndarray, "E T"],
+    logps: Float[np.ndarray, "E T"],
+    length: int,
 ) -> list[Ending]:
     """What one row ended with, the best first; nothing where a log-probability was not a number."""
     order = np.argsort(-scores, kind="stable").tolist()
-    return [Ending(float(logps[i]), paths[i, :length]) for i in order if logps[i] > -math.inf]
+    return [Ending(float(totals[i]), paths[i, :length], logps[i, :length]) for i in order if totals[i] > -math.inf]
