@@ -16,8 +16,8 @@ class Reranking:
     Source: RustedBytes/w2v-bert-uk at commit adec09e, src/ctc.rs; its document calls it shallow fusion.
     """
 
-    kenlm: str
-    """An n-gram model of words that KenLM reads."""
+    kenlm: str = ""
+    """An n-gram model of words that KenLM reads; empty: none."""
     lm_weight: float = 0.45
     word_bonus: float = 0.0
     bos: bool = True
@@ -28,9 +28,12 @@ class Reranking:
     def __post_init__(self) -> None:
         check_numbers(self, "lm_weight", "word_bonus")
 
-    def build(self) -> "Reranker":
-        """Raises: UserError where the language model cannot be read."""
-        return Reranker(self)
+    def build(self) -> "Reranker | None":
+        """None where nothing is put in another order.
+
+        Raises: UserError where the language model cannot be read.
+        """
+        return Reranker(self) if self.kenlm else None
 
 
 class Reranker:

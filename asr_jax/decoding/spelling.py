@@ -85,9 +85,7 @@ class Spelling:
     def _surfaces(self) -> tuple[str, ...]:
         return tuple(" " * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
 
-    def spans(
-        self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]
-    ) -> list[tuple[int, int, float]]:
+    def spans(self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]) -> list[tuple[int, int, float]]:
         """First frame and the one behind the last of every word of a path, from that of its first label that has text
         to that of its last label, and the mean of its labels' largest log-probabilities. `logps`: of the path's symbols,
         but for blanks."""
