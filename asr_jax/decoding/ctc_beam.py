@@ -32,10 +32,7 @@ class CTCBeamSearch:
     """A search for the n-best texts of batches, with its tables made once."""
 
     def __init__(self, spelling: Spelling, *, search: Search, scores: WordScores | None = None) -> None:
-        """Raises: ValueError for what only the reference does: prefixes that are equal whatever pieces their texts are
-        made of, and language models of labels."""
-        if search.same == "text" and spelling.is_of_pieces:
-            raise ValueError("same='text' with pieces: expected 'borders'; equal texts are merged at the end")
+        """Raises: ValueError for a language model of labels, which only the reference takes."""
         if scores and scores.settings.unit == "labels":
             raise ValueError("unit='labels': expected a language model of words")
         self._spelling, self._search, self._scores = spelling, search, scores
@@ -62,6 +59,11 @@ class CTCBeamSearch:
         totals = (best.sum(0) + skipped.sum(1))[:, None] + endings
         rows = zip(totals, scores, paths, logps, np.asarray(lengths).tolist(), strict=True)
         return [finish(_endings(*row), self._spelling, search=self._search, scores=self._scores) for row in rows]
+
+    def prepare(self, num_rows: int, num_frames: int) -> None:
+        """Compiles all that batches of this shape take, where it was not compiled before."""
+        log_probs = jnp.zeros((num_rows, num_frames, len(self._spelling.texts)))
+        self(log_probs, np.zeros(num_rows, np.int32))
 
     def _search_with_host(self, frames: Frames, states: WordStates) -> tuple[Beam, Found]:
         """With the language model on the host."""

@@ -20,16 +20,17 @@ NEVER = -jnp.inf
 
 
 class Beam(struct.PyTreeNode):
-    """The prefixes of one utterance in W slots, no two of them equal. One that is not in use has no probability."""
+    """The prefixes of one utterance, or of several, in W slots, no two of them equal. One that is not in use has no
+    probability."""
 
-    endings: Float[Array, "W 2"]
+    endings: Float[Array, "*S W 2"]
     """Log-probability of the alignments that end in a blank, and of those that end in the prefix's last label, less the
     sum of `Found.best`."""
-    last: Int32[Array, " W"]
+    last: Int32[Array, "*S W"]
     """The last label; of the empty prefix the border, or -1 in a vocabulary without one."""
-    labels: Int[Array, "W U"]
-    num_labels: Int32[Array, " W"]
-    begins: Bool[Array, "W W"]
+    labels: Int[Array, "*S W U"]
+    num_labels: Int32[Array, "*S W"]
+    begins: Bool[Array, "*S W W"]
     """Whether a prefix is the begin of another one, or that one itself."""
     words: Words
 
@@ -55,13 +56,13 @@ class Frame(NamedTuple):
 
 
 class Found(struct.PyTreeNode):
-    """What a step leaves behind, to find the way back."""
+    """What a step leaves behind, to find the way back; of *S steps."""
 
-    back: Int[Array, "W 2"]
+    back: Int[Array, "*S W 2"]
     """Twice the slot that the alignments of each ending come from, and 1 more where these ended in a label."""
-    last: Int[Array, " W"]
+    last: Int[Array, "*S W"]
     """As in `Beam`."""
-    best: Float[Array, ""]
+    best: Float[Array, "*S"]
     """The greatest log-probability, which was taken off all."""
 
 

@@ -27,6 +27,7 @@ def load_kenlm(path: str | Path) -> Any:
         raise UserError(f"there is no language model {path}: expected a file that KenLM wrote, ARPA or binary")
     config = kenlm.Config()
     config.show_progress = False
+    config.arpa_complain = kenlm.ARPALoadComplain.NONE  # that a binary file would load faster
     try:
         return kenlm.Model(os.fspath(path), config)
     except OSError as error:
