@@ -80,12 +80,12 @@ class CTCBeamSearch:
 def _begin(frames: Frames, *, search: Search, border: int, blank_id: int) -> tuple[Beam, Found]:
     """A beam for each row, and room for what each frame leaves behind: ways back that lead nowhere else."""
     num_rows, num_frames, vocab_size = frames.growing.shape
-    beam = start(search, max_labels=num_frames, vocab_size=vocab_size, border=border)
+    beam = start(search, border=border)
     steps, width = num_frames + 1, search.beam_width
     unmoved = jnp.arange(2 * width, dtype=jnp.int16 if width < 2**14 else jnp.int32).reshape(width, 2)
     found = Found(
         back=jnp.tile(unmoved, (steps, num_rows, 1, 1)),
-        last=jnp.zeros((steps, num_rows, width), beam.labels.dtype),
+        last=jnp.zeros((steps, num_rows, width), jnp.int16 if vocab_size < 2**15 else jnp.int32),
         best=jnp.zeros((steps, num_rows)),
     )
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * num_rows), beam), found
