@@ -32,21 +32,24 @@ def step(
     is_border = (beam.last == border) & (border >= 0 and search.same != "labels")
     parents = beam.parents()
     stays, stays_back = _stay(beam, frame, is_border, parents, search, blank_id=blank_id)
-    grows, grows_back = _grow(beam, frame, is_border, parents, search)
-    words = grown_words(beam.words, frame.tokens, tables, closing)
+    grows = _grow(beam, frame, is_border, parents, search)
+    pairs = jax.tree.map(lambda each: jnp.broadcast_to(each[:, None], grows.shape), (beam.words, closing))
+    longer_words = grown_words(pairs[0], jnp.broadcast_to(frame.tokens[None], grows.shape), tables, pairs[1])
     merged = stays.max(1) if search.counts == "endings" else _combined(stays, search)[:, 0]
-    source, column, is_new = _best(merged + beam.words.extra, grows + words.extra)
+    source, column, is_new = _best(merged + beam.words.extra, grows + longer_words.extra)
 
-    def taken(staying: Array, growing: Array) -> Array:
-        return jnp.where(is_new, growing[source, column], staying[source])
-
-    words = jax.tree.map(taken, beam.words, words)
-    endings = [jnp.where(is_new, NEVER, stays[source, BLANK]), taken(stays[:, LABEL], grows)]
+    token, before = frame.tokens[column], jax.tree.map(lambda each: each[source], beam.words)
+    words = grown_words(before, token, tables, None if closing is None else closing[source])
+    words = jax.tree.map(functools.partial(jnp.where, is_new), words, before)
+    stays, stays_back = stays[source], stays_back[source]
+    endings = [jnp.where(is_new, NEVER, stays[:, BLANK]), jnp.where(is_new, grows[source, column], stays[:, LABEL])]
     pruned = _prune(jnp.stack(endings, 1), words.extra, search)
-    back = jnp.stack([stays_back[source, BLANK], taken(stays_back[:, LABEL], grows_back)], 1)
+    shown = _shown(beam.endings, beam.endings + beam.words.extra[:, None], search)
+    grows_back = 2 * source + jnp.where(token == beam.last[source], BLANK, shown[source])
+    back = jnp.stack([stays_back[:, BLANK], jnp.where(is_new, grows_back, stays_back[:, LABEL])], 1)
     back = jnp.where((back % 2 == BLANK) & was_label[back // 2], back + 1, back)
     best, is_used = pruned.max(), (pruned > NEVER).any(1)
-    moves = Moves(source, jnp.where(is_new & is_used, frame.tokens[column], -1))
+    moves = Moves(source, jnp.where(is_new & is_used, token, -1))
     is_longer = moves.token >= 0
     last = jnp.where(is_longer, moves.token, beam.last[source])
     prefix = beam.prefix[source]
@@ -118,18 +121,18 @@ def _stay(
     )
 
 
-def _grow(beam: Beam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search) -> Ways:
-    """To each prefix with each of the labels behind it [W K], none of which is in the beam."""
+def _grow(
+    beam: Beam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
+) -> Float[Array, "W K"]:
+    """To each prefix with each of the labels behind it, but for prefixes that are in the beam: from its last ending, or
+    from a blank where the label is that of the ending."""
     width, num_tokens = len(beam.last), len(frame.tokens)
     is_repeat = frame.tokens[None] == beam.last[:, None]
     behind_blank = jnp.where(is_border, NEVER, beam.endings[:, BLANK])[:, None]
-    before = jnp.where(is_repeat, behind_blank, _combined(beam.endings, search))
-    logps = before + frame.growing[frame.tokens][None]
-    column = jnp.where(is_repeat.any(1), is_repeat.argmax(1), num_tokens)  # of the label that each prefix ends with
-    is_there = jnp.zeros(logps.shape, bool).at[jnp.where(parents < 0, width, parents), column].set(True, mode="drop")
-    ending = _shown(beam.endings, beam.endings + beam.words.extra[:, None], search)[:, None]
-    back = 2 * jnp.arange(width)[:, None] + jnp.where(is_repeat, BLANK, ending)
-    return jnp.where(is_there, NEVER, logps), back
+    logps = jnp.where(is_repeat, behind_blank, _combined(beam.endings, search)) + frame.growing[frame.tokens][None]
+    columns = jnp.where(is_repeat, jnp.arange(num_tokens)[None], -1).max(1)  # of the label that each prefix ends with
+    is_there = (parents >= 0) & (columns >= 0)
+    return logps.at[jnp.where(is_there, parents, width), columns].set(NEVER, mode="drop")
 
 
 def _best(staying: Float[Array, " W"], growing: Float[Array, "W K"]) -> tuple[Array, Array, Array]:
