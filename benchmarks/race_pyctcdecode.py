@@ -1,9 +1,12 @@
-"""Our CTC decoding beside pyctcdecode's, in one run: `python benchmarks/race_pyctcdecode.py --texts MANIFEST … [--json OUT]`.
+"""Our CTC decoding beside pyctcdecode's, in one run: `python benchmarks/race_pyctcdecode.py --texts MANIFEST …`.
 
-pyctcdecode runs in the environment of scripts/setup_reference.sh, over a pool of as many processes as there are cores;
-ours takes the same emissions as one batch. Both search with the same width and pruning, without a language model and
-with KenLM's bigrams of the manifests' words. Processes take turns; each gives the best wall time of its repeats, the
-race their medians: compilation, loading and the pool's start are outside.
+pyctcdecode runs in the environment of scripts/setup_reference.sh, with its own pool of a process for each core; ours
+with a thread for each core, which searches its part of the rows as one batch. Both search with the same width and
+pruning, without a language model and with KenLM's bigrams of the manifests' words. Processes take turns; a turn gives
+medians over batches, each of other emissions, and the race the medians of turns: wall time, and the CPU time of all
+processes and threads, which depends less on what else a machine does. pyctcdecode decodes the first rows of each batch
+only, one after another anyway; its times are for as many rows as ours. Compilation, loading and the pool's start are
+outside.
 
 The emissions are made up: each label of a text has a frame, or two, and one to four of blank; the right symbol leads by
 12 (plus noise of deviation 1) in a sure frame, by 1 to 6 in one that is not. The result says how many symbols of a
@@ -14,6 +17,7 @@ import argparse
 import collections
 import json
 import math
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -21,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +34,19 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 LABELS = ["", " ", *"abcdefghijklmnopqrstuvwxyz'"]
 NUM_ROWS, NUM_FRAMES = 64, 400
+NUM_THEIRS = 16
+"""Rows that pyctcdecode decodes."""
 UNSURE = {"sure": 0.1, "unsure": 0.4}
 """Shares of frames that are not sure."""
 NUM_BEST = 10
 
-Decode = Callable[[np.ndarray], list[list[tuple[str, float]]]]
+Lists = list[list[tuple[str, float]]]
+Decode = Callable[[np.ndarray], Lists]
 
 
 def ours(width: int, folder: Path) -> dict[str, Decode]:
+    import jax
+
     from asr_jax.decoding.ctc_beam import CTCBeamSearch
     from asr_jax.decoding.greedy import greedy_ids
     from asr_jax.decoding.hypotheses import Search
@@ -46,39 +56,40 @@ def ours(width: int, folder: Path) -> dict[str, Decode]:
     spelling = Spelling.of_surfaces(LABELS, blank_id=0)
     search = Search.of_pyctcdecode(beam_width=width, num_best=NUM_BEST)
     fusion = Fusion(kenlm=str(folder / "lm.arpa"), known_words=str(folder / "words.txt"))
+    num_threads = os.cpu_count() or 1
+    pool, num_rows = ThreadPoolExecutor(num_threads), NUM_ROWS // num_threads
+    collapse = jax.jit(greedy_ids, static_argnames="blank_id")
 
-    def by(search: CTCBeamSearch) -> Decode:
-        search.prepare(NUM_ROWS, NUM_FRAMES)
-        lengths = np.full(NUM_ROWS, NUM_FRAMES)
-        return lambda x: [[(each.text, each.score) for each in texts] for texts in search(x, lengths)]
+    def by(fusion: Fusion) -> Decode:
+        searches = [CTCBeamSearch(spelling, search=search, scores=fusion.build()) for _ in range(num_threads)]
+        for each in searches:
+            each.prepare(num_rows, NUM_FRAMES)
 
-    def greedy(x: np.ndarray) -> list[list[tuple[str, float]]]:
-        import jax
+        def decode(x: np.ndarray) -> Lists:
+            lengths = np.full(num_rows, NUM_FRAMES)
+            parts = pool.map(lambda each, part: each(part, lengths), searches, np.split(x, num_threads))
+            return [[(each.text, each.score) for each in texts] for part in parts for texts in part]
 
-        ids, num = jax.device_get(
-            jax.jit(greedy_ids, static_argnames="blank_id")(x, np.full(NUM_ROWS, NUM_FRAMES), blank_id=0)
-        )
+        return decode
+
+    def greedy(x: np.ndarray) -> Lists:
+        ids, num = jax.device_get(collapse(x, np.full(NUM_ROWS, NUM_FRAMES), blank_id=0))
         texts = ("".join(LABELS[i] for i in row[:n]) for row, n in zip(ids.tolist(), num.tolist(), strict=True))
         return [[(" ".join(text.split()), 0.0)] for text in texts]
 
-    return {
-        "beam": by(CTCBeamSearch(spelling, search=search)),
-        "kenlm": by(CTCBeamSearch(spelling, search=search, scores=fusion.build())),
-        "greedy": greedy,
-    }
+    greedy(np.zeros((NUM_ROWS, NUM_FRAMES, len(LABELS)), np.float32))
+    return {"beam": by(Fusion()), "kenlm": by(fusion), "greedy": greedy}
 
 
 def theirs(width: int, folder: Path) -> dict[str, Decode]:
-    import multiprocessing
-
     from pyctcdecode import build_ctcdecoder
 
     def by(**options: Any) -> Decode:
         decoder = build_ctcdecoder(LABELS, **options)
         pool = multiprocessing.get_context("fork").Pool(os.cpu_count())  # after the decoder: the children share it
 
-        def decode(x: np.ndarray) -> list[list[tuple[str, float]]]:
-            found = decoder.decode_beams_batch(pool, list(x), beam_width=width)
+        def decode(x: np.ndarray) -> Lists:
+            found = decoder.decode_beams_batch(pool, list(x[:NUM_THEIRS]), beam_width=width)
             return [[(beam[0], beam[-1]) for beam in beams[:NUM_BEST]] for beams in found]
 
         return decode
@@ -87,18 +98,27 @@ def theirs(width: int, folder: Path) -> dict[str, Decode]:
     return {"beam": by(), "kenlm": by(kenlm_model_path=str(folder / "lm.arpa"), unigrams=words)}
 
 
-def side(name: str, width: int, folder: Path, repeats: int) -> None:
+def side(name: str, width: int, folder: Path) -> None:
     """One process of the race: figures by standard output."""
     result: dict[str, Any] = {}
     for how, decode in {"asr_jax": ours, "pyctcdecode": theirs}[name](width, folder).items():
         for kind in UNSURE:
-            x, took_s = np.load(folder / f"{kind}.npy"), []
-            for _ in range(repeats):
-                start = time.perf_counter()
-                found = decode(x)
-                took_s.append(time.perf_counter() - start)
-            result[f"{how}, {kind}"] = {"best_s": min(took_s), "first_s": took_s[0], "found": found}
+            took_s, took_cpu_s, found = [], [], []
+            for x in np.load(folder / f"{kind}.npy"):
+                start, start_cpu = time.perf_counter(), cpu_s()
+                found.append(decode(x))
+                took_s.append((time.perf_counter() - start) * NUM_ROWS / len(found[-1]))
+                took_cpu_s.append((cpu_s() - start_cpu) * NUM_ROWS / len(found[-1]))
+            medians = {"s": statistics.median(took_s), "cpu_s": statistics.median(took_cpu_s)}
+            result[f"{how}, {kind}"] = medians | {"found": [lists[:NUM_THEIRS] for lists in found]}
     print(json.dumps(result))
+
+
+def cpu_s() -> float:
+    """Of this process and of those that it started."""
+    ids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    fields = (Path(f"/proc/{i}/stat").read_text().rsplit(")")[-1].split() for i in ids)
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def emissions(texts: list[str], unsure: float, seed: int) -> np.ndarray:
@@ -136,16 +156,16 @@ def bigrams(texts: list[str]) -> Iterable[str]:
     yield from ("", "\\end\\")
 
 
-def made(manifests: list[Path], folder: Path) -> dict[str, dict[str, float]]:
+def made(manifests: list[Path], folder: Path, num_batches: int) -> dict[str, dict[str, float]]:
     """Writes what both sides read, and says what the emissions are like."""
     texts = [json.loads(line)["text"] for path in manifests for line in path.read_text().splitlines()]
     (folder / "lm.arpa").write_text("\n".join(bigrams(texts)) + "\n")
     (folder / "words.txt").write_text("\n".join(sorted({word for text in texts for word in text.split()})))
-    chosen = [text for text in texts if len(text) > NUM_FRAMES // 4][:NUM_ROWS]
+    chosen = [text for text in texts if len(text) > NUM_FRAMES // 4][: NUM_ROWS * num_batches]
     about = {}
     for seed, (kind, unsure) in enumerate(UNSURE.items()):
         x = emissions(chosen, unsure, seed)
-        np.save(folder / f"{kind}.npy", x)
+        np.save(folder / f"{kind}.npy", x.reshape(num_batches, NUM_ROWS, *x.shape[1:]))
         kept = x >= -5
         blank_alone = (kept.sum(-1) == 1) & kept[..., 0]
         about[kind] = {
@@ -156,8 +176,7 @@ def made(manifests: list[Path], folder: Path) -> dict[str, dict[str, float]]:
 
 
 def turn(name: str, python: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    command = [python, __file__, "--side", name, "--folder", str(folder), "--repeats", str(given.repeats)]
-    command += ["--beam-width", str(given.beam_width)]
+    command = [python, __file__, "--side", name, "--folder", str(folder), "--beam-width", str(given.beam_width)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
@@ -171,7 +190,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, nargs="+", metavar="MANIFEST", help="JSONL with text")
     parser.add_argument("--beam-width", type=int, default=100, help="pyctcdecode's default: 100")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=3)
     parser.add_argument(
         "--pyctcdecode", default=str(ROOT / ".venv-reference/bin/python"), help="Python that has pyctcdecode and kenlm"
     )
@@ -180,27 +199,27 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
-        side(given.side, given.beam_width, given.folder, given.repeats)
+        side(given.side, given.beam_width, given.folder)
         return
     if not given.texts:
         parser.error("--texts is needed: manifests whose words are used")
     pythons = {"asr_jax": sys.executable, "pyctcdecode": given.pyctcdecode}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        about = made(given.texts, folder)
+        about = made(given.texts, folder, given.batches)
         turns = [{n: turn(n, python, given, folder) for n, python in pythons.items()} for _ in range(given.turns)]
     result: dict[str, Any] = {
-        "cores": os.cpu_count(), "load": os.getloadavg()[0], "beam_width": given.beam_width,
-        "batch": [NUM_ROWS, NUM_FRAMES, len(LABELS)], "emissions": about,
+        "cores": os.cpu_count(), "load": os.getloadavg()[0], "beam_width": given.beam_width, "emissions": about,
+        "batch": [NUM_ROWS, NUM_FRAMES, len(LABELS)], "batches": given.batches, "turns": given.turns,
     }  # fmt: skip
     for what in turns[0]["asr_jax"]:
         raced = [name for name in pythons if what in turns[0][name]]
-        s = {name: statistics.median(both[name][what]["best_s"] for both in turns) for name in raced}
-        result[what] = {"s": s, "frames_per_s": {name: NUM_ROWS * NUM_FRAMES / s[name] for name in raced}}
-        result[what]["first_s"] = {n: statistics.median(both[n][what]["first_s"] for both in turns) for n in raced}
+        took = {k: {n: statistics.median(both[n][what][k] for both in turns) for n in raced} for k in ("s", "cpu_s")}
+        result[what] = took | {"frames_per_s": {n: NUM_ROWS * NUM_FRAMES / took["s"][n] for n in raced}}
         if len(raced) == 2:
             result[what] |= compared(*(turns[0][name][what]["found"] for name in raced))
-            result[what]["times_as_fast"] = s["pyctcdecode"] / s["asr_jax"]
+            faster = {k: both["pyctcdecode"] / both["asr_jax"] for k, both in took.items()}
+            result[what] |= {"times_as_fast": faster["s"], "times_less_cpu": faster["cpu_s"]}
     print(json.dumps(result, indent=1))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -208,9 +227,10 @@ def main() -> None:
 
 def compared(found: list[Any], expected: list[Any]) -> dict[str, Any]:
     """How many best texts and whole lists are equal, and how far scores of equal texts are from each other."""
-    pairs = list(zip(found, expected, strict=True))
+    pairs = [pair for batches in zip(found, expected, strict=True) for pair in zip(*batches, strict=True)]
     scores = [(dict(map(tuple, ours)), dict(map(tuple, theirs))) for ours, theirs in pairs]
     return {
+        "lists": len(pairs),
         "equal_best_texts": sum(ours[0][0] == theirs[0][0] for ours, theirs in pairs),
         "equal_lists": sum([text for text, _ in ours] == [text for text, _ in theirs] for ours, theirs in pairs),
         "largest_score_difference": max(abs(a[text] - b[text]) for a, b in scores for text in a.keys() & b.keys()),

@@ -29,7 +29,11 @@ FIXED = ("search", "border", "blank_id")
 
 
 class CTCBeamSearch:
-    """A search for the n-best texts of batches, with its tables made once."""
+    """A search for the n-best texts of batches, with its tables made once. Each shape of a batch is compiled once.
+
+    With T frames, V labels and a beam of W, a row takes about 13 T V + 26 T W + 6 W² + 2 W V bytes on the device, the
+    log-probabilities among them: 1.2 MB for 400 frames, 29 labels and a beam of 100. One object is for one thread.
+    """
 
     def __init__(self, spelling: Spelling, *, search: Search, scores: WordScores | None = None) -> None:
         """Raises: ValueError for a language model of labels, which only the reference takes."""

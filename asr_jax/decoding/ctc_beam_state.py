@@ -77,7 +77,7 @@ class Moves(NamedTuple):
     """Where the prefixes in the slots come from."""
 
     source: Int32[Array, " W"]
-    """The slot of the prefix before."""
+    """The slot of the prefix before; -1 for a slot that is not in use."""
     token: Int32[Array, " W"]
     """The label that it has got more, or -1."""
 

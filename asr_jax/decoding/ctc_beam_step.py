@@ -49,7 +49,7 @@ def step(
     back = jnp.stack([stays_back[:, BLANK], jnp.where(is_new, grows_back, stays_back[:, LABEL])], 1)
     back = jnp.where((back % 2 == BLANK) & was_label[back // 2], back + 1, back)
     best, is_used = pruned.max(), (pruned > NEVER).any(1)
-    moves = Moves(source, jnp.where(is_new & is_used, token, -1))
+    moves = Moves(jnp.where(is_used, source, -1), jnp.where(is_new & is_used, token, -1))
     is_longer = moves.token >= 0
     last = jnp.where(is_longer, moves.token, beam.last[source])
     prefix = beam.prefix[source]
