@@ -96,7 +96,7 @@ def start(search: Search, *, border: int) -> Beam:
     ending = 0 if border < 0 else 1
     none = jnp.zeros(width, jnp.int32)
     return Beam(
-        endings=jnp.full((width, 2), NEVER).at[0, ending].set(0.0),
+        endings=jnp.full((width, 2), NEVER, jnp.float32).at[0, ending].set(0.0),
         last=jnp.full(width, border, jnp.int32),
         prefix=jnp.ones((width, 2), jnp.uint32),
         shorter=jnp.zeros((width, 2), jnp.uint32),

@@ -132,14 +132,19 @@ def test_alone_as_in_a_batch():
     assert [each.words for each in search(log_probs[:1, :0], np.array([0]))[0]] == [()]
 
 
-def test_a_prepared_shape_is_not_compiled_again():
-    compiled, batch = [], jnp.asarray(emissions(7, CHARACTERS))
+@pytest.mark.parametrize("with_model", [False, True])
+def test_a_prepared_shape_is_not_compiled_again(with_model, tmp_path):
+    compiled, batch, fusion = [], jnp.asarray(emissions(7, CHARACTERS)), Fusion(hot_words=("ab",))
+    if with_model:
+        pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+        (tmp_path / "lm.arpa").write_text(ARPA)
+        fusion = Fusion(kenlm=str(tmp_path / "lm.arpa"))
 
     def heard(event, seconds, **about):
         if event == COMPILED:
             compiled.append(about)
 
-    search = CTCBeamSearch(CHARACTERS, search=Search(beam_width=3), scores=Fusion(hot_words=("ab",)).build())
+    search = CTCBeamSearch(CHARACTERS, search=Search(beam_width=3), scores=fusion.build())
     search.prepare(*batch.shape[:2])
     two = batch[:2] + 0
     jax.monitoring.register_event_duration_secs_listener(heard)
