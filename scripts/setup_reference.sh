@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv-reference, the environment of other systems that benchmarks race against: lhotse, front-ends, and the torch they need.
+# Makes .venv-reference, the environment of other systems that benchmarks race against: lhotse, front-ends, pyctcdecode, and the torch they need.
 # It is apart from .venv, which never sees torch. A second call does nothing when nothing changed.
 # With --peers also the sources of PyTorch originals, at the commits that they were measured at, into .peers (7 MB):
 # what `python -m asr_jax.benchmark model --peer` runs beside our models.
@@ -33,9 +33,11 @@ fi
 
 # soundfile as in .venv: both sides of a race decode with the same libsndfile.
 packages=(torch==2.13.0 torchaudio==2.11.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 safetensors "numpy>=2" kaldi-native-fbank==1.22.5
-    librosa==0.11.0 transformers==5.23.0 jiwer==4.0.0)  # lhotse 1.33 imports urllib3 unasked
+    librosa==0.11.0 transformers==5.23.0 jiwer==4.0.0 kenlm==0.3.0 pygtrie==2.6.2 hypothesis==6.170.15)
+# lhotse 1.33 imports urllib3 unasked; kenlm builds, which takes a C++ compiler
+alone=(pyctcdecode==0.5.0)  # without what it asks for: it says numpy < 2 and runs with 2
 folder=.venv-reference
-if [ -f $folder/.installed ] && [ "$(cat $folder/.installed)" = "${packages[*]}" ]; then
+if [ -f $folder/.installed ] && [ "$(cat $folder/.installed)" = "${packages[*]} ${alone[*]}" ]; then
     exit 0
 fi
 
@@ -50,6 +52,7 @@ started=$SECONDS
 echo "setup_reference: making $folder with $python: ${packages[*]}"
 "$python" -m venv --clear $folder
 $folder/bin/python -m pip install --quiet --disable-pip-version-check "${packages[@]}"
+$folder/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "${alone[@]}"
 rm -f $folder/lib/python3*/site-packages/torchaudio/lib/*.so  # made for CUDA; what is raced is in its Python part
-echo "${packages[*]}" > $folder/.installed
+echo "${packages[*]} ${alone[*]}" > $folder/.installed
 echo "setup_reference: done in $((SECONDS - started)) s"

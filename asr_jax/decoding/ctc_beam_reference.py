@@ -1,6 +1,6 @@
 """Prefix beam search over CTC outputs in plain Python: what `ctc_beam` must equal. Meant to be read."""
 
-import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +18,8 @@ from asr_jax.decoding.word_scores import WordScores
 class Prefix:
     """A sequence of labels. There is one object for each, so that equal ones are the same."""
 
-    labels: tuple[int, ...] = ()
+    label: int | None = None
+    """The last one; None of the empty prefix."""
     words: tuple[str, ...] = ()
     part: str = ""
     """The open word; empty behind a border."""
@@ -97,39 +98,40 @@ def _advance(
 ) -> Iterator[Alignments]:
     """Every one of the beam with every symbol behind it."""
     is_any_kept = scores is not None and bool(scores.lexicon)
+    staying = [_staying(each, spelling, search) for each in beam]
     for symbol, (logp, is_kept) in enumerate(zip(frame.tolist(), kept.tolist(), strict=True)):
-        for prefix, last, before, path in beam if is_kept or is_any_kept else ():
-            stays = symbol in (spelling.blank_id, last) or _is_repeated_border(prefix, symbol, spelling, search)
-            if is_kept or stays:
-                after = prefix if stays else _extend(prefix, symbol, spelling, scores)
-                yield Alignments(after, symbol, before + logp, Path(symbol, path))
+        for (prefix, _, before, path), stays in zip(beam, staying, strict=True) if is_kept or is_any_kept else ():
+            if symbol in stays:
+                yield Alignments(prefix, symbol, before + logp, Path(symbol, path))
+            elif is_kept:
+                longer = prefix.longer.get(symbol) or _extend(prefix, symbol, spelling, scores)
+                yield Alignments(longer, symbol, before + logp, Path(symbol, path))
 
 
-def _is_repeated_border(prefix: Prefix, symbol: int, spelling: Spelling, search: Search) -> bool:
-    if symbol != spelling.border or search.same == "labels":
-        return False
-    return not prefix.labels or prefix.labels[-1] == symbol
+def _staying(each: Alignments, spelling: Spelling, search: Search) -> set[int | None]:
+    """Symbols that leave a prefix as it is."""
+    is_border = search.same == "borders" and each.prefix.label in (None, spelling.border)
+    return {spelling.blank_id, each.last} | ({spelling.border} if is_border else set())
 
 
 def _extend(prefix: Prefix, label: int, spelling: Spelling, scores: WordScores | None) -> Prefix:
     """The prefix with one more label, and what that adds by the unit of the language model that it ends."""
-    if label not in prefix.longer:
-        words, part = spelling.extend(prefix.words, prefix.part, label)
-        state, added, extra = prefix.state, prefix.added, 0.0
-        if scores is not None:
-            for unit in scores.ended(prefix.words, words, spelling.symbols[label]):
-                state, more = scores.word(state, unit)
-                added += more
-            extra = added + scores.open(part)
-        prefix.longer[label] = Prefix((*prefix.labels, label), words, part, state, added, extra)
-    return prefix.longer[label]
+    words, part = spelling.extend(prefix.words, prefix.part, label)
+    state, added, extra = prefix.state, prefix.added, 0.0
+    if scores is not None:
+        for unit in scores.ended(prefix.words, words, spelling.symbols[label]):
+            state, more = scores.word(state, unit)
+            added += more
+        extra = added + scores.open(part)
+    prefix.longer[label] = longer = Prefix(label, words, part, state, added, extra)
+    return longer
 
 
 def _merge(found: Iterator[Alignments], search: Search) -> list[Alignments]:
     """Paths to equal prefixes with equal last symbols as one."""
-    groups: dict[Any, list[Alignments]] = {}
+    groups: dict[tuple[Prefix, int | None], list[Alignments]] = {}
     for each in found:
-        groups.setdefault((_name(each.prefix, search), each.last), []).append(each)
+        groups.setdefault((each.prefix, each.last), []).append(each)
     return [group[0] if len(group) == 1 else _merged(group, search) for group in groups.values()]
 
 
@@ -139,22 +141,16 @@ def _merged(group: list[Alignments], search: Search) -> Alignments:
     return shown._replace(logp=combined([each.logp for each in group], search))
 
 
-def _name(prefix: Prefix, search: Search) -> Any:
-    """Equal for prefixes that are one."""
-    return (prefix.words, prefix.part) if search.same == "text" else prefix
-
-
 def _prune(beam: list[Alignments], search: Search) -> list[Alignments]:
     """The best of the beam, the best first."""
-    counted: dict[Any, list[Alignments]] = {}
-    for each in beam:
-        name = _name(each.prefix, search)
-        counted.setdefault((name, each.last) if search.counts == "endings" else name, []).append(each)
-    totals = [(combined([each.score for each in group], search), group) for group in counted.values()]
+    groups: dict[Any, list[Alignments]] = {}
+    for i, each in enumerate(beam):
+        groups.setdefault(i if search.counts == "endings" else each.prefix, []).append(each)
+    totals = [(combined([each.score for each in group], search), group) for group in groups.values()]
     totals.sort(key=lambda total: -total[0])
-    least = max([total for total, _ in totals], default=0.0) + search.beam_prune_logp
-    kept = [group for total, group in totals[: search.beam_width] if total >= least and total > -math.inf]
-    return sorted((each for group in kept for each in group), key=lambda each: -each.score)
+    least = max(totals[0][0] + search.beam_prune_logp, -sys.float_info.max) if totals else 0.0
+    kept = [each for total, group in totals[: search.beam_width] if total >= least for each in group]
+    return sorted(kept, key=lambda each: -each.score)
 
 
 def _unrolled(path: Path | None) -> Int[np.ndarray, " T"]:

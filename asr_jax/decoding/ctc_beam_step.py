@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from asr_jax.decoding.ctc_beam_state import NEVER, Beam, Found, Frame, Moves
+from asr_jax.decoding.ctc_beam_state import NEVER, Beam, Found, Frame, Moves, longer
 from asr_jax.decoding.hypotheses import Search
 from asr_jax.decoding.word_tables import WordTables, grown_words
 
@@ -30,29 +30,34 @@ def step(
     """The beam after one frame. `closing`: what each open word adds when it ends, by default what the tables say."""
     beam, was_label = _after_blanks(beam, frame.is_blank_before, search)
     is_border = (beam.last == border) & (border >= 0 and search.same != "labels")
-    stays, stays_back = _stay(beam, frame, is_border, search, blank_id=blank_id)
-    grows, grows_back = _grow(beam, frame, is_border, search)
-    words = grown_words(beam.words, frame.tokens, tables, closing)
+    parents = beam.parents()
+    stays, stays_back = _stay(beam, frame, is_border, parents, search, blank_id=blank_id)
+    grows = _grow(beam, frame, is_border, parents, search)
+    pairs = jax.tree.map(lambda each: jnp.broadcast_to(each[:, None], grows.shape), (beam.words, closing))
+    longer_words = grown_words(pairs[0], jnp.broadcast_to(frame.tokens[None], grows.shape), tables, pairs[1])
     merged = stays.max(1) if search.counts == "endings" else _combined(stays, search)[:, 0]
-    source, column, is_new = _best(merged + beam.words.extra, grows + words.extra)
+    source, column, is_new = _best(merged + beam.words.extra, grows + longer_words.extra)
 
-    def taken(staying: Array, growing: Array) -> Array:
-        return jnp.where(is_new, growing[source, column], staying[source])
-
-    words = jax.tree.map(taken, beam.words, words)
-    endings = [jnp.where(is_new, NEVER, stays[source, BLANK]), taken(stays[:, LABEL], grows)]
+    token, before = frame.tokens[column], jax.tree.map(lambda each: each[source], beam.words)
+    words = grown_words(before, token, tables, None if closing is None else closing[source])
+    words = jax.tree.map(functools.partial(jnp.where, is_new), words, before)
+    stays, stays_back = stays[source], stays_back[source]
+    endings = [jnp.where(is_new, NEVER, stays[:, BLANK]), jnp.where(is_new, grows[source, column], stays[:, LABEL])]
     pruned = _prune(jnp.stack(endings, 1), words.extra, search)
-    back = jnp.stack([stays_back[source, BLANK], taken(stays_back[:, LABEL], grows_back)], 1)
+    shown = _shown(beam.endings, beam.endings + beam.words.extra[:, None], search)
+    grows_back = 2 * source + jnp.where(token == beam.last[source], BLANK, shown[source])
+    back = jnp.stack([stays_back[:, BLANK], jnp.where(is_new, grows_back, stays_back[:, LABEL])], 1)
     back = jnp.where((back % 2 == BLANK) & was_label[back // 2], back + 1, back)
     best, is_used = pruned.max(), (pruned > NEVER).any(1)
-    moves = Moves(source, jnp.where(is_new & is_used, frame.tokens[column], -1))
-    last = jnp.where(moves.token < 0, beam.last[source], moves.token)
+    moves = Moves(jnp.where(is_used, source, -1), jnp.where(is_new & is_used, token, -1))
+    is_longer = moves.token >= 0
+    last = jnp.where(is_longer, moves.token, beam.last[source])
+    prefix = beam.prefix[source]
     after = Beam(
         endings=pruned - best,
         last=last,
-        labels=_longer(beam, moves),
-        num_labels=beam.num_labels[source] + (moves.token >= 0),
-        begins=_begins(beam, moves) & is_used[None] & is_used[:, None],
+        prefix=jnp.where(is_longer[:, None], longer(prefix, moves.token), prefix),
+        shorter=jnp.where(is_longer[:, None], prefix, beam.shorter[source]),
         words=words.replace(added=words.added - words.added[0]),  # differences count, and stay precise
     )
     return after, Found(back=back, last=last, best=best), moves
@@ -82,10 +87,18 @@ def _after_blanks(beam: Beam, is_any: Bool[Array, ""], search: Search) -> tuple[
     return beam.replace(endings=jnp.where(is_any, after, beam.endings)), is_any & was_label
 
 
-def _stay(beam: Beam, frame: Frame, is_border: Bool[Array, " W"], search: Search, *, blank_id: int) -> Ways:
+def _stay(
+    beam: Beam,
+    frame: Frame,
+    is_border: Bool[Array, " W"],
+    parents: Int[Array, " W"],
+    search: Search,
+    *,
+    blank_id: int,
+) -> Ways:
     """To the two endings of each prefix that is in the beam [W 2]: from itself, and from its parent if that is in the
     beam as well. `is_border`: whether another border behind a prefix would not be another label."""
-    me, parent, has_parent = jnp.arange(len(beam.last)), beam.parents.argmax(0), beam.parents.any(0)
+    me, parent, has_parent = jnp.arange(len(beam.last)), jnp.maximum(parents, 0), parents >= 0
     repeated = frame.staying[beam.last]  # by a last label of -1, with which no alignment ends
     made = jnp.where(has_parent, frame.growing[beam.last], NEVER)
     is_repeat = beam.last[parent] == beam.last
@@ -108,19 +121,18 @@ def _stay(beam: Beam, frame: Frame, is_border: Bool[Array, " W"], search: Search
     )
 
 
-def _grow(beam: Beam, frame: Frame, is_border: Bool[Array, " W"], search: Search) -> Ways:
-    """To each prefix with each of the labels behind it [W K], none of which is in the beam."""
+def _grow(
+    beam: Beam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
+) -> Float[Array, "W K"]:
+    """To each prefix with each of the labels behind it, but for prefixes that are in the beam: from its last ending, or
+    from a blank where the label is that of the ending."""
     width, num_tokens = len(beam.last), len(frame.tokens)
     is_repeat = frame.tokens[None] == beam.last[:, None]
     behind_blank = jnp.where(is_border, NEVER, beam.endings[:, BLANK])[:, None]
-    before = jnp.where(is_repeat, behind_blank, _combined(beam.endings, search))
-    logps = before + frame.growing[frame.tokens][None]
-    column = jnp.where(is_repeat.any(1), is_repeat.argmax(1), num_tokens)  # of the label that each prefix ends with
-    parent = jnp.where(beam.parents.any(0), beam.parents.argmax(0), width)
-    is_there = jnp.zeros(logps.shape, bool).at[parent, column].set(True, mode="drop")
-    ending = _shown(beam.endings, beam.endings + beam.words.extra[:, None], search)[:, None]
-    back = 2 * jnp.arange(width)[:, None] + jnp.where(is_repeat, BLANK, ending)
-    return jnp.where(is_there, NEVER, logps), back
+    logps = jnp.where(is_repeat, behind_blank, _combined(beam.endings, search)) + frame.growing[frame.tokens][None]
+    columns = jnp.where(is_repeat, jnp.arange(num_tokens)[None], -1).max(1)  # of the label that each prefix ends with
+    is_there = (parents >= 0) & (columns >= 0)
+    return logps.at[jnp.where(is_there, parents, width), columns].set(NEVER, mode="drop")
 
 
 def _best(staying: Float[Array, " W"], growing: Float[Array, "W K"]) -> tuple[Array, Array, Array]:
@@ -141,20 +153,3 @@ def _prune(endings: Float[Array, "W 2"], extra: Float[Array, " W"], search: Sear
         # the least by min(): a slice of top_k's result would make XLA sort everything on CPUs, ten times slower
         least = jnp.maximum(least, jax.lax.top_k(scores.reshape(-1), len(extra))[0].min())
     return jnp.where((scores >= least) & (scores > NEVER), endings, NEVER)
-
-
-def _longer(beam: Beam, moves: Moves) -> Int[Array, "W U"]:
-    """The labels of each slot's prefix."""
-    is_end = jnp.arange(beam.labels.shape[1])[None] == beam.num_labels[moves.source][:, None]
-    token = moves.token[:, None]
-    return jnp.where(is_end & (token >= 0), token.astype(beam.labels.dtype), beam.labels[moves.source])
-
-
-def _begins(beam: Beam, moves: Moves) -> Bool[Array, "W W"]:
-    """Which prefix is the begin of which. One that stayed is that of all that came of those that it was the begin of;
-    one that grew, of those of them that have its new label at that place. And each is its own."""
-    num_labels, token = beam.num_labels[moves.source], moves.token[:, None]
-    following = beam.labels[moves.source[None], num_labels[:, None]]  # [a b]: in prefix b, the label behind prefix a
-    is_followed = (num_labels[None] > num_labels[:, None]) & (following == token)
-    before = beam.begins[moves.source[:, None], moves.source[None]]
-    return (before & ((token < 0) | is_followed)) | jnp.eye(len(num_labels), dtype=bool)

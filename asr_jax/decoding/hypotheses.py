@@ -31,10 +31,9 @@ class Search:
     counts: Literal["prefixes", "endings"] = "prefixes"
     """What the beam's width counts and the thresholds compare: prefixes, or a prefix that ends in a label and the same
     one that ends in a blank each for itself (pyctcdecode, flashlight)."""
-    same: Literal["labels", "borders", "text"] = "borders"
-    """Which prefixes are one: of the same labels (flashlight without a lexicon); besides, with word borders one after
-    another counted once; or of the same text, whatever pieces it is made of (pyctcdecode). All of them begin as though
-    a border stood before the first frame."""
+    same: Literal["labels", "borders"] = "borders"
+    """Which prefixes are one: of the same labels (flashlight without a lexicon), or besides with word borders one after
+    another counted once. Both begin as though a border stood before the first frame."""
     alignments: Literal["sum", "max"] = "sum"
     """Whether a prefix has the probability of all its alignments, or of the likeliest one."""
     frames: Literal["likeliest", "least_likely"] = "likeliest"
@@ -53,8 +52,9 @@ class Search:
 
     @classmethod
     def of_pyctcdecode(cls, **options: Any) -> "Search":
-        """As pyctcdecode 0.5.0 searches, without `prune_history`."""
-        fixed = {"counts": "endings", "same": "text", "frames": "least_likely", "last_word": "no_border"}
+        """As pyctcdecode 0.5.0 searches characters, without `prune_history`. Differs from: it with pieces: texts that
+        are equal but for their pieces are merged at the end only."""
+        fixed = {"counts": "endings", "frames": "least_likely", "last_word": "no_border"}
         return cls(**({"beam_width": 100} | options | fixed))
 
     @classmethod

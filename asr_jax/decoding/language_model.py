@@ -1,4 +1,4 @@
-"""N-gram language models by KenLM's own library, which the extra `lm` brings."""
+"""N-gram language models by KenLM's own library, which the extra `lm` brings, and lists of words."""
 
 import gzip
 import os
@@ -27,6 +27,7 @@ def load_kenlm(path: str | Path) -> Any:
         raise UserError(f"there is no language model {path}: expected a file that KenLM wrote, ARPA or binary")
     config = kenlm.Config()
     config.show_progress = False
+    config.arpa_complain = kenlm.ARPALoadComplain.NONE  # that a binary file would load faster
     try:
         return kenlm.Model(os.fspath(path), config)
     except OSError as error:
@@ -46,6 +47,20 @@ def arpa_words(path: str | Path) -> frozenset[str] | None:
         words = frozenset(_unigrams(file)) - NOT_WORDS
     if not words:
         raise UserError(f"{path} has no unigrams: expected an ARPA file of a model of words")
+    return words
+
+
+def listed_words(path: str | Path) -> frozenset[str]:
+    """First fields of a file's lines.
+
+    Raises: UserError where there is no such file, or nothing in it.
+    """
+    try:
+        words = frozenset(line.split()[0] for line in Path(path).read_text("utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read words from {path} ({error}): expected UTF-8 text with a word per line") from error
+    if not words:
+        raise UserError(f"{path} is empty: expected a word per line")
     return words
 
 

@@ -32,7 +32,8 @@ class Spelling:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Spelling":
-        """Of any tokenizer: what each label adds to a text that another one began.
+        """Of any tokenizer: what each label adds to a text that another one began. Differs from: SentencePiece's own
+        text, which has a space behind an unknown symbol as well.
 
         Raises: ValueError for a vocabulary with labels of several words.
         """
@@ -86,8 +87,8 @@ class Spelling:
         return tuple(" " * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
 
     def spans(self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]) -> list[tuple[int, int, float]]:
-        """First frame and the one behind the last of every word of a path, from that of its first label that has text
-        to that of its last label, and the mean of its labels' largest log-probabilities. `logps`: of the path's symbols,
+        """Of every word of a path: the first frame, which is that of its first label that has text, the one behind the
+        last of its last label, and the mean of its labels' largest log-probabilities. `logps`: of the path's symbols,
         but for blanks."""
         starts = self._starts(path)
         if not len(starts):

@@ -4,11 +4,10 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from asr_jax.core.errors import UserError, check_numbers
-from asr_jax.decoding.language_model import arpa_words, load_kenlm
+from asr_jax.decoding.language_model import arpa_words, listed_words, load_kenlm
 from asr_jax.decoding.spelling import Spelling
 
 LN10 = math.log(10)
@@ -68,7 +67,7 @@ class WordScores:
     def __init__(self, settings: Fusion) -> None:
         self.settings = settings
         self.model: Any = load_kenlm(settings.kenlm) if settings.kenlm else None
-        self.lexicon = _words_of(settings.lexicon) if settings.lexicon else frozenset()
+        self.lexicon = listed_words(settings.lexicon) if settings.lexicon else frozenset()
         self.hot_words = frozenset(word for words in settings.hot_words for word in words.split())
         self.known = self._known_words() if self.model else None
         """None: those that the model has, and which these are cannot be told of a binary one."""
@@ -76,7 +75,7 @@ class WordScores:
     def _known_words(self) -> frozenset[str] | None:
         if not self.settings.known_words:
             return arpa_words(self.settings.kenlm)
-        known = frozenset(word for word in _words_of(self.settings.known_words) if word in self.model)
+        known = frozenset(word for word in listed_words(self.settings.known_words) if word in self.model)
         if not known:
             raise UserError(
                 f"{self.settings.kenlm} has no word of {self.settings.known_words}: expected words that it has"
@@ -172,20 +171,6 @@ class WordScores:
     def _alone(self, word: str) -> float:
         """What the language model alone gives a word that is the first."""
         return self.settings.lm_weight * LN10 * self.model.BaseScore(self.start(), word, _new_state())
-
-
-def _words_of(path: str) -> frozenset[str]:
-    """First fields of a file's lines.
-
-    Raises: UserError where there is no such file, or nothing in it.
-    """
-    try:
-        words = frozenset(line.split()[0] for line in Path(path).read_text("utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read words from {path} ({error}): expected UTF-8 text with a word per line") from error
-    if not words:
-        raise UserError(f"{path} is empty: expected a word per line")
-    return words
 
 
 def _beginnings(word: str) -> Iterator[str]:

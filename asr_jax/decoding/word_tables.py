@@ -2,7 +2,6 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -71,21 +70,17 @@ def word_tables(spelling: Spelling, scores: WordScores) -> WordTables:
 
 
 def grown_words(
-    words: Words, tokens: Int32[Array, " K"], tables: WordTables | None, closing: Float[Array, " W"] | None
+    words: Words, label: Int32[Array, "*S"], tables: WordTables | None, closing: Float[Array, "*S"] | None
 ) -> Words:
-    """Words of W prefixes with each of K labels behind them [W K]. `closing`: what each one's open word adds when it
-    ends, by default what the tables say; without tables, words add nothing."""
-    shape = (len(words.node), len(tokens))
-    words = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:, None], shape), words)
+    """With one more label each. `closing`: what each one's open word adds when it ends, by default what the tables say;
+    without tables, words add nothing."""
     if tables is None:
         return words
-    opens, letters = (
-        jnp.broadcast_to(each[tokens][None], (*shape, *each.shape[1:])) for each in (tables.opens, tables.letters)
-    )
-    closing = tables.closing[words.node] if closing is None else closing[:, None]
+    opens, letters = tables.opens[label], tables.letters[label]
+    closing = tables.closing[words.node] if closing is None else closing
     added = words.added + jnp.where(opens & (words.node != NO_WORD), closing, 0.0)
     node, num_letters = (jnp.where(opens, 0, value) for value in (words.node, words.num_letters))
-    for place in range(letters.shape[2]):
+    for place in range(letters.shape[-1]):
         letter = letters[..., place]
         node = jnp.where(letter >= 0, tables.following[node, letter], node)
         num_letters = num_letters + (letter >= 0)

@@ -1,0 +1,124 @@
+"""What the goldens of beam searches share: their emissions, our search with their settings, and lists beside lists."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import GOLDENS, report
+
+from asr_jax.decoding.ctc_beam import CTCBeamSearch
+from asr_jax.decoding.ctc_beam_reference import beam_search
+from asr_jax.decoding.hypotheses import Hypothesis, Search
+from asr_jax.decoding.spelling import Spelling
+from asr_jax.decoding.word_scores import Fusion
+
+WHERE = GOLDENS / "decoding"
+TOLERANCE = 1e-4
+"""Of scores of order 100 in float32."""
+WHERE_SEARCHED = ["device", "host", pytest.param("host, all", marks=pytest.mark.slow)]
+"""The host takes seconds for each utterance: it has the shortest one of cases with narrow beams or a language model of
+labels, and all where tests may be slow."""
+WIDE = 30
+
+Lists = list[list[Hypothesis]]
+
+
+def goldens() -> dict[str, Any]:
+    path = WHERE / "decoding.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def emissions() -> dict[str, np.ndarray]:
+    return load_file(WHERE / "emissions.safetensors")
+
+
+def cases(peer: str) -> list[Any]:
+    """pytest parameters: the entries of each of a peer's cases, one for each utterance."""
+    named: dict[str, list[dict[str, Any]]] = {}
+    for entry in goldens().get(peer, []):
+        named.setdefault(entry["case"], []).append(entry)
+    if not named:
+        reason = f"no {peer} in decoding.json under {WHERE}: set ASR_JAX_GOLDENS to the folder of goldens"
+        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
+    return [pytest.param(entries, id=name) for name, entries in named.items()]
+
+
+def most_texts(peer: str) -> int:
+    """How many texts the peer was asked for."""
+    return max(len(entry["nbest"]) for entry in goldens()[peer])
+
+
+def word_list(name: str, folder: Path) -> str:
+    """A golden's list of words as the file that our settings take."""
+    path = folder / "words.txt"
+    path.write_text("\n".join(json.loads((WHERE / name).read_text())) + "\n")
+    return str(path)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A search with the settings of a case, of all its utterances."""
+
+    spelling: Spelling
+    search: Search
+    fusion: Fusion
+    log_probs: list[np.ndarray]
+
+    def found(self, where: str) -> tuple[list[int], Lists]:
+        """Which utterances were searched, and their lists."""
+        numbers = sorted(range(len(self.log_probs)), key=lambda i: len(self.log_probs[i]))
+        if where == "host":
+            if self.search.beam_width > WIDE and self.fusion.unit == "words":
+                pytest.skip(f"a beam of {self.search.beam_width} takes the host long: see the slow tests")
+            numbers = numbers[:1]
+        scores, each = self.fusion.build(), [self.log_probs[i] for i in numbers]
+        if where != "device":
+            return numbers, [beam_search(x, self.spelling, search=self.search, scores=scores) for x in each]
+        lengths = np.array(list(map(len, each)))
+        batch = np.full((len(each), lengths.max(), len(self.spelling.texts)), np.nan, np.float32)
+        for row, log_probs in zip(batch, each, strict=True):
+            row[: len(log_probs)] = log_probs
+        return numbers, CTCBeamSearch(self.spelling, search=self.search, scores=scores)(batch, lengths)
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """One of a golden's list."""
+
+    name: Any
+    """Its text, or its labels."""
+    score: float
+    entry: dict[str, Any]
+
+
+def compare(
+    found: Lists,
+    expected: Sequence[Sequence[Theirs]],
+    *,
+    name: Callable[[Hypothesis], Any],
+    check: Callable[[Hypothesis, dict[str, Any]], float],
+    what: str,
+    record_property: Any,
+) -> None:
+    """That lists are equal: names, scores, and what `check` compares, which gives the difference of further scores.
+    What has equal scores may come in another order."""
+    worst, num_in_order = 0.0, 0
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [hypothesis.score for hypothesis in ours] == sorted(
+            (hypothesis.score for hypothesis in ours), reverse=True
+        )
+        by_name = {name(hypothesis): hypothesis for hypothesis in ours}
+        assert len(by_name) == len(ours) == len(theirs)
+        assert by_name.keys() == {each.name for each in theirs}
+        for each in theirs:
+            hypothesis = by_name[each.name]
+            worst = max(worst, abs(hypothesis.score - each.score), check(hypothesis, each.entry))
+        num_in_order += list(by_name) == [each.name for each in theirs]
+    report(record_property, f"{what}: largest difference of a score", worst)
+    report(record_property, f"{what}: lists in the same order, of {len(found)}", num_in_order)
+    assert worst < TOLERANCE

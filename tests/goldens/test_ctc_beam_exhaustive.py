@@ -1,0 +1,47 @@
+"""A beam that is wide enough for all prefixes against the sum over all paths."""
+
+import re
+
+import numpy as np
+import pytest
+from beam_lists import WHERE, emissions, goldens
+from support import report
+
+from asr_jax.decoding.ctc_beam import CTCBeamSearch
+from asr_jax.decoding.ctc_beam_reference import beam_search
+from asr_jax.decoding.hypotheses import Search
+from asr_jax.decoding.spelling import Spelling
+
+pytestmark = pytest.mark.golden
+
+MOST_ON_DEVICE = 4000
+"""Prefixes: their pairs take memory."""
+NAMES = [
+    (found[0], *found.groups()) for key in goldens() if (found := re.fullmatch(r"exhaustive_(\w+)_blank(\d+)", key))
+]
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+@pytest.mark.parametrize(
+    ("key", "sizes", "blank_id"),
+    NAMES or [pytest.param("", "", "", marks=pytest.mark.skip(reason=f"no exhaustive goldens under {WHERE}"))],
+)
+def test_all_paths(key, sizes, blank_id, where, record_property):
+    log_probs, blank_id = emissions()[f"exhaustive_logprobs_{sizes}"], int(blank_id)
+    num_frames, num_symbols = log_probs.shape
+    spelling = Spelling.of_surfaces([str(i) for i in range(num_symbols)], blank_id=blank_id)
+    num_prefixes = sum((num_symbols - 1) ** n for n in range(num_frames + 1))
+    if where == "device" and num_prefixes > MOST_ON_DEVICE:
+        pytest.skip(f"{num_prefixes} prefixes are too many for the device")
+    search = Search(
+        beam_width=num_prefixes, num_best=num_prefixes, beam_prune_logp=-np.inf, token_min_logp=-np.inf, same="labels"
+    )
+    if where == "host":
+        found = beam_search(log_probs, spelling, search=search)
+    else:
+        found = CTCBeamSearch(spelling, search=search)(log_probs[None], np.array([num_frames]))[0]
+    expected = {tuple(each["labels"]): each["logp"] for each in goldens()[key]}
+    assert {each.labels for each in found[: len(expected)]} == expected.keys()
+    worst = max(abs(each.ctc_score - expected[each.labels]) for each in found[: len(expected)])
+    assert report(record_property, f"{where}: largest difference of a log-probability", worst) < 1e-5
+    assert np.logaddexp.reduce([each.ctc_score for each in found]) == pytest.approx(0.0, abs=1e-5)

@@ -1,0 +1,56 @@
+"""Scores of sentences against KenLM's: by re-ranking, and word by word as beam searches add them."""
+
+import json
+
+import pytest
+from support import GOLDENS, max_abs, report
+
+from asr_jax.decoding.hypotheses import Hypothesis, WordSpan
+from asr_jax.decoding.rerank import Reranking
+from asr_jax.decoding.word_scores import LN10, Fusion
+
+pytestmark = pytest.mark.golden
+
+WHERE = GOLDENS / "decoding"
+GOLDEN = json.loads(path.read_text()) if (path := WHERE / "kenlm_scores.json").is_file() else {}
+MODELS = ["word.arpa", "word.kenlm.bin"]
+# The golden's score without the begin is one without the end as well.
+SWITCHES = {"score": {}, "score_no_eos": {"eos": False}, "score_no_bos": {"bos": False, "eos": False}}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    if not GOLDEN:
+        pytest.skip(f"no kenlm_scores.json under {WHERE}: set ASR_JAX_GOLDENS to the folder of goldens")
+    pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+    return str(WHERE / request.param)
+
+
+def hypothesis(text):
+    words = tuple(WordSpan(word, 0, 1, 0.0) for word in text.split())
+    return Hypothesis(words=words, labels=(), ctc_score=-1.0, lm_score=0.0)
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_sentences(model, name, record_property):
+    rerank = Reranking(kenlm=model, lm_weight=1 / LN10, word_bonus=0.0, **SWITCHES[name]).build()
+    scores = Fusion(kenlm=model, lm_weight=1 / LN10, word_bonus=0.0, unknown_score=0.0, **SWITCHES[name]).build()
+    expected = [sentence[name] for sentence in GOLDEN["sentences"]]
+    texts = [sentence["text"] for sentence in GOLDEN["sentences"]]
+    ranked = {each.text: each.lm_score for each in rerank([hypothesis(text) for text in texts])}
+    worst = max_abs([ranked[text] for text in texts], expected)
+    assert report(record_property, f"{name}: largest difference, sentences", worst) < 1e-5
+    worst = max_abs([scores.text(text.split()) for text in texts], expected)
+    assert report(record_property, f"{name}: largest difference, sums of words", worst) < 1e-5
+
+
+def test_words(model, record_property):
+    scores = Fusion(kenlm=model, lm_weight=1 / LN10, word_bonus=0.0, unknown_score=0.0).build()
+    for sentence in GOLDEN["sentences"]:
+        state, *expected = scores.start(), *sentence["full"]
+        for word, (log10, _, is_unknown) in zip(sentence["text"].split(), expected[:-1], strict=True):
+            state, added = scores.word(state, word)
+            assert added == pytest.approx(log10, abs=1e-6)
+            assert scores.is_unknown(word) == is_unknown
+        assert scores.end(state) == pytest.approx(expected[-1][0], abs=1e-6)
+    report(record_property, "sentences with each word's score", len(GOLDEN["sentences"]))
