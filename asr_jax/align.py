@@ -6,6 +6,7 @@ at pauses into a manifest of pieces, with a score each; what is not sure is writ
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,7 +108,47 @@ def align(options: argparse.Namespace, trained: Any, records: Any) -> None:
 
 
 def segment(options: argparse.Namespace, trained: Any, records: Any) -> None:
-    raise NotImplementedError
+    from asr_jax.audio.io import AudioError
+    from asr_jax.decoding.pieces import Cutting
+    from asr_jax.evaluate import make_room
+    from asr_jax.training.segmentation import Segmenter
+
+    rejects = options.rejects or options.out.with_name(options.out.stem + ".rejects.jsonl")
+    for out in (options.out, rejects):
+        make_room(out)
+    segmenter = Segmenter(trained, cutting=Cutting(max_s=options.max_seconds, min_score=options.min_score))
+    found: list[Any] = []
+    skipped = [(entry.id, entry.location, entry.reason) for entry in records.refused]
+    for record in records:
+        try:
+            found += segmenter(record)
+        except (AudioError, UserError) as error:
+            skipped.append((record.id, record.location, str(error)))
+    sure, unsure = ([each for each in found if bool(each.reason) == reject] for reject in (False, True))
+    write(options.out, piece_lines(sure, options.out))
+    write(rejects, piece_lines(unsure, rejects))
+    for name, location, reason in skipped:
+        print(f"skipped {name}: {location}: {reason}", file=sys.stderr)
+    print(f"{about(sure)} in {options.out}; {about(unsure)} left out, with reasons, in {rejects}")
+    if not found:
+        raise RunError("no recording could be cut; the reasons are above")
+
+
+def piece_lines(pieces: Sequence[Any], out: Path) -> list[str]:
+    """Lines of a manifest, with the score and, where there is one, the reason."""
+    from asr_jax.data.manifest import manifest_fields
+
+    lines = []
+    for record, score, reason in pieces:
+        fields = manifest_fields(record, str(out.parent.absolute()))
+        fields["score"] = None if math.isnan(score) else round(score, 4)
+        lines.append(json.dumps(fields | ({"reason": reason} if reason else {}), ensure_ascii=False) + "\n")
+    return lines
+
+
+def about(pieces: Sequence[Any]) -> str:
+    hours = sum(piece.record.duration_s for piece in pieces) / 3600
+    return f"{len(pieces)} pieces of {hours:.2f} h"
 
 
 def said(entry: dict[str, Any]) -> str:

@@ -41,7 +41,7 @@ def align(
     last = len(symbols) - 1
     if len(labels) and score[-1, last - 1] > score[-1, last]:
         last -= 1
-    if not len(log_probs) and labels or score[-1, last] == -np.inf:
+    if (not len(log_probs) and labels) or score[-1, last] == -np.inf:
         return None
     path = [last]
     for t in range(len(log_probs) - 1, 0, -1):

@@ -106,8 +106,8 @@ class _Text(NamedTuple):
     is_gap: Bool[np.ndarray, " P+1"]
 
     def band(self, first: int, width: int) -> tuple[Array, Array, Array]:
-        parts = (self.columns[first : first + width], self.is_new[first : first + width])
-        return *map(jnp.asarray, parts), jnp.asarray(self.is_gap[first : first + width + 1])
+        columns, is_new = self.columns[first : first + width], self.is_new[first : first + width]
+        return jnp.asarray(columns), jnp.asarray(is_new), jnp.asarray(self.is_gap[first : first + width + 1])
 
 
 def _search(

@@ -55,7 +55,10 @@ def plan(trained: Trained, records: Records) -> PlannedData:
 def aligned_records(trained: Trained, data: PlannedData, *, threads: int = 2) -> Iterator[AlignedRecord]:
     """Every record of `plan`, batch by batch."""
     programs = _compiled(trained, data)
-    spelling, times = spelling_of(trained.tokenizer), frame_times(trained.model, of_features=data.index.scale.of_features)
+    spelling, times = (
+        spelling_of(trained.tokenizer),
+        frame_times(trained.model, of_features=data.index.scale.of_features),
+    )
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
     with open_batches(source, stop=data.plan.batches_per_epoch, threads=threads) as batches:
         for loaded in batches:
@@ -69,7 +72,7 @@ def aligned_records(trained: Trained, data: PlannedData, *, threads: int = 2) ->
                     continue
                 num = int(batch.token_lengths[i])
                 labels = batch.tokens[i, :num].tolist()
-                row = (labels, found.starts[i, :num], found.ends[i, :num], found.log_probs[i, :num])
+                row: Any = (labels, found.starts[i, :num], found.ends[i, :num], found.log_probs[i, :num])
                 transcript = aligned_words(*row, score=float(found.scores[i]), spelling=spelling, times=times)
                 yield AlignedRecord(record, transcript, aligned_tokens(*row, spelling=spelling, times=times))
             for entry in loaded.skipped:
