@@ -1,7 +1,7 @@
 """When each word is said: `python -m asr_jax.align RUN --data MANIFEST … | RUN AUDIO --text FILE`.
 
-Prints a line of JSON per recording (CTM or TextGrids by --format). With --segment, long audio and its whole text are cut
-at pauses into a manifest of pieces, with a score each; what is not sure is written to another file, with its reason.
+Prints a line of JSON per recording (CTM or TextGrids by --format). With --segment, long audio and its whole text are
+cut at pauses into a manifest of pieces, with a score each; what is not sure goes into another file, with its reason.
 """
 
 import argparse

@@ -26,7 +26,7 @@ class Cutting:
     """Shorter times between two words are not cut in."""
     max_pause_s: float = 2.0
     """Longer ones always are."""
-    margin_s: float = 0.5
+    margin_s: float = 1.0
     """At most so much is kept before the first word and after the last one: CTC's labels are shorter than words."""
     score_s: float = 0.75
     """A piece's score is the mean log-probability of a frame of the path in that part of it, so long, where it is
@@ -165,13 +165,15 @@ def _is_unsure(phrase: Sequence[_Item]) -> bool:
 
 
 def _quietest(energies: Float[np.ndarray, " T"], start: int, end: int) -> float:
-    """The quietest place between two frames: the middle of where the mean of five is within 1 dB of the least."""
+    """The middle of the longest quiet part between two frames: of where the mean of three is within 3 dB of the least."""
     if end - start < 2:
         return (start + end) / 2
-    padded = np.pad(energies[max(start - 2, 0) : end + 2], 2, mode="edge")
-    smooth = np.convolve(padded, np.full(5, 0.2), mode="valid")[min(start, 2) :][: end - start]
-    quiet = np.flatnonzero(smooth <= smooth.min() * 10**0.1)
-    return start + float(np.median(quiet)) + 0.5
+    around = np.pad(energies, 1, mode="edge")[start : end + 2]
+    smooth = np.convolve(around, np.full(3, 1 / 3), mode="valid")
+    is_loud = np.concatenate([[True], smooth > 2 * smooth.min(), [True]])
+    borders = np.flatnonzero(is_loud)
+    longest = int(np.diff(borders).argmax())
+    return start + float(borders[longest] + borders[longest + 1] - 1) / 2
 
 
 def _piece(group: Sequence[_Item], start: float, end: float, path: LongPath, cutting: Cutting, shift_s: float) -> Piece:
