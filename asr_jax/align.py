@@ -79,8 +79,10 @@ def align(options: argparse.Namespace, trained: Any, records: Any) -> None:
     from asr_jax.evaluate import make_room
     from asr_jax.training import alignment
 
-    if options.out:
-        make_room(options.out / "." if options.format == "textgrid" else options.out)
+    if options.format == "textgrid":
+        options.out.mkdir(parents=True, exist_ok=True)
+    elif options.out:
+        make_room(options.out)
     data = alignment.plan(trained, records)
     found = {entry.record.id: entry for entry in alignment.aligned_records(trained, data)}
     skipped = [(entry["id"], entry["location"], said(entry)) for entry in data.dropped.entries]

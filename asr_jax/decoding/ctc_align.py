@@ -6,7 +6,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
 
-from asr_jax.core.batch import length_mask
+from asr_jax.core.batch import AnyArray, length_mask
 from asr_jax.losses.ctc import NEVER, is_feasible
 
 STAY, FROM_BLANK, FROM_LABEL = 0, 1, 2
@@ -19,15 +19,15 @@ class Alignment(struct.PyTreeNode):
     """The likeliest path of each row's labels. What lies beyond a row's labels, and all of a row without a path, is -1
     in `starts` and `ends`, 0 in `log_probs`."""
 
-    starts: Int32[Array, "*B U"]
+    starts: Int32[AnyArray, "*B U"]
     """First frame of each label."""
-    ends: Int32[Array, "*B U"]
+    ends: Int32[AnyArray, "*B U"]
     """The frame behind its last one."""
-    log_probs: Float[Array, "*B U"]
+    log_probs: Float[AnyArray, "*B U"]
     """Its log-probability in the likeliest of its frames."""
-    scores: Float[Array, "*B"]
+    scores: Float[AnyArray, "*B"]
     """Log-probability of the path; minus infinity where there is none."""
-    is_possible: Bool[Array, "*B"]
+    is_possible: Bool[AnyArray, "*B"]
     """Whether there is one: not where frames are fewer than labels and repeats, or where no path has a probability."""
 
 

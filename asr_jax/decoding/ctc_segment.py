@@ -49,8 +49,10 @@ class Emissions:
 
     labels: Float[np.ndarray, "T K"]
     blanks: Float[np.ndarray, " T"]
+    silences: Float[np.ndarray, " T"]
+    """Of each frame's likeliest symbol of the whole vocabulary that has no text: the blank, or a border of words."""
     others: Float[np.ndarray, " T"]
-    """Of each frame's likeliest symbol but the blank, of the whole vocabulary."""
+    """Of its likeliest symbol with text."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +127,15 @@ def _search(
     num_blocks = -(-num_frames // BLOCK)
     more = (0, num_blocks * BLOCK - num_frames)
     labels = np.pad(emissions.labels, (more, (0, 1)), constant_values=NEVER)
-    blanks, others = np.pad(emissions.blanks, more), np.pad(emissions.others, more, constant_values=NEVER)
-    forward = functools.partial(_block, foreign_logp=search.foreign_logp, jump_logp=search.jump_logp)
+    blanks = np.pad(emissions.blanks, more)
+    of_gaps = np.pad(np.maximum(emissions.silences, emissions.others + search.foreign_logp), more)
 
     def block(number: int, before: _States) -> tuple[Array, Array, Array, Array]:
         part = slice(number * BLOCK, (number + 1) * BLOCK)
         is_frame = np.arange(part.start, part.stop) < num_frames
-        frames = (labels[part], blanks[part], others[part], is_frame)
-        return forward(*map(jnp.asarray, frames), *text.band(before.first, width), before.blank, before.label)
+        frames = map(jnp.asarray, (labels[part], blanks[part], of_gaps[part], is_frame))
+        band = text.band(before.first, width)
+        return _block(*frames, *band, before.blank, before.label, jump_logp=search.jump_logp)
 
     blank = np.where(text.is_gap[: width + 1], search.jump_logp, NEVER).astype(np.float32)
     blank[0] = 0
@@ -157,11 +160,11 @@ def _search(
     return _path(found, emissions, columns, text.is_gap, search)
 
 
-@functools.partial(jax.jit, static_argnames=("foreign_logp", "jump_logp"))
+@functools.partial(jax.jit, static_argnames="jump_logp")
 def _block(
     labels: Float[Array, "N K"],
     blanks: Float[Array, " N"],
-    others: Float[Array, " N"],
+    of_gaps: Float[Array, " N"],
     is_frame: Bool[Array, " N"],
     columns: Int[Array, " W"],
     is_new: Bool[Array, " W"],
@@ -169,11 +172,9 @@ def _block(
     blank: Float[Array, " W+1"],
     label: Float[Array, " W+1"],
     *,
-    foreign_logp: float,
     jump_logp: float,
 ) -> tuple[Array, Array, Array, Array]:
     """States after a block of frames; where each came from, and the scores of gaps before any jump, by frame."""
-    of_gaps = jnp.maximum(blanks, others + foreign_logp)
 
     def step(states: tuple[Array, Array], t: tuple[Array, Array, Array, Array]) -> tuple[tuple[Array, Array], tuple]:
         of_labels, of_blank, of_gap, is_frame = t
@@ -226,8 +227,8 @@ def _path(
     frames = np.flatnonzero(in_label)
     starts[place[frames[::-1]] - 1] = frames[::-1]
     ends[place[frames] - 1] = frames + 1
-    foreign = emissions.others + search.foreign_logp
-    is_foreign = ~in_label & is_gap[place] & (foreign > emissions.blanks)
-    log_probs = np.where(is_foreign, foreign, emissions.blanks)
+    of_gaps = np.maximum(emissions.silences, foreign := emissions.others + search.foreign_logp)
+    in_gap = ~in_label & is_gap[place]
+    log_probs = np.where(in_gap, of_gaps, emissions.blanks)
     log_probs[frames] = emissions.labels[frames, columns[place[frames] - 1]]
-    return LongPath(starts, ends, log_probs, is_foreign)
+    return LongPath(starts, ends, log_probs, in_gap & (foreign > emissions.silences))

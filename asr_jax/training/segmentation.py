@@ -76,10 +76,12 @@ class Segmenter:
         """Of the labels that are in the text, and the column of each of them."""
         distinct, columns = np.unique(labels, return_inverse=True)
         blank_id = self._tokenizer.blank_id
+        has_text = np.array([bool(text) for text in self._spelling.texts])
+        has_text[blank_id] = False
         parts = []
         for log_probs in window_log_probs(self._emit, samples, bucket=self._bucket, shift=self._times.shift):
-            others = np.delete(log_probs, blank_id, axis=1).max(1)
-            parts.append((log_probs[:, distinct], log_probs[:, blank_id], others))
+            silences, others = log_probs[:, ~has_text].max(1), log_probs[:, has_text].max(1)
+            parts.append((log_probs[:, distinct], log_probs[:, blank_id], silences, others))
         return Emissions(*map(np.concatenate, zip(*parts, strict=True))), columns
 
     def _of(self, piece: Piece, number: int, record: Record, length_s: float) -> RecordPiece:

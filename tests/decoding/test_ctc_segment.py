@@ -12,7 +12,7 @@ BLANK = 0
 
 def emissions_of(log_probs):
     """The blank is symbol 0, so that column k stands for symbol k + 1."""
-    return Emissions(log_probs[:, 1:], log_probs[:, BLANK], log_probs[:, 1:].max(1))
+    return Emissions(log_probs[:, 1:], log_probs[:, BLANK], log_probs[:, BLANK], log_probs[:, 1:].max(1))
 
 
 def random_log_probs(rng, frames, symbols, sharpness=3.0):
