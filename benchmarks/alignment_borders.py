@@ -2,8 +2,8 @@
 
     python benchmarks/alignment_borders.py RUN --data MANIFEST [--max-seconds 6] [--json OUT]
 
-Recordings are joined in a random order, each without the silence at its ends (quieter than its loudest part by --trim-db),
-and with a pause behind it of noise as loud as its own quietest tenth, and at most 40 dB below its loudest part.
+Recordings are joined in a random order, each without the silence at its ends (quieter than its loudest part by
+--trim-db), and with a pause behind it of noise as loud as its own quietest tenth, or 40 dB below its loudest part.
 
     words    some recordings at a time, aligned with their text: from the middle between the last word of one and the
              first word of the next to the nearest point of the pause, and to its middle

@@ -165,7 +165,7 @@ def _is_unsure(phrase: Sequence[_Item]) -> bool:
 
 
 def _quietest(energies: Float[np.ndarray, " T"], start: int, end: int) -> float:
-    """The middle of the longest quiet part between two frames: of where the mean of three is within 3 dB of the least."""
+    """The middle of the longest quiet part between two frames: where the mean of three is within 3 dB of the least."""
     if end - start < 2:
         return (start + end) / 2
     around = np.pad(energies, 1, mode="edge")[start : end + 2]

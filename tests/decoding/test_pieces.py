@@ -31,10 +31,12 @@ def cut(made, **settings):
 
 
 def test_it_is_cut_where_the_pause_is_longest_and_quiet():
-    spans = [(10, 20), (23, 33), (43, 53), (56, 66), (70, 80)]  # pauses of 3, 10, 3 and 4 frames
+    spans = [(10, 20), (23, 33), (36, 46), (56, 66), (69, 79)]  # pauses of 3, 3, 10 and 3 frames
     found = cut(made(spans, num_frames=100), max_s=7, margin_s=0.4)
-    assert [piece.text for piece in found] == ["w0 w1", "w2 w3 w4"]
-    assert [(piece.start, piece.end) for piece in found] == [(6, 37), (39, 84)]
+    assert [piece.text for piece in found] == ["w0 w1 w2", "w3 w4"]
+    assert [(piece.start, piece.end) for piece in found] == [(6, 50), (52, 83)]
+    wide = cut(made(spans, num_frames=100), max_s=7.0)
+    assert [(piece.start, piece.end) for piece in wide] == [(0, 51), (51, 89)]
     assert all(piece.score == pytest.approx(-0.01) and not piece.reasons for piece in found)
 
 
@@ -57,7 +59,7 @@ def test_foreign_speech_and_what_no_pause_parts_from_it_are_left_out():
         ("w1 w2", (FOREIGN,)),
         ("w3 w4", ()),
     ]
-    assert 43 < found[1].end < found[2].start <= 60
+    assert 43 < found[1].end <= found[2].start < 60
     apart = cut(made(spans, num_frames=90, foreign=[40, 44, 48]))
     assert [(piece.text, piece.reasons) for piece in apart] == [("w0 w1 w2", ()), ("", (FOREIGN,)), ("w3 w4", ())]
     assert math.isnan(apart[1].score)
@@ -67,12 +69,12 @@ def test_foreign_speech_and_what_no_pause_parts_from_it_are_left_out():
 
 def test_words_that_are_not_heard():
     spans = [(5, 10), None, None, (40, 45), (46, 50), None, (51, 55)]
-    found = cut(made(spans, num_frames=60))
-    assert [(piece.text, piece.reasons) for piece in found] == [
-        ("w0", ()),
-        ("w1 w2", (UNHEARD,)),
-        ("w3 w4 w5 w6", (UNHEARD,)),
-    ]
+    found = cut(made([*spans, (70, 80)], num_frames=90))
+    texts = [(piece.text, piece.reasons) for piece in found]
+    assert texts == [("w0", ()), ("w1 w2 w3 w4 w5 w6", (UNHEARD,)), ("w7", ())]
+    found = cut(made(spans[:5], num_frames=60))
+    texts = [(piece.text, piece.reasons) for piece in found]
+    assert texts == [("w0", ()), ("w1 w2", (UNHEARD,)), ("w3 w4", ())]
     words, path, energies = made([(5, 10), None, (30, 35)], num_frames=40)
     words[1] = words[1]._replace(problem="outside of the vocabulary: 'é'")
     assert [piece.reasons for piece in pieces(words, path, energies, Cutting(), shift_s=SHIFT_S)] == [
