@@ -9,13 +9,15 @@ Recordings are joined in a random order, each without the silence at its ends (q
              first word of the next to the nearest point of the pause, and to its middle
     segment  all of them, cut by --segment: from each end of a piece to the nearest point of the pause; a piece is right
              where all of its text is said in it, nothing else is, and it ends in pauses (within 0.1 s)
-    --foreign, --unsaid  so many recordings in a row that the text does not have, so many whose text nobody says
+    --foreign, --unsaid  so many recordings in a row that the text does not have, so many words that nobody says
+    --wrong  this share of the words is another one of the text's
 """
 
 import argparse
 import json
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,63 +101,75 @@ def words(trained: Any, records: list[Record], rng: np.random.Generator, options
     return {"to_pause": quantiles(outside), "to_middle": quantiles(middle), "not_aligned": named}
 
 
+class TextWord(NamedTuple):
+    """A word of the text that is given."""
+
+    text: str
+    recording: int
+    """Where it is said; -1: nowhere."""
+    is_wrong: bool = False
+    """Whether another one is said there."""
+
+
+def given_text(joints: list[Joint], rng: np.random.Generator, options: Any) -> list[TextWord]:
+    """What is said, with the departures that were asked for."""
+    third, vocabulary = len(joints) // 3, [word for joint in joints for word in joint.text.split()]
+    foreign, text = range(third, third + options.foreign), list[TextWord]()
+    for number, joint in enumerate(joints):
+        if number == 2 * third:
+            text += [TextWord(str(word), -1) for word in rng.choice(vocabulary, options.unsaid)]
+        for word in joint.text.split() if number not in foreign else ():
+            other = str(rng.choice(vocabulary)) if rng.random() < options.wrong else word
+            text.append(TextWord(other, number, other != word))
+    return text
+
+
 def segment(
     trained: Any, records: list[Record], rng: np.random.Generator, options: Any, folder: Path
 ) -> dict[str, Any]:
     samples, joints = joined(records, rng, options.pause, trim_db=options.trim_db)
     write_flac(folder / "all.flac", samples, RATE_HZ)
-    third = len(joints) // 3
-    foreign = range(third, third + options.foreign)
-    text: list[tuple[str, int]] = []  # words, with the recording that they are of; -1: of none
-    for number, joint in enumerate(joints):
-        if number == 2 * third:
-            unsaid = rng.choice([joint.text for joint in joints], options.unsaid)
-            text += [(word, -1) for each in unsaid for word in each.split()]
-        text += [] if number in foreign else [(word, number) for word in joint.text.split()]
-    whole = Record("all", str(folder / "all.flac"), " ".join(word for word, _ in text), len(samples) / RATE_HZ)
-    cutting = Cutting(max_s=options.max_seconds, min_score=options.min_score)
-    segmenter = Segmenter(trained, cutting=cutting)
+    text = given_text(joints, rng, options)
+    whole = Record("all", str(folder / "all.flac"), " ".join(word.text for word in text), len(samples) / RATE_HZ)
+    segmenter = Segmenter(trained, cutting=Cutting(max_s=options.max_seconds, min_score=options.min_score))
     begin = time.perf_counter()
     pieces = segmenter(whole)
-    took_s = time.perf_counter() - begin
-    errors, right, sure, at = [], 0, 0, 0
-    reasons: dict[str, int] = {}
+    took_s, errors, at = time.perf_counter() - begin, list[float](), 0
+    counts, reasons, sure_s = {"sure": 0, "right": 0, "with_wrong_text": 0}, Counter[str](), 0.0
     for record, _, reason in pieces:
-        of = [number for _, number in text[at : at + len(record.text.split())]]
-        at += len(of)
+        words = text[at : at + len(record.text.split())]
+        at += len(words)
         if reason:
-            kind = reason.split(" below")[0].rstrip("-.0123456789 ")
-            reasons[kind] = reasons.get(kind, 0) + 1
+            reasons[reason.partition(" below")[0].rstrip("-.0123456789 ")] += 1
             continue
-        sure += 1
+        is_wrong = any(word.is_wrong or word.recording < 0 for word in words)
         start_s = Location.parse(record.location).start_s
-        is_right, ends = -1 not in of, errors_of_ends(of, text, at, start_s, start_s + record.duration_s, joints)
-        errors += ends
-        right += is_right and max(ends, default=0.0) <= 0.1
-    assert at == len(text), (at, len(text))
-    hours = sum(piece.record.duration_s for piece in pieces if not piece.reason) / 3600
-    return {"audio_h": round(whole.duration_s / 3600, 3), "sure_h": round(hours, 3), "seconds": round(took_s, 1),
-            "ends": quantiles(errors), "sure": sure, "right": right, "left_out": reasons}  # fmt: skip
+        ends = [] if is_wrong else errors_of_ends(text, at, len(words), start_s, start_s + record.duration_s, joints)
+        errors, sure_s = errors + ends, sure_s + record.duration_s
+        counts["sure"] += 1
+        counts["right"] += not is_wrong and max(ends) <= 0.1
+        counts["with_wrong_text"] += is_wrong
+    assert at == len(text), f"{at} of {len(text)} words are in pieces"
+    wrong = sum(word.is_wrong or word.recording < 0 for word in text)
+    return {"audio_h": round(whole.duration_s / 3600, 3), "sure_h": round(sure_s / 3600, 3), "words": len(text),
+            "wrong_words": wrong, "seconds": round(took_s, 1), "ends": quantiles(errors), **counts,
+            "left_out": dict(reasons)}  # fmt: skip
 
 
 def errors_of_ends(
-    of: list[int], text: list[tuple[str, int]], at: int, start_s: float, end_s: float, joints: list[Joint]
+    text: list[TextWord], at: int, num: int, start_s: float, end_s: float, joints: list[Joint]
 ) -> list[float]:
-    """How far both ends of a piece lie from where its text begins and ends: outside of the pause there or, where it is
-    cut within a recording, outside of that recording."""
-    first, last = joints[of[0]], joints[of[-1]]
-    errors = []
-    begun = at - len(of)
-    if begun == 0 or text[begun - 1][1] != of[0]:
-        before = joints[of[0] - 1] if of[0] else Joint(0, 0, 0, "")
-        errors.append(outside_s(start_s, before._replace(pause_s=first.start_s - before.end_s)))
-    else:
-        errors.append(max(first.start_s - start_s, start_s - first.end_s, 0.0))
-    if at == len(text) or text[at][1] != of[-1]:
-        errors.append(outside_s(end_s, last))
-    else:
-        errors.append(max(last.start_s - end_s, end_s - last.end_s, 0.0))
-    return errors
+    """How far both ends of a piece, of the `num` words before place `at`, lie from where its text begins and ends:
+    outside of the pause there or, where it is cut within a recording, outside of that recording."""
+    of = [word.recording for word in text]
+    first, last = joints[of[at - num]], joints[of[at - 1]]
+    is_first = at == num or of[at - num - 1] != of[at - num]
+    is_last = at == len(of) or of[at] != of[at - 1]
+    before = joints[of[at - num] - 1] if of[at - num] else Joint(0, 0, first.start_s, "")
+    return [
+        outside_s(start_s, before) if is_first else max(first.start_s - start_s, start_s - first.end_s, 0.0),
+        outside_s(end_s, last) if is_last else max(last.start_s - end_s, end_s - last.end_s, 0.0),
+    ]
 
 
 def main() -> None:
@@ -170,6 +184,7 @@ def main() -> None:
     parser.add_argument("--min-score", type=float, default=-2.0)
     parser.add_argument("--foreign", type=int, default=0)
     parser.add_argument("--unsaid", type=int, default=0)
+    parser.add_argument("--wrong", type=float, default=0.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rng, trained = np.random.default_rng(0), load_trained(options.run)
