@@ -7,6 +7,7 @@ cut at pauses into a manifest of pieces, with a score each; what is not sure goe
 import argparse
 import json
 import math
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     cut.add_argument("--segment", action="store_true", help="cut long audio into pieces; --out is their manifest")
     cut.add_argument("--rejects", type=Path, metavar="FILE", help="what is left out, and why (OUT.rejects.jsonl)")
     cut.add_argument("--max-seconds", type=float, default=20.0, help="of a piece (20)")
-    cut.add_argument("--min-score", type=float, default=-2.0, help="pieces below are left out (-2)")
+    cut.add_argument("--min-score", type=float, default=-0.3, help="pieces below are left out (-0.3)")
     options = parser.parse_args(arguments)
     if bool(options.data) == bool(options.audio) or bool(options.audio) != bool(options.text):
         raise UserError("expected recordings with their texts: --data MANIFEST …, or AUDIO --text FILE")
@@ -132,6 +133,8 @@ def segment(options: argparse.Namespace, trained: Any, records: Any) -> None:
     for name, location, reason in skipped:
         print(f"skipped {name}: {location}: {reason}", file=sys.stderr)
     print(f"{about(sure)} in {options.out}; {about(unsure)} left out, with reasons, in {rejects}")
+    if scores := [piece.score for piece in found if not math.isnan(piece.score)]:
+        print(f"half of the pieces that were heard score {statistics.median(scores):.2f} or more")
     if not found:
         raise RunError("no recording could be cut; the reasons are above")
 

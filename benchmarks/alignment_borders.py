@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=4, help="recordings that are aligned at once (4)")
     parser.add_argument("--trim-db", type=float, default=35.0)
     parser.add_argument("--max-seconds", type=float, default=20.0)
-    parser.add_argument("--min-score", type=float, default=-2.0)
+    parser.add_argument("--min-score", type=float, default=-0.3)
     parser.add_argument("--foreign", type=int, default=0)
     parser.add_argument("--unsaid", type=int, default=0)
     parser.add_argument("--wrong", type=float, default=0.0)

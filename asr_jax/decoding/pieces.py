@@ -31,8 +31,8 @@ class Cutting:
     score_s: float = 0.75
     """A piece's score is the mean log-probability of a frame of the path in that part of it, so long, where it is
     lowest (ctc-segmentation: 30 indices of 0.025 s)."""
-    min_score: float = -2.0
-    """Pieces below are not sure."""
+    min_score: float = -0.3
+    """Pieces below are not sure. One wrong digit gives about -0.4 (BUILD_NOTES.md)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_pause_s <= self.max_pause_s:
