@@ -67,19 +67,19 @@ def _align_row(
     blank_id: int,
 ) -> Alignment:
     num_frames = len(frames)
-    emissions = jnp.where(used, jnp.maximum(log_probs[:, labels].astype(jnp.float32), NEVER), NEVER)
-    blanks = jnp.maximum(log_probs[:, blank_id].astype(jnp.float32), NEVER)
-    (blank, label), pointers = _forward(new_labels(labels), emissions, blanks, frames)
+    log_probs = jnp.maximum(log_probs.astype(jnp.float32), NEVER)
+    (blank, label), pointers = _forward(labels, used, log_probs, frames, blank_id=blank_id)
     ended = blank[num_labels], label[num_labels]
     place, in_label = _backward(pointers, num_labels, ended[1] > ended[0])
-    of_label = jnp.take_along_axis(emissions, jnp.maximum(place - 1, 0)[:, None], axis=1)[:, 0]
-    score = jnp.where(frames, jnp.where(in_label, of_label, blanks), 0).sum()
+    symbols = jnp.where(in_label, jnp.append(labels, blank_id)[place - 1], blank_id)
+    of_path = jnp.take_along_axis(log_probs, symbols[:, None], axis=1)[:, 0]
+    score = jnp.where(frames, of_path, 0).sum()
     is_possible = feasible & (jnp.maximum(*ended) > NEVER / 2) & (score > NEVER / 2)
     column = jnp.where(frames & in_label, place - 1, len(labels))  # beyond the row: dropped
     t, shown = jnp.arange(num_frames, dtype=jnp.int32), used & is_possible
     starts = jnp.full(len(labels), num_frames, jnp.int32).at[column].min(t, mode="drop")
     ends = jnp.zeros(len(labels), jnp.int32).at[column].max(t + 1, mode="drop")
-    best = jnp.full(len(labels), NEVER, jnp.float32).at[column].max(of_label, mode="drop")
+    best = jnp.full(len(labels), NEVER, jnp.float32).at[column].max(of_path, mode="drop")
     return Alignment(
         starts=jnp.where(shown, starts, -1),
         ends=jnp.where(shown, ends, -1),
@@ -111,21 +111,29 @@ def new_labels(labels: Int[Array, " U"]) -> Bool[Array, " U"]:
 
 
 def _forward(
-    is_new: Bool[Array, " U"], emissions: Float[Array, "T U"], blanks: Float[Array, " T"], frames: Bool[Array, " T"]
+    labels: Int[Array, " U"],
+    used: Bool[Array, " U"],
+    log_probs: Float[Array, "T V"],
+    frames: Bool[Array, " T"],
+    *,
+    blank_id: int,
 ) -> tuple[tuple[Array, Array], UInt8[Array, "T U+1"]]:
     """The last frame's scores of blanks and of labels, less the best of all, and where each came from."""
-    blank = jnp.full(len(is_new) + 1, NEVER, jnp.float32).at[0].set(0)
+    is_new = new_labels(labels)
+    blank = jnp.full(len(labels) + 1, NEVER, jnp.float32).at[0].set(0)
 
-    def step(states: tuple[Array, Array], t: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], Array]:
-        emission, of_blank, is_frame = t
+    def step(states: tuple[Array, Array], t: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+        of_frame, is_frame = t
         stayed, entered, pointers = moves(is_new, *states)
-        blank, label = stayed + of_blank, entered + jnp.pad(emission, (1, 0), constant_values=NEVER)
+        of_labels = jnp.where(used, of_frame[labels], NEVER)
+        blank = stayed + of_frame[blank_id]
+        label = entered + jnp.pad(of_labels, (1, 0), constant_values=NEVER)
         best = jnp.maximum(blank, label).max()
         blank, label = jnp.maximum(blank - best, NEVER), jnp.maximum(label - best, NEVER)
         kept = jnp.where(is_frame, blank, states[0]), jnp.where(is_frame, label, states[1])
         return kept, jnp.where(is_frame, pointers, STAY)
 
-    return lax.scan(step, (blank, jnp.full_like(blank, NEVER)), (emissions, blanks, frames))
+    return lax.scan(step, (blank, jnp.full_like(blank, NEVER)), (log_probs, frames))
 
 
 def _backward(

@@ -93,12 +93,11 @@ def test_is_the_best_of_all_paths(labels):
 
 def test_padding_has_no_influence():
     rng = np.random.default_rng(3)
-    log_probs, lengths, ids, num = random_rows(rng, 8, frames=12, labels=4, symbols=5, blank_id=4)
-    lengths = np.maximum(lengths, 8)
+    log_probs, lengths, ids, num = random_rows(rng, 64, frames=24, labels=9, symbols=5, blank_id=4)
     clean = aligned(*map(jnp.asarray, (log_probs, lengths, ids, num)), blank_id=4)
     noisy, other = log_probs.copy(), ids.copy()
-    noisy[np.arange(12) >= lengths[:, None]] = np.nan
-    other[np.arange(4) >= num[:, None]] = 99
+    noisy[np.arange(24) >= lengths[:, None]] = np.nan
+    other[np.arange(9) >= num[:, None]] = 99
     garbage = aligned(*map(jnp.asarray, (noisy, lengths, other, num)), blank_id=4)
     for value, same in zip(jax.tree.leaves(garbage), jax.tree.leaves(clean), strict=True):
         np.testing.assert_array_equal(value, same)

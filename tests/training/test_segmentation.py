@@ -21,7 +21,7 @@ from tests.training.toy import toy_batch, toy_model
 def heard():
     """A recogniser that hears windows of 25 ms alone, in a program for a batch of any shape."""
     model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
-    variables = model.init(jax.random.key(0), toy_batch(), step=None)
+    variables = jax.jit(functools.partial(model.init, step=None))(jax.random.key(0), toy_batch())
     return model, jax.jit(lambda batch: model.apply(variables, batch, method="emit")["ctc"])
 
 
@@ -30,7 +30,7 @@ def alone(samples):
     return Batch(samples[None], None, jnp.array([len(samples)]), none[:, None], none, jnp.ones(1), none)
 
 
-@pytest.mark.parametrize("length", [300, 3000, 9600, 9601, 16000, 40123])
+@pytest.mark.parametrize("length", [300, 9601, 40123])
 def test_windows_are_the_whole(length):
     model, emit = heard()
     samples = np.random.default_rng(length).integers(-9000, 9000, length).astype(np.int16)
