@@ -41,11 +41,11 @@ def test_words_and_tokens_are_where_they_are_heard(run, recordings, capsys):
     for line in lines:
         words, spans = known[line["id"]]
         assert [word["text"] for word in line["words"]] == words
-        check_times([word["start"] for word in line["words"]], [word["end"] for word in line["words"]], spans)
+        check_times([word["start_s"] for word in line["words"]], [word["end_s"] for word in line["words"]], spans)
         assert all(0.5 < word["confidence"] <= 1 for word in line["words"])
         assert line["text"] == " ".join(words)
         assert "".join(token["text"] for token in line["tokens"]) == "|".join(words)
-        assert all(token["start"] < token["end"] and token["log_prob"] <= 0 for token in line["tokens"])
+        assert all(token["start_s"] < token["end_s"] and token["log_prob"] <= 0 for token in line["tokens"])
         assert line["score"] < 0
 
 

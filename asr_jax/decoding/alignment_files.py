@@ -4,23 +4,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from asr_jax.decoding.aligned_words import Token
-from asr_jax.decoding.transcript import Transcript, Word
+from asr_jax.decoding.transcript import Transcript, Word, to_json
 
 
 def as_json(name: str, transcript: Transcript, tokens: Sequence[Token] = ()) -> dict[str, Any]:
-    """Times in seconds, confidences from 0 to 1, scores as natural logarithms."""
-    words = [
-        {"text": word.text, "start": round(word.start_s, 3), "end": round(word.end_s, 3),
-         "confidence": round(word.confidence, 4)}
-        for word in transcript.words
-    ]  # fmt: skip
-    fields: dict[str, Any] = {"id": name, "text": transcript.text, "score": round(transcript.score, 4), "words": words}
+    """As `transcript.to_json`, with the recording's id, its text and the tokens."""
+    fields = {"id": name, "text": transcript.text, **to_json(transcript)}
+    del fields["alternatives"]  # the text is given
     if tokens:
         fields["tokens"] = [
-            {"text": token.text, "start": round(token.start_s, 3), "end": round(token.end_s, 3),
-             "log_prob": round(token.log_prob, 4)}
+            {"text": token.text, "start_s": round(token.start_s, 3), "end_s": round(token.end_s, 3)}
+            | {"log_prob": round(token.log_prob, 4)}
             for token in tokens
-        ]  # fmt: skip
+        ]
     return fields
 
 

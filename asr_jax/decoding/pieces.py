@@ -1,5 +1,6 @@
 """Long audio with the times of its words, cut at pauses into pieces that are sure, and others that are not."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from asr_jax.decoding.ctc_segment import LongPath
 
 FOREIGN = "speech that is not in the text"
 UNHEARD = "text that was not heard"
+ALONE = "few words between others that are not sure"
 NO_PAUSE = "no pause for too long"
 LOW_SCORE = "score"
 
@@ -28,6 +30,8 @@ class Cutting:
     """Longer ones always are."""
     margin_s: float = 1.0
     """At most so much is kept before the first word and after the last one: CTC's labels are shorter than words."""
+    min_words: int = 3
+    """Beside what is not sure, fewer words are not sure either: they may be heard where they are not said."""
     score_s: float = 0.75
     """A piece's score is the mean log-probability of a frame of the path in that part of it, so long, where it is
     lowest (ctc-segmentation: 30 indices of 0.025 s)."""
@@ -60,7 +64,7 @@ class Piece(NamedTuple):
     end: float
     text: str
     score: float
-    """NaN where no word of it was heard."""
+    """NaN where no word of it is sure to be heard."""
     reasons: tuple[str, ...] = ()
     """Why it is not sure; none where it is."""
 
@@ -82,7 +86,7 @@ def pieces(
     Words between two pauses stay together. What a pause does not part from foreign speech, or from words that were not
     heard, is as unsure as these.
     """
-    phrases = _phrases(list(_items(words, path)), cutting, shift_s)
+    phrases = _without_few(_phrases(list(_items(words, path)), cutting, shift_s), cutting)
     groups = list(_groups(phrases, cutting, shift_s))
     margin, num_frames = cutting.margin_s / shift_s, len(energies)
     found = []
@@ -134,6 +138,18 @@ def _phrases(items: Sequence[_Item], cutting: Cutting, shift_s: float) -> list[l
         else:
             phrases.append([item])
     return phrases
+
+
+def _without_few(phrases: Sequence[list[_Item]], cutting: Cutting) -> list[list[_Item]]:
+    """The same, where few words stand beside what is not sure with a reason for that."""
+    runs = [list(run) for _, run in itertools.groupby(phrases, key=_is_unsure)]
+    found: list[list[_Item]] = []
+    for run in runs:
+        num_words = sum(map(len, run))
+        if len(runs) > 1 and not _is_unsure(run[0]) and num_words < cutting.min_words:
+            run = [[item._replace(reason=ALONE) for item in phrase] for phrase in run]
+        found += run
+    return found
 
 
 def _groups(phrases: Sequence[list[_Item]], cutting: Cutting, shift_s: float) -> Iterator[list[_Item]]:

@@ -38,7 +38,7 @@ class RecordPiece(NamedTuple):
 
     record: Record
     score: float
-    """NaN where no word of it was heard."""
+    """NaN where no word of it is sure to be heard."""
     reason: str
     """Why it is not sure; empty where it is."""
 

@@ -51,13 +51,14 @@ def test_files():
         "id": "a",
         "text": 'say" so',
         "score": -1.5,
+        "confidence": 0.95,
         "words": [
-            {"text": 'say"', "start": 0.5, "end": 0.75, "confidence": 0.9},
-            {"text": "so", "start": 1.0, "end": 1.25, "confidence": 1.0},
+            {"text": 'say"', "start_s": 0.5, "end_s": 0.75, "confidence": 0.9},
+            {"text": "so", "start_s": 1.0, "end_s": 1.25, "confidence": 1.0},
         ],
     }
     tokens = [Token("s", 1.0, 1.1, -0.5)]
-    assert as_json("a", transcript, tokens)["tokens"] == [{"text": "s", "start": 1.0, "end": 1.1, "log_prob": -0.5}]
+    assert as_json("a", transcript, tokens)["tokens"] == [{"text": "s", "start_s": 1.0, "end_s": 1.1, "log_prob": -0.5}]
     grid = as_textgrid(transcript, tokens, duration_s=2.0)
     lines = [line.strip() for line in grid.splitlines()]
     assert lines[:2] == ['File type = "ooTextFile"', 'Object class = "TextGrid"']

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asr_jax.decoding.ctc_segment import LongPath
-from asr_jax.decoding.pieces import FOREIGN, LOW_SCORE, NO_PAUSE, UNHEARD, Cutting, TextWord, pieces
+from asr_jax.decoding.pieces import ALONE, FOREIGN, LOW_SCORE, NO_PAUSE, UNHEARD, Cutting, TextWord, pieces
 
 SHIFT_S = 0.1
 
@@ -27,7 +27,7 @@ def made(spans, *, num_frames, foreign=(), log_probs=None):
 
 
 def cut(made, **settings):
-    return pieces(*made, Cutting(**settings), shift_s=SHIFT_S)
+    return pieces(*made, Cutting(**({"min_words": 1} | settings)), shift_s=SHIFT_S)
 
 
 def test_it_is_cut_where_the_pause_is_longest_and_quiet():
@@ -77,13 +77,20 @@ def test_words_that_are_not_heard():
     assert texts == [("w0", ()), ("w1 w2", (UNHEARD,)), ("w3 w4", ())]
     words, path, energies = made([(5, 10), None, (30, 35)], num_frames=40)
     words[1] = words[1]._replace(problem="outside of the vocabulary: 'é'")
-    assert [piece.reasons for piece in pieces(words, path, energies, Cutting(), shift_s=SHIFT_S)] == [
+    assert [piece.reasons for piece in pieces(words, path, energies, Cutting(min_words=1), shift_s=SHIFT_S)] == [
         (),
         ("outside of the vocabulary: 'é'",),
         (),
     ]
     nothing = cut(made([None, None], num_frames=30))
     assert [(piece.text, piece.reasons) for piece in nothing] == [("w0 w1", (UNHEARD,))]
+
+
+def test_few_words_beside_what_is_not_sure():
+    spans = [*((at, at + 5) for at in range(5, 45, 10)), None, (60, 65), (70, 75)]
+    texts = [(piece.text, piece.reasons) for piece in pieces(*made(spans, num_frames=90), Cutting(), shift_s=SHIFT_S)]
+    assert texts == [("w0 w1 w2 w3", ()), ("w4 w5 w6", (UNHEARD, ALONE))]
+    assert [piece.reasons for piece in cut(made([(60, 65), (70, 75)], num_frames=90))] == [()]
 
 
 def test_the_score_is_of_the_worst_part():
