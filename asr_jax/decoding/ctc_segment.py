@@ -4,23 +4,16 @@ Between words there may be speech that is not in the text, and words of the text
 amount, so that the rest is found again.
 """
 
-import functools
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from asr_jax.decoding.ctc_align import BLANK_FROM_LABEL, FROM_BLANK, STAY, moves, new_labels
+from asr_jax.decoding.ctc_align import BLANK_FROM_LABEL, FROM_BLANK, STAY, new_labels
+from asr_jax.decoding.ctc_segment_block import BLOCK, JUMPED, search_block
 from asr_jax.losses.ctc import NEVER
-
-BLOCK = 256
-"""Frames between two moves of the band."""
-JUMPED = 8
-"""Beside the bits of `ctc_align.moves`: a blank that was reached over words that are not said."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +128,7 @@ def _search(
         is_frame = np.arange(part.start, part.stop) < num_frames
         frames = map(jnp.asarray, (labels[part], blanks[part], of_gaps[part], is_frame))
         band = text.band(before.first, width)
-        return _block(*frames, *band, before.blank, before.label, jump_logp=search.jump_logp)
+        return search_block(*frames, *band, before.blank, before.label, jump_logp=search.jump_logp)
 
     blank = np.where(text.is_gap[: width + 1], search.jump_logp, NEVER).astype(np.float32)
     blank[0] = 0
@@ -146,52 +139,31 @@ def _search(
     found = np.zeros((2, num_frames), np.int32)  # labels begun, and whether in one, by frame
     for number in reversed(range(num_blocks)):
         _, _, pointers, gaps = map(np.asarray, block(number, states[number]))
-        first, start = states[number].first, number * BLOCK
-        for t in reversed(range(min(BLOCK, num_frames - start))):
-            at = place - first
-            pointer = int(pointers[t, at])
-            if not in_label and pointer & JUMPED:
-                at = int(np.argmax(gaps[t, :at]))
-                pointer = int(pointers[t, at])
-            found[:, start + t] = first + at, in_label
-            origin = pointer % BLANK_FROM_LABEL
-            place = first + at - (in_label and origin != STAY)
-            in_label = origin != FROM_BLANK if in_label else bool(pointer & BLANK_FROM_LABEL)
+        part = found[:, number * BLOCK : (number + 1) * BLOCK]
+        place, in_label = _trace_back(part, pointers, gaps, states[number].first, place, in_label)
     return _path(found, emissions, columns, text.is_gap, search)
 
 
-@functools.partial(jax.jit, static_argnames="jump_logp")
-def _block(
-    labels: Float[Array, "N K"],
-    blanks: Float[Array, " N"],
-    of_gaps: Float[Array, " N"],
-    is_frame: Bool[Array, " N"],
-    columns: Int[Array, " W"],
-    is_new: Bool[Array, " W"],
-    is_gap: Bool[Array, " W+1"],
-    blank: Float[Array, " W+1"],
-    label: Float[Array, " W+1"],
-    *,
-    jump_logp: float,
-) -> tuple[Array, Array, Array, Array]:
-    """States after a block of frames; where each came from, and the scores of gaps before any jump, by frame."""
-
-    def step(states: tuple[Array, Array], t: tuple[Array, Array, Array, Array]) -> tuple[tuple[Array, Array], tuple]:
-        of_labels, of_blank, of_gap, is_frame = t
-        stayed, entered, pointers = moves(is_new, *states)
-        blank = stayed + jnp.where(is_gap, of_gap, of_blank)
-        label = entered + jnp.pad(of_labels[columns], (1, 0), constant_values=NEVER)
-        gaps = jnp.where(is_gap, blank, NEVER)
-        jumped = jnp.pad(lax.cummax(gaps)[:-1], (1, 0), constant_values=NEVER) + jump_logp
-        is_jump = is_gap & (jumped > blank)
-        blank = jnp.where(is_jump, jumped, blank)
-        best = jnp.maximum(blank, label).max()
-        blank, label = jnp.maximum(blank - best, NEVER), jnp.maximum(label - best, NEVER)
-        kept = jnp.where(is_frame, blank, states[0]), jnp.where(is_frame, label, states[1])
-        return kept, (pointers + JUMPED * is_jump.astype(jnp.uint8), gaps)
-
-    (blank, label), (pointers, gaps) = lax.scan(step, (blank, label), (labels, blanks, of_gaps, is_frame))
-    return blank, label, pointers, gaps
+def _trace_back(
+    found: Int[np.ndarray, "2 N"],
+    pointers: UInt8[np.ndarray, "M S"],
+    gaps: Float[np.ndarray, "M S"],
+    first: int,
+    place: int,
+    in_label: bool,
+) -> tuple[int, bool]:
+    """Fills in the states of a block's frames from the one that it ends in; the state before them."""
+    for t in reversed(range(found.shape[1])):
+        at = place - first
+        pointer = int(pointers[t, at])
+        if not in_label and pointer & JUMPED:
+            at = int(np.argmax(gaps[t, :at]))
+            pointer = int(pointers[t, at])
+        found[:, t] = first + at, in_label
+        origin = pointer % BLANK_FROM_LABEL
+        place = first + at - (in_label and origin != STAY)
+        in_label = origin != FROM_BLANK if in_label else bool(pointer & BLANK_FROM_LABEL)
+    return place, in_label
 
 
 def _moved(first: int, blank: Array, label: Array, num_labels: int) -> _States:
