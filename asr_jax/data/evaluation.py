@@ -1,5 +1,6 @@
-"""Evaluation sets: every record once, in the shapes of training and, for longer ones, more."""
+"""Evaluation and alignment sets: every record once, in the shapes of training and, for longer ones, more."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,10 +8,10 @@ import numpy as np
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
-from asr_jax.data.buckets import Bucket, Scale
+from asr_jax.data.buckets import TOKEN_MULTIPLE, Bucket, Scale
 from asr_jax.data.dataset import PlannedData, scale_of_records
 from asr_jax.data.filters import Dropped, Filters
-from asr_jax.data.index import build_index
+from asr_jax.data.index import Index, OutputLength, build_index
 from asr_jax.data.plan import BatchPlan
 from asr_jax.data.reading import Records
 from asr_jax.text.tokenizer import Tokenizer
@@ -39,10 +40,49 @@ def plan_evaluation(
     dropped.merge(unreadable)
     if not len(index):
         raise UserError("no record can be read: " + "; ".join(dropped.lines()))
-    shapes = evaluation_buckets(
-        _in_scale(buckets, scale, index.scale), int(index.lengths.max()), hop=index.scale.hop, num_devices=num_devices
-    )
+    shapes = _shapes(index, buckets, scale, num_devices)
     return PlannedData(index, BatchPlan(index.lengths, index.num_labels(), shapes, order="unshuffled"), dropped)
+
+
+def plan_alignment(
+    records: Records,
+    buckets: Sequence[Bucket],
+    *,
+    scale: Scale,
+    front_end: FrontEnd,
+    tokenizer: Tokenizer,
+    takes_ids: bool,
+    output_length: OutputLength,
+    num_devices: int,
+) -> PlannedData:
+    """As `plan_evaluation`, with labels, for which each shape has room. What has none (no text, or one with what no
+    symbol stands for), and what has more of them than frames, is dropped and named.
+
+    Raises: UserError where no record is left, and for token ids that are not the tokenizer's.
+    """
+    kept, unreadable = _with_reference(records, tokenizer, takes_ids=takes_ids)
+    own = scale_of_records(kept, front_end)
+    index, dropped = build_index(
+        kept, scale=own, tokenizer=tokenizer, given_labels=takes_ids, filters=Filters.none(),
+        output_length=functools.partial(output_length, of_features=own.of_features),
+    )  # fmt: skip
+    dropped.merge(unreadable)
+    if not len(index):
+        raise UserError("no record can be aligned: " + "; ".join(dropped.lines()))
+    by_length = {bucket.longest: bucket for bucket in _shapes(index, buckets, scale, num_devices)}
+    shapes, num_labels = [by_length[longest] for longest in sorted(by_length)], index.num_labels()
+    bucket_of = np.searchsorted([shape.longest for shape in shapes], index.lengths)
+    for number, shape in enumerate(shapes):
+        most = int(num_labels[bucket_of == number].max(initial=1))
+        shapes[number] = replace(shape, num_tokens=-(-most // TOKEN_MULTIPLE) * TOKEN_MULTIPLE)
+    return PlannedData(index, BatchPlan(index.lengths, num_labels, shapes, order="unshuffled"), dropped)
+
+
+def _shapes(index: Index, buckets: Sequence[Bucket], scale: Scale, num_devices: int) -> tuple[Bucket, ...]:
+    longest = int(index.lengths.max())
+    return evaluation_buckets(
+        _in_scale(buckets, scale, index.scale), longest, hop=index.scale.hop, num_devices=num_devices
+    )
 
 
 def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num_devices: int) -> tuple[Bucket, ...]:

@@ -1,0 +1,129 @@
+"""The search through long audio: against Viterbi without a band, a plain search of all states, and made-up speech."""
+
+import jax
+import numpy as np
+import pytest
+
+from asr_jax.decoding import ctc_align_reference
+from asr_jax.decoding.ctc_segment import Emissions, LongSearch, align_long
+
+BLANK = 0
+
+
+def emissions_of(log_probs):
+    """The blank is symbol 0, so that column k stands for symbol k + 1."""
+    return Emissions(log_probs[:, 1:], log_probs[:, BLANK], log_probs[:, BLANK], log_probs[:, 1:].max(1))
+
+
+def random_log_probs(rng, frames, symbols, sharpness=3.0):
+    return np.asarray(jax.nn.log_softmax(sharpness * rng.normal(size=(frames, symbols)).astype(np.float32)))
+
+
+def best_score(log_probs, labels, begins_word, search):
+    """Of all paths, by states [blanks, labels] in float64."""
+    num = len(labels)
+    gaps = [*np.flatnonzero(begins_word).tolist(), num]
+    blank, label = np.full(num + 1, -np.inf), np.full(num + 1, -np.inf)
+    blank[gaps], blank[0] = search.jump_logp, 0
+    for of_frame in log_probs.astype(np.float64):
+        foreign = max(of_frame[BLANK], of_frame[1:].max() + search.foreign_logp)
+        new_blank, new_label = np.full(num + 1, -np.inf), np.full(num + 1, -np.inf)
+        for u in range(num + 1):
+            new_blank[u] = max(blank[u], label[u]) + (foreign if u in gaps else of_frame[BLANK])
+            if u:
+                skips = u > 1 and labels[u - 1] != labels[u - 2]
+                new_label[u] = max(label[u], blank[u - 1], label[u - 1] if skips else -np.inf) + of_frame[labels[u - 1]]
+        for i, u in enumerate(gaps[1:], 1):
+            new_blank[u] = max(new_blank[u], max(new_blank[gaps[:i]]) + search.jump_logp)
+        blank, label = new_blank, new_label
+    ends = [blank[u] + (search.jump_logp if u < num else 0) for u in gaps]
+    return max([*ends, label[num]])
+
+
+def score_of(path, num_labels, search):
+    """With what the jumps cost: one for each row of labels that are left out."""
+    left_out = np.pad((path.starts < 0).astype(int), 1)
+    return path.log_probs.sum(dtype=np.float64) + search.jump_logp * (np.diff(left_out) == 1).sum()
+
+
+@pytest.mark.parametrize("frames", [40, 256, 300])
+def test_without_departures_it_is_forced_alignment(frames):
+    rng = np.random.default_rng(frames)
+    log_probs, labels = random_log_probs(rng, frames, 6), rng.integers(1, 6, 15)
+    search = LongSearch(foreign_logp=-1e9, jump_logp=-1e9)
+    path = align_long(emissions_of(log_probs), labels - 1, rng.random(15) < 0.4, search=search)
+    score, spans = ctc_align_reference.align(log_probs, labels.tolist(), blank_id=BLANK)
+    assert path.starts.tolist() == [span.start for span in spans]
+    assert path.ends.tolist() == [span.end for span in spans]
+    assert path.log_probs.sum() == pytest.approx(score, rel=1e-5)
+
+
+def test_is_the_best_of_all_paths():
+    left_out = foreign = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        frames, num = int(rng.integers(10, 60)), 20
+        log_probs, labels = random_log_probs(rng, frames, 5, sharpness=4.0), rng.integers(1, 5, num)
+        begins_word = rng.random(num) < 0.4
+        search = LongSearch(foreign_logp=-1.0, jump_logp=-6.0)
+        path = align_long(emissions_of(log_probs), labels - 1, begins_word, search=search)
+        expected = best_score(log_probs, labels, begins_word, search)
+        assert score_of(path, num, search) == pytest.approx(expected, abs=1e-3)
+        left_out, foreign = left_out + (path.starts < 0).sum(), foreign + path.is_foreign.sum()
+    assert left_out > 20
+    assert foreign > 20
+
+
+def spoken(rng, labels, symbols=30, every=4):
+    """Log-probabilities of somebody who says the labels, each in one frame of four or so; and in which frame."""
+    at = np.cumsum(rng.integers(2, 2 * every - 1, len(labels)))
+    best = np.full(at[-1] + every, BLANK)
+    best[at] = labels
+    logits = rng.normal(size=(len(best), symbols)) + 9 * np.eye(symbols)[best]
+    return np.asarray(jax.nn.log_softmax(logits.astype(np.float32))), at
+
+
+def test_a_narrow_band_finds_what_is_said_beside_what_is_not():
+    """A text of 3,000 labels: a chapter before it that is not its own, 300 labels that nobody says, 400 others said in
+    between. The band has 1,024 labels."""
+    rng = np.random.default_rng(1)
+    labels, words = rng.integers(1, 30, 3000), np.arange(3000) % 5 == 0
+    is_said = np.ones(3000, bool)
+    is_said[1000:1300] = False
+    others = [rng.integers(1, 30, 500), rng.integers(1, 30, 400)]
+    parts = [others[0], labels[:1000], labels[1300:2000], others[1], labels[2000:]]
+    log_probs, at = spoken(rng, np.concatenate(parts))
+    known = np.concatenate([np.zeros(500, bool), np.ones(1700, bool), np.zeros(400, bool), np.ones(1000, bool)])
+    narrow = align_long(emissions_of(log_probs), labels - 1, words, search=LongSearch(band=1024))
+    wide = align_long(emissions_of(log_probs), labels - 1, words, search=LongSearch(band=4096))
+    near = np.abs(narrow.starts[is_said] - at[known]) <= 1
+    assert near.mean() > 0.99
+    assert (narrow.starts[~is_said] < 0).mean() > 0.95
+    assert narrow.is_foreign[: at[500]].sum() == pytest.approx(500, abs=20)
+    np.testing.assert_array_equal(narrow.starts, wide.starts)
+
+
+def test_a_band_that_is_too_narrow_becomes_wider():
+    rng = np.random.default_rng(2)
+    labels, words = rng.integers(1, 30, 900), np.arange(900) % 5 == 0
+    log_probs, at = spoken(rng, labels[500:])
+    path = align_long(emissions_of(log_probs), labels - 1, words, search=LongSearch(band=64, max_band=1024))
+    assert (np.abs(path.starts[500:] - at) <= 1).mean() > 0.99
+    assert (path.starts[:500] < 0).all()
+    kept = align_long(emissions_of(log_probs), labels - 1, words, search=LongSearch(band=64, max_band=64))
+    assert (kept.starts[500:] < 0).mean() > 0.5
+
+
+def test_a_text_that_nobody_says():
+    rng = np.random.default_rng(4)
+    log_probs, _ = spoken(rng, rng.integers(1, 15, 100))
+    path = align_long(emissions_of(log_probs), rng.integers(15, 29, 80), np.arange(80) % 4 == 0)
+    assert (path.starts < 0).all()
+    assert path.is_foreign.sum() > 80
+
+
+def test_settings_that_cannot_be():
+    with pytest.raises(ValueError, match=r"foreign_logp 1\.0"):
+        LongSearch(foreign_logp=1.0)
+    with pytest.raises(ValueError, match="band 8"):
+        LongSearch(band=8)

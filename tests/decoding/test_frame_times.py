@@ -1,0 +1,43 @@
+"""Where frames lie, of what convolutions do to lengths."""
+
+import numpy as np
+import pytest
+
+from asr_jax.decoding.frame_times import FrameTimes
+
+
+def valid(kernel, stride):
+    return lambda num: (num - kernel) // stride + 1
+
+
+def same(stride):
+    return lambda num: -(-num // stride)
+
+
+@pytest.mark.parametrize(
+    ("output_length", "hop", "shift", "first"),
+    [
+        (valid(400, 160), 160, 160, 120.0),  # a window of 400 is centred where its frame is
+        (same(160), 160, 160, -79.5),  # the first frame is centred on sample 0
+        (lambda num: num // 160, 160, 160, 0.0),
+        (lambda num: same(4)(num // 160), 160, 640, -240.0),  # frames 0, 4, 8 …: 640 long, from 240 before frame 0
+        (lambda num: valid(5, 2)(valid(400, 160)(num)), 160, 320, 120.0 + 1.5 * 160),
+        (same(4), 1, 4, -1.5),
+    ],
+)
+def test_shift_and_first(output_length, hop, shift, first):
+    times = FrameTimes.of(output_length, hop=hop, per_s=16000)
+    assert (times.shift, times.first) == (shift, first)
+    assert times.shift_s == shift / 16000
+    assert times.seconds(10) == pytest.approx((first + 10 * shift) / 16000)
+    assert times.seconds(0) == max(first, 0) / 16000
+
+
+def test_the_middle_of_a_frame_is_what_it_is_computed_from():
+    """Two convolutions without padding, by their own sums over a ramp."""
+    ramp = np.arange(5000.0)
+    inner = np.convolve(ramp, np.ones(40) / 40, mode="valid")[::16]
+    outer = np.convolve(inner, np.ones(5) / 5, mode="valid")[::2]
+    times = FrameTimes.of(lambda num: valid(5, 2)(valid(40, 16)(num)), hop=16, per_s=1.0)
+    middles = [(times.seconds(i) + times.seconds(i + 1)) / 2 for i in range(len(outer))]
+    np.testing.assert_allclose(middles, outer + 0.5)  # sample i lies from i to i + 1

@@ -1,0 +1,173 @@
+"""python -m asr_jax.align with a run that has learned tones, of which it is known when each is heard."""
+
+import json
+
+import numpy as np
+import pytest
+
+from asr_jax.align import main
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.data.manifest import write_manifest
+from asr_jax.data.reading import read_records
+from asr_jax.data.records import Record
+from tests.toned import toned_run, words_of, write_toned
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return str(toned_run(tmp_path_factory.mktemp("toned")))
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """A manifest of recordings of several lengths, and the spans of their words."""
+    folder, rng = tmp_path_factory.mktemp("recordings"), np.random.default_rng(9)
+    made = [write_toned(folder, f"r{number}", words_of(rng, number), rng) for number in (1, 3, 4, 9)]
+    write_manifest(folder / "m.jsonl", [record for record, _ in made])
+    return folder / "m.jsonl", {record.id: (record.text.split(), spans) for record, spans in made}
+
+
+def check_times(starts, ends, spans):
+    """Within two frames: each sees 20 ms, and windows of 25 ms reach over a tone's ends."""
+    np.testing.assert_allclose(starts, [start for start, _ in spans], atol=0.04)
+    np.testing.assert_allclose(ends, [end for _, end in spans], atol=0.06)
+
+
+def test_words_and_tokens_are_where_they_are_heard(run, recordings, capsys):
+    manifest, known = recordings
+    main([run, "--data", str(manifest), "--tokens"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [line["id"] for line in lines] == list(known)
+    for line in lines:
+        words, spans = known[line["id"]]
+        assert [word["text"] for word in line["words"]] == words
+        check_times([word["start_s"] for word in line["words"]], [word["end_s"] for word in line["words"]], spans)
+        assert all(0.5 < word["confidence"] <= 1 for word in line["words"])
+        assert line["text"] == " ".join(words)
+        assert "".join(token["text"] for token in line["tokens"]) == "|".join(words)
+        assert all(token["start_s"] < token["end_s"] and token["log_prob"] <= 0 for token in line["tokens"])
+        assert line["score"] < 0
+
+
+def test_ctm_and_textgrids(run, recordings, tmp_path):
+    manifest, known = recordings
+    main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
+    rows = [line.split() for line in (tmp_path / "all.ctm").read_text().splitlines()]
+    for name, (words, spans) in known.items():
+        own = [row for row in rows if row[0] == name]
+        assert [row[4] for row in own] == words
+        assert {row[1] for row in own} == {"1"}
+        starts = np.array([float(row[2]) for row in own])
+        check_times(starts, starts + [float(row[3]) for row in own], spans)
+        assert all(0 < float(row[5]) <= 1 for row in own)
+    main([run, "--data", str(manifest), "--format", "textgrid", "--out", str(tmp_path / "grids"), "--tokens"])
+    assert {path.stem for path in (tmp_path / "grids").iterdir()} == set(known)
+    grid = (tmp_path / "grids" / "r3.TextGrid").read_text()
+    assert grid.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n')
+    assert all(f'text = "{word}"' in grid for word in known["r3"][0])
+    assert 'name = "tokens"' in grid
+
+
+def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
+    good = read_records([recordings[0]])[1]
+    broken = [
+        Record("other", good.location, "abc xyz", good.duration_s),
+        Record("long", good.location, "abc " * 200, good.duration_s),
+        Record("gone", str(tmp_path / "gone.flac"), "abc", 1.0),
+        Record("silent", good.location, "", good.duration_s),
+    ]
+    write_manifest(tmp_path / "m.jsonl", [good, *broken])
+    main([run, "--data", str(tmp_path / "m.jsonl")])
+    said = capsys.readouterr()
+    assert [json.loads(line)["id"] for line in said.out.splitlines() if line.startswith("{")] == [good.id]
+    named = {line.split(":")[0]: line for line in said.err.splitlines() if line.startswith("skipped")}
+    assert "out of vocabulary (outside of the vocabulary: 'x', 'y', 'z')" in named["skipped other"]
+    assert "fewer frames than labels and repeats (" in named["skipped long"]
+    assert "no such file" in named["skipped gone"]
+    assert "empty text" in named["skipped silent"]
+    assert "4 of 5 recordings are not aligned" in said.err
+    write_manifest(tmp_path / "none.jsonl", broken[2:3])
+    with pytest.raises(RunError, match="no recording could be aligned"):
+        main([run, "--data", str(tmp_path / "none.jsonl")])
+
+
+def piece_words(piece, said):
+    """The words that are heard in a piece, by the middle of each."""
+    end = piece["offset"] + piece["duration"]
+    return [word for word, (start, stop) in said if piece["offset"] < (start + stop) / 2 < end]
+
+
+def test_long_audio_is_cut_at_pauses(run, tmp_path, capsys):
+    """Forty words; then twelve that the text does not have; then forty, of which the text has ten more before them."""
+    rng = np.random.default_rng(3)
+    first, foreign, unsaid, last = (words_of(rng, num) for num in (40, 12, 10, 40))
+    record, spans = write_toned(tmp_path, "long", first + foreign + last, rng, space_s=0.4)
+    (tmp_path / "long.txt").write_text("\n".join([" ".join(first + unsaid), "éé", " ".join(last)]))
+    out, rejects = tmp_path / "out" / "pieces.jsonl", tmp_path / "rejects.jsonl"
+    main([run, record.location, "--text", str(tmp_path / "long.txt"), "--segment", "--max-seconds", "6",
+          "--out", str(out), "--rejects", str(rejects)])  # fmt: skip
+    assert "pieces of 0.0" in capsys.readouterr().out
+    pieces = [json.loads(line) for line in out.read_text().splitlines()]
+    said = list(zip(first + foreign + last, spans, strict=True))
+    assert len(pieces) > 12
+    for piece in pieces:
+        assert piece["text"].split() == piece_words(piece, said)
+        assert piece["duration"] <= 6
+        assert -0.3 <= piece["score"] <= 0
+        assert "reason" not in piece
+        for place in (piece["offset"], piece["offset"] + piece["duration"]):  # in no word
+            assert not any(start + 0.03 < place < end - 0.03 for start, end in spans)
+    kept = [word for piece in pieces for word in piece["text"].split()]
+    refused = [json.loads(line) for line in rejects.read_text().splitlines()]
+    assert sorted(kept + " ".join(piece["text"] for piece in refused).split()) == sorted([*first, *unsaid, "éé", *last])
+    assert len(kept) >= 76
+    reasons = " ".join(piece["reason"] for piece in refused)
+    assert "outside of the vocabulary: 'é'" in reasons
+    assert any(piece["offset"] < spans[45][0] < piece["offset"] + piece["duration"] for piece in refused)
+    records = read_records([out])
+    assert [record.text for record in records] == [piece["text"] for piece in pieces]
+    assert records[0].speaker == ""
+
+
+def test_long_entries_of_manifests_and_a_score_that_nothing_reaches(run, recordings, tmp_path, capsys):
+    out = tmp_path / "pieces.jsonl"
+    main([run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--max-seconds", "3"])
+    pieces = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {piece["id"].rpartition("-")[0] for piece in pieces} == set(recordings[1])
+    assert {piece["speaker"] for piece in pieces} == {"tone"}
+    words = [word for words, _ in recordings[1].values() for word in words]
+    assert [word for piece in pieces for word in piece["text"].split()] == words
+    main([run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--min-score", "0"])
+    assert out.read_text() == ""
+    refused = [json.loads(line) for line in (tmp_path / "pieces.rejects.jsonl").read_text().splitlines()]
+    assert all("below 0" in piece["reason"] and piece["score"] < 0 for piece in refused)
+
+
+def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
+    rng = np.random.default_rng(5)
+    record, spans = write_toned(tmp_path, "whole", words := words_of(rng, 8), rng)
+    cut_s = (spans[3][1] + spans[4][0]) / 2
+    length_s = record.duration_s - cut_s
+    part = Record("part", f"{record.location}#seconds={cut_s!r}+{length_s!r}", " ".join(words[4:]), length_s)
+    write_manifest(tmp_path / "m.jsonl", [part])
+    main([run, "--data", str(tmp_path / "m.jsonl"), "--segment", "--out", str(tmp_path / "pieces.jsonl")])
+    (piece,) = [json.loads(line) for line in (tmp_path / "pieces.jsonl").read_text().splitlines()]
+    assert piece["text"].split() == piece_words(piece, list(zip(words, spans, strict=True)))
+    assert cut_s <= piece["offset"] < spans[4][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected recordings with their texts"),
+        (["a.flac"], "expected recordings with their texts"),
+        (["a.flac", "--text", "t", "--data", "m"], "expected recordings with their texts"),
+        (["--data", "m", "--segment"], "--segment needs --out"),
+        (["--data", "m", "--format", "textgrid"], "--format textgrid needs --out"),
+        (["--data", "m", "--max-seconds", "0"], "--max-seconds 0: expected more than 0"),
+        (["a.flac", "--text", "gone.txt"], "gone.txt cannot be read"),
+    ],
+)
+def test_wrong_beginnings(arguments, message):
+    with pytest.raises(UserError, match=message):
+        main(["runs/none", *arguments])
