@@ -94,8 +94,9 @@ def _check(options: argparse.Namespace, run: str, rest: Sequence[str]) -> None:
 
 
 def batches(recognition: Any, options: argparse.Namespace, *, steps: int, rate_hz: int) -> list[dict[str, Any]]:
-    """Milliseconds of each batch of the grid, as a whole and by part."""
+    """Milliseconds of each batch of the grid, as a whole and by part, and the most memory so far."""
     from asr_jax.benchmark.recognising import noise, summary
+    from asr_jax.benchmark.systems import peak_bytes
 
     found = []
     for seconds in options.seconds:
@@ -104,7 +105,7 @@ def batches(recognition: Any, options: argparse.Namespace, *, steps: int, rate_h
             times = recognition.times(batch, warm_ups=options.warm_ups, steps=steps)
             parts = {name: summary(each) for name, each in times.items()}
             rtfx = 1000 * rows * seconds / parts["all"]["mean"]
-            found.append({"batch": rows, "seconds": seconds, "ms": parts, "rtfx": rtfx})
+            found.append({"batch": rows, "seconds": seconds, "ms": parts, "rtfx": rtfx, "peak_bytes": peak_bytes()})
     return found
 
 
@@ -128,7 +129,9 @@ def show_batches(figures: dict[str, Any], about: str, *, published: bool) -> Non
     for each in figures["batches"]:
         whole = {"mean ms" if name == "mean" else name.replace("%", " %"): ms for name, ms in each["ms"]["all"].items()}
         parts = {name: part["mean"] for name, part in each["ms"].items() if name != "all"}
-        rows.append({"batch": each["batch"], "seconds": each["seconds"], **whole, **parts, "× real time": each["rtfx"]})
+        memory = {"peak_bytes": each["peak_bytes"]} if each["peak_bytes"] else {}
+        at = {"batch": each["batch"], "seconds": each["seconds"]}
+        rows.append(at | whole | parts | {"× real time": each["rtfx"]} | memory)
     print_table(rows, title=f"{about}: ms of a batch, {figures['steps']} steps after {figures['warm_ups']}")
     if figures["steps"] < 100:
         print(f"of {figures['steps']} steps, 99 % is little less than the slowest; parts are timed on their own")

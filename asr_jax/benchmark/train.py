@@ -122,8 +122,8 @@ def check_whole(rows: int, ways: Sequence[tuple[int, int]]) -> None:
     for accumulation, devices in ways:
         if rows % (accumulation * devices):
             raise UserError(
-                f"{rows} rows cannot be divided into {accumulation} batches on {devices} devices: expected a multiple "
-                f"of {math.lcm(*(a * d for a, d in ways))}"
+                f"{rows} rows cannot be divided into {accumulation} batches on {devices} devices: expected --batch, or "
+                f"data.buckets.batch_multiple, to be a multiple of {math.lcm(*(a * d for a, d in ways))}"
             )
 
 
