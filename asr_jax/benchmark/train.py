@@ -13,7 +13,7 @@ averages (--training.ema.decay 0 here).
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -61,18 +61,20 @@ def main(arguments: Sequence[str]) -> None:
         "data": "the config's own" if options.synthetic is None else {"synthetic_s": options.synthetic or QUARTZNET_S},
         "warm_ups": options.warm_ups, "updates": options.updates,
     }  # fmt: skip
-    figures["cases"] = cases(experiment, options)
-    figures["machine"]["load_after"] = machine()["load"]
+    figures["cases"] = []
+    for case in cases(experiment, options):
+        figures["cases"].append(case)
+        figures["machine"]["load_after"] = machine()["load"]
+        if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(figures, indent=1) + "\n")
     show(figures)
     if options.published:
         print_training()
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def cases(experiment: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Figures of each accumulation on each number of devices.
+def cases(experiment: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Figures of each accumulation on each number of devices, one after the other.
 
     Raises: UserError where an update's rows cannot be spread so.
     """
@@ -85,22 +87,21 @@ def cases(experiment: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
     else:
         rows = options.batch or room(experiment, options.synthetic or QUARTZNET_S, accumulations, devices)
         check_whole(rows, [(a, d) for a in accumulations for d in devices])
-    found, how = [], {"warm_ups": options.warm_ups, "updates": options.updates}
+    how = {"warm_ups": options.warm_ups, "updates": options.updates}
     for accumulation in accumulations:
         settings = updating.with_accumulation(experiment, accumulation)
         for num in devices:
             times = {"num_devices": num, "accumulation": accumulation, **how}
             if options.synthetic is None:
                 with updating.loaded_groups(settings) as (case, groups):
-                    found.append(updating.time_updates(case, groups, **times))
+                    yield updating.time_updates(case, groups, **times)
             else:
                 case, batches = updating.synthetic_case(
                     settings, rows=rows // accumulation, seconds=options.synthetic or QUARTZNET_S,
                     labels=options.labels, vocabulary=options.vocabulary,
                 )  # fmt: skip
                 groups = updating.synthetic_groups(case, batches, accumulation)
-                found.append(updating.time_updates(case, groups, **times))
-    return found
+                yield updating.time_updates(case, groups, **times)
 
 
 def usable(devices: Sequence[int]) -> tuple[list[int], int]:
