@@ -26,7 +26,7 @@ from asr_jax.core.precision import Precision
 PROG = "python -m asr_jax.benchmark train"
 QUARTZNET_S = [14.08, 16.64, 19.2]
 """The shortest, the middle and the longest frames that NVIDIA's script allocates: 16.7 s at speeds of ± 15 %."""
-FEWEST = "a batch has no fewer rows than data.buckets.batch_multiple and one for each device that there is"
+WHOLE = "rows of a batch are multiples of data.buckets.batch_multiple and of the devices that there are, at least one"
 SHARED = "virtual devices of this CPU share its cores: their rows show that it works, not what devices gain"
 
 
@@ -158,6 +158,6 @@ def show(figures: dict[str, Any]) -> None:
         print(SHARED)
     sizes = [each["rows_of_a_device"] * each["devices"] * each["accumulation"] for each in figures["cases"]]
     if max(sizes) > 1.1 * min(sizes):
-        print(f"updates are not equally large: {min(sizes):.0f} to {max(sizes):.0f} utterances; {FEWEST}")
+        print(f"updates are not equally large: {min(sizes):.0f} to {max(sizes):.0f} utterances; {WHOLE}")
     if voided := sum(each["voided"] for each in figures["cases"]):
         print(f"{voided} updates were not finite, and voided: their time counts all the same")
