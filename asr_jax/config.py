@@ -16,6 +16,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.precision import Precision
 from asr_jax.data.dataset import Data
+from asr_jax.decoding.ctc import Decoding
 from asr_jax.models.base import Model
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
@@ -149,6 +150,8 @@ class Experiment:
     """Weights to begin with, for fine-tuning."""
     lora: LoRA = LoRA()
     """Low-rank adaptation, for fine-tuning."""
+    decoding: Decoding = Decoding()
+    """How validation, and evaluation where it is told nothing else, finds texts."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
     """Length, precision, validation and logging."""
     seed: int = 0
@@ -183,6 +186,7 @@ MAY_CHANGE = (
     "training.epochs_this_job", "training.profile", "training.alarm_wer", "training.alarm_updates",
     "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
     "data.workers", "data.threads", "data.cache", "model.encoder.remat",
+    "decoding",
 )  # fmt: skip
 # What may be another on each machine of a run.
 OF_MACHINE = ("run_dir", "fresh", "data.train", "data.validation", "data.workers", "data.threads", "data.cache")

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     trained = load_trained(options.run, updates=options.checkpoint)
     data = trained.plan(Records.of(records))
     found = recognise(trained.decoder(), trained.variables, data)
-    texts = {data.index.records[row].id: text for row, text in found.texts.items()}
+    texts = {data.index.records[row].id: transcript.text for row, transcript in found.transcripts.items()}
     reasons = {entry["id"]: entry["reason"] for entry in found.skipped + data.dropped.entries}
     for record in records:
         text = texts.get(record.id)

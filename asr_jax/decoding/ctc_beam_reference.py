@@ -73,7 +73,9 @@ def beam_search(
     beam = [] if np.isnan(log_probs).any() else beam
     for frame, kept in zip(log_probs, kept_symbols(log_probs, search), strict=True):
         beam = _prune(_merge(_advance(beam, frame, kept, spelling, search, scores), search), search)
-    endings = [Ending(each.logp, _unrolled(each.path)) for each in beam]
+    paths = [_unrolled(each.path) for each in beam]
+    frames = np.arange(len(log_probs))
+    endings = [Ending(each.logp, path, log_probs[frames, path]) for each, path in zip(beam, paths, strict=True)]
     return finish(endings, spelling, search=search, scores=scores)
 
 

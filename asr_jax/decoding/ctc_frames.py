@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Int32
 
 from asr_jax.core.batch import length_mask
-from asr_jax.decoding.ctc_beam_step import NEVER, Frame
+from asr_jax.decoding.ctc_beam_state import NEVER, Frame
 from asr_jax.decoding.hypotheses import Search
 
 
@@ -37,7 +37,7 @@ class Frames(struct.PyTreeNode):
         rows, frame = jnp.arange(len(self.num)), self.order[:, jnp.minimum(i, self.order.shape[1] - 1)]
         is_there = i < self.num
         num_labels = self.growing.shape[2]
-        every = jnp.broadcast_to(jnp.arange(num_labels), (len(rows), num_labels))
+        every = jnp.tile(jnp.arange(num_labels), (len(rows), 1))
         return Frame(
             staying=self.staying[rows, frame],
             growing=jnp.where(is_there[:, None], self.growing[rows, frame], NEVER),
@@ -60,11 +60,11 @@ def frames_of(
     num_frames, num_symbols = log_probs.shape[1:]
     kept = _kept(log_probs, search)
     is_frame = length_mask(lengths, num_frames)
-    is_label = jnp.arange(num_symbols) != blank_id
+    is_label = (jnp.arange(num_symbols) != blank_id)[None, None]
     looked_at = is_frame & ((kept & is_label).any(-1) | are_all_looked_at)
     order = jnp.argsort(~looked_at, axis=1, stable=True).astype(jnp.int32)
     num = looked_at.sum(1, dtype=jnp.int32)
-    place = jnp.arange(num_frames + 1)
+    place = jnp.arange(num_frames + 1)[None]
     at = jnp.where(place < num[:, None], jnp.pad(order, ((0, 0), (0, 1))), lengths[:, None])
     gaps = jnp.diff(at, axis=1, prepend=-1)
     growing = jnp.where(kept & is_label, log_probs, NEVER)
@@ -87,7 +87,7 @@ def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T 
     kept = log_probs >= search.token_min_logp
     if 0 < search.max_tokens < num_symbols:
         kept &= log_probs >= jax.lax.top_k(log_probs, search.max_tokens)[0].min(-1, keepdims=True)
-    return kept | (jnp.arange(num_symbols) == log_probs.argmax(-1, keepdims=True))
+    return kept | (jnp.arange(num_symbols)[None, None] == log_probs.argmax(-1, keepdims=True))
 
 
 def _most_kept(num_symbols: int, search: Search) -> int:

@@ -1,35 +1,31 @@
-"""Greedy CTC decoding: the best symbol of every frame on the device, text on the host."""
+"""Greedy CTC decoding: the best symbol of every frame on the device, its text on the host."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Int32
 
-from asr_jax.core.batch import AnyArray, length_mask
-from asr_jax.text.tokenizer import Tokenizer
+from asr_jax.core.batch import length_mask
+from asr_jax.decoding.hypotheses import Hypothesis, WordSpan
+from asr_jax.decoding.spelling import Spelling
 
 
-def greedy_ids(
-    scores: Float[Array, "B T V"], lengths: Int[Array, " B"], blank_id: int
-) -> tuple[Int32[Array, "B T"], Int32[Array, " B"]]:
-    """Labels of the best symbol per frame, repeats merged and blanks left out, and their number in each row.
+def best_path(
+    log_probs: Float[Array, "B T V"], lengths: Int[Array, " B"], blank_id: int
+) -> tuple[Int32[Array, "B T"], Float[Array, "B T"]]:
+    """The likeliest symbol of each frame and its log-probability; the blank and 0 beyond a row's length.
 
-    `scores` are logits or log-probabilities. Labels stand at the left, -1 behind them; shapes are static, so this may
-    be jitted with the model and its batch sharded.
+    Shapes are static, so this may be jitted with the model and its batch sharded.
     """
-    best = jnp.argmax(scores, axis=-1).astype(jnp.int32)
-    previous = jnp.pad(best[:, :-1], ((0, 0), (1, 0)), constant_values=blank_id)
-    kept = (best != blank_id) & (best != previous) & length_mask(lengths, best.shape[1])
-    num_frames = best.shape[1]
-    targets = jnp.where(kept, jnp.cumsum(kept, axis=1) - 1, num_frames)  # beyond the row: dropped
-
-    def compact(row: Array, target: Array) -> Array:
-        return jnp.full(num_frames, -1, jnp.int32).at[target].set(row, mode="drop")
-
-    return jax.vmap(compact)(best, targets), kept.sum(axis=1, dtype=jnp.int32)
+    is_there = length_mask(lengths, log_probs.shape[1])
+    path = jnp.where(is_there, jnp.argmax(log_probs, axis=-1), blank_id)
+    return path.astype(jnp.int32), jnp.where(is_there, jnp.max(log_probs, axis=-1), 0.0)
 
 
-def to_texts(ids: Int[AnyArray, "B T"], num: Int[AnyArray, " B"], tokenizer: Tokenizer) -> list[str]:
-    """The text of each row's first `num` labels, words parted by single spaces."""
-    rows = zip(np.asarray(ids), np.asarray(num), strict=True)
-    return [" ".join(tokenizer.decode(row[:length].tolist()).split()) for row, length in rows]
+def greedy_hypothesis(path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"], spelling: Spelling) -> Hypothesis:
+    """The text of a row's best path: repeats merged, blanks left out."""
+    labels = spelling.collapse(path)
+    finished, part = spelling.words(labels)
+    texts = (*finished, part) if part else finished
+    spans = spelling.spans(path, logps)
+    words = tuple(WordSpan(text, *span) for text, span in zip(texts, spans, strict=True))
+    return Hypothesis(words, labels, ctc_score=float(logps.sum(dtype=np.float64)), lm_score=0.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from asr_jax.core.errors import check_numbers
 from asr_jax.decoding.spelling import Spelling
@@ -67,20 +67,22 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Word:
+class WordSpan:
     """A word of a text and its frames."""
 
     text: str
     start_frame: int
     end_frame: int
     """The frame behind the last one of its last label."""
+    logp: float
+    """The mean over its labels of the largest log-probability that the label has in its frames."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """One text of an n-best list. Scores are natural logarithms."""
 
-    words: tuple[Word, ...]
+    words: tuple[WordSpan, ...]
     labels: tuple[int, ...]
     """Of the path that gave the frames."""
     ctc_score: float
@@ -104,6 +106,8 @@ class Ending(NamedTuple):
     ctc_score: float
     path: Int[np.ndarray, " T"]
     """A symbol for each frame."""
+    logps: Float[np.ndarray, " T"]
+    """The log-probability of each symbol, but for blanks."""
 
 
 def combined(scores: Sequence[float], search: Search) -> float:
@@ -184,6 +188,6 @@ class _Text(NamedTuple):
         return self.ctc_score + self.lm_score
 
     def hypothesis(self, spelling: Spelling) -> Hypothesis:
-        frames = spelling.frames(self.shown.ending.path)
-        words = tuple(Word(text, *span) for text, span in zip(self.words, frames, strict=False))
+        spans = spelling.spans(self.shown.ending.path, self.shown.ending.logps)
+        words = tuple(WordSpan(text, *span) for text, span in zip(self.words, spans, strict=False))
         return Hypothesis(words=words, labels=self.shown.labels, ctc_score=self.ctc_score, lm_score=self.lm_score)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from asr_jax.text.tokenizer import Tokenizer
 
@@ -50,11 +50,15 @@ class Spelling:
         pairs = enumerate(zip(self.texts, self.opens, strict=True))
         return next((i for i, (text, opens) in pairs if opens and not text and i != self.blank_id), None)
 
+    @property
+    def is_of_pieces(self) -> bool:
+        """Whether there are labels of text with a border before it."""
+        return any(opens and text for text, opens in zip(self.texts, self.opens, strict=True))
+
     @functools.cached_property
     def symbols(self) -> tuple[str, ...]:
         """Each label as a language model of labels has it: characters and | for the space; pieces with ▁ in front."""
-        is_of_pieces = any(opens and text for text, opens in zip(self.texts, self.opens, strict=True))
-        border = "▁" if is_of_pieces else "|"
+        border = "▁" if self.is_of_pieces else "|"
         return tuple(border * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
 
     def collapse(self, path: Int[np.ndarray, " T"]) -> tuple[int, ...]:
@@ -81,18 +85,22 @@ class Spelling:
     def _surfaces(self) -> tuple[str, ...]:
         return tuple(" " * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
 
-    def frames(self, path: Int[np.ndarray, " T"]) -> list[tuple[int, int]]:
-        """First frame and the one behind the last of every word of a path: from that of its first label that has text
-        to that of its last label."""
+    def spans(self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]) -> list[tuple[int, int, float]]:
+        """First frame and the one behind the last of every word of a path, from that of its first label that has text
+        to that of its last label, and the mean of its labels' largest log-probabilities. `logps`: of the path's symbols,
+        but for blanks."""
         starts = self._starts(path)
+        if not len(starts):
+            return []
         said = np.flatnonzero(path != self.blank_id)
         ends = said[np.searchsorted(said, np.append(starts, len(path))[1:]) - 1] + 1
-        spans: list[tuple[int, int]] = []
+        most = np.maximum.reduceat(np.where(path == self.blank_id, -np.inf, logps), starts)
+        words: list[list[tuple[int, int, float]]] = []
         is_open = False
-        for label, start, end in zip(path[starts].tolist(), starts.tolist(), ends.tolist(), strict=True):
+        for label, *span in zip(path[starts].tolist(), starts.tolist(), ends.tolist(), most.tolist(), strict=True):
             if self.opens[label] or not is_open:
                 is_open = bool(self.texts[label])
-                spans += [(start, end)] if is_open else []
-            else:
-                spans[-1] = (spans[-1][0], end)
-        return spans
+                words += [[]] if is_open else []
+            if is_open:
+                words[-1].append(tuple(span))
+        return [(word[0][0], word[-1][1], sum(logp for *_, logp in word) / len(word)) for word in words]

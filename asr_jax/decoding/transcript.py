@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,24 @@ def joined(parts: Iterable[Transcript]) -> Transcript:
     return Transcript(
         words=tuple(word for part in parts for word in part.words), score=math.fsum(part.score for part in parts)
     )
+
+
+def to_json(transcript: Transcript) -> dict[str, Any]:
+    """Its words (text, start_s, end_s, confidence), score, mean confidence (None without words) and alternatives,
+    rounded to what they are known to: milliseconds, and four digits."""
+    words = [
+        {"text": word.text, "start_s": round(word.start_s, 3), "end_s": round(word.end_s, 3)}
+        | {"confidence": round(word.confidence, 4)}
+        for word in transcript.words
+    ]
+    return {
+        "words": words,
+        "score": _rounded(transcript.score),
+        "confidence": _rounded(transcript.confidence),
+        "alternatives": [asdict(each) | {"score": _rounded(each.score)} for each in transcript.alternatives],
+    }
+
+
+def _rounded(value: float) -> float | None:
+    """JSON has no infinity and no NaN."""
+    return round(value, 4) if math.isfinite(value) else None

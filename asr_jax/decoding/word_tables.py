@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -22,7 +23,7 @@ class WordTables(struct.PyTreeNode):
     following: Int32[Array, "N C"]
     """The node of a beginning with one more letter."""
     open: Float[Array, " N"]
-    """What an open word adds; of the last node, of one with few letters."""
+    """What an open word adds; of the last node, one of few letters."""
     closing: Float[Array, " N"]
     """What a word adds when it ends, without a language model."""
     letters: Int32[Array, "V L"]
@@ -31,42 +32,62 @@ class WordTables(struct.PyTreeNode):
     """Whether a label begins a word."""
 
 
+class Words(struct.PyTreeNode):
+    """The words of prefixes."""
+
+    node: Int32[Array, "*S"]
+    """Of the open word."""
+    num_letters: Int32[Array, "*S"]
+    """Of the open word."""
+    added: Float[Array, "*S"]
+    """By the words that ended, less that of the beam's best prefix."""
+    open: Float[Array, "*S"]
+    """What the open word adds."""
+
+    @property
+    def extra(self) -> Float[Array, "*S"]:
+        """What all words add."""
+        return self.added + self.open
+
+
 def word_tables(spelling: Spelling, scores: WordScores) -> WordTables:
     """Tables of all that `scores` lists."""
     beginnings = scores.beginnings
     nodes = {"": NO_WORD} | {part: node for node, part in enumerate(beginnings, start=1)}
-    letters = {letter: i for i, letter in enumerate(sorted(set("".join(part[-1] for part in beginnings))))}
+    letters = {letter: i for i, letter in enumerate(sorted({part[-1] for part in beginnings}))}
     following = np.full((len(nodes) + 1, len(letters) + 1), len(nodes), np.int32)
-    for part, node in nodes.items():
-        if part:
-            following[nodes[part[:-1]], letters[part[-1]]] = node
-    most = max((len(text) for text in spelling.texts), default=0)
+    for part in beginnings:
+        following[nodes[part[:-1]], letters[part[-1]]] = nodes[part]
+    most = max(map(len, spelling.texts))
     spelt = [[letters.get(letter, len(letters)) for letter in text] for text in spelling.texts]
+    listed = [0.0, *(scores.by_lists(part) for part in beginnings), -math.inf if scores.lexicon else 0.0]
     return WordTables(
         following=jnp.asarray(following),
         open=jnp.asarray([0.0, *beginnings.values(), scores.outside(1)], jnp.float32),
-        closing=jnp.asarray(
-            [0.0, *(scores.by_lists(part) for part in beginnings), -math.inf if scores.lexicon else 0.0], jnp.float32
-        ),
-        letters=jnp.asarray([[*each, *[-1] * (most - len(each))] for each in spelt], jnp.int32),
+        closing=jnp.asarray(listed, jnp.float32),
+        letters=jnp.asarray([each + [-1] * (most - len(each)) for each in spelt], jnp.int32),
         opens=jnp.asarray(spelling.opens),
     )
 
 
-def open_scores(tables: WordTables, node: Int32[Array, "*S"], num_letters: Int32[Array, "*S"]) -> Float[Array, "*S"]:
-    """What open words add."""
-    grown = jnp.where(node == len(tables.open) - 1, jnp.maximum(1.0, num_letters / USUAL_WORD), 1.0)
-    return tables.open[node] * grown
-
-
-def spell(
-    tables: WordTables, tokens: Int32[Array, " K"], node: Int32[Array, " W"], num_letters: Int32[Array, " W"]
-) -> tuple[Int32[Array, "W K"], Int32[Array, "W K"]]:
-    """Nodes and numbers of letters of open words, after each of some labels."""
-    opens = tables.opens[tokens]
-    node, num_letters = (jnp.where(opens, 0, value[:, None]) for value in (node, num_letters))
-    for letter in tables.letters[tokens].T:
-        is_there = letter >= 0
-        node = jnp.where(is_there, tables.following[node, letter], node)
-        num_letters = num_letters + is_there
-    return node, num_letters
+def grown_words(
+    words: Words, tokens: Int32[Array, " K"], tables: WordTables | None, closing: Float[Array, " W"] | None
+) -> Words:
+    """Words of W prefixes with each of K labels behind them [W K]. `closing`: what each one's open word adds when it
+    ends, by default what the tables say; without tables, words add nothing."""
+    shape = (len(words.node), len(tokens))
+    words = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:, None], shape), words)
+    if tables is None:
+        return words
+    opens, letters = (
+        jnp.broadcast_to(each[tokens][None], (*shape, *each.shape[1:])) for each in (tables.opens, tables.letters)
+    )
+    closing = tables.closing[words.node] if closing is None else closing[:, None]
+    added = words.added + jnp.where(opens & (words.node != NO_WORD), closing, 0.0)
+    node, num_letters = (jnp.where(opens, 0, value) for value in (words.node, words.num_letters))
+    for place in range(letters.shape[2]):
+        letter = letters[..., place]
+        node = jnp.where(letter >= 0, tables.following[node, letter], node)
+        num_letters = num_letters + (letter >= 0)
+    growth = jnp.where(node == len(tables.open) - 1, jnp.maximum(1.0, num_letters / USUAL_WORD), 1.0)
+    return Words(node=node, num_letters=num_letters, added=added, open=tables.open[node] * growth)

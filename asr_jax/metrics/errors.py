@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from rapidfuzz.distance import Levenshtein
 
 EDITS = (
@@ -95,6 +95,15 @@ def count_edits(
         for reference, hypothesis in zip(references, hypotheses, strict=True)
     ]
     return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def right_words(reference: Sequence[str], hypothesis: Sequence[str]) -> Bool[np.ndarray, " H"]:
+    """Which words of a hypothesis are right, by an alignment with the fewest edits."""
+    is_right = np.ones(len(hypothesis), bool)
+    for tag, _, place in Levenshtein.editops(reference, hypothesis).as_list():
+        if tag != "delete":  # an editop of a missing word names the place before which it is missing
+            is_right[place] = False
+    return is_right
 
 
 def _edits(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, int, int, int]:

@@ -143,6 +143,12 @@ class Recogniser(nn.Module):
         weights = {name: head.weight(lengths, batch) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
 
+    @property
+    def frame_s(self) -> float:
+        """Seconds from one frame that the heads see to the next."""
+        hour = 3600 * self.front_end.rate_hz
+        return round(hour / self.output_length(hour)) / self.front_end.rate_hz
+
     def output_length(self, lengths: Any, *, of_features: bool = False) -> Any:
         """Frames that the heads see for a number of samples, or of frames of ready features; for ints and arrays."""
         return self.encoder.output_length(lengths if of_features else self.front_end.output_length(lengths))

@@ -1,4 +1,4 @@
-"""Evaluation and transcription: the forward pass in the shapes of training, and greedy decoding on the device."""
+"""Evaluation and transcription: the forward pass in the shapes of training, and what a decoder makes of it."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Float32, Int, Int32
+from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import Batch
+from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.processes import gathered
 from asr_jax.core.programs import lower
@@ -20,39 +20,45 @@ from asr_jax.data.buckets import Bucket, Scale
 from asr_jax.data.dataset import PlannedData
 from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
-from asr_jax.decoding.greedy import greedy_ids, to_texts
+from asr_jax.decoding.ctc import Decoding
+from asr_jax.decoding.transcript import Transcript, to_json
+from asr_jax.metrics.confidence import Calibration, confidence_report
+from asr_jax.metrics.errors import right_words
 from asr_jax.metrics.scoring import Recognised, score
 from asr_jax.models.base import Recogniser
+from asr_jax.text.normalise import normalise
 from asr_jax.text.tokenizer import Tokenizer
 from asr_jax.training.compile import abstract_batch
 
 
 @dataclass(frozen=True)
-class Hypotheses:
+class Recognition:
     """What was recognised, by row of the index; rows whose audio could not be read are not among them."""
 
-    texts: dict[int, str]
+    transcripts: dict[int, Transcript]
     skipped: list[dict[str, Any]]
     """`{id, location, reason}` of those."""
 
 
-class Decoded(NamedTuple):
-    """A batch, decoded, on the host."""
+class Emitted(NamedTuple):
+    """What the device makes of a batch."""
 
-    ids: Int32[np.ndarray, "B T"]
-    """Labels, -1 beyond the end."""
-    lengths: Int32[np.ndarray, " B"]
-    """How many labels."""
-    weights: Float32[np.ndarray, " B"]
+    reduced: Any
+    """What the decoder's `finish` takes."""
+    log_probs: Frames | None
+    """Of the head `[B T V]`, where they were asked for."""
+    weights: Float[Array, " B"]
     """0 for padding and for rows that could not be read."""
-    records: Int32[np.ndarray, " B"]
+    records: Int[Array, " B"]
     """Row of the index."""
 
 
 class Decoder:
-    """Compiled greedy decoding of one head, by bucket; each shape is compiled once, in the background if asked to.
+    """The compiled model with one head and what decodes it, by bucket; each shape is compiled once, in the background
+    if asked to.
 
-    `made_of`: see `core.programs.lower`.
+    `made_of`: see `core.programs.lower`; `decoding`: greedy where it is not given; `calibration`: of the words'
+    confidence; None: as the model gives it.
     """
 
     def __init__(
@@ -62,24 +68,31 @@ class Decoder:
         *,
         mesh: Mesh,
         variables: Tree,
+        decoding: Decoding | None = None,
+        calibration: Calibration | None = None,
         head: str = "",
+        gives_log_probs: bool = False,
         made_of: str | None = None,
     ) -> None:
         self.model, self.tokenizer, self.mesh, self.made_of = model, tokenizer, mesh, made_of
         self.head = head or next(iter(model.heads))
+        self.text = (decoding or Decoding()).build(tokenizer, frame_s=model.frame_s)
+        self.calibration = calibration
+        self._gives_log_probs = gives_log_probs
         self._variables = abstract(variables, replicated(mesh))
         self._compiled: dict[tuple[int, ...], Future[Any]] = {}
         self._pool = ThreadPoolExecutor(1)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Begins to compile the shapes of buckets."""
+        gives = "_log_probs" * self._gives_log_probs
         for bucket in buckets:
             batch = without_labels(abstract_batch(bucket, self.mesh, scale))
             key = batch.signal.shape
             if key not in self._compiled:
                 program = lower(
-                    f"decode_{self.head}", self._decode, self._variables, batch, made_of=self.made_of,
-                    out_shardings=replicated(self.mesh),
+                    f"decode_{self.head}_{self.text.settings.kind}{gives}", self._emit, self._variables, batch,
+                    made_of=self.made_of, out_shardings=replicated(self.mesh),
                 )  # fmt: skip
                 self._compiled[key] = self._pool.submit(program.lowered.compile)
 
@@ -88,17 +101,23 @@ class Decoder:
         for compiled in self._compiled.values():
             compiled.result()
 
-    def __call__(self, variables: Tree, batch: Batch) -> Decoded:
-        """Every row of a global batch without labels."""
-        return Decoded(*jax.device_get(self._compiled[batch.signal.shape].result()(variables, batch)))
+    def __call__(self, variables: Tree, batch: Batch) -> Emitted:
+        """Of a global batch without labels; on the device, and perhaps not yet there."""
+        return Emitted(*self._compiled[batch.signal.shape].result()(variables, batch))
 
-    def _decode(
-        self, variables: Tree, batch: Batch
-    ) -> tuple[Int[Array, "B T"], Int[Array, " B"], Float[Array, " B"], Int[Array, " B"]]:
+    def finish(self, emitted: Emitted) -> dict[int, Transcript]:
+        """The text of every row that was read, by row of the index."""
+        weights, records = jax.device_get((emitted.weights, emitted.records))
+        rows = np.flatnonzero(weights > 0)
+        found = self.text.finish(emitted.reduced, rows.tolist())
+        calibration = self.calibration or Calibration()
+        texts = (self.text.transcript(hypotheses, calibration) for hypotheses in found)
+        return dict(zip(records[rows].tolist(), texts, strict=True))
+
+    def _emit(self, variables: Tree, batch: Batch) -> tuple[Any, Frames | None, Float[Array, " B"], Int[Array, " B"]]:
         emitted: Any = self.model.apply(variables, batch, method="emit")
         frames = emitted[self.head]
-        ids, lengths = greedy_ids(frames.values, frames.lengths, blank_id=self.tokenizer.blank_id)
-        return ids, lengths, batch.weights, batch.records
+        return self.text.reduce(frames), frames if self._gives_log_probs else None, batch.weights, batch.records
 
 
 def without_labels(batch: Batch) -> Batch:
@@ -125,25 +144,30 @@ def recognise(
     workers: int = 0,
     threads: int = 2,
     is_stopped: Callable[[], bool] = lambda: False,
-) -> Hypotheses:
-    """The text of every recording of a set; the same on all processes.
+    take: Callable[[Emitted], None] = lambda emitted: None,
+) -> Recognition:
+    """The text of every recording of a set; the same on all processes. `take` gets what the device made of each batch.
 
     Raises: BrokenOff where `is_stopped`, asked before each batch, says so.
     """
     decoder.prepare(used_buckets(data), data.index.scale)
-    texts: dict[int, str] = {}
+    transcripts: dict[int, Transcript] = {}
     skipped: list[dict[str, Any]] = []
+    before: Emitted | None = None
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
     with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
         for loaded in batches:
             if is_stopped():
                 raise BrokenOff
             skipped += loaded.skipped
-            found = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
-            read = found.weights > 0
-            words = to_texts(found.ids[read], found.lengths[read], decoder.tokenizer)
-            texts.update(zip(found.records[read].tolist(), words, strict=True))
-    return Hypotheses(texts, [entry for entries in gathered(skipped) for entry in entries])
+            emitted = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
+            if before:  # while the device has the next one to do
+                transcripts |= decoder.finish(before)
+            take(emitted)
+            before = emitted
+    if before:
+        transcripts |= decoder.finish(before)
+    return Recognition(transcripts, [entry for entries in gathered(skipped) for entry in entries])
 
 
 def used_buckets(data: PlannedData) -> list[Bucket]:
@@ -153,56 +177,72 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
 
 
 def evaluate(
-    decoder: Decoder,
-    variables: Tree,
-    data: PlannedData,
-    *,
-    workers: int = 0,
-    threads: int = 2,
-    is_stopped: Callable[[], bool] = lambda: False,
-) -> tuple[dict[str, Any], Hypotheses]:
-    """Error rates of a set, as `metrics.scoring.score` gives them, and what was recognised.
+    decoder: Decoder, variables: Tree, data: PlannedData, **options: Any
+) -> tuple[dict[str, Any], Recognition]:
+    """Error rates of a set, as `metrics.scoring.score` gives them, `confidence`, as `metrics.confidence` reports it of
+    the words, and what was recognised. `options`: of `recognise`.
 
     References and hypotheses go through the normaliser that the labels were made with. Raises: as `recognise`.
     """
-    found = recognise(decoder, variables, data, workers=workers, threads=threads, is_stopped=is_stopped)
+    found = recognise(decoder, variables, data, **options)
     counts = score(list(recognised(data, found, decoder.tokenizer)), normaliser=decoder.tokenizer.normaliser)
     skipped = data.dropped.entries + found.skipped
-    return counts | {"skipped": len(skipped)}, Hypotheses(found.texts, skipped)
+    confidence = confidence_report(*judged_words(data, found, decoder.tokenizer))
+    return counts | {"confidence": confidence, "skipped": len(skipped)}, Recognition(found.transcripts, skipped)
 
 
-def recognised(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer) -> Iterator[Recognised]:
+def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[Recognised]:
     """Every recording that was read, in the order of the index."""
-    for row, text in sorted(hypotheses.texts.items()):
+    for row, transcript in sorted(found.transcripts.items()):
         record = data.index.records[row]
         yield Recognised(
-            record.id, reference(record, tokenizer), text,
+            record.id, reference(record, tokenizer), transcript.text,
             source=record.source, speaker=record.speaker, duration_s=record.duration_s,
         )  # fmt: skip
 
 
-def samples(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
+def judged_words(
+    data: PlannedData, found: Recognition, tokenizer: Tokenizer
+) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+    """The confidence of every recognised word, and whether it is right, after the normaliser on both sides; words that
+    it leaves nothing of are not among them, and one that it makes several of is right where all of these are."""
+    confidences, is_right = list[float](), list[bool]()
+    for row, transcript in sorted(found.transcripts.items()):
+        parts = [normalise(word.text, tokenizer.normaliser).split() for word in transcript.words]
+        expected = normalise(reference(data.index.records[row], tokenizer), tokenizer.normaliser).split()
+        right = iter(right_words(expected, [part for each in parts for part in each]).tolist())
+        for word, each in zip(transcript.words, parts, strict=True):
+            if each:
+                confidences.append(word.confidence)
+                of_word = [next(right) for _ in each]
+                is_right.append(all(of_word))
+    return np.array(confidences, np.float64), np.array(is_right, bool)
+
+
+def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
     """Some transcripts to show: the same rows every time, spread over the set."""
-    rows = sorted(hypotheses.texts)
-    chosen = [(data.index.records[row], hypotheses.texts[row]) for row in rows[:: max(len(rows) // max(number, 1), 1)]]
+    rows = sorted(found.transcripts)
+    chosen = [(data.index.records[row], found.transcripts[row]) for row in rows[:: max(len(rows) // max(number, 1), 1)]]
     return [
-        {"id": record.id, "reference": reference(record, tokenizer), "hypothesis": text}
-        for record, text in chosen[:number]
+        {"id": record.id, "reference": reference(record, tokenizer), "hypothesis": transcript.text}
+        for record, transcript in chosen[:number]
     ]
 
 
-def predictions(data: PlannedData, hypotheses: Hypotheses, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """A row per recording that was read: texts as they are, and the normaliser to compare them by."""
-    for row, found in zip(sorted(hypotheses.texts), recognised(data, hypotheses, tokenizer), strict=True):
+def predictions(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+    """A row per recording that was read: texts as they are, the normaliser to compare them by, words and n-best."""
+    rows = sorted(found.transcripts)
+    for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
         yield {
-            "id": found.id,
+            "id": each.id,
             "location": data.index.records[row].location,
-            "reference": found.reference,
-            "hypothesis": found.hypothesis,
-            "source": found.source,
-            "speaker": found.speaker,
-            "duration_s": None if math.isnan(found.duration_s) else found.duration_s,
+            "reference": each.reference,
+            "hypothesis": each.hypothesis,
+            "source": each.source,
+            "speaker": each.speaker,
+            "duration_s": None if math.isnan(each.duration_s) else each.duration_s,
             "normaliser": tokenizer.normaliser,
+            **to_json(found.transcripts[row]),
         }
 
 

@@ -305,7 +305,7 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning) -> tuple[CompiledSt
     started_s, buckets, number = time.monotonic(), setup.train.plan.buckets, itertools.count(1)
     log.write("compile_start", shapes=len(buckets))
     decoder = Decoder(
-        setup.model, setup.tokenizer, mesh=setup.mesh, variables=shapes.average,
+        setup.model, setup.tokenizer, mesh=setup.mesh, variables=shapes.average, decoding=setup.experiment.decoding,
         made_of=made_of(setup.experiment, setup.tokenizer),
     )  # fmt: skip
     decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)

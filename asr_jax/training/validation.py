@@ -9,16 +9,15 @@ from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.source import BatchSource
-from asr_jax.decoding.greedy import to_texts
 from asr_jax.observe.events import EventLog
-from asr_jax.training.evaluate import BrokenOff, Decoder, Hypotheses, evaluate, samples, without_labels
+from asr_jax.training.evaluate import BrokenOff, Decoder, Recognition, evaluate, samples, without_labels
 from asr_jax.training.reporting import report_skipped
 from asr_jax.training.run import SKIPPED
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"
-LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "empty_reference_ids", "empty_hypothesis_ids")
+LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_reference_ids", "empty_hypothesis_ids")
 """Of a result, what an event does not hold: it may be long, and `asr_jax.evaluate` gives it."""
 
 
@@ -71,10 +70,8 @@ class Validator:
             data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count()
         )  # fmt: skip
         found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
-        read = found.weights > 0
-        texts = to_texts(found.ids[read], found.lengths[read], tokenizer)
-        hypotheses = Hypotheses(dict(zip(found.records[read].tolist(), texts, strict=True)), [])
-        shown = samples(data, hypotheses, tokenizer, setup.experiment.training.num_samples)
+        recognition = Recognition(self._decoder.finish(found), [])
+        shown = samples(data, recognition, tokenizer, setup.experiment.training.num_samples)
         self._log.write("samples", update=update, samples=shown)
 
     def _of(

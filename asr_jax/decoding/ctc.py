@@ -1,0 +1,106 @@
+"""From the CTC output of a batch to texts: which search, what is fused with it, and the two halves of the work."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from asr_jax.core.batch import Frames
+from asr_jax.decoding.ctc_beam import CTCBeamSearch
+from asr_jax.decoding.greedy import best_path, greedy_hypothesis
+from asr_jax.decoding.hypotheses import Hypothesis, Search
+from asr_jax.decoding.rerank import Reranking
+from asr_jax.decoding.spelling import Spelling
+from asr_jax.decoding.transcript import Alternative, Transcript, Word
+from asr_jax.decoding.word_scores import Fusion
+from asr_jax.metrics.confidence import Calibration
+from asr_jax.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How texts are found in the output of a CTC head."""
+
+    kind: Literal["greedy", "beam"] = "greedy"
+    """greedy: the likeliest symbol of each frame; beam: prefix beam search, n-best, with what is fused."""
+    search: Search = Search()
+    """Of the beam search."""
+    fusion: Fusion = Fusion()
+    """Language model, hot words and lexicon within the beam search."""
+    reranking: Reranking = Reranking()
+    """A language model that puts the n-best list in another order."""
+
+    def __post_init__(self) -> None:
+        used = [name for name in ("fusion", "reranking") if getattr(self, name) != type(getattr(self, name))()]
+        if self.kind == "greedy" and used:
+            raise ValueError(f"kind is 'greedy' and {used[0]} is set: expected kind 'beam', which alone uses it")
+
+    def __str__(self) -> str:
+        if self.kind == "greedy":
+            return "greedy"
+        parts = [f"beam {self.search.beam_width}"]
+        if self.fusion.kenlm:
+            parts.append(f"{self.fusion.kenlm} × {self.fusion.lm_weight:g} fused")
+        if self.fusion.lexicon:
+            parts.append(f"words of {self.fusion.lexicon}")
+        if self.fusion.hot_words:
+            parts.append(f"{len(self.fusion.hot_words)} hot words")
+        if self.reranking.kenlm:
+            parts.append(f"{self.reranking.kenlm} × {self.reranking.lm_weight:g} re-ranked")
+        return ", ".join(parts)
+
+    def digest(self) -> str:
+        """Equal where the settings are."""
+        if self.kind == "greedy":
+            return "greedy"
+        return "beam-" + hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def build(self, tokenizer: Tokenizer, *, frame_s: float) -> "CTCDecoder":
+        """`frame_s`: seconds from one frame of the head to the next.
+
+        Raises: UserError where a language model or a lexicon cannot be read.
+        """
+        return CTCDecoder(self, Spelling.of(tokenizer), frame_s=frame_s)
+
+
+class CTCDecoder:
+    """Makes transcripts of batches in two steps: `reduce` on the device, within the model's own program, and `finish`,
+    which takes what that gave."""
+
+    def __init__(self, settings: Decoding, spelling: Spelling, *, frame_s: float) -> None:
+        self.settings, self.spelling, self.frame_s = settings, spelling, frame_s
+        self._search: CTCBeamSearch | None = None
+        if settings.kind == "beam":
+            self._search = CTCBeamSearch(spelling, search=settings.search, scores=settings.fusion.build())
+        self._rerank = settings.reranking.build()
+
+    def reduce(self, frames: Frames) -> Any:
+        """What `finish` needs of log-probabilities `[B T V]`: for a greedy search the best paths, else all of them."""
+        if self._search:
+            return frames
+        return best_path(frames.values, frames.lengths, blank_id=self.spelling.blank_id)
+
+    def finish(self, reduced: Any, rows: Sequence[int]) -> list[list[Hypothesis]]:
+        """The n-best lists of some rows of a batch."""
+        if self._search:
+            found = self._search(reduced.values, reduced.lengths)
+            lists = [found[row] for row in rows]
+        else:
+            paths, logps = jax.device_get(reduced)
+            lists = [[greedy_hypothesis(paths[row], logps[row], self.spelling)] for row in rows]
+        return [self._rerank(hypotheses) for hypotheses in lists] if self._rerank else lists
+
+    def transcript(self, hypotheses: Sequence[Hypothesis], calibration: Calibration) -> Transcript:
+        """Of an n-best list, the best first."""
+        best, frame_s = hypotheses[0], self.frame_s
+        confidences = calibration(np.nan_to_num(np.exp([word.logp for word in best.words]))).tolist()
+        words = tuple(
+            Word(word.text, word.start_frame * frame_s, word.end_frame * frame_s, confidence)
+            for word, confidence in zip(best.words, confidences, strict=True)
+        )
+        alternatives = tuple(Alternative(each.text, each.score) for each in hypotheses) if self._search else ()
+        return Transcript(words, best.score, alternatives)
