@@ -2,9 +2,9 @@
 
 Latency of a batch, by rows and seconds of full rows of noise: mean and percentiles of some steps after warm-ups, from
 audio in the host's memory to texts, and of its parts on their own, each a program that is waited for: features, network
-and decoding (greedy). A config has random weights, and a batch of its noise more text than speech has. With `--data`
-also the rate of a whole set of recordings, from its files to its texts. NVIDIA's and others' published figures are
-printed beside ours, with their hardware.
+and decoding (the run's or config's own). A config has random weights, and a batch of its noise more text than speech has.
+With `--data` also the rate of a whole set of recordings, from its files to its texts. NVIDIA's and others' published
+figures are printed beside ours, with their hardware.
 
 Source: scripts/inference_benchmark.sh of QuartzNet and wav2vec 2.0 in NVIDIA/DeepLearningExamples, of which grid,
 warm-ups and percentiles are. Differs from: those, which time network and best symbols apart from reading and features,
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> None:
     _check(options, run, rest)
     experiment = None if run else parse_experiment(rest, prog=PROG)
 
-    from asr_jax.benchmark.recognising import Recognition, greedy
+    from asr_jax.benchmark.recognising import Recognition
     from asr_jax.benchmark.systems import described, machine, peak_bytes, system_of_config, system_of_run
 
     if experiment is None:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         f"{system.name}, {system.weights}, {figures['parameters']:,} parameters, {figures['precision']}, "
         f"on {described(figures['machine'] | {'num_devices': 1})}"
     )
-    recognition = Recognition(system, greedy(system.tokenizer))
+    recognition = Recognition(system, system.decoder())
     if options.batch_sizes:
         figures["batches"] = batches(
             recognition, options, steps=figures["steps"], rate_hz=system.model.front_end.rate_hz
@@ -155,6 +155,6 @@ def show_sets(figures: dict[str, Any], about: str, *, published: bool) -> None:
     print_table(rows, title=f"{about}: from files to texts")
     if published:
         on = described(figures["machine"] | {"num_devices": 1})
-        ours = [(figures["system"], on, each["rtfx"], f"greedy, {figures['weights']}, {Path(name).name}")
+        ours = [(figures["system"], on, each["rtfx"], f"{figures['decoding']}, {figures['weights']}, {Path(name).name}")
                 for name, each in figures["sets"].items()]  # fmt: skip
         print_table(set_rates(ours), title="sets of recordings, beside those published")

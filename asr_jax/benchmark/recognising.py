@@ -1,9 +1,9 @@
 """Recognition timed: one batch, as it is used and part by part, and a whole set from its files to its texts."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,36 +12,18 @@ from asr_jax.benchmark.systems import System
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.data.dataset import PlannedData
 from asr_jax.data.source import BatchSource, open_batches
-from asr_jax.decoding.greedy import greedy_ids, to_texts
-from asr_jax.text.tokenizer import Tokenizer
+from asr_jax.decoding.ctc import CTCDecoder
+from asr_jax.metrics.confidence import Calibration
 from asr_jax.training.evaluate import without_labels
 
 PARTS = ("features", "network", "decoding")
 Times = dict[str, list[float]]
 
 
-class Decoding(NamedTuple):
-    """From what the head emits to texts."""
-
-    on_device: Callable[[Frames], Any]
-    """Compiled together with the network."""
-    on_host: Callable[[Any], list[str]]
-    """Of what `on_device` gives, on the host."""
-
-
-def greedy(tokenizer: Tokenizer) -> Decoding:
-    """The best symbol of every frame."""
-
-    def ids(frames: Frames) -> Any:
-        return greedy_ids(frames.values, frames.lengths, blank_id=tokenizer.blank_id)
-
-    return Decoding(ids, lambda found: to_texts(found[0], found[1], tokenizer))
-
-
 class Recognition:
     """Recognition on one device: as one program, as evaluation and transcription use it, and in three."""
 
-    def __init__(self, system: System, decoding: Decoding) -> None:
+    def __init__(self, system: System, decoder: CTCDecoder) -> None:
         model, head = system.model, next(iter(system.model.heads))
 
         def emitted(variables: Any, batch: Batch) -> Frames:
@@ -52,13 +34,17 @@ class Recognition:
         def features(variables: Any, batch: Batch) -> Any:
             return model.apply(variables, batch, step=None, method="augmented")
 
-        self._variables, self._on_host = system.variables, decoding.on_host
-        self._features, self._network, self._decoding = jax.jit(features), jax.jit(emitted), jax.jit(decoding.on_device)
-        self._all = jax.jit(lambda variables, batch: decoding.on_device(emitted(variables, batch)))
+        self._variables, self._decoder = system.variables, decoder
+        self._features, self._network, self._decoding = jax.jit(features), jax.jit(emitted), jax.jit(decoder.reduce)
+        self._all = jax.jit(lambda variables, batch: decoder.reduce(emitted(variables, batch)))
 
     def texts(self, batch: Batch) -> list[str]:
-        """Of a batch in the host's memory."""
-        return self._on_host(jax.device_get(self._all(self._variables, batch)))
+        """Of the rows that count of a batch in the host's memory."""
+        return self._finished(self._all(self._variables, batch), batch)
+
+    def _finished(self, reduced: Any, batch: Batch) -> list[str]:
+        lists = self._decoder.finish(reduced, np.flatnonzero(np.asarray(batch.weights) > 0).tolist())
+        return [self._decoder.transcript(hypotheses, Calibration()).text for hypotheses in lists]
 
     def warm(self, batch: Batch) -> None:
         """Compiles and runs the one program for the shape of a batch."""
@@ -79,7 +65,7 @@ class Recognition:
             with _timed(keep["network"]):
                 scores = jax.block_until_ready(self._network(self._variables, ready))
             with _timed(keep["decoding"]):
-                self._on_host(jax.device_get(self._decoding(scores)))
+                self._finished(self._decoding(scores), batch)
         return times
 
 
@@ -121,7 +107,7 @@ def recognise_set(recognition: Recognition, data: PlannedData, *, workers: int, 
             utterances += int(read.sum())
             audio_s += float(batch.lengths[read].sum()) / scale.per_s
             padded_s += batch.signal.shape[0] * batch.signal.shape[1] / scale.per_s
-            characters += sum(len(text) for text, counts in zip(texts, read, strict=True) if counts)
+            characters += sum(map(len, texts))
     seconds = time.perf_counter() - begun
     begun = time.perf_counter()
     with open_batches(source, stop=plan.batches_per_epoch, workers=workers, threads=threads) as batches:

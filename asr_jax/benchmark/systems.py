@@ -21,6 +21,7 @@ from asr_jax.data.evaluation import plan_evaluation
 from asr_jax.data.filters import Filters
 from asr_jax.data.index import build_index
 from asr_jax.data.reading import Records
+from asr_jax.decoding.ctc import CTCDecoder
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer
@@ -46,12 +47,17 @@ class System:
     scale: Scale | None = None
     """That their lengths are in."""
 
+    def decoder(self) -> CTCDecoder:
+        """As the run or the config validates."""
+        return self.experiment.decoding.build(self.tokenizer, frame_s=self.model.frame_s)
+
     @property
     def about(self) -> dict[str, Any]:
         """Name, weights, precision and number of parameters."""
         return {
             "system": self.name, "weights": self.weights, "precision": self.experiment.training.precision,
             "parameters": num_elements(self.variables["params"]), "vocabulary": self.tokenizer.vocab_size,
+            "decoding": str(self.experiment.decoding),
         }  # fmt: skip
 
     def plan(self, records: Records, *, batch_seconds: float | None) -> PlannedData:

@@ -10,7 +10,7 @@ import pytest
 from asr_jax.audio.io import write_flac
 from asr_jax.benchmark import __main__ as command
 from asr_jax.benchmark.published import latencies, other_latencies, published, set_rates
-from asr_jax.benchmark.recognising import Decoding, Recognition, greedy, noise, summary
+from asr_jax.benchmark.recognising import Recognition, noise, summary
 from asr_jax.benchmark.systems import system_of_config
 from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import UserError
@@ -19,7 +19,7 @@ from asr_jax.data.dataset import Data
 from asr_jax.data.manifest import write_manifest
 from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource
-from asr_jax.decoding.greedy import greedy_ids, to_texts
+from asr_jax.metrics.confidence import Calibration
 from asr_jax.training.loop import train
 from tests.training.toy import toy_model
 
@@ -81,15 +81,16 @@ def test_a_point_of_the_grid_stands_beside_the_published_one():
     assert beside[8, 7.0]["here, all"] is None
 
 
-def test_what_is_timed_is_what_the_model_recognises(system):
+def test_what_is_timed_is_what_the_model_recognises(system, monkeypatch):
     batch = noise(rows=3, seconds=0.7, rate_hz=16000)
     expected = system.model.apply(system.variables, jax.tree.map(jax.numpy.asarray, batch), method="emit")["ctc"]
-    texts = to_texts(*greedy_ids(expected.values, expected.lengths, blank_id=5), system.tokenizer)
+    decoder = system.decoder()
+    lists = decoder.finish(decoder.reduce(expected), range(3))
+    texts = [decoder.transcript(hypotheses, Calibration()).text for hypotheses in lists]
     assert any(texts)
-    heard = []
-    on_device, on_host = greedy(system.tokenizer)
-    spied = Decoding(on_device, lambda found: heard.append(on_host(found)) or heard[-1])
-    recognition = Recognition(system, spied)
+    recognition, heard = Recognition(system, decoder), []
+    finish = recognition._finished
+    monkeypatch.setattr(recognition, "_finished", lambda *given: heard.append(finish(*given)) or heard[-1])
     assert recognition.texts(batch) == texts
     times = recognition.times(batch, warm_ups=2, steps=3)
     assert {name: len(each) for name, each in times.items()} == dict.fromkeys(
