@@ -2,7 +2,7 @@
 
 Latency of a batch, by rows and seconds of full rows of noise: mean and percentiles of some steps after warm-ups, from
 audio in the host's memory to texts, and of its parts on their own, each a program that is waited for: features, network
-and decoding (the run's or config's own). A config has random weights, and a batch of its noise more text than speech has.
+and decoding (the run's or config's own). A config has random weights, and its noise may be more text than speech is.
 With `--data` also the rate of a whole set of recordings, from its files to its texts. NVIDIA's and others' published
 figures are printed beside ours, with their hardware.
 
