@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, in one call of less than 9 minutes: the tests marked gpu, front-ends, training throughput of
-# Zipformer-S and -M with synthetic batches and with the real loader, memory, roofline, an XLA trace. Figures as JSON.
+# Zipformer-S and -M with synthetic batches and with the real loader, memory, roofline, an XLA trace; recognition by models of
+# 115 and 120 M parameters (goal: 12,000 × real time). Figures as JSON.
 #   --smoke            the same on a CPU with tiny sizes: whether it runs
 #   PYTHON             a Python with jax (default: .venv/bin/python where there is one, else python3)
 #   ASR_JAX_SHARED     folder with data/read_speech_6h and goldens; without it those parts are left out
@@ -52,5 +53,14 @@ echo "gpu_check: throughput"
     --trace "$out/trace" || code=$?
 # One folder down and named plainly: what a machine that only gives files back can give.
 find "$out/trace" -name 'perfetto_trace.json.gz' -exec cp {} "$out/perfetto_trace.json.gz" \; 2>/dev/null || true
+
+echo "gpu_check: recognition, greedy CTC; goal for about 100 M parameters: 12,000 x real time"
+models=(fastconformer conformer); sizes=(--batch-sizes 64 256 --seconds 16.7 --steps 30 --precision bf16)
+[ -n "$smoke" ] && models=(conformer) && sizes=(--batch-sizes 1 --seconds 1 --steps 1 --warm-ups 1 --model.dim 16
+    --model.num-layers 1 --model.subsampling-channels 8)
+for model in "${models[@]}"; do
+    "$python" -m asr_jax.benchmark inference --config "configs/${model}_librispeech.py" "${sizes[@]}" --no-published \
+        --json "$out/inference_${model}_gpu.json" || code=$?
+done
 echo "gpu_check: done in $((SECONDS - started)) s, exit code $code; figures in $out/gpu_check.json"
 exit $code

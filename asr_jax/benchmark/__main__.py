@@ -1,5 +1,7 @@
-"""Where the time goes: `python -m asr_jax.benchmark steps --config FILE …`, `… model …`, `… data …` or `… frontend …`.
+"""Where the time goes: `python -m asr_jax.benchmark steps --config FILE …`, or another name in the place of `steps`.
 
+inference: latency of recognising a batch, by rows and seconds, and the rate of a whole set. train: updates by
+accumulation and number of devices, on synthetic data or a config's own. Both print published figures beside ours.
 steps: milliseconds of each part of a training step, by bucket. model: a config's model on one batch, beside this
 machine's own speed and the PyTorch original's. data: how fast and how well data are read, planned and
 held. frontend: audio-seconds per second of every front-end. `--help` after one of them tells more.
@@ -7,11 +9,14 @@ held. frontend: audio-seconds per second of every front-end. `--help` after one 
 
 from collections.abc import Sequence
 
-from asr_jax.benchmark import data, frontend, model, steps
+from asr_jax.benchmark import data, frontend, inference, model, steps, train
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError, nearest
 
-COMMANDS = {"steps": steps.main, "model": model.main, "data": data.main, "frontend": frontend.main}
+COMMANDS = {
+    "inference": inference.main, "train": train.main, "steps": steps.main, "model": model.main, "data": data.main,
+    "frontend": frontend.main,
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -104,7 +104,9 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
 def test_what_cannot_be_measured_is_said(capsys):
     with pytest.raises(UserError, match="give --data MANIFEST"):
         command.main(["data", "--only", "reading"])
-    with pytest.raises(UserError, match="benchmark dat: expected steps, model, data, frontend; did you mean 'data'"):
+    with pytest.raises(
+        UserError, match="benchmark dat: expected inference, train, steps, model, data, frontend; did you mean 'data'"
+    ):
         command.main(["dat"])
     command.main([])
     assert "benchmark steps --config FILE" in capsys.readouterr().out
