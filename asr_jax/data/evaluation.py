@@ -40,7 +40,7 @@ def plan_evaluation(
     if not len(index):
         raise UserError("no record can be read: " + "; ".join(dropped.lines()))
     shapes = evaluation_buckets(
-        _in_scale(buckets, scale, index.scale), int(index.lengths.max()), hop=index.scale.hop, num_devices=num_devices
+        in_scale(buckets, scale, index.scale), int(index.lengths.max()), hop=index.scale.hop, num_devices=num_devices
     )
     return PlannedData(index, BatchPlan(index.lengths, index.num_labels(), shapes, order="unshuffled"), dropped)
 
@@ -57,7 +57,7 @@ def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num
     return tuple(shapes)
 
 
-def _in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Bucket]:
+def in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Bucket]:
     """Buckets as long in seconds: a run on audio is evaluated on ready features, or the other way round."""
     if old == new:
         return buckets

@@ -1,0 +1,185 @@
+"""Transcripts of recordings of any length: short ones in batches of the shapes of training, long ones by windows."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import batched, groupby
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int16
+
+from asr_jax.audio.io import AudioError
+from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.meshes import global_batch
+from asr_jax.core.pytrees import Tree
+from asr_jax.data.buckets import Bucket
+from asr_jax.data.evaluation import evaluation_buckets, in_scale
+from asr_jax.data.index import scale_of
+from asr_jax.data.locations import Location
+from asr_jax.data.reading import Records
+from asr_jax.data.records import Record
+from asr_jax.decoding.long_audio import Heard, Window, Windows, joined_windows, pieces, together, windows_of
+from asr_jax.decoding.transcript import Transcript, joined
+from asr_jax.training.evaluate import Decoder, recognise
+from asr_jax.training.trained import Trained
+
+AT_ONCE = 1024
+"""Recordings that are planned and given out together."""
+
+
+@dataclass(frozen=True)
+class Transcribed:
+    """What became of one recording."""
+
+    record: Record
+    transcript: Transcript | None
+    """None where it could not be read."""
+    reason: str = ""
+    """Why not."""
+
+
+class Transcriber:
+    """A trained run with a decoder, for recordings of any length."""
+
+    def __init__(self, trained: Trained, decoder: Decoder, *, window_s: float = 0.0, overlap_s: float = -1.0) -> None:
+        """`window_s`: of long audio; 0: as long as the longest that was trained on. `overlap_s`: of windows; below 0: a
+        third of one.
+
+        Raises: UserError for windows that do not go on.
+        """
+        model, rate_hz = trained.model, trained.model.front_end.rate_hz
+        self.trained, self.decoder = trained, decoder
+        self._scale = scale_of(model.front_end, of_features=False)
+        shapes = in_scale(trained.buckets, trained.scale, self._scale)
+        size = round(window_s * rate_hz) or shapes[-1].longest
+        overlap = None if overlap_s < 0 else round(overlap_s * rate_hz)
+        self.windows = Windows.of(model, size, overlap=overlap)
+        shapes = evaluation_buckets(shapes, size, hop=self._scale.hop, num_devices=trained.mesh.size)
+        self.bucket = next(bucket for bucket in shapes if bucket.longest >= size)
+        self.longest_s = max(size, shapes[-1].longest) / rate_hz
+        """What is longer is heard by windows."""
+
+    def __call__(
+        self, records: Iterable[Record], *, threads: int = 2, at_once: int = AT_ONCE
+    ) -> Iterator[list[Transcribed]]:
+        """What became of each recording, in order, some at a time. Records have durations."""
+        for group in batched(records, at_once):
+            found = self._short([record for record in group if not self._is_long(record)], threads)
+            found |= {each.record.id: each for each in self.long(filter(self._is_long, group))}
+            yield [found[record.id] for record in group]
+
+    def _is_long(self, record: Record) -> bool:
+        return not record.num_frames and record.duration_s > self.longest_s
+
+    def _short(self, records: Sequence[Record], threads: int) -> dict[str, Transcribed]:
+        """By id."""
+        found = {record.id: Transcribed(record, None, "no samples") for record in records}
+        # Labels and texts of a manifest are of no use here, and could only be refused.
+        plain = [replace(record, text="", labels=None) for record in records if record.duration_s > 0]
+        if plain:
+            data = self.trained.plan(Records.of(plain))
+            result = recognise(self.decoder, self.trained.variables, data, threads=threads)
+            reasons = {entry["id"]: entry["reason"] for entry in result.skipped + data.dropped.entries}
+            texts = {data.index.records[row].id: transcript for row, transcript in result.transcripts.items()}
+            found |= {
+                record.id: Transcribed(record, texts.get(record.id), reasons.get(record.id, ""))
+                for record in records if record.duration_s > 0
+            }  # fmt: skip
+        return found
+
+    def long(self, records: Iterable[Record]) -> Iterator[Transcribed]:
+        """What became of each recording, by windows. Of several at a time a batch is made, and no more than that, or
+        for a beam search two pieces, is held."""
+        heard = self._heard((record, window) for record in records for window in self._windows(record))
+        for record, group in groupby(heard, key=lambda each: each[0]):
+            try:
+                yield Transcribed(record, self._text(_whole(window for _, window in group)))
+            except AudioError as error:
+                yield Transcribed(record, None, error.reason)
+
+    def _windows(self, record: Record) -> Iterator[Window | AudioError]:
+        """The error, as the last one, where the recording cannot be read on."""
+        try:
+            blocks = Location.parse(record.location).audio_blocks(rate_hz=int(self._scale.per_s))
+            yield from windows_of(blocks, self.windows)
+        except AudioError as error:
+            yield error
+
+    def _heard(
+        self, windows: Iterable[tuple[Record, Window | AudioError]]
+    ) -> Iterator[tuple[Record, Heard | AudioError]]:
+        """Each window after the model, a batch ahead of what is asked for."""
+        self.decoder.prepare([self.bucket], self._scale)
+        before: tuple[Any, Any] | None = None
+        for group in batched(windows, self.bucket.batch_size):
+            samples = [window.samples for _, window in group if isinstance(window, Window)]
+            batch = global_batch(_batch(samples, self.bucket), self.decoder.mesh)
+            reduced = self.decoder(self.trained.variables, batch).reduced
+            if before:  # while the device has this one to do
+                yield from self._rows(*before)
+            before = group, reduced
+        if before:
+            yield from self._rows(*before)
+
+    def _rows(
+        self, group: Sequence[tuple[Record, Window | AudioError]], reduced: Any
+    ) -> Iterator[tuple[Record, Heard | AudioError]]:
+        if isinstance(reduced, Frames):  # of a search on all log-probabilities
+            logps = np.asarray(jax.device_get(reduced.values), np.float32)
+            paths = logps.argmax(-1)
+        else:
+            paths, logps = jax.device_get(reduced)
+        row = 0
+        for record, window in group:
+            if isinstance(window, AudioError):
+                yield record, window
+                continue
+            num = int(self.trained.model.output_length(len(window.samples)))
+            yield record, Heard(window.first_frame, paths[row, :num], logps[row, :num])
+            row += 1
+
+    def _text(self, windows: Iterator[Heard]) -> Transcript:
+        text, spelling = self.decoder.text, self.decoder.text.spelling
+        frames = joined_windows(windows, blank_id=spelling.blank_id)
+        if text.settings.kind == "greedy":
+            whole = together(frames)
+            (hypotheses,) = text.finish((whole.path[None], whole.logps[None]), [0])
+            return text.transcript(hypotheses, self.decoder.calibration)
+        most = int(self.trained.model.output_length(self.bucket.length))
+        parts = [
+            transcript
+            for group in batched(pieces(frames, spelling, most_frames=most), self.bucket.batch_size)
+            for transcript in self._searched(group, most)
+        ]
+        return joined(parts)
+
+    def _searched(self, group: Sequence[Heard], num_frames: int) -> Iterator[Transcript]:
+        """Pieces in the shape of a batch, for which the search is compiled already."""
+        values = np.zeros((self.bucket.batch_size, num_frames, group[0].logps.shape[1]), np.float32)
+        lengths = np.zeros(len(values), np.int32)
+        for row, piece in enumerate(group):
+            values[row, : len(piece.path)], lengths[row] = piece.logps, len(piece.path)
+        text, searched = self.decoder.text, Frames(jnp.asarray(values), jnp.asarray(lengths))
+        for piece, hypotheses in zip(group, text.finish(searched, range(len(group))), strict=True):
+            transcript = text.transcript(hypotheses, self.decoder.calibration)
+            yield transcript.shifted(piece.first_frame * text.frame_s)
+
+
+def _batch(rows: Sequence[Int16[np.ndarray, " S"]], bucket: Bucket) -> Batch:
+    num = bucket.batch_size
+    audio, lengths = np.zeros((num, bucket.length), np.int16), np.zeros(num, np.int32)
+    for row, samples in enumerate(rows):
+        audio[row, : len(samples)], lengths[row] = samples, len(samples)
+    weights = (np.arange(num) < len(rows)).astype(np.float32)
+    records = np.where(weights > 0, np.arange(num), -1).astype(np.int32)
+    return Batch(audio, None, lengths, np.zeros((num, 0), np.int32), np.zeros(num, np.int32), weights, records)
+
+
+def _whole(windows: Iterator[Heard | AudioError]) -> Iterator[Heard]:
+    """Raises: AudioError where one stands for the rest."""
+    for window in windows:
+        if isinstance(window, AudioError):
+            raise window
+        yield window
