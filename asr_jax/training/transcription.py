@@ -1,6 +1,6 @@
 """Transcripts of recordings of any length: short ones in batches of the shapes of training, long ones by windows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched, groupby
 from typing import Any
@@ -43,14 +43,22 @@ class Transcribed:
 class Transcriber:
     """A trained run with a decoder, for recordings of any length."""
 
-    def __init__(self, trained: Trained, decoder: Decoder, *, window_s: float = 0.0, overlap_s: float = -1.0) -> None:
+    def __init__(
+        self,
+        trained: Trained,
+        decoder: Decoder,
+        *,
+        window_s: float = 0.0,
+        overlap_s: float = -1.0,
+        tell: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         """`window_s`: of long audio; 0: as long as the longest that was trained on. `overlap_s`: of windows; below 0: a
-        third of one.
+        third of one. `tell` is called with the seconds of audio that have been heard since.
 
         Raises: UserError for windows that do not go on.
         """
         model, rate_hz = trained.model, trained.model.front_end.rate_hz
-        self.trained, self.decoder = trained, decoder
+        self.trained, self.decoder, self._tell = trained, decoder, tell
         self._scale = scale_of(model.front_end, of_features=False)
         shapes = in_scale(trained.buckets, trained.scale, self._scale)
         size = round(window_s * rate_hz) or shapes[-1].longest
@@ -87,6 +95,7 @@ class Transcriber:
                 record.id: Transcribed(record, texts.get(record.id), reasons.get(record.id, ""))
                 for record in records if record.duration_s > 0
             }  # fmt: skip
+            self._tell(sum(record.duration_s for record in plain))
         return found
 
     def long(self, records: Iterable[Record]) -> Iterator[Transcribed]:
@@ -137,6 +146,7 @@ class Transcriber:
                 yield record, window
                 continue
             num = int(self.trained.model.output_length(len(window.samples)))
+            self._tell((self.windows.step if window.first_frame else len(window.samples)) / self._scale.per_s)
             yield record, Heard(window.first_frame, paths[row, :num], logps[row, :num])
             row += 1
 
