@@ -87,7 +87,7 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     if known.run_dir is not None:
         rest += ["--run-dir", known.run_dir]
         if known.config is None and (Path(known.run_dir) / "experiment.json").is_file():
-            return _overridden(
+            return parse_fields(
                 rest, load_experiment(Path(known.run_dir) / "experiment.json"), prog=prog, of=known.run_dir
             )
     if known.config is None:
@@ -103,10 +103,14 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
     default = load_config(known.config)
-    return _overridden(rest, default, prog=prog, of=f"--config {known.config}")
+    return parse_fields(rest, default, prog=prog, of=f"--config {known.config}")
 
 
-def _overridden(arguments: Sequence[str], default: Experiment, *, prog: str, of: str) -> Experiment:
+def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog: str, of: str) -> Settings:
+    """A tree of settings with the fields replaced that the arguments name.
+
+    Raises: UserError, as `parse_experiment`.
+    """
     fields = list(field_flags(default))
     arguments = [_whole(_plain(argument), fields) for argument in arguments]
     for i, argument in enumerate(arguments):
@@ -185,14 +189,14 @@ def _meant(flag: str, fields: Iterable[str]) -> list[str]:
     return sorted(field for field in fields if last and field.startswith(f"{first}.") and field.endswith(f".{last}"))
 
 
-def _parse(arguments: Sequence[str], default: Experiment, *, prog: str) -> Experiment:
+def _parse[Settings](arguments: Sequence[str], default: Settings, *, prog: str) -> Settings:
     return tyro.cli(
         type(default), default=default, args=list(arguments), prog=prog, config=(tyro.conf.FlagConversionOff,),
         description=SHORT,
     )  # fmt: skip
 
 
-def _problems(arguments: Sequence[str], default: Experiment) -> list[str]:
+def _problems(arguments: Sequence[str], default: Any) -> list[str]:
     """What is wrong with the overrides, one after the other: tyro stops at the first mistake."""
     fields = set(field_flags(default))
     overrides = _overrides(arguments)
@@ -240,7 +244,7 @@ def _overrides(arguments: Sequence[str]) -> list[list[str]]:
     return groups
 
 
-def _complaint(arguments: Sequence[str], default: Experiment) -> str:
+def _complaint(arguments: Sequence[str], default: Any) -> str:
     """tyro's message without its frame, or an empty string."""
     said = io.StringIO()
     try:

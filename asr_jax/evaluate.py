@@ -1,12 +1,13 @@
-"""Error rates of a run on manifests: `python -m asr_jax.evaluate RUN --data MANIFEST … [--json OUT]`.
+"""Error rates of runs on manifests: `python -m asr_jax.evaluate RUN … --data MANIFEST … [--json OUT]`.
 
 A set's rate comes with the interval that holds it in 95 % of resamples, by bootstrap over its speakers. `--predictions`
 of two runs are compared by `python -m asr_jax.compare`.
 """
 
 import argparse
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +17,103 @@ from asr_jax.observe.tables import console_for, percent, print_table, say
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.evaluate", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of a trained run")
+    from asr_jax.training.recognition_options import decoding_of, load, parse, recognition_parser
+
+    parser = recognition_parser(prog="python -m asr_jax.evaluate", description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a trained run, or a checkpoint")
     parser.add_argument("--data", nargs="+", required=True, metavar="MANIFEST", help="manifests to evaluate on")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures here")
-    parser.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation WER")
-    parser.add_argument("--predictions", type=Path, metavar="OUT", help="write a line of JSON per recording here")
+    parser.add_argument(
+        "--predictions",
+        type=Path,
+        metavar="OUT",
+        help="write a line of JSON per recording here; a folder for several RUNs",
+    )
+    parser.add_argument(
+        "--log-probs", type=Path, metavar="OUT", help="write them to OUT.safetensors, or as .npy files into a folder"
+    )
     parser.add_argument(
         "--by", choices=("source", "speaker", "length"), default="source", help="rows below each set's (source)"
     )
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--calibrate", action="store_true", help="fit the words' confidence on these sets and keep that with the run"
+    )
+    options, flags = parse(parser, arguments)
+    several = len(options.runs) > 1
+    if several and options.log_probs:
+        raise UserError(f"--log-probs with {len(options.runs)} runs: expected one; call it once for each")
 
     from asr_jax.data.reading import read_records
-    from asr_jax.training.evaluate import evaluate, predictions
-    from asr_jax.training.trained import load_trained
 
-    for out in (options.json, options.predictions):
-        if out:
-            make_room(out)
-    records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
-    trained = load_trained(options.run, updates=options.checkpoint)
-    decoder, sets, rows = trained.decoder(), {}, []
-    for manifest, of_set in records.items():
-        data = trained.plan(of_set)
-        counts, found = evaluate(decoder, trained.variables, data, workers=0, threads=2)
-        sets[manifest] = counts
-        rows += table_rows(manifest, counts, by=options.by)
-        if options.predictions:
-            with options.predictions.open("a" if len(sets) > 1 else "w") as file:
-                file.writelines(
-                    json.dumps(line, ensure_ascii=False) + "\n" for line in predictions(data, found, trained.tokenizer)
-                )
-        for entry in found.skipped:
-            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}")
-    normaliser = trained.tokenizer.normaliser
-    nothing = [manifest for manifest, counts in sets.items() if counts["wer"] is None]
-    print_table(rows, title=f"{options.run}, checkpoint {trained.updates}, text normalised by {normaliser}")
-    for manifest, counts in sets.items():
-        say(console_for(), about(manifest, counts))
     if options.json:
-        result = {"sets": sets, "run": str(options.run), "checkpoint": trained.updates, "normaliser": normaliser}
-        options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        make_room(options.json)
+    if options.predictions and not several:
+        make_room(options.predictions)
+    records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
+    results = []
+    for run in options.runs:
+        trained = load(run, options)
+        decoding = decoding_of(flags, trained.experiment.decoding)
+        results.append(evaluate_run(trained, decoding, records, options))
+    nothing = show(results, by=options.by)
+    if options.json:
+        options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
     if nothing:
         raise RunError(f"{', '.join(nothing)}: no word could be scored; the reasons are above")
+
+
+def evaluate_run(
+    trained: Any, decoding: Any, records: Mapping[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
+    """What one set of weights gives on all sets: what it is, and the counts of each set."""
+    import numpy as np
+
+    from asr_jax.training.calibration import calibrate
+    from asr_jax.training.evaluate import evaluate, judged_words, predictions
+    from asr_jax.training.log_probs import LogProbs
+
+    decoder = trained.decoder(decoding, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
+    log_probs = options.log_probs and LogProbs(options.log_probs, trained.tokenizer, frame_s=trained.model.frame_s)
+    sets, recognised = {}, []
+    for manifest, of_set in records.items():
+        data = trained.plan(of_set)
+        take = functools.partial(log_probs.take, data=data) if log_probs else lambda emitted: None
+        counts, found = evaluate(decoder, trained.variables, data, threads=2, take=take)
+        sets[manifest] = counts
+        recognised.append((data, found))
+        for entry in found.skipped:
+            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}")
+    if log_probs:
+        log_probs.close()
+    if options.predictions:
+        out = predictions_of(options.predictions, trained, is_folder=len(options.runs) > 1)
+        with out.open("w") as file:
+            for manifest, (data, found) in zip(records, recognised, strict=True):
+                lines = ({"set": manifest} | line for line in predictions(data, found, trained.tokenizer))
+                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    result = {
+        "run": str(trained.folder),
+        "checkpoint": trained.updates,
+        "weights": trained.weights,
+        "precision": trained.experiment.training.precision,
+        "decoding": str(decoding),
+        "normaliser": trained.tokenizer.normaliser,
+        "calibrated": decoder.calibration is not None,
+        "sets": sets,
+    }
+    if options.calibrate:
+        judged = [judged_words(data, found, trained.tokenizer) for data, found in recognised]
+        confidences, is_right = (np.concatenate(each) for each in zip(*judged, strict=True))
+        result["calibration"] = calibrate(trained.folder, trained.updates, decoding, confidences, is_right)
+    return result
+
+
+def predictions_of(path: Path, trained: Any, *, is_folder: bool) -> Path:
+    """The file of a run's predictions: the path itself, or one in it named by run and checkpoint."""
+    if is_folder:
+        path = path / f"{trained.folder.name}-{trained.updates}.jsonl"
+        make_room(path)
+    return path
 
 
 def make_room(out: Path) -> None:
@@ -72,6 +127,36 @@ def make_room(out: Path) -> None:
             pass
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}; choose another place") from error
+
+
+def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
+    """Prints one table of all runs and sets, and what is to be known of them; gives the sets without a scored word."""
+    are_several = len(results) > 1
+    rows = []
+    for result in results:
+        name = {"run": f"{Path(result['run']).name} {result['checkpoint']}"} if are_several else {}
+        for manifest, counts in result["sets"].items():
+            rows += [name | row for row in table_rows(manifest, counts, by=by)]
+    told = [title(result) for result in results]
+    print_table(rows, title="" if are_several else told[0])
+    console = console_for()
+    for result, line in zip(results, told, strict=True):
+        if are_several:
+            say(console, line)
+        for manifest, counts in result["sets"].items():
+            say(console, about(manifest, counts))
+            say(console, about_confidence(manifest, counts["confidence"], is_calibrated=result["calibrated"]))
+        for line in after_calibration(result.get("calibration")):
+            say(console, line)
+    return [manifest for result in results for manifest, counts in result["sets"].items() if counts["wer"] is None]
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """Which weights a result is of, and how it was made."""
+    return (
+        f"{result['run']}, checkpoint {result['checkpoint']}, {result['weights']} weights, {result['precision']}, "
+        f"{result['decoding']}, text normalised by {result['normaliser']}"
+    )
 
 
 def table_rows(manifest: str, counts: dict[str, Any], *, by: str) -> list[dict[str, Any]]:
@@ -109,6 +194,26 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
         if ids := counts[f"empty_{what}_ids"]:
             said += f"; {len(ids)} with an empty {what}: {some(ids)}"
     return said
+
+
+def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated: bool) -> str:
+    """How far words can be trusted."""
+    if not report["words"]:
+        return f"{manifest}: no word was recognised"
+    return (
+        f"{manifest}: mean confidence {percent(report['mean'], digits=1)}, {percent(report['right'], digits=1)} of the "
+        f"words are right; calibration error {percent(report['calibration_error'], digits=1)} "
+        + ("(calibrated)" if is_calibrated else "(not calibrated: --calibrate on validation data)")
+    )
+
+
+def after_calibration(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """What fitting gave."""
+    if found and found["words"] < 2:
+        yield f"{found['words']} words were recognised: too few to calibrate by"
+    elif found:
+        before, after = (percent(found[name], digits=1) for name in ("error_before", "error_after"))
+        yield f"calibrated on {found['words']:,} words: calibration error {before}, then {after}; in {found['file']}"
 
 
 def some(ids: Sequence[str]) -> str:

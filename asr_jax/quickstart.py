@@ -85,7 +85,7 @@ def evaluate(run: Path, test: Path, last: str) -> tuple[dict[str, Any], str]:
         print(f"already evaluated: {out}")
     else:
         evaluate_main([str(run), "--data", str(test), "--json", str(out)])
-    found = json.loads(out.read_text())
+    [found] = json.loads(out.read_text())["runs"]
     return found["sets"][str(test)], str(run / "checkpoints" / str(found["checkpoint"]))
 
 

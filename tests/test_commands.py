@@ -94,7 +94,9 @@ def test_between_validations_it_saves_by_the_clock_and_never_as_the_best(corpus,
     out = tmp_path / "scores.json"
     run("asr_jax.evaluate", folder, "--data", corpus / "validation.jsonl", "--json", out)
     validated = {event["update"]: event["wer"] for event in events(folder, "validation")}
-    assert json.loads(out.read_text())["checkpoint"] == max(validated, key=lambda update: (-validated[update], update))
+    assert json.loads(out.read_text())["runs"][0]["checkpoint"] == max(
+        validated, key=lambda update: (-validated[update], update)
+    )
 
 
 def test_another_experiment_in_the_same_folder_is_refused(trained, corpus):
@@ -116,7 +118,7 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     command = ["asr_jax.evaluate", trained, "--data", test, validation, "--json", out, "--predictions", lines]
     said = run(*command, "--by", "speaker").stdout
     assert str(test)[-12:] in said
-    sets = json.loads(out.read_text())["sets"]
+    sets = json.loads(out.read_text())["runs"][0]["sets"]
     assert set(sets) == {str(test), str(validation)}
     wanted = {"wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances", "skipped", "by_source"}
     assert wanted <= sets[str(test)].keys()
@@ -132,6 +134,43 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert f"{test}: 95 % intervals by bootstrap over {len(sets[str(test)]['by_speaker'])} speakers" in said
     predicted = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["id"] for line in predicted} >= {record.id for record in records}
+
+
+def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained, corpus, tmp_path):
+    folder, out, lines = tmp_path / "toy", tmp_path / "scores.json", tmp_path / "lines"
+    shutil.copytree(trained, folder)
+    oldest = min((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    command = ["asr_jax.evaluate", folder, oldest, "--data", corpus / "validation.jsonl", "--json", out]
+    beam = ["--decoding.kind", "beam", "--decoding.search.beam-width", "4"]
+    said = run(*command, *beam, "--precision", "bf16", "--predictions", lines, "--calibrate").stdout
+    first, second = json.loads(out.read_text())["runs"]
+    assert (second["checkpoint"], second["weights"]) == (int(oldest.name), "averaged")
+    assert (first["precision"], first["decoding"], first["calibrated"]) == ("bf16", "beam 4", False)
+    assert f"toy {oldest.name}" in said
+    assert "no word was recognised" in said  # nor is there anything to calibrate by
+    assert "0 words were recognised: too few to calibrate by" in said
+    assert not (folder / "calibration.json").exists()
+    written = {f"toy-{result['checkpoint']}.jsonl" for result in (first, second)}
+    assert {path.name for path in lines.iterdir()} == written
+    row = json.loads((lines / f"toy-{first['checkpoint']}.jsonl").read_text().splitlines()[0])
+    assert row["alternatives"][0]["text"] == row["hypothesis"] == " ".join(word["text"] for word in row["words"])
+
+
+def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_path):
+    lines, folder = tmp_path / "lines.jsonl", tmp_path / "log_probs"
+    command = ["asr_jax.evaluate", trained, "--data", corpus / "validation.jsonl", "--predictions", lines]
+    run(*command, "--live", "--log-probs", folder)
+    labels = json.loads((folder / "labels.json").read_text())
+    predicted = {row["id"]: row["hypothesis"] for row in map(json.loads, lines.read_text().splitlines())}
+    rows = [json.loads(line) for line in (folder / "index.jsonl").read_text().splitlines()]
+    assert {row["id"] for row in rows} == predicted.keys()
+    for row in rows:
+        values = np.load(folder / row["file"])
+        assert values.shape == (row["frames"], len(labels["symbols"]))
+        np.testing.assert_allclose(np.exp(values).sum(1), 1, rtol=1e-4)
+        path = values.argmax(1)
+        kept = path[np.r_[True, path[1:] != path[:-1]] & (path != labels["blank_id"])]
+        assert " ".join("".join(labels["symbols"][label] for label in kept).split()) == predicted[row["id"]]
 
 
 def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, corpus, tmp_path):

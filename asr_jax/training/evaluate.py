@@ -58,7 +58,7 @@ class Decoder:
     if asked to.
 
     `made_of`: see `core.programs.lower`; `decoding`: greedy where it is not given; `calibration`: of the words'
-    confidence.
+    confidence; None: as the model gives it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Decoder:
         self.model, self.tokenizer, self.mesh, self.made_of = model, tokenizer, mesh, made_of
         self.head = head or next(iter(model.heads))
         self.text = (decoding or Decoding()).build(tokenizer, frame_s=model.frame_s)
-        self.calibration = calibration or Calibration()
+        self.calibration = calibration
         self._gives_log_probs = gives_log_probs
         self._variables = abstract(variables, replicated(mesh))
         self._compiled: dict[tuple[int, ...], Future[Any]] = {}
@@ -110,7 +110,8 @@ class Decoder:
         weights, records = jax.device_get((emitted.weights, emitted.records))
         rows = np.flatnonzero(weights > 0)
         found = self.text.finish(emitted.reduced, rows.tolist())
-        texts = (self.text.transcript(hypotheses, self.calibration) for hypotheses in found)
+        calibration = self.calibration or Calibration()
+        texts = (self.text.transcript(hypotheses, calibration) for hypotheses in found)
         return dict(zip(records[rows].tolist(), texts, strict=True))
 
     def _emit(self, variables: Tree, batch: Batch) -> tuple[Any, Frames | None, Float[Array, " B"], Int[Array, " B"]]:

@@ -16,7 +16,7 @@ from asr_jax.core.errors import UserError
 EXPERIMENT, PLAN, EVENTS = "experiment.json", "plan.json", "events.jsonl"
 SKIPPED, CURVES, LOCK = "skipped.jsonl", "curves.png", "lock"
 CHECKPOINTS, TOKENIZER, TENSORBOARD, SPLIT = "checkpoints", "tokenizer", "tensorboard", "validation_split"
-PROFILE, VOIDED = "profile", "voided.jsonl"
+PROFILE, VOIDED, CALIBRATION = "profile", "voided.jsonl", "calibration.json"
 
 
 def find_run(experiment: Experiment) -> Path:

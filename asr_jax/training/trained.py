@@ -2,17 +2,19 @@
 
 import json
 from base64 import b64decode, b64encode
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import jax
 from jax.sharding import Mesh
 
-from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_average, restore_meta
+from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_average, restore_item, restore_meta
 from asr_jax.config import Experiment, load_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.meshes import data_mesh
+from asr_jax.core.precision import Precision
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.buckets import Bucket, Scale
 from asr_jax.data.dataset import PlannedData, Sets
@@ -20,10 +22,12 @@ from asr_jax.data.evaluation import plan_evaluation
 from asr_jax.data.index import scale_of
 from asr_jax.data.manifest import write_manifest
 from asr_jax.data.reading import Records
+from asr_jax.decoding.ctc import Decoding
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizer import Tokenizer, load_tokenizer
 from asr_jax.training.beginning import abstract_beginning, lower_beginning
+from asr_jax.training.calibration import read_calibration
 from asr_jax.training.evaluate import Decoder
 from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, SPLIT, TOKENIZER
 from asr_jax.training.setup import made_of, make_model, make_recipe
@@ -40,13 +44,25 @@ class Trained:
     buckets: tuple[Bucket, ...]
     scale: Scale
     """That the lengths of the buckets are in."""
+    folder: Path
+    """Of the run."""
     updates: int
     """Which checkpoint."""
+    weights: Literal["averaged", "live"]
     mesh: Mesh
 
-    def decoder(self) -> Decoder:
-        program = made_of(self.experiment, self.tokenizer)
-        return Decoder(self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, made_of=program)
+    def decoder(self, decoding: Decoding | None = None, *, is_raw: bool = False, **options: Any) -> Decoder:
+        """`decoding`: that of the run where it is not given; `is_raw`: confidences as the model gives them, though the
+        run has a calibration; `options`: of `Decoder`.
+
+        Raises: UserError where a language model or a lexicon cannot be read.
+        """
+        decoding = decoding or self.experiment.decoding
+        return Decoder(
+            self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, decoding=decoding,
+            calibration=None if is_raw else read_calibration(self.folder, self.updates, decoding),
+            made_of=made_of(self.experiment, self.tokenizer), **options,
+        )  # fmt: skip
 
     def plan(self, records: Records) -> PlannedData:
         """The records in the shapes of training, so that what was compiled there is found in the cache."""
@@ -56,12 +72,18 @@ class Trained:
         )  # fmt: skip
 
 
-def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
-    """The best checkpoint by validation WER, or the one after `updates` updates; its averaged weights.
+def load_trained(
+    folder: Path, *, updates: int | None = None, precision: Precision | None = None, live: bool = False
+) -> Trained:
+    """The best checkpoint by validation WER, or the one after `updates` updates; its averaged weights, or the `live`
+    ones, which are all that a run without averages has. `precision`: to compute in, instead of that of training.
 
     Raises: UserError where the folder is not a run or has no such checkpoint.
     """
     experiment = load_experiment(folder / EXPERIMENT)
+    is_averaged = bool(experiment.training.ema.decay) and not live
+    if precision:
+        experiment = replace(experiment, training=replace(experiment.training, precision=precision))
     chosen = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)
     if not (folder / TOKENIZER).exists():
         _restore_tokenizer(folder, chosen)
@@ -73,10 +95,23 @@ def load_trained(folder: Path, *, updates: int | None = None) -> Trained:
     recipe = make_recipe(experiment, model, RunLength(1, 1))
     beginning = lower_beginning(recipe, seed=experiment.seed, made_of=program)
     shapes = abstract_beginning(beginning, mesh)
-    variables = restore_average(folder / CHECKPOINTS, chosen, shapes.average)
+    if live:
+        variables = recipe.evaluated(restore_item(folder / CHECKPOINTS, chosen, "state", shapes.state))
+    else:
+        variables = restore_average(folder / CHECKPOINTS, chosen, shapes.average)
     buckets, of_features = load_plan(folder)
-    scale = scale_of(experiment.model.front_end, of_features=of_features)
-    return Trained(experiment, model, tokenizer, variables, buckets, scale, chosen, mesh)
+    return Trained(
+        experiment=experiment,
+        model=model,
+        tokenizer=tokenizer,
+        variables=variables,
+        buckets=buckets,
+        scale=scale_of(experiment.model.front_end, of_features=of_features),
+        folder=folder,
+        updates=chosen,
+        weights="averaged" if is_averaged else "live",
+        mesh=mesh,
+    )
 
 
 def save_plan(train: PlannedData, folder: Path) -> None:

@@ -1,0 +1,67 @@
+"""Log-probabilities of recordings in files, for other decoders."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors.numpy import save_file
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.dataset import PlannedData
+from asr_jax.text.tokenizer import Tokenizer
+from asr_jax.training.evaluate import Emitted
+
+LABELS, INDEX = "labels.json", "index.jsonl"
+
+
+class LogProbs:
+    """Writes `[frames, labels]` in float32 of each recording, natural logarithms.
+
+    A path that ends in .safetensors becomes one file, a tensor for each recording by its id, with the labels in its
+    metadata: all of it is held in memory first. Any other becomes a folder with `0.npy`, `1.npy` …, `index.jsonl` (id,
+    location, file, frames, text) and `labels.json` (symbols, blank_id, frame_s).
+    """
+
+    def __init__(self, path: Path, tokenizer: Tokenizer, *, frame_s: float) -> None:
+        self._path, self._index = path, list[dict[str, Any]]()
+        self._tensors: dict[str, np.ndarray] | None = {} if path.suffix == ".safetensors" else None
+        self._labels = {"symbols": tokenizer.symbols, "blank_id": tokenizer.blank_id, "frame_s": frame_s}
+        if self._tensors is None:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def take(self, emitted: Emitted, data: PlannedData) -> None:
+        """Those of a batch.
+
+        Raises: UserError where two recordings have one id and the tensors would have one name.
+        """
+        assert emitted.log_probs is not None, "the decoder was made to give them"
+        values, lengths = jax.device_get((emitted.log_probs.values, emitted.log_probs.lengths))
+        weights, rows = jax.device_get((emitted.weights, emitted.records))
+        for row in np.flatnonzero(weights > 0).tolist():
+            record = data.index.records[int(rows[row])]
+            own = np.array(values[row, : lengths[row]], np.float32)
+            if self._tensors is not None:
+                if record.id in self._tensors:
+                    raise UserError(
+                        f"{self._path}: two recordings have the id {record.id}; expected different ones, or a folder "
+                        "instead of a .safetensors file"
+                    )
+                self._tensors[record.id] = own
+            else:
+                file = f"{len(self._index)}.npy"
+                np.save(self._path / file, own)
+                about = {"id": record.id, "location": record.location, "file": file, "frames": len(own)}
+                self._index.append(about | {"text": record.text})
+
+    def close(self) -> None:
+        """Writes what tells which is which."""
+        if self._tensors is not None:
+            save_file(self._tensors, self._path, metadata={"labels": json.dumps(self._labels, ensure_ascii=False)})
+            return
+        (self._path / LABELS).write_text(json.dumps(self._labels, ensure_ascii=False) + "\n")
+        lines = (json.dumps(about, ensure_ascii=False) + "\n" for about in self._index)
+        (self._path / INDEX).write_text("".join(lines))

@@ -1,0 +1,96 @@
+"""What commands that recognise have in common: which weights, in what precision and where, and how they decode."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr_jax.command_line import field_flags, parse_fields
+from asr_jax.core.errors import UserError
+from asr_jax.decoding.ctc import Decoding
+from asr_jax.training.run import CHECKPOINTS
+from asr_jax.training.trained import Trained, load_trained
+
+PREFIX = "--decoding."
+DEVICES = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+ABOUT = """decoding: that of the run's validation, changed by --decoding.FIELD VALUE, such as
+  --decoding.kind beam --decoding.beam-width 20 --decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5
+  --decoding.reranking.kenlm lm.arpa | --decoding.hot-words anna otto | --decoding.lexicon words.txt
+python -m asr_jax.train --config FILE --help lists all of them."""
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """So that the fields are named as in an experiment."""
+
+    decoding: Decoding
+
+
+def recognition_parser(**options: Any) -> argparse.ArgumentParser:
+    """A parser with the common options; `options`: of `ArgumentParser`."""
+    parser = argparse.ArgumentParser(
+        epilog=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+    )
+    group = parser.add_argument_group("model")
+    group.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation WER")
+    group.add_argument("--live", action="store_true", help="the live weights instead of their average")
+    group.add_argument("--precision", choices=("f32", "tf32", "bf16", "f16"), help="instead of that of training")
+    group.add_argument("--device", choices=tuple(DEVICES), help="what to compute on, instead of the best there is")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the flags of the decoding, which stand anywhere among them. Sets the device.
+
+    Raises: UserError for a device that is not there.
+    """
+    others, flags = _parted(arguments)
+    options = parser.parse_args(others)
+    if options.device:
+        import jax
+
+        jax.config.update("jax_platforms", DEVICES[options.device])
+        try:
+            jax.devices()
+        except RuntimeError as error:
+            raise UserError(f"--device {options.device}: there is none that JAX can use: {error}") from error
+    return options, flags
+
+
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Arguments without the flags of the decoding and their values, and these: one value each, or, of a field with
+    several, all up to the next flag."""
+    several = {flag for flag in field_flags(_Decoding(Decoding())) if flag.endswith(("hot-words",))}
+    others, flags = list[str](), list[str]()
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith(PREFIX):
+            others.append(argument)
+            continue
+        flags.append(argument)
+        takes_several = any(flag.endswith(argument.replace("_", "-").rpartition(".")[2]) for flag in several)
+        while "=" not in argument and rest and not rest[0].startswith("--"):
+            flags.append(rest.pop(0))
+            if not takes_several:
+                break
+    return others, flags
+
+
+def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
+    """A decoding with the fields replaced that `parse` found.
+
+    Raises: UserError that names all wrong ones.
+    """
+    if not flags:
+        return default
+    return parse_fields(flags, _Decoding(default), prog="", of="the decoding").decoding
+
+
+def load(run: Path, options: argparse.Namespace) -> Trained:
+    """The run, or the checkpoint `RUN/checkpoints/N`, as the options say. Raises: as `load_trained`."""
+    updates = options.checkpoint
+    if run.parent.name == CHECKPOINTS and run.name.isdecimal():
+        run, updates = run.parent.parent, int(run.name)
+    return load_trained(run, updates=updates, precision=options.precision, live=options.live)

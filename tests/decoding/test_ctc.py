@@ -1,0 +1,75 @@
+"""What a decoding is made of, and the transcripts that both kinds give of the same output."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.batch import Frames
+from asr_jax.decoding.ctc import Decoding
+from asr_jax.decoding.hypotheses import Search
+from asr_jax.decoding.rerank import Reranking
+from asr_jax.decoding.transcript import Transcript, Word, joined, to_json
+from asr_jax.decoding.word_scores import Fusion
+from asr_jax.metrics.confidence import Calibration
+from asr_jax.text.characters import CharacterTokenizer
+
+TOKENIZER = CharacterTokenizer(symbols=(" ", "a", "b", None), normaliser="none")
+
+
+def log_probs_of(path, *, sure=0.97):
+    """`sure` for each frame's symbol, the rest shared by all others."""
+    probabilities = np.full((len(path), 4), (1 - sure) / 3)
+    probabilities[np.arange(len(path)), path] = sure
+    return np.log(probabilities).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "beam"])
+def test_words_have_times_and_confidence(kind):
+    path = [3, 1, 1, 3, 1, 0, 3, 2, 2, 3]
+    values = jnp.asarray(np.stack([log_probs_of([3] * 10), log_probs_of(path)]))
+    decoder = Decoding(kind=kind).build(TOKENIZER, frame_s=0.04)
+    found = decoder.finish(decoder.reduce(Frames(values, jnp.array([10, 9]))), [1])
+    transcript = decoder.transcript(found[0], Calibration())
+    assert transcript.text == "aa b"
+    assert [(word.start_s, word.end_s) for word in transcript.words] == [
+        (pytest.approx(0.04), pytest.approx(0.20)),
+        (pytest.approx(0.28), pytest.approx(0.36)),
+    ]
+    assert [word.confidence for word in transcript.words] == pytest.approx([0.97, 0.97], rel=1e-5)
+    assert decoder.transcript(found[0], Calibration(offset=-1.0)).confidence < 0.95
+    if kind == "beam":
+        assert transcript.alternatives[0].text == transcript.text
+        assert len(transcript.alternatives) > 1
+    else:
+        assert transcript.score == pytest.approx(9 * np.log(0.97), rel=1e-4)
+
+
+def test_what_only_a_beam_search_uses_is_refused_for_greedy():
+    with pytest.raises(ValueError, match="kind is 'greedy' and fusion is set: expected kind 'beam'"):
+        Decoding(fusion=Fusion(hot_words=("anna",)))
+    with pytest.raises(ValueError, match="reranking is set"):
+        Decoding(reranking=Reranking(kenlm="lm.arpa"))
+
+
+def test_a_decoding_says_what_it_is():
+    assert str(Decoding()) == Decoding().digest() == "greedy"
+    some = Decoding(
+        kind="beam", search=Search(beam_width=7), fusion=Fusion(kenlm="lm.arpa", hot_words=("anna", "otto"))
+    )
+    assert str(some) == "beam 7, lm.arpa × 0.5 fused, 2 hot words"
+    other = Decoding(kind="beam", search=Search(beam_width=8), fusion=some.fusion)
+    assert some.digest() != other.digest()
+
+
+def test_transcripts_of_parts_become_one():
+    first = Transcript((Word("a", 0.0, 0.5, 0.5),), -1.0)
+    second = Transcript((Word("b", 0.25, 0.5, 1.0),), -2.0).shifted(10.0)
+    whole = joined([first, Transcript((), 0.0), second])
+    assert (whole.text, whole.score, whole.confidence) == ("a b", -3.0, 0.75)
+    assert (whole.words[1].start_s, whole.words[1].end_s) == (10.25, 10.5)
+
+
+def test_json_has_numbers_alone():
+    assert to_json(Transcript((), float("-inf"))) == {
+        "words": [], "score": None, "confidence": None, "alternatives": []
+    }  # fmt: skip
