@@ -1,17 +1,17 @@
-"""Text of audio of any format and length: `python -m asr_jax.transcribe RUN INPUT… [--format srt] [--out DIR]`.
+"""Text of audio of any format and length: `python -m asr_jax.transcribe RUN INPUT … [--format srt] [--out DIR]`.
 
-An INPUT is an audio file, a folder (searched through), a list (`.txt`, a path per line), a manifest or data folder of any
-kind that training reads, or `-`: standard input, audio if its first bytes are, else paths, one per line. Without --out,
-results are printed in the order of the inputs: a line per file, path, tab, text. What cannot be read is named with its
-reason, and the exit code is 1. With a folder as --out, what is there already is not done again.
+An INPUT is an audio file, a folder (searched through), a list (`.txt`, a path per line), a manifest or data folder of
+any kind that training reads, or `-`: standard input, audio if its first bytes are, else paths, one per line. Without
+--out, results are printed in the order of the inputs: path, tab, text. What cannot be read is named with its reason,
+and the exit code is 1. With a folder as --out, a call that was interrupted goes on with the rest.
 """
 
 import argparse
-import json
+import itertools
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,46 +20,144 @@ from asr_jax.core.errors import RunError, UserError
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = _parsed(arguments)
+    options, flags = _parsed(arguments)
 
     from asr_jax.data.audio_inputs import listed, with_durations
-    from asr_jax.data.readers.folders import walking_once
-    from asr_jax.data.records import Refused
-    from asr_jax.decoding.pseudo_labels import PseudoLabels
-    from asr_jax.decoding.transcript_outputs import open_output
+    from asr_jax.data.records import Record
+    from asr_jax.decoding.transcript_outputs import Output, open_output
 
-    with tempfile.TemporaryDirectory(prefix="asr_jax-transcribe-") as folder, walking_once():
-        kept = options.to_manifest.with_name(f"{options.to_manifest.stem}.audio") if options.to_manifest else None
-        entries = listed(options.inputs, stdin=sys.stdin.buffer, folder=_place(kept) if kept else folder)
-        output = open_output(options.form, options.out, [entry.id for entry in entries], force=options.force)
-        todo = [entry for entry in entries if options.to_manifest or not output.has(entry.id)]
+    with _kept(options) as folder:
+        entries = listed(options.inputs, stdin=sys.stdin.buffer, folder=str(folder))
+        names = [entry.id for entry in entries]
+        output = Output()
+        if options.out or not options.to_manifest:
+            output = open_output(options.format, options.out, names, force=options.force)
+        todo = [entry for entry in entries if not output.has(entry.id)]
         if len(todo) < len(entries):
-            print(f"{len(entries) - len(todo)} are in {options.out} already (--force writes them anew)", file=sys.stderr)
-        entries = with_durations(todo)
+            print(f"{len(entries) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
         if not todo:
             return
-        if all(isinstance(entry, Refused) for entry in entries):
-            for entry in entries:
-                print(f"skipped {entry.location}: {entry.reason}", file=sys.stderr)
+        measured = with_durations(todo)
+        broken = [entry for entry in measured if not isinstance(entry, Record)]
+        for entry in broken:
+            print(f"skipped {entry.location}: {entry.reason}", file=sys.stderr)
+        if len(broken) == len(entries):
             raise UserError("none of the inputs is audio that can be read")
-        broken = _transcribe(options, entries, output)
-    if broken:
-        raise RunError(f"{broken} of {len(todo)} recordings could not be transcribed")
+        with ExitStack() as stack:
+            labels = stack.enter_context(_pseudo_labels(options)) if options.to_manifest else None
+            stack.enter_context(output)
+            places = (output, labels) if labels else (output,)
+            for entry, place in itertools.product(broken, places):
+                place.skip(entry.id, entry.location, entry.reason)
+            records = [entry for entry in measured if isinstance(entry, Record)]
+            num_broken = len(broken) + _transcribe(options, flags, records, output, labels, folder)
+    if num_broken:
+        raise RunError(f"{num_broken} of {len(todo)} recordings could not be transcribed")
 
 
-def _transcribe(options: Any, entries: Sequence[Any], output: Any) -> int:
-    """How many could not be."""
-    from asr_jax.data.records import Record, Refused
-    from asr_jax.decoding.pseudo_labels import PseudoLabels
-    from asr_jax.observe.meter import Meter
-    from asr_jax.training.trained import load_trained
-    from asr_jax.training.transcription import Transcribed, Transcriber
+def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Raises: UserError for options that cannot be together."""
+    from asr_jax.decoding.transcript_files import FORMS
+    from asr_jax.training.recognition_options import parse, recognition_parser
 
-    records = [entry for entry in entries if isinstance(entry, Record)]
-    trained = load_trained(options.run, updates=options.checkpoint)
-    meter = Meter(sum(record.duration_s for record in records))
-    transcriber = Transcriber(
-        trained, make_decoder(trained, options), window_s=options.window_seconds, overlap_s=options.overlap_seconds,
-        tell=meter.add,
+    parser = recognition_parser(prog="python -m asr_jax.transcribe", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a trained run, or a checkpoint")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="what to transcribe")
+    parser.add_argument("--format", choices=tuple(FORMS), default="text", help="of what is written (%(default)s)")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR|FILE",
+        help="instead of printing: a folder, with a file for each recording, or (with an ending) one file for all",
     )  # fmt: skip
-    ...
+    parser.add_argument("--force", action="store_true", help="write what is there already anew")
+    group = parser.add_argument_group("long audio")
+    group.add_argument("--window-seconds", type=float, default=0.0, metavar="S", help="0: the longest of training")
+    group.add_argument("--overlap-seconds", type=float, metavar="S", help="of windows; a third of one")
+    group = parser.add_argument_group("pseudo-labels")
+    group.add_argument("--to-manifest", type=Path, metavar="OUT.jsonl", help="write what was recognised to train on")
+    group.add_argument(
+        "--min-confidence", type=float, metavar="C", default=0.9,
+        help="less sure ones are left out, and named in OUT.skipped.jsonl (%(default)s)",
+    )  # fmt: skip
+    options, flags = parse(parser, arguments)
+    if options.to_manifest and options.to_manifest.suffix != ".jsonl":
+        raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
+    if options.to_manifest and options.to_manifest.exists() and not options.force:
+        raise UserError(f"{options.to_manifest} is there already: give another --to-manifest, or --force")
+    if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
+        raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
+    if not 0 <= options.min_confidence <= 1 or not 0 <= options.window_seconds < 86400:
+        raise UserError(
+            f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected 0 to "
+            "1, and 0 or more"
+        )
+    return options, flags
+
+
+@contextmanager
+def _kept(options: argparse.Namespace) -> Iterator[Path]:
+    """A folder for audio that lies in tables or comes by standard input: until the end or, where a manifest names it,
+    beside that."""
+    if not options.to_manifest:
+        with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
+            yield Path(folder)
+        return
+    folder = options.to_manifest.absolute().with_suffix(".audio")
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _pseudo_labels(options: argparse.Namespace) -> Any:
+    from asr_jax.decoding.pseudo_labels import PseudoLabels
+
+    return PseudoLabels(options.to_manifest, min_confidence=options.min_confidence)
+
+
+def _transcribe(
+    options: argparse.Namespace, flags: Sequence[str], records: Sequence[Any], output: Any, labels: Any, folder: Path
+) -> int:
+    """How many recordings could not be transcribed."""
+    if not records:
+        return 0
+    from asr_jax.observe.meter import Meter
+    from asr_jax.training.recognition_options import decoding_of, load
+    from asr_jax.training.transcription import Transcriber
+
+    trained = load(options.run, options)
+    decoder, broken = trained.decoder(decoding_of(flags, trained.experiment.decoding)), 0
+    with Meter(sum(record.duration_s for record in records if record.duration_s > 0)) as meter:
+        transcriber = Transcriber(
+            trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add
+        )
+        for each in transcriber(records):
+            record, transcript = each.record, each.transcript
+            if transcript is None:
+                broken += 1
+                print(f"skipped {record.location}: {each.reason}", file=sys.stderr)
+                for place in (output, labels) if labels else (output,):
+                    place.skip(record.id, record.location, each.reason)
+                continue
+            output.write(named(record, transcript, folder))
+            if labels:
+                labels.add(record, transcript, most_s=transcriber.longest_s)
+    seconds, skipped = meter.took_s, f"; {broken} could not be read" if broken else ""
+    print(f"{len(records)} recordings, {meter}, {seconds:.1f} s{skipped}", file=sys.stderr)
+    if labels:
+        print(labels.summary(), file=sys.stderr)
+    return broken
+
+
+def named(record: Any, transcript: Any, folder: Path) -> Any:
+    """`folder`: what lies there has no path that anybody knows."""
+    from asr_jax.data.locations import Location
+    from asr_jax.decoding.transcript_files import Named
+
+    path = record.id if Path(record.location).is_relative_to(folder) else record.location
+    channel = Location.parse(record.location).channel or 0
+    return Named(record.id, path, record.duration_s, transcript, channel)
+
+
+if __name__ == "__main__":
+    run_command(main)

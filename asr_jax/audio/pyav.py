@@ -50,9 +50,7 @@ def blocks_with_pyav(file: Any, name: str) -> Iterator[tuple[Float32[np.ndarray,
         raise AudioError(name, "no samples")
     ((rate_hz, _),) = kinds
     if promised_s is not None and num_samples / rate_hz < promised_s - SLACK_S:
-        raise AudioError(
-            name, f"truncated: {num_samples / rate_hz:.2f} of {promised_s:.2f} s are there; copy it again"
-        )
+        raise AudioError(name, f"truncated: {num_samples / rate_hz:.2f} of {promised_s:.2f} s are there; copy it again")
 
 
 def probe_with_pyav(file: Any, name: str) -> tuple[float, int, int]:

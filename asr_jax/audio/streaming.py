@@ -1,7 +1,6 @@
 """Audio of any length in blocks, read forward: as `read_audio` gives it, in memory that does not grow with it."""
 
 import itertools
-import os
 from collections.abc import Iterator
 
 import numpy as np

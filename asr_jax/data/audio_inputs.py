@@ -32,8 +32,8 @@ MAGIC = re.compile(
 
 
 def listed(inputs: Iterable[str], *, stdin: BinaryIO, folder: str) -> list[Record | Refused]:
-    """The recordings of all inputs in order, without durations but for those of manifests. Ids are names of files, places
-    in a folder and ids of manifests, with `#2`, `#3` … where they repeat.
+    """The recordings of all inputs in order, without durations but for those of manifests. Ids are names of files,
+    places in a folder and ids of manifests, with `#2`, `#3` … where they repeat.
 
     An input is a file of audio; a folder, searched through; a list, a path per line (`.txt`, `.lst`, `.list`),
     relative to the list or else to the current folder; a manifest or folder of any kind that `read_records` knows,

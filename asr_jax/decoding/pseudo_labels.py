@@ -64,10 +64,9 @@ class PseudoLabels:
     """Writes a manifest of our own, with a `confidence` in each line, and beside it, as NAME.skipped.jsonl, what was
     left out, each with its reason. `with` gives what takes transcripts; both files are there when it ends."""
 
-    def __init__(self, path: Path, *, min_confidence: float, most_s: float) -> None:
-        """`most_s`: longer recordings are cut into pieces at pauses."""
+    def __init__(self, path: Path, *, min_confidence: float) -> None:
         self.path, self.skipped_path = path, path.with_name(f"{path.stem}.skipped.jsonl")
-        self._min_confidence, self._most_s = min_confidence, most_s
+        self._min_confidence = min_confidence
         self.hours = {"kept": 0.0, "below the confidence": 0.0, "without words": 0.0, "not read": 0.0}
         self.entries = dict.fromkeys(self.hours, 0)
 
@@ -82,15 +81,18 @@ class PseudoLabels:
             if kind is None:
                 os.replace(_partial(path), path)
 
-    def add(self, record: Record, transcript: Transcript) -> None:
-        if record.num_frames or record.duration_s <= self._most_s:
-            pieces = [Piece(0.0, record.duration_s, transcript.words)]
-        else:
-            pieces = cut_at_pauses(transcript.words, record.duration_s, most_s=self._most_s)
-        for number, piece in enumerate(piece for piece in pieces if len(pieces) == 1 or piece.end_s - piece.start_s > 1e-3):
-            self._add(_part(record, piece, number) if len(pieces) > 1 else record, piece.words)
+    def add(self, record: Record, transcript: Transcript, *, most_s: float) -> None:
+        """`most_s`: longer recordings are cut into pieces at pauses."""
+        if record.num_frames or record.duration_s <= most_s:
+            self._add(record, transcript.words)
+            return
+        pieces = cut_at_pauses(transcript.words, record.duration_s, most_s=most_s)
+        for number, piece in enumerate(piece for piece in pieces if piece.end_s - piece.start_s > 1e-3):
+            self._add(_part(record, piece, number), piece.words)
 
-    def skip(self, record_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read") -> None:
+    def skip(
+        self, record_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read"
+    ) -> None:
         """What is left out."""
         self._count(kind, duration_s)
         line = {"id": record_id, "location": location, "reason": reason, "duration": round(duration_s, 3)}
@@ -106,7 +108,9 @@ class PseudoLabels:
         else:
             self._count("kept", record.duration_s)
             text = " ".join(word.text for word in words)
-            fields = manifest_fields(replace(record, text=text, labels=None), os.path.dirname(os.path.abspath(self.path)))
+            fields = manifest_fields(
+                replace(record, text=text, labels=None), os.path.dirname(os.path.abspath(self.path))
+            )
             line = fields | {"confidence": round(confidence, 4)}
             self._files[0].write(json.dumps(line, ensure_ascii=False) + "\n")
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,11 +63,11 @@ def vtt(named: Named, rules: CueRules | None = None) -> str:
 def ctm(named: Named) -> str:
     """NIST's time-marked words: `file channel start duration word confidence`, a line each.
 
-    Names hold no spaces there (they become `_`), and `;;` begins a comment, so a name that does so gets `_` before it.
+    The file is called without the ending of its audio. Names hold no spaces there (they become `_`), and `;;` begins a comment, so a name that does so gets `_` before it.
 
     Source: NIST SCTK (usnistgov/SCTK), doc/infmts.htm, "ctm".
     """
-    name = re.sub(r"\s", "_", named.name)
+    name = re.sub(r"\s", "_", named.name.removesuffix(os.path.splitext(named.path)[1]))
     name = f"_{name}" if name.startswith(";;") or not name else name
     lines = []
     for word in named.transcript.words:

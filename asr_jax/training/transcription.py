@@ -13,7 +13,6 @@ from jaxtyping import Int16
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.meshes import global_batch
-from asr_jax.core.pytrees import Tree
 from asr_jax.data.buckets import Bucket
 from asr_jax.data.evaluation import evaluation_buckets, in_scale
 from asr_jax.data.index import scale_of
@@ -22,6 +21,7 @@ from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.decoding.long_audio import Heard, Window, Windows, joined_windows, pieces, together, windows_of
 from asr_jax.decoding.transcript import Transcript, joined
+from asr_jax.metrics.confidence import Calibration
 from asr_jax.training.evaluate import Decoder, recognise
 from asr_jax.training.trained import Trained
 
@@ -49,34 +49,35 @@ class Transcriber:
         decoder: Decoder,
         *,
         window_s: float = 0.0,
-        overlap_s: float = -1.0,
+        overlap_s: float | None = None,
         tell: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`window_s`: of long audio; 0: as long as the longest that was trained on. `overlap_s`: of windows; below 0: a
+        """`window_s`: of long audio; 0: as long as the longest that was trained on. `overlap_s`: of windows; None: a
         third of one. `tell` is called with the seconds of audio that have been heard since.
 
         Raises: UserError for windows that do not go on.
         """
         model, rate_hz = trained.model, trained.model.front_end.rate_hz
         self.trained, self.decoder, self._tell = trained, decoder, tell
+        self._calibration = decoder.calibration or Calibration()
         self._scale = scale_of(model.front_end, of_features=False)
         shapes = in_scale(trained.buckets, trained.scale, self._scale)
         size = round(window_s * rate_hz) or shapes[-1].longest
-        overlap = None if overlap_s < 0 else round(overlap_s * rate_hz)
+        overlap = None if overlap_s is None else round(overlap_s * rate_hz)
         self.windows = Windows.of(model, size, overlap=overlap)
         shapes = evaluation_buckets(shapes, size, hop=self._scale.hop, num_devices=trained.mesh.size)
         self.bucket = next(bucket for bucket in shapes if bucket.longest >= size)
         self.longest_s = max(size, shapes[-1].longest) / rate_hz
         """What is longer is heard by windows."""
 
-    def __call__(
-        self, records: Iterable[Record], *, threads: int = 2, at_once: int = AT_ONCE
-    ) -> Iterator[list[Transcribed]]:
-        """What became of each recording, in order, some at a time. Records have durations."""
+    def __call__(self, records: Iterable[Record], *, threads: int = 2, at_once: int = AT_ONCE) -> Iterator[Transcribed]:
+        """What became of each recording, in order. Of `at_once`, the short ones are heard before the first is given out. Records
+        have durations and different ids."""
         for group in batched(records, at_once):
-            found = self._short([record for record in group if not self._is_long(record)], threads)
-            found |= {each.record.id: each for each in self.long(filter(self._is_long, group))}
-            yield [found[record.id] for record in group]
+            short = self._short([record for record in group if not self._is_long(record)], threads)
+            long = self.long(filter(self._is_long, group))
+            for record in group:
+                yield next(long) if self._is_long(record) else short[record.id]
 
     def _is_long(self, record: Record) -> bool:
         return not record.num_frames and record.duration_s > self.longest_s
@@ -156,7 +157,7 @@ class Transcriber:
         if text.settings.kind == "greedy":
             whole = together(frames)
             (hypotheses,) = text.finish((whole.path[None], whole.logps[None]), [0])
-            return text.transcript(hypotheses, self.decoder.calibration)
+            return text.transcript(hypotheses, self._calibration)
         most = int(self.trained.model.output_length(self.bucket.length))
         parts = [
             transcript
@@ -173,7 +174,7 @@ class Transcriber:
             values[row, : len(piece.path)], lengths[row] = piece.logps, len(piece.path)
         text, searched = self.decoder.text, Frames(jnp.asarray(values), jnp.asarray(lengths))
         for piece, hypotheses in zip(group, text.finish(searched, range(len(group))), strict=True):
-            transcript = text.transcript(hypotheses, self.decoder.calibration)
+            transcript = text.transcript(hypotheses, self._calibration)
             yield transcript.shifted(piece.first_frame * text.frame_s)
 
 
