@@ -63,7 +63,8 @@ def vtt(named: Named, rules: CueRules | None = None) -> str:
 def ctm(named: Named) -> str:
     """NIST's time-marked words: `file channel start duration word confidence`, a line each.
 
-    The file is called without the ending of its audio. Names hold no spaces there (they become `_`), and `;;` begins a comment, so a name that does so gets `_` before it.
+    The file is called without the ending of its audio. Names hold no spaces there (they become `_`), and `;;` begins a
+    comment, so a name that does so gets `_` before it.
 
     Source: NIST SCTK (usnistgov/SCTK), doc/infmts.htm, "ctm".
     """
