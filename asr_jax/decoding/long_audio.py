@@ -95,6 +95,12 @@ class Heard(NamedTuple):
     def end_frame(self) -> int:
         return self.first_frame + len(self.path)
 
+    def of_path(self) -> "Heard":
+        """With the log-probabilities of the path alone."""
+        if self.logps.ndim == 1:
+            return self
+        return self._replace(logps=np.take_along_axis(self.logps, self.path[:, None], axis=1)[:, 0])
+
     def between(self, first: int, end: int) -> "Heard":
         """Its frames from `first` to before `end`, as the recording counts them."""
         part = slice(first - self.first_frame, end - self.first_frame)
@@ -148,7 +154,7 @@ def pieces(parts: Iterable[Heard], spelling: Spelling, *, most_frames: int) -> I
     as far as there are any: for searches whose work or memory grows with the frames."""
     held: Heard | None = None
     for part in parts:
-        held = part if held is None else _together(held, part)
+        held = together([held, part]) if held else part
         while len(held.path) > most_frames:
             cut = held.first_frame + pause(held.path, spelling, least=most_frames // 3, most=most_frames)
             yield held.between(held.first_frame, cut)
@@ -174,12 +180,6 @@ def pause(path: Int[np.ndarray, " T"], spelling: Spelling, *, least: int, most: 
             is_between = is_between or bool((path[begin:end] == spelling.border).any())
         best = max(best, (is_between, min(end, most) - max(begin, least), cut))
     return best[2]
-
-
-def _together(first: Heard, second: Heard) -> Heard:
-    return Heard(
-        first.first_frame, np.concatenate([first.path, second.path]), np.concatenate([first.logps, second.logps])
-    )
 
 
 def together(parts: Iterable[Heard]) -> Heard:

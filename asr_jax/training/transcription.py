@@ -1,9 +1,9 @@
 """Transcripts of recordings of any length: short ones in batches of the shapes of training, long ones by windows."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched, groupby
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from asr_jax.data.records import Record
 from asr_jax.decoding.long_audio import Heard, Window, Windows, joined_windows, pieces, together, windows_of
 from asr_jax.decoding.transcript import Transcript, joined
 from asr_jax.metrics.confidence import Calibration
-from asr_jax.training.evaluate import Decoder, recognise
+from asr_jax.training.evaluate import Decoder, Emitted, recognise
 from asr_jax.training.trained import Trained
 
 AT_ONCE = 1024
@@ -71,8 +71,8 @@ class Transcriber:
         """What is longer is heard by windows."""
 
     def __call__(self, records: Iterable[Record], *, threads: int = 2, at_once: int = AT_ONCE) -> Iterator[Transcribed]:
-        """What became of each recording, in order. Of `at_once`, the short ones are heard before the first is given out.
-        Records have durations and different ids."""
+        """What became of each recording, in order. Of `at_once`, the short ones are heard before any is given out. Records
+        have durations and different ids."""
         for group in batched(records, at_once):
             short = self._short([record for record in group if not self._is_long(record)], threads)
             long = self.long(filter(self._is_long, group))
@@ -100,14 +100,22 @@ class Transcriber:
         return found
 
     def long(self, records: Iterable[Record]) -> Iterator[Transcribed]:
-        """What became of each recording, by windows. Of several at a time a batch is made, and no more than that, or
-        for a beam search two pieces, is held."""
-        heard = self._heard((record, window) for record in records for window in self._windows(record))
-        for record, group in groupby(heard, key=lambda each: each[0]):
+        """What became of each recording, by windows. No more is held than a batch of them, the best paths and, for a
+        beam search, a batch of pieces."""
+        for record, frames in self.frames(records):
             try:
-                yield Transcribed(record, self._text(_whole(window for _, window in group)))
+                yield Transcribed(record, self._text(frames))
             except AudioError as error:
                 yield Transcribed(record, None, error.reason)
+
+    def frames(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator[Heard]]]:
+        """What the model makes of each recording, of any length, joined from windows, in parts: log-probabilities of
+        all symbols where the decoder gives them or searches on them, else those of the best path. Asking for the next
+        recording ends the parts of the one before; they raise AudioError where it cannot be read on."""
+        heard = self._heard((record, window) for record in records for window in self._windows(record))
+        for _, group in groupby(heard, key=lambda each: each[0].id):
+            record, windows = _first(group)
+            yield record, joined_windows(_whole(windows), blank_id=self.decoder.text.spelling.blank_id)
 
     def _windows(self, record: Record) -> Iterator[Window | AudioError]:
         """The error, as the last one, where the recording cannot be read on."""
@@ -122,25 +130,26 @@ class Transcriber:
     ) -> Iterator[tuple[Record, Heard | AudioError]]:
         """Each window after the model, a batch ahead of what is asked for."""
         self.decoder.prepare([self.bucket], self._scale)
-        before: tuple[Any, Any] | None = None
+        before: tuple[Sequence[tuple[Record, Window | AudioError]], Emitted] | None = None
         for group in batched(windows, self.bucket.batch_size):
             samples = [window.samples for _, window in group if isinstance(window, Window)]
             batch = global_batch(_batch(samples, self.bucket), self.decoder.mesh)
-            reduced = self.decoder(self.trained.variables, batch).reduced
+            emitted = self.decoder(self.trained.variables, batch)
             if before:  # while the device has this one to do
                 yield from self._rows(*before)
-            before = group, reduced
+            before = group, emitted
         if before:
             yield from self._rows(*before)
 
     def _rows(
-        self, group: Sequence[tuple[Record, Window | AudioError]], reduced: Any
+        self, group: Sequence[tuple[Record, Window | AudioError]], emitted: Emitted
     ) -> Iterator[tuple[Record, Heard | AudioError]]:
-        if isinstance(reduced, Frames):  # of a search on all log-probabilities
-            logps = np.asarray(jax.device_get(reduced.values), np.float32)
+        every = emitted.log_probs or emitted.reduced
+        if isinstance(every, Frames):
+            logps = np.asarray(jax.device_get(every.values), np.float32)
             paths = logps.argmax(-1)
         else:
-            paths, logps = jax.device_get(reduced)
+            paths, logps = jax.device_get(emitted.reduced)
         row = 0
         for record, window in group:
             if isinstance(window, AudioError):
@@ -151,11 +160,10 @@ class Transcriber:
             yield record, Heard(window.first_frame, paths[row, :num], logps[row, :num])
             row += 1
 
-    def _text(self, windows: Iterator[Heard]) -> Transcript:
+    def _text(self, frames: Iterator[Heard]) -> Transcript:
         text, spelling = self.decoder.text, self.decoder.text.spelling
-        frames = joined_windows(windows, blank_id=spelling.blank_id)
         if text.settings.kind == "greedy":
-            whole = together(frames)
+            whole = together(map(Heard.of_path, frames))
             (hypotheses,) = text.finish((whole.path[None], whole.logps[None]), [0])
             return text.transcript(hypotheses, self._calibration)
         most = int(self.trained.model.output_length(self.bucket.length))
@@ -186,6 +194,14 @@ def _batch(rows: Sequence[Int16[np.ndarray, " S"]], bucket: Bucket) -> Batch:
     weights = (np.arange(num) < len(rows)).astype(np.float32)
     records = np.where(weights > 0, np.arange(num), -1).astype(np.int32)
     return Batch(audio, None, lengths, np.zeros((num, 0), np.int32), np.zeros(num, np.int32), weights, records)
+
+
+def _first(
+    group: Iterator[tuple[Record, Heard | AudioError]],
+) -> tuple[Record, Iterator[Heard | AudioError]]:
+    """The recording of a group, and all of its windows."""
+    record, window = next(group)
+    return record, itertools.chain([window], (window for _, window in group))
 
 
 def _whole(windows: Iterator[Heard | AudioError]) -> Iterator[Heard]:
