@@ -2,8 +2,8 @@
 
 Windows begin on the model's frame grid, so that a frame of one lies exactly on a frame of the next. Where two overlap,
 the frames of the first count up to the seam and those of the second from there. The seam lies near the middle of the
-overlap, far from the ends of both windows, where both have found the same symbols around it, best of all blanks: a
-symbol that the two place differently is then on one side for both, neither doubled nor lost.
+overlap, far from the ends of both windows, where every symbol that both have found is on one side of it for both, so
+that none is doubled or lost where they place it differently, and best of all among blanks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,6 +25,8 @@ SEAM_SHARE = 1 / 3
 """Of an overlap, in its middle: where the seam may lie."""
 SURE_FRAMES = 10
 """Frames on which both windows agree, on either side of a seam; more are no better."""
+FAR_FRAMES = 10
+"""Equal labels of two windows that are further apart are not the same one."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,9 @@ def joined_windows(windows: Iterable[Heard], *, blank_id: int) -> Iterator[Heard
 def seam(left: Heard, right: Heard, *, blank_id: int) -> int:
     """The frame of the recording from which on `right` counts.
 
-    Within the middle of the overlap: where both have the same symbols on the most frames to either side (up to
-    SURE_FRAMES count), then where these are blanks, then nearest to the middle.
+    Within the middle of the overlap: where no label lies before it in one window and behind it in the other, then where
+    both have the same symbols on the most frames to either side (up to SURE_FRAMES count), then where these are blanks,
+    then nearest to the middle.
     """
     middle = (right.first_frame + left.end_frame) / 2
     reach = (left.end_frame - right.first_frame) * SEAM_SHARE / 2
@@ -135,9 +138,42 @@ def seam(left: Heard, right: Heard, *, blank_id: int) -> int:
     is_same = ours == theirs
     lowest = min(max(int(middle - reach), first), end - 1)
     cuts = np.arange(lowest, max(min(int(middle + reach) + 1, end), lowest + 1))
+    near = slice(max(cuts[0] - first - FAR_FRAMES, 0), cuts[-1] - first + 1 + FAR_FRAMES)
+    crossed = _crossed(ours[near], theirs[near], blank_id)[cuts - first - near.start]
     same = np.minimum(_margins(is_same)[cuts - first], SURE_FRAMES)
     quiet = np.minimum(_margins(is_same & (ours == blank_id))[cuts - first], SURE_FRAMES)
-    return int(cuts[np.lexsort((-np.abs(cuts - middle), quiet, same))[-1]])
+    return int(cuts[np.lexsort((np.abs(cuts - middle), -quiet, -same, crossed))[0]])
+
+
+def _crossed(ours: Int[np.ndarray, " T"], theirs: Int[np.ndarray, " T"], blank_id: int) -> Int[np.ndarray, " T"]:
+    """How many labels a cut before each frame would double or lose: those that both have, on different sides of it."""
+    change = np.zeros(len(ours) + 1, int)
+    for pair in _paired(_labels(ours, blank_id), _labels(theirs, blank_id)):
+        change[min(pair) + 1] += 1
+        change[max(pair) + 1] -= 1
+    return np.cumsum(change)[:-1]
+
+
+def _paired(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The frames of labels that are the same in both: as many pairs in order as there can be, and then the nearest."""
+    best: list[tuple[float, list[tuple[int, int]]]] = [(0.0, [])] * (len(theirs) + 1)
+    for label, frame in ours:
+        above, best = best, best[:1]
+        for place, (other, their_frame) in enumerate(theirs):
+            found = max(above[place + 1], best[place], key=lambda each: each[0])
+            far = abs(frame - their_frame)
+            if label == other and far <= FAR_FRAMES:
+                value, pairs = above[place]
+                if value + 1 - far / 1000 > found[0]:
+                    found = (value + 1 - far / 1000, [*pairs, (frame, their_frame)])
+            best.append(found)
+    return best[-1][1]
+
+
+def _labels(path: Int[np.ndarray, " T"], blank_id: int) -> list[tuple[int, int]]:
+    """The labels of a path with the frames in which they begin."""
+    begins = np.flatnonzero((path != blank_id) & np.append(True, path[1:] != path[:-1]))
+    return list(zip(path[begins].tolist(), begins.tolist(), strict=True))
 
 
 def _margins(is_so: Bool[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:

@@ -5,6 +5,7 @@ Differs from: broadcasters' rules, which want borders of clauses; a recogniser w
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from asr_jax.core.errors import check_numbers
 from asr_jax.decoding.transcript import Transcript, Word
@@ -49,7 +50,7 @@ def cues(transcript: Transcript, rules: CueRules | None = None) -> list[Cue]:
     groups = list(_groups(transcript.words, rules))
     starts = [_ms(group[0].start_s) for group in groups]
     result = []
-    for group, start_ms, next_ms in zip(groups, starts, [*starts[1:], None], strict=True):
+    for group, start_ms, next_ms in zip_longest(groups, starts, starts[1:]):
         end_ms = max(_ms(group[-1].end_s), start_ms + _ms(rules.min_s))
         if next_ms is not None:
             # At least a millisecond: words may begin in the same frame.

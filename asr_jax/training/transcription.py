@@ -71,8 +71,8 @@ class Transcriber:
         """What is longer is heard by windows."""
 
     def __call__(self, records: Iterable[Record], *, threads: int = 2, at_once: int = AT_ONCE) -> Iterator[Transcribed]:
-        """What became of each recording, in order. Of `at_once`, the short ones are heard before any is given out. Records
-        have durations and different ids."""
+        """What became of each recording, in order; of `at_once`, the short ones are heard before any is given out.
+        Records have durations and different ids."""
         for group in batched(records, at_once):
             short = self._short([record for record in group if not self._is_long(record)], threads)
             long = self.long(filter(self._is_long, group))
