@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.decoding.transcript_outputs import Output, open_output
 
     with _kept(options) as folder:
-        entries = listed(options.inputs, stdin=sys.stdin.buffer, folder=str(folder))
+        entries = listed(options.inputs, read_stdin=sys.stdin.buffer.read, folder=str(folder))
         names = [entry.id for entry in entries]
         output = Output()
         if options.out or not options.to_manifest:

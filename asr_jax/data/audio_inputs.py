@@ -4,9 +4,9 @@ import glob
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import BinaryIO
 
 from asr_jax.audio.io import AudioError
 from asr_jax.audio.pyav import SUFFIXES
@@ -31,25 +31,27 @@ MAGIC = re.compile(
 """How files of audio begin: wav, flac, ogg and opus, mp3, sph, aiff, au, caf, webm, m4a."""
 
 
-def listed(inputs: Iterable[str], *, stdin: BinaryIO, folder: str) -> list[Record | Refused]:
+def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder: str) -> list[Record | Refused]:
     """The recordings of all inputs in order, without durations but for those of manifests. Ids are names of files,
-    places in a folder and ids of manifests, with `#2`, `#3` … where they repeat.
+    places in a folder, lines of lists and ids of manifests, with `#2`, `#3` … where they repeat.
 
     An input is a file of audio; a folder, searched through; a list, a path per line (`.txt`, `.lst`, `.list`),
     relative to the list or else to the current folder; a manifest or folder of any kind that `read_records` knows,
     with texts or without; a pattern; or `-`, standard input: audio where its first bytes are, else paths, one per
-    line. `folder`: where to keep, for the time being, what lies in tables and comes by standard input.
+    line. `read_stdin`: so many bytes of it, -1 for all. `folder`: where to keep what lies in tables, and audio that
+    comes by standard input.
 
     Raises: UserError for a manifest or a list that cannot be read, and a folder with nothing in it.
     """
-    entries = [entry for number, given in enumerate(inputs) for entry in _of(given, stdin, f"{folder}/{number}")]
-    taken = set[str]()
+    entries = [entry for number, given in enumerate(inputs) for entry in _of(given, read_stdin, f"{folder}/{number}")]
+    taken, seen = {entry.id for entry in entries}, Counter[str]()
     for place, entry in enumerate(entries):
-        name, number = entry.id, 2
-        while name in taken:
-            name, number = f"{entry.id}#{number}", number + 1
-        taken.add(name)
-        entries[place] = replace(entry, id=name)
+        seen[entry.id] += 1
+        if seen[entry.id] > 1:
+            while (name := f"{entry.id}#{seen[entry.id]}") in taken:
+                seen[entry.id] += 1
+            taken.add(name)
+            entries[place] = replace(entry, id=name)
     return entries
 
 
@@ -58,36 +60,36 @@ def with_durations(entries: Iterable[Record | Refused]) -> list[Record | Refused
     return in_threads(_measured, list(entries), "durations")
 
 
-def _of(given: str, stdin: BinaryIO, unpack_to: str) -> Iterator[Record | Refused]:
+def _of(given: str, read_stdin: Callable[[int], bytes], unpack_to: str) -> Iterator[Record | Refused]:
     if given == STDIN:
-        yield from _of_stdin(stdin, f"{unpack_to}.audio")
+        yield from _of_stdin(read_stdin, f"{unpack_to}.audio")
     elif given.lower().endswith(LISTS) and os.path.isfile(given):
         yield from _of_list(given, unpack_to)
     elif os.path.isdir(given):
         yield from _of_folder(given, unpack_to)
     elif not os.path.exists(given) and (found := sorted(glob.glob(given, recursive=True))):
         for number, path in enumerate(found):
-            yield from _of(path, stdin, f"{unpack_to}.{number}")
+            yield from _of(path, read_stdin, f"{unpack_to}.{number}")
     elif any(reader.matches(given) for reader in READERS if reader is not FOLDER):
         yield from _of_manifest(given, unpack_to)
     else:
         yield _audio(given)
 
 
-def _of_stdin(stdin: BinaryIO, path: str) -> Iterator[Record | Refused]:
+def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Record | Refused]:
     """What is there is copied first: libsndfile seeks, and what reads ahead of a pipe cannot give it back."""
-    start = stdin.read(16)
+    start = read_stdin(16)
     if not start:
         raise UserError("standard input is empty: expected audio, or paths of audio files, one per line")
     if not MAGIC.match(start):
-        with io.TextIOWrapper(io.BytesIO(start + stdin.read()), errors="surrogateescape") as lines:
+        with io.TextIOWrapper(io.BytesIO(start + read_stdin(-1)), errors="surrogateescape") as lines:
             for number, line in enumerate(lines):
                 if line.strip():
                     yield from _of_line(line.rstrip("\r\n"), (os.curdir,), f"{path}.{number}")
         return
     with open(path, "wb") as file:
         file.write(start)
-        while block := stdin.read(1 << 20):
+        while block := read_stdin(1 << 20):
             file.write(block)
     yield Record(id="stdin", location=path if start[4:8] != b"ftyp" and start[:1] != b"\x1a" else _renamed(path))
 
@@ -118,9 +120,9 @@ def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Reco
     path = next(filter(os.path.exists, there), where.path)
     path = path if os.path.isabs(where.path) else os.path.normpath(path)
     if os.path.isdir(path):
-        yield from _of_folder(path, unpack_to)
+        yield from (replace(entry, id=os.path.join(line, entry.id)) for entry in _of_folder(path, unpack_to))
     else:
-        yield _audio(str(replace(where, path=path)))
+        yield _audio(str(replace(where, path=path)), name=line)
 
 
 def _of_folder(folder: str, unpack_to: str) -> Iterator[Record | Refused]:

@@ -70,7 +70,7 @@ class Window(NamedTuple):
     """Of the recording: which one the window's first is."""
 
 
-def windows_of(blocks: Iterable[Int16[np.ndarray, " S"]], windows: Windows) -> Iterator[Window]:
+def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> Iterator[Window]:
     """The windows of a recording, whose samples come in blocks. All are full, the last one overlapping more; only what
     is shorter than a window gives a shorter one. No more than two windows and a block are held."""
     before, held, begin = np.zeros(0, np.int16), np.zeros(0, np.int16), 0

@@ -186,7 +186,7 @@ class Transcriber:
             yield transcript.shifted(piece.first_frame * text.frame_s)
 
 
-def _batch(rows: Sequence[Int16[np.ndarray, " S"]], bucket: Bucket) -> Batch:
+def _batch(rows: Sequence[Int16[np.ndarray, "_"]], bucket: Bucket) -> Batch:
     num = bucket.batch_size
     audio, lengths = np.zeros((num, bucket.length), np.int16), np.zeros(num, np.int32)
     for row, samples in enumerate(rows):

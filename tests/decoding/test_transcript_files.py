@@ -17,12 +17,8 @@ def words_of(text, *, start_s=0.0, each_s=0.3, gap_s=0.1):
 
 
 def named(words, **more):
-    return Named(
-        **(
-            {"name": "a b.flac", "path": "x/a b.flac", "duration_s": 9.0, "transcript": Transcript(tuple(words), -1.5)}
-            | more
-        )
-    )
+    fields = {"name": "a b.flac", "path": "x/a b.flac", "duration_s": 9.0, "transcript": Transcript(tuple(words), -1.5)}
+    return Named(**(fields | more))
 
 
 SPOKEN = (
