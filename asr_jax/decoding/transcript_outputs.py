@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self, TextIO, cast
+from typing import TextIO, cast
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
@@ -28,7 +28,7 @@ class Output:
     def skip(self, name: str, location: str, reason: str) -> None:
         """A recording that there is no transcript of."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Output":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -93,7 +93,7 @@ class Folder(Output):
     def skip(self, name: str, location: str, reason: str) -> None:
         self._skipped.append({"id": name, "location": location, "reason": reason})
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Folder":
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / SKIPPED).unlink(missing_ok=True)
         return self

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -40,7 +39,7 @@ class Meter:
         speed = self.done_s / max(self.took_s, 1e-9)
         return f"{_clock(self.done_s)} of {_clock(self.total_s)} of audio, {speed:.3g} × real time"
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Meter":
         if self._bar:
             self._bar.start()
         return self

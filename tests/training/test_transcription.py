@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from recordings import RATE, write
-from support import max_abs, report
+from support import relative, report
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch, Frames
@@ -101,7 +101,7 @@ def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property
         each = Transcriber(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
         (found,) = [together(frames) for _, frames in each.frames([record(path)])]
         assert found.logps.shape == whole.shape
-        assert report(record_property, f"largest difference, {window_s} s", max_abs(found.logps, whole)) < 1e-4
+        assert report(record_property, f"difference, windows of {window_s} s", relative(found.logps, whole)) < 1e-5
         np.testing.assert_array_equal(found.path, np.asarray(whole).argmax(-1))
 
 
