@@ -23,36 +23,36 @@ def main(arguments: Sequence[str]) -> None:
     options, flags = _parsed(arguments)
 
     from asr_jax.data.audio_inputs import listed, with_durations
-    from asr_jax.data.records import Record
-    from asr_jax.decoding.transcript_outputs import Output, open_output
+    from asr_jax.data.records import Refused
 
-    with _kept(options) as folder:
+    with _kept(options) as folder, ExitStack() as stack:
         entries = listed(options.inputs, read_stdin=sys.stdin.buffer.read, folder=str(folder))
-        names = [entry.id for entry in entries]
-        output = Output()
-        if options.out or not options.to_manifest:
-            output = open_output(options.format, options.out, names, force=options.force)
+        output = _output(options, [entry.id for entry in entries])
         todo = [entry for entry in entries if not output.has(entry.id)]
         if len(todo) < len(entries):
             print(f"{len(entries) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
         if not todo:
             return
         measured = with_durations(todo)
-        broken = [entry for entry in measured if not isinstance(entry, Record)]
-        for entry in broken:
-            print(f"skipped {entry.location}: {entry.reason}", file=sys.stderr)
-        if len(broken) == len(entries):
+        refused = [entry for entry in measured if isinstance(entry, Refused)]
+        _say_skipped(refused)
+        if len(refused) == len(entries):
             raise UserError("none of the inputs is audio that can be read")
-        with ExitStack() as stack:
-            labels = stack.enter_context(_pseudo_labels(options)) if options.to_manifest else None
-            stack.enter_context(output)
-            places = (output, labels) if labels else (output,)
-            for entry, place in itertools.product(broken, places):
-                place.skip(entry.id, entry.location, entry.reason)
-            records = [entry for entry in measured if isinstance(entry, Record)]
-            num_broken = len(broken) + _transcribe(options, flags, records, output, labels, folder)
-    if num_broken:
-        raise RunError(f"{num_broken} of {len(todo)} recordings could not be transcribed")
+        labels = stack.enter_context(_pseudo_labels(options)) if options.to_manifest else None
+        stack.enter_context(output)
+        broken = _transcribe(options, flags, measured, output, labels, folder)
+        _say_skipped(broken[len(refused) :])
+        for entry, place in itertools.product(broken, filter(None, (output, labels))):
+            place.skip(entry.id, entry.location, entry.reason)
+        if labels:
+            print(labels.summary(), file=sys.stderr)
+    if broken:
+        raise RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
+
+
+def _say_skipped(entries: Sequence[Any]) -> None:
+    for entry in entries:
+        print(f"skipped {entry.location}: {entry.reason}", file=sys.stderr)
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -109,6 +109,15 @@ def _kept(options: argparse.Namespace) -> Iterator[Path]:
         folder.rmdir()
 
 
+def _output(options: argparse.Namespace, names: Sequence[str]) -> Any:
+    """Where transcripts go; nowhere, where a manifest alone is asked for."""
+    from asr_jax.decoding.transcript_outputs import Output, open_output
+
+    if options.to_manifest and not options.out:
+        return Output()
+    return open_output(options.format, options.out, names, force=options.force)
+
+
 def _pseudo_labels(options: argparse.Namespace) -> Any:
     from asr_jax.decoding.pseudo_labels import PseudoLabels
 
@@ -116,36 +125,37 @@ def _pseudo_labels(options: argparse.Namespace) -> Any:
 
 
 def _transcribe(
-    options: argparse.Namespace, flags: Sequence[str], records: Sequence[Any], output: Any, labels: Any, folder: Path
-) -> int:
-    """How many recordings could not be transcribed."""
-    if not records:
-        return 0
+    options: argparse.Namespace, flags: Sequence[str], entries: Sequence[Any], output: Any, labels: Any, folder: Path
+) -> list[Any]:
+    """What could not be read, in order."""
+    from asr_jax.data.records import Record, Refused
     from asr_jax.observe.meter import Meter
     from asr_jax.training.recognition_options import decoding_of, load
     from asr_jax.training.transcription import Transcriber
 
+    broken = [entry for entry in entries if isinstance(entry, Refused)]
+    records = [entry for entry in entries if isinstance(entry, Record)]
+    if not records:
+        return broken
     trained = load(options.run, options)
-    decoder, broken = trained.decoder(decoding_of(flags, trained.experiment.decoding)), 0
+    decoder = trained.decoder(decoding_of(flags, trained.experiment.decoding))
     with Meter(sum(record.duration_s for record in records if record.duration_s > 0)) as meter:
         transcriber = Transcriber(
             trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add
         )
-        for each in transcriber(records):
-            record, transcript = each.record, each.transcript
-            if transcript is None:
-                broken += 1
-                print(f"skipped {record.location}: {each.reason}", file=sys.stderr)
-                for place in (output, labels) if labels else (output,):
-                    place.skip(record.id, record.location, each.reason)
-                continue
-            output.write(named(record, transcript, folder))
-            if labels:
-                labels.add(record, transcript, most_s=transcriber.longest_s)
-    seconds, skipped = meter.took_s, f"; {broken} could not be read" if broken else ""
-    print(f"{len(records)} recordings, {meter}, {seconds:.1f} s{skipped}", file=sys.stderr)
-    if labels:
-        print(labels.summary(), file=sys.stderr)
+        try:
+            for each in transcriber(records):
+                if each.transcript is None:
+                    broken.append(Refused(each.record.id, each.record.location, each.reason))
+                    continue
+                output.write(named(each.record, each.transcript, folder))
+                if labels:
+                    labels.add(each.record, each.transcript, most_s=transcriber.longest_s)
+        except KeyboardInterrupt:
+            if output.goes_on:
+                print(f"{options.out} keeps what is done: the same command goes on with the rest", file=sys.stderr)
+            raise
+    print(f"{len(records)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
     return broken
 
 

@@ -94,7 +94,7 @@ def probe(file: PathLike | Named) -> AudioInfo:
         return AudioInfo(*probe_with_pyav(file, name_of(file)))
     with opened(file) as sound:
         promised = promised_samples(sound, name_of(file), lambda: again(file))
-        num_samples = len(_decode(sound, promised)) if promised is None else promised
+        num_samples = sum(map(len, _blocks(sound, promised))) if promised is None else promised
         return AudioInfo(num_samples / sound.samplerate, sound.samplerate, sound.channels)
 
 
@@ -185,14 +185,20 @@ def dtype_of(file: soundfile.SoundFile) -> str:
 
 def _decode(file: soundfile.SoundFile, promised: int | None) -> Shaped[np.ndarray, "S C"]:
     """All samples, int16 where the file is 16-bit PCM, else float32."""
-    dtype = dtype_of(file)
+    blocks = list(_blocks(file, promised))
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
+def _blocks(file: soundfile.SoundFile, promised: int | None) -> Iterator[Shaped[np.ndarray, "S C"]]:
+    """The same, some at a time: one block or more."""
     if promised is None:
         # soundfile seeks after every read, which libsndfile cannot in a file of unknown length.
         file.seekable = lambda: False
-    blocks = [file.read(BLOCK_SAMPLES, dtype=dtype, always_2d=True)]
-    while len(blocks[-1]) == BLOCK_SAMPLES:
-        blocks.append(file.read(BLOCK_SAMPLES, dtype=dtype, always_2d=True))
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    block = file.read(BLOCK_SAMPLES, dtype=dtype_of(file), always_2d=True)
+    yield block
+    while len(block) == BLOCK_SAMPLES:
+        block = file.read(BLOCK_SAMPLES, dtype=dtype_of(file), always_2d=True)
+        yield block
 
 
 def as_float(samples: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "..."]:

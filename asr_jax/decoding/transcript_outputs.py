@@ -18,6 +18,9 @@ SKIPPED = "skipped.jsonl"
 class Output:
     """What takes transcripts, this one without a trace; `with` ends it."""
 
+    goes_on = False
+    """Whether it keeps what is done where the work is broken off, so that a later call does the rest."""
+
     def has(self, name: str) -> bool:
         """Whether a recording's transcript is there from before."""
         return False
@@ -76,6 +79,8 @@ class OneFile(Output):
 class Folder(Output):
     """A file for each recording, by its name or its place in the folder that was given, each whole or not there; and
     skipped.jsonl, what there is none of and why."""
+
+    goes_on = True
 
     def __init__(self, form: Form, folder: Path, names: Sequence[str], *, force: bool) -> None:
         self._form, self._folder, self._force = form, folder, force

@@ -19,7 +19,8 @@ from asr_jax.data.index import scale_of
 from asr_jax.data.locations import Location
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
-from asr_jax.decoding.long_audio import Heard, Window, Windows, joined_windows, pieces, together, windows_of
+from asr_jax.decoding.long_audio import Window, Windows, pieces, windows_of
+from asr_jax.decoding.seams import Heard, joined_windows, together
 from asr_jax.decoding.transcript import Transcript, joined
 from asr_jax.metrics.confidence import Calibration
 from asr_jax.training.evaluate import Decoder, Emitted, recognise

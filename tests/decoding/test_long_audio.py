@@ -8,7 +8,8 @@ import pytest
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import UserError
-from asr_jax.decoding.long_audio import Heard, Windows, joined_windows, pause, pieces, seam, together, windows_of
+from asr_jax.decoding.long_audio import Windows, pause, pieces, windows_of
+from asr_jax.decoding.seams import Heard, joined_windows, seam, together
 from asr_jax.decoding.spelling import Spelling
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model

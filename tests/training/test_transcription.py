@@ -18,7 +18,7 @@ from asr_jax.data.index import scale_of
 from asr_jax.data.records import Record
 from asr_jax.decoding.ctc import Decoding
 from asr_jax.decoding.greedy import greedy_hypothesis
-from asr_jax.decoding.long_audio import together
+from asr_jax.decoding.seams import together
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
