@@ -3,8 +3,9 @@
 Recordings of the manifests are joined, with pauses of 0.3 to 1 s, to files of so many `--minutes`. Each file is
 transcribed whole, by windows, in a process of its own, and so are the recordings one by one; printed are the words that
 are equal and different, seconds, × real time and the process's peak memory. `--shifts-s` of silence before the file
-moves the seams of its windows: what is different then comes from what each word's window heard around it; what is
-different near seams alone, from seams. Errors against the texts of the manifests tell which is right.
+(multiples of 0.08 s: a part of a frame would change every frame) move the seams of its windows: words that differ then
+differ by seams or by what their windows heard around them, and those by seams lie near them. Errors against the texts
+of the manifests tell which is right.
 """
 
 import argparse
@@ -36,6 +37,7 @@ def side(run: str, work: str) -> None:
     records = [Record(str(place), path, "", length_s) for place, (path, length_s) in enumerate(json.loads(work))]
     trained = load_trained(Path(run))
     transcriber = Transcriber(trained, trained.decoder())
+    agreeing = watch_seams()
     transcriber.decoder.prepare(trained.buckets, trained.scale)
     transcriber.decoder.wait()
     before, start = peak_mb(), time.perf_counter()
@@ -44,7 +46,25 @@ def side(run: str, work: str) -> None:
     assert all(found), "every recording can be read"
     words = [[(word.text, word.start_s, word.end_s) for word in each.words] for each in found if each]
     windows = {"size_s": transcriber.windows.size / RATE_HZ, "step_s": transcriber.windows.step / RATE_HZ}
-    print(json.dumps({"words": words, "took_s": took_s, "peak_mb": peak_mb(), "before_mb": before, "windows": windows}))
+    figures = {"took_s": took_s, "peak_mb": peak_mb(), "before_mb": before, "agreeing": agreeing}
+    print(json.dumps({"words": words, "windows": windows, **figures}))
+
+
+def watch_seams() -> list[int]:
+    """For every seam from now on: on how many frames the two windows have the same symbols, up to the nearest other."""
+    from asr_jax.decoding import seams
+
+    plain, agreeing = seams.seam, list[int]()
+
+    def watched(left: Any, right: Any, *, blank_id: int) -> int:
+        cut = plain(left, right, blank_id=blank_id)
+        first, end = max(left.first_frame, right.first_frame), left.end_frame
+        other = np.flatnonzero(left.between(first, end).path != right.between(first, end).path) + first
+        agreeing.append(int(min([cut - 1 - other[other < cut].max(initial=first - 1), *(other[other >= cut] - cut)])))
+        return cut
+
+    seams.seam = watched
+    return agreeing
 
 
 def peak_mb() -> float:
@@ -122,6 +142,8 @@ def measure(run: str, records: list[Any], minutes: float, folder: Path, *, shift
         figures = f"{whole['took_s']:.1f} s, {seconds / whole['took_s']:.0f} × real time, "
         figures += f"peak {whole['peak_mb']:.0f} MB ({whole['before_mb']:.0f} before)"
         print(f"{minutes:g} min, shifted by {shift_s:g} s: {figures}", flush=True)
+        few = sum(number < 3 for number in whole["agreeing"])
+        print(f"  {len(whole['agreeing'])} seams, of which {few} with fewer than 3 frames that agree on either side")
         lines.append((shift_s, whole))
     piecewise = in_process(run, [(record.location, record.duration_s) for record in written])
     figures = f"{piecewise['took_s']:.1f} s, peak {piecewise['peak_mb']:.0f} MB ({piecewise['before_mb']:.0f} before)"
@@ -150,7 +172,13 @@ def main() -> None:
     parser.add_argument("run", help="folder of a trained run")
     parser.add_argument("--data", nargs="+", metavar="MANIFEST")
     parser.add_argument("--minutes", nargs="+", type=float, default=[15, 30, 60])
-    parser.add_argument("--shifts-s", nargs="+", type=float, default=[0.0, 1.37], help="silence before the file")
+    parser.add_argument(
+        "--shifts-s",
+        nargs="+",
+        type=float,
+        default=[0.0, 1.36],
+        help="silence before the file: whole frames, or all differs",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
