@@ -139,7 +139,9 @@ def _transcribe(
         return broken
     trained = load(options.run, options)
     decoder = trained.decoder(decoding_of(flags, trained.experiment.decoding))
-    with Meter(sum(record.duration_s for record in records if record.duration_s > 0)) as meter:
+    total_s = sum(record.duration_s for record in records if record.duration_s > 0)
+    prints = sys.stdout.isatty() and not options.out and not options.to_manifest
+    with Meter(total_s, has_bar=not prints) as meter:
         transcriber = Transcriber(
             trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add
         )

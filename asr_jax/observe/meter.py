@@ -10,15 +10,15 @@ EVERY_S = 30.0
 
 
 class Meter:
-    """Counts seconds of audio, on standard error; `with` shows it."""
+    """Counts seconds of audio, on standard error; `with` shows it. `has_bar`: not where a terminal shows results."""
 
-    def __init__(self, total_s: float) -> None:
+    def __init__(self, total_s: float, *, has_bar: bool = True) -> None:
         self.total_s, self.done_s = total_s, 0.0
         self._start_s = self._said_s = time.monotonic()
         self._bar: Progress | None = None
-        if sys.stderr.isatty():
+        if has_bar and sys.stderr.isatty():
             columns = (TextColumn("{task.fields[done]}"), BarColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
             self._task = self._bar.add_task("", total=total_s, done="")
 
     @property
