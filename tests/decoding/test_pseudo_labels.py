@@ -10,6 +10,7 @@ from asr_jax.data.locations import Location
 from asr_jax.data.records import Record
 from asr_jax.decoding.pseudo_labels import PseudoLabels, cut_at_pauses
 from asr_jax.decoding.transcript import Transcript, Word
+import itertools
 
 
 def words(*places, confidence=0.95):
@@ -34,14 +35,12 @@ def test_without_pauses_the_longest_gap_is_taken_and_no_word_is_lost():
     assert tuple(word for piece in found for word in piece.words) == spoken
     assert found[0].start_s == 0.0
     assert found[-1].end_s == float(ends[-1]) + 0.1
-    for piece, after in zip(found, found[1:], strict=False):
+    for piece, after in itertools.pairwise(found):
         assert piece.end_s == after.start_s
     for piece in found:
         assert piece.end_s - piece.start_s <= 8.0
         assert all(piece.start_s <= word.start_s and word.end_s <= piece.end_s for word in piece.words)
-    at_cuts = [
-        b.words[0].start_s - a.words[-1].end_s for a, b in zip(found, found[1:], strict=False) if a.words and b.words
-    ]
+    at_cuts = [b.words[0].start_s - a.words[-1].end_s for a, b in itertools.pairwise(found) if a.words and b.words]
     assert np.mean(at_cuts) > 0.25, "gaps of 0.02 to 0.3 s: the longest of many"
 
 
@@ -84,7 +83,11 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
 
 
 def test_nothing_is_there_of_what_was_broken_off(tmp_path):
-    with pytest.raises(KeyboardInterrupt), PseudoLabels(tmp_path / "out.jsonl", min_confidence=0.9) as labels:
-        labels.skip("a", "b", "c")
-        raise KeyboardInterrupt
+    def breaks_off():
+        with PseudoLabels(tmp_path / "out.jsonl", min_confidence=0.9) as labels:
+            labels.skip("a", "b", "c")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        breaks_off()
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["out.jsonl.partial", "out.skipped.jsonl.partial"]

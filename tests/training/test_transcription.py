@@ -25,6 +25,7 @@ from asr_jax.models.quartznet import QuartzNet
 from asr_jax.nn.conv_block import ConvBlock
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.training.evaluate import Decoder
+from asr_jax.training.long_audio import LongAudio
 from asr_jax.training.trained import Trained
 from asr_jax.training.transcription import Transcriber
 from tests.toy_config import experiment
@@ -98,7 +99,7 @@ def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property
     assert len(np.unique(whole.argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
     path = write(tmp_path / "a.flac", samples)
     for window_s, overlap_s in ((0.0, None), (2.5, 0.9), (3.9, 0.5)):
-        each = Transcriber(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
+        each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
         (found,) = [together(frames) for _, frames in each.frames([record(path)])]
         assert found.logps.shape == whole.shape
         assert report(record_property, f"difference, windows of {window_s} s", relative(found.logps, whole)) < 1e-5
@@ -162,13 +163,13 @@ def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, 
 
 
 def test_memory_does_not_grow_with_the_length(trained, tmp_path):
-    transcriber = Transcriber(trained, decoder(trained))
+    long_audio = LongAudio(trained, decoder(trained))
     minute = sound(60.0)
 
     def peak(minutes):
         path = write(tmp_path / f"{minutes}.flac", np.tile(minute, minutes))
         tracemalloc.start()
-        for _, frames in transcriber.frames([record(path)]):
+        for _, frames in long_audio.frames([record(path)]):
             num = sum(len(part.path) for part in frames)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
