@@ -87,8 +87,8 @@ class Spelling:
 
     def spans(self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]) -> list[tuple[int, int, float]]:
         """First frame and the one behind the last of every word of a path, from that of its first label that has text
-        to that of its last label, and the mean of its labels' largest log-probabilities. `logps`: of the path's symbols,
-        but for blanks."""
+        to that of its last label, and the mean of its labels' largest log-probabilities. `logps`: of the path's
+        symbols, but for blanks."""
         starts = self._starts(path)
         if not len(starts):
             return []

@@ -1,5 +1,6 @@
 """Transcripts as labels: long recordings cut at pauses, and everything either kept or named with its reason."""
 
+import itertools
 import json
 
 import numpy as np
@@ -10,7 +11,6 @@ from asr_jax.data.locations import Location
 from asr_jax.data.records import Record
 from asr_jax.decoding.pseudo_labels import PseudoLabels, cut_at_pauses
 from asr_jax.decoding.transcript import Transcript, Word
-import itertools
 
 
 def words(*places, confidence=0.95):
