@@ -55,7 +55,7 @@ def trained(tmp_path_factory):
     stats = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), shapes["batch_stats"])
     variables = {"params": params, "batch_stats": stats}
     # Letters as likely as one another in the mean, so that each is found somewhere, and blanks and borders more.
-    logps = module.apply(variables, batch_of(sound(10.0)), method="emit")["ctc"].values[0]
+    logps = jax.jit(lambda batch: module.apply(variables, batch, method="emit"))(batch_of(sound(10.0)))["ctc"].values[0]
     params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - 4.0 * jnp.isin(jnp.arange(9), jnp.array([0, 8]))
     front_end = model.front_end
     return Trained(
@@ -72,6 +72,12 @@ def batch_of(samples):
         tokens=jnp.zeros((1, 0), jnp.int32), token_lengths=jnp.zeros(1, jnp.int32), weights=jnp.ones(1),
         records=jnp.zeros(1, jnp.int32),
     )  # fmt: skip
+
+
+def whole_of(trained, samples):
+    """The log-probabilities of all at once."""
+    emit = jax.jit(lambda variables, batch: trained.model.apply(variables, batch, method="emit")["ctc"].values[0])
+    return np.asarray(emit(trained.variables, batch_of(samples)))
 
 
 def decoder(trained, **options):
@@ -95,7 +101,7 @@ def record(path, number=0):
 
 def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property):
     samples = sound(21.3)
-    whole = trained.model.apply(trained.variables, batch_of(samples), method="emit")["ctc"].values[0]
+    whole = whole_of(trained, samples)
     assert len(np.unique(whole.argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
     path = write(tmp_path / "a.flac", samples)
     for window_s, overlap_s in ((0.0, None), (2.5, 0.9), (3.9, 0.5)):
@@ -103,11 +109,11 @@ def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property
         (found,) = [together(frames) for _, frames in each.frames([record(path)])]
         assert found.logps.shape == whole.shape
         assert report(record_property, f"difference, windows of {window_s} s", relative(found.logps, whole)) < 1e-5
-        np.testing.assert_array_equal(found.path, np.asarray(whole).argmax(-1))
+        np.testing.assert_array_equal(found.path, whole.argmax(-1))
 
 
 def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training(trained, tmp_path):
-    lengths = (0.4, 9.1, 2.0, 31.0, 0.9, 0.5)
+    lengths = (0.4, 9.1, 2.0, 14.0, 0.9, 0.5)
     paths = [write(tmp_path / f"{n}.flac", sound(seconds, seed=n)) for n, seconds in enumerate(lengths)]
     paths[4].write_bytes(paths[4].read_bytes()[:600])
     records = [record(path, n) for n, path in enumerate(paths)]
@@ -119,9 +125,8 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training
     assert set(made._compiled) <= {(bucket.batch_size, bucket.length) for bucket in BUCKETS}
     assert sum(told) == pytest.approx(sum(each.duration_s for each in records), rel=0.1)
     for each in found[1], found[3]:
-        whole = trained.model.apply(trained.variables, batch_of(sound(each.record.duration_s, int(each.record.id))),
-                                    method="emit")["ctc"]  # fmt: skip
-        text = made.text.finish(made.text.reduce(whole), [0])[0][0].text
+        whole = whole_of(trained, sound(each.record.duration_s, int(each.record.id)))
+        text = greedy_hypothesis(whole.argmax(-1), whole.max(-1), made.text.spelling).text
         assert each.transcript.text == text
         assert len(text) > 20
         starts = [word.start_s for word in each.transcript.words]
@@ -176,5 +181,5 @@ def test_memory_does_not_grow_with_the_length(trained, tmp_path):
         assert num == trained.model.output_length(minutes * 60 * RATE)
         return most
 
-    few = peak(3)  # as many windows as are ever held
-    assert peak(7) - few < 0.02 * 4 * 60 * RATE * 2, "of 4 minutes more of samples, next to nothing is held"
+    few = peak(2)  # as many windows as are ever held
+    assert peak(6) - few < 0.02 * 4 * 60 * RATE * 2, "of 4 minutes more of samples, next to nothing is held"
