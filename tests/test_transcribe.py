@@ -109,6 +109,9 @@ def test_one_file_for_all_is_whole_or_not_there(run, folder, capsys):
     ]  # fmt: skip
     with pytest.raises(UserError, match=r"all\.txt is there already"):
         main([run, str(folder / "in"), "--out", str(out)])
+    with pytest.raises(UserError, match="is not a run"):
+        main([str(folder), str(folder / "in" / "a.flac"), "--out", str(folder / "other.txt")])
+    assert {path.name for path in folder.iterdir()} == {"in", "all.txt"}
 
 
 def test_standard_input(run, folder, capsys, monkeypatch):

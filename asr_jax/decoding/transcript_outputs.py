@@ -74,6 +74,8 @@ class OneFile(Output):
             self._file.close()
             if kind is None:
                 os.replace(self._partial, self._out)
+            elif not self._partial.stat().st_size:
+                self._partial.unlink()
 
 
 class Folder(Output):
