@@ -1,55 +1,174 @@
-"""Text of audio files: `python -m asr_jax.transcribe RUN FILES…` prints a line per file: path, tab, text."""
+"""Text of audio of any format and length: `python -m asr_jax.transcribe RUN INPUT … [--format srt] [--out DIR]`.
+
+An INPUT is an audio file, a folder (searched through), a list (`.txt`, a path per line), a manifest or data folder of
+any kind that training reads, or `-`: standard input, audio if its first bytes are, else paths, one per line. Without
+--out, results are printed in the order of the inputs: path, tab, text. What cannot be read is named with its reason,
+and the exit code is 1. With a folder as --out, a call that was interrupted goes on with the rest.
+"""
 
 import argparse
-import json
+import itertools
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.transcribe", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of a trained run")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="audio files")
-    parser.add_argument("--json", action="store_true", help="print an object per line instead: path, text, duration")
-    parser.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation WER")
-    options = parser.parse_args(arguments)
+    options, flags = _parsed(arguments)
 
-    from asr_jax.audio.io import AudioError, probe
-    from asr_jax.data.reading import Records
-    from asr_jax.data.records import Record
-    from asr_jax.training.evaluate import recognise
-    from asr_jax.training.trained import load_trained
+    from asr_jax.data.audio_inputs import listed, with_durations
+    from asr_jax.data.records import Refused
 
-    records, broken = [], 0
-    for number, path in enumerate(options.files):
-        try:
-            records.append(Record(str(number), path, "", probe(path).duration_s))
-        except AudioError as error:
-            broken += 1
-            print(f"skipped {error}", file=sys.stderr)
-    if not records:
-        raise UserError("none of the files is audio that can be read")
-    trained = load_trained(options.run, updates=options.checkpoint)
-    data = trained.plan(Records.of(records))
-    found = recognise(trained.decoder(), trained.variables, data)
-    texts = {data.index.records[row].id: transcript.text for row, transcript in found.transcripts.items()}
-    reasons = {entry["id"]: entry["reason"] for entry in found.skipped + data.dropped.entries}
-    for record in records:
-        text = texts.get(record.id)
-        if text is None:
-            broken += 1
-            print(f"skipped {record.location}: {reasons[record.id]}", file=sys.stderr)
-        elif options.json:
-            line = {"path": record.location, "text": text, "duration": record.duration_s}
-            print(json.dumps(line, ensure_ascii=False))
-        else:
-            print(f"{record.location}\t{text}")
+    with _kept(options) as folder, ExitStack() as stack:
+        entries = listed(options.inputs, read_stdin=sys.stdin.buffer.read, folder=str(folder))
+        output = _output(options, [entry.id for entry in entries])
+        todo = [entry for entry in entries if not output.has(entry.id)]
+        if len(todo) < len(entries):
+            print(f"{len(entries) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
+        if not todo:
+            return
+        measured = with_durations(todo)
+        refused = [entry for entry in measured if isinstance(entry, Refused)]
+        _say_skipped(refused)
+        if len(refused) == len(entries):
+            raise UserError("none of the inputs is audio that can be read")
+        labels = stack.enter_context(_pseudo_labels(options)) if options.to_manifest else None
+        stack.enter_context(output)
+        broken = _transcribe(options, flags, measured, output, labels, folder)
+        _say_skipped(broken[len(refused) :])
+        for entry, place in itertools.product(broken, filter(None, (output, labels))):
+            place.skip(entry.id, entry.location, entry.reason)
+        if labels:
+            print(labels.summary(), file=sys.stderr)
     if broken:
-        raise RunError(f"{broken} of {len(options.files)} files could not be transcribed")
+        raise RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
+
+
+def _say_skipped(entries: Sequence[Any]) -> None:
+    for entry in entries:
+        print(f"skipped {entry.location}: {entry.reason}", file=sys.stderr)
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Raises: UserError for options that cannot be together."""
+    from asr_jax.decoding.transcript_files import FORMS
+    from asr_jax.training.recognition_options import parse, recognition_parser
+
+    parser = recognition_parser(prog="python -m asr_jax.transcribe", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a trained run, or a checkpoint")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="what to transcribe")
+    parser.add_argument("--format", choices=tuple(FORMS), default="text", help="of what is written (%(default)s)")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR|FILE",
+        help="instead of printing: a folder, with a file for each recording, or (with an ending) one file for all",
+    )  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="write what is there already anew")
+    group = parser.add_argument_group("long audio")
+    group.add_argument("--window-seconds", type=float, default=0.0, metavar="S", help="0: the longest of training")
+    group.add_argument("--overlap-seconds", type=float, metavar="S", help="of windows; a third of one")
+    group = parser.add_argument_group("pseudo-labels")
+    group.add_argument("--to-manifest", type=Path, metavar="OUT.jsonl", help="write what was recognised to train on")
+    group.add_argument(
+        "--min-confidence", type=float, metavar="C", default=0.9,
+        help="less sure ones are left out, and named in OUT.skipped.jsonl (%(default)s)",
+    )  # fmt: skip
+    options, flags = parse(parser, arguments)
+    if options.to_manifest and options.to_manifest.suffix != ".jsonl":
+        raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
+    if options.to_manifest and options.to_manifest.exists() and not options.force:
+        raise UserError(f"{options.to_manifest} is there already: give another --to-manifest, or --force")
+    if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
+        raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
+    if not 0 <= options.min_confidence <= 1 or not 0 <= options.window_seconds < 86400:
+        raise UserError(
+            f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected 0 to "
+            "1, and 0 or more"
+        )
+    return options, flags
+
+
+@contextmanager
+def _kept(options: argparse.Namespace) -> Iterator[Path]:
+    """A folder for audio that lies in tables or comes by standard input: until the end or, where a manifest names it,
+    beside that."""
+    if not options.to_manifest:
+        with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
+            yield Path(folder)
+        return
+    folder = options.to_manifest.absolute().with_suffix(".audio")
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _output(options: argparse.Namespace, names: Sequence[str]) -> Any:
+    """Where transcripts go; nowhere, where a manifest alone is asked for."""
+    from asr_jax.decoding.transcript_outputs import Output, open_output
+
+    if options.to_manifest and not options.out:
+        return Output()
+    return open_output(options.format, options.out, names, force=options.force)
+
+
+def _pseudo_labels(options: argparse.Namespace) -> Any:
+    from asr_jax.decoding.pseudo_labels import PseudoLabels
+
+    return PseudoLabels(options.to_manifest, min_confidence=options.min_confidence)
+
+
+def _transcribe(
+    options: argparse.Namespace, flags: Sequence[str], entries: Sequence[Any], output: Any, labels: Any, folder: Path
+) -> list[Any]:
+    """What could not be read, in order."""
+    from asr_jax.data.records import Record, Refused
+    from asr_jax.observe.meter import Meter
+    from asr_jax.training.recognition_options import decoding_of, load
+    from asr_jax.training.transcription import Transcriber
+
+    broken = [entry for entry in entries if isinstance(entry, Refused)]
+    records = [entry for entry in entries if isinstance(entry, Record)]
+    if not records:
+        return broken
+    trained = load(options.run, options)
+    decoder = trained.decoder(decoding_of(flags, trained.experiment.decoding))
+    total_s = sum(record.duration_s for record in records if record.duration_s > 0)
+    prints = sys.stdout.isatty() and not options.out and not options.to_manifest
+    with Meter(total_s, has_bar=not prints) as meter:
+        transcriber = Transcriber(
+            trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add
+        )
+        try:
+            for each in transcriber(records):
+                if each.transcript is None:
+                    broken.append(Refused(each.record.id, each.record.location, each.reason))
+                    continue
+                output.write(named(each.record, each.transcript, folder))
+                if labels:
+                    labels.add(each.record, each.transcript, most_s=transcriber.longest_s)
+        except KeyboardInterrupt:
+            if output.goes_on:
+                print(f"{options.out} keeps what is done: the same command goes on with the rest", file=sys.stderr)
+            raise
+    print(f"{len(records)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
+    return broken
+
+
+def named(record: Any, transcript: Any, folder: Path) -> Any:
+    """`folder`: what lies there has no path that anybody knows."""
+    from asr_jax.data.locations import Location
+    from asr_jax.decoding.transcript_files import Named
+
+    path = record.id if Path(record.location).is_relative_to(folder) else record.location
+    channel = Location.parse(record.location).channel or 0
+    return Named(record.id, path, record.duration_s, transcript, channel)
 
 
 if __name__ == "__main__":

@@ -193,8 +193,8 @@ CASES = {
     "an experiment that is cut": (lambda place: [damaged(place, "experiment.json", '{"na'), *EVALUATE(place)][1:], 2, ["experiment.json cannot be read"]),
     "a class that no longer exists": (lambda place: [replaced(place, ":Toy", ":Gone"), *EVALUATE(place)][1:], 2, ["Gone", "cannot be loaded"]),
     "a run without checkpoints": (lambda place: [shutil.rmtree(place / "run/checkpoints"), *EVALUATE(place)][1:], 2, ["has no finished checkpoint"]),
-    "nothing that is audio": (lambda place: ["transcribe", place / "run", place / "train.jsonl"], 2, ["none of the files is audio"]),
-    "one file that is no audio": (lambda place: ["transcribe", place / "run", place / "train.jsonl", place / "audio/1.flac"], 1, ["1 of 2 files could not be transcribed"]),
+    "nothing that is audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png"], 2, ["none of the inputs is audio"]),
+    "one file that is no audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png", place / "audio/1.flac"], 1, ["1 of 2 recordings could not be transcribed"]),
 }  # fmt: skip
 
 

@@ -65,17 +65,22 @@ def check_whole(
     sound: soundfile.SoundFile, name: str, promised: int | None, samples: Shaped[np.ndarray, "S C"]
 ) -> None:
     """Raises: AudioError for all samples of a file that are fewer than promised, or none, or as `check_values` says."""
+    check_number(sound, name, promised, len(samples))
+    check_values(sound, name, samples)
+
+
+def check_number(sound: soundfile.SoundFile, name: str, promised: int | None, num_samples: int) -> None:
+    """Raises: AudioError for a whole file that has fewer samples than promised, or none."""
     # libsndfile trims a WAV's length to what the file holds and tells the difference only in its log.
     log = sound.extra_info if sound.format.startswith("WAV") else ""
     sizes = re.search(r"data : (\d+) \(should be (\d+)\)", log)
     if sizes and int(sizes[2]) < int(sizes[1]) < WAV_UNKNOWN_BYTES:
         raise AudioError(name, f"truncated: {sizes[2]} of {sizes[1]} bytes of samples are there; copy it again")
     slack = MP3_SLACK_SAMPLES if sound.format == "MP3" else 0
-    if promised is not None and len(samples) < promised - slack:
-        raise AudioError(name, f"truncated: {len(samples)} of {promised} samples are there; copy it again")
-    if not len(samples):
+    if promised is not None and num_samples < promised - slack:
+        raise AudioError(name, f"truncated: {num_samples} of {promised} samples are there; copy it again")
+    if not num_samples:
         raise AudioError(name, "no samples")
-    check_values(sound, name, samples)
 
 
 def check_values(sound: soundfile.SoundFile, name: str, samples: Shaped[np.ndarray, "S C"]) -> None:

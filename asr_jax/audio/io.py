@@ -21,6 +21,8 @@ PathLike = str | os.PathLike[str]
 
 FULL_SCALE = 32768
 BLOCK_SAMPLES = 1 << 22
+MP3_RUN_UP_SAMPLES = 32 * 1152
+"""A frame of MP3 uses bytes of those before it: what follows a seek at once is silence, or wrong."""
 
 
 class Named(io.BytesIO):
@@ -60,14 +62,14 @@ def read_audio(
     Raises: AudioError where the file is missing, unreadable, truncated, empty, not finite or beyond ±1, or ends before
     the part that is asked for; of one that `may_overshoot`, up to half (half a second at most) may be missing.
     """
-    name, part = _name(file), Part(start_s, length_s, may_overshoot)
-    if name.lower().endswith(SUFFIXES) and _is_there(file):
+    name, part = name_of(file), Part(start_s, length_s, may_overshoot)
+    if name.lower().endswith(SUFFIXES) and is_there(file):
         samples, from_hz = decode_with_pyav(file, name)
         samples = _part_of(samples, from_hz, name, part)
     else:
-        with _opened(file) as sound:
+        with opened(file) as sound:
             is_whole = length_s is None and not start_s
-            promised = promised_samples(sound, name, lambda: _again(file), whole=is_whole)
+            promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
             samples, from_hz = _samples(sound, name, promised, part), sound.samplerate
     if channel is not None:
         if channel >= samples.shape[1]:
@@ -75,7 +77,7 @@ def read_audio(
         samples = samples[:, channel : channel + 1]
     if samples.dtype == np.int16 and samples.shape[1] == 1 and from_hz * speed == rate_hz:
         return samples[:, 0]
-    mono = _as_float(samples).mean(axis=1, dtype=np.float32)
+    mono = as_float(samples).mean(axis=1, dtype=np.float32)
     if from_hz * speed != rate_hz:
         mono = soxr.resample(mono, from_hz * speed, rate_hz)
     if not len(mono):
@@ -88,11 +90,11 @@ def probe(file: PathLike | Named) -> AudioInfo:
 
     Raises: AudioError where the file is missing or no audio.
     """
-    if _name(file).lower().endswith(SUFFIXES) and _is_there(file):
-        return AudioInfo(*probe_with_pyav(file, _name(file)))
-    with _opened(file) as sound:
-        promised = promised_samples(sound, _name(file), lambda: _again(file))
-        num_samples = len(_decode(sound, promised)) if promised is None else promised
+    if name_of(file).lower().endswith(SUFFIXES) and is_there(file):
+        return AudioInfo(*probe_with_pyav(file, name_of(file)))
+    with opened(file) as sound:
+        promised = promised_samples(sound, name_of(file), lambda: again(file))
+        num_samples = sum(map(len, _blocks(sound, promised))) if promised is None else promised
         return AudioInfo(num_samples / sound.samplerate, sound.samplerate, sound.channels)
 
 
@@ -101,33 +103,33 @@ def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -
     soundfile.write(path, samples, rate_hz, format="FLAC", subtype="PCM_16")
 
 
-def _name(file: PathLike | Named) -> str:
+def name_of(file: PathLike | Named) -> str:
     return file.name if isinstance(file, Named) else os.fspath(file)
 
 
-def _again(file: PathLike | Named) -> io.BufferedIOBase:
+def again(file: PathLike | Named) -> io.BufferedIOBase:
     """The same file from its beginning; what libsndfile reads from stays where it is."""
     return io.BytesIO(file.getvalue()) if isinstance(file, Named) else open(file, "rb")
 
 
-def _is_there(file: PathLike | Named) -> bool:
-    """False for what the messages of `_opened` say better than FFmpeg."""
+def is_there(file: PathLike | Named) -> bool:
+    """False for what the messages of `opened` say better than FFmpeg."""
     return isinstance(file, Named) or (os.path.isfile(file) and os.path.getsize(file) > 0)
 
 
 @contextmanager
-def _opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
+def opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
     """The open file; libsndfile's errors, while opening and inside the block, become AudioError."""
     try:
         # soundfile wants to be told the format of a name that ends in .raw, and says so with a TypeError.
         sound = soundfile.SoundFile(file)
     except (soundfile.LibsndfileError, TypeError) as error:
-        raise AudioError(_name(file), _why_not_opened(file, error)) from None
+        raise AudioError(name_of(file), _why_not_opened(file, error)) from None
     try:
         with sound:
             yield sound
     except soundfile.LibsndfileError as error:
-        raise AudioError(_name(file), f"truncated or damaged ({_words(error)}); copy it again") from None
+        raise AudioError(name_of(file), f"truncated or damaged ({_words(error)}); copy it again") from None
 
 
 def _why_not_opened(file: PathLike | Named, error: Exception) -> str:
@@ -159,9 +161,11 @@ def _samples(sound: soundfile.SoundFile, name: str, promised: int | None, part: 
         return _part_of(_decode(sound, promised), sound.samplerate, name, part)
     first = round(part.start_s * sound.samplerate)
     wanted = sound.frames - first if part.length_s is None else round(part.length_s * sound.samplerate)
+    before = min(first, MP3_RUN_UP_SAMPLES) if sound.format == "MP3" else 0
     if first < sound.frames:
-        sound.seek(first)
-    samples = sound.read(max(wanted, 0) if first < sound.frames else 0, dtype=_dtype(sound), always_2d=True)
+        sound.seek(first - before)
+    num = before + max(wanted, 0) if first < sound.frames else 0
+    samples = sound.read(num, dtype=dtype_of(sound), always_2d=True)[before:]
     check_part(len(samples), wanted, sound.samplerate, name, part)
     check_values(sound, name, samples)
     return samples
@@ -175,21 +179,27 @@ def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: 
     return there
 
 
-def _dtype(file: soundfile.SoundFile) -> str:
+def dtype_of(file: soundfile.SoundFile) -> str:
     return "int16" if file.subtype == "PCM_16" else "float32"
 
 
 def _decode(file: soundfile.SoundFile, promised: int | None) -> Shaped[np.ndarray, "S C"]:
     """All samples, int16 where the file is 16-bit PCM, else float32."""
-    dtype = _dtype(file)
-    if promised is None:
-        # soundfile seeks after every read, which libsndfile cannot in a file of unknown length.
-        file.seekable = lambda: False
-    blocks = [file.read(BLOCK_SAMPLES, dtype=dtype, always_2d=True)]
-    while len(blocks[-1]) == BLOCK_SAMPLES:
-        blocks.append(file.read(BLOCK_SAMPLES, dtype=dtype, always_2d=True))
+    blocks = list(_blocks(file, promised))
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
-def _as_float(samples: Shaped[np.ndarray, "S C"]) -> Float32[np.ndarray, "S C"]:
+def _blocks(file: soundfile.SoundFile, promised: int | None) -> Iterator[Shaped[np.ndarray, "S C"]]:
+    """The same, some at a time: one block or more."""
+    if promised is None:
+        # soundfile seeks after every read, which libsndfile cannot in a file of unknown length.
+        file.seekable = lambda: False
+    block = file.read(BLOCK_SAMPLES, dtype=dtype_of(file), always_2d=True)
+    yield block
+    while len(block) == BLOCK_SAMPLES:
+        block = file.read(BLOCK_SAMPLES, dtype=dtype_of(file), always_2d=True)
+        yield block
+
+
+def as_float(samples: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "..."]:
     return samples.astype(np.float32) / FULL_SCALE if samples.dtype == np.int16 else samples

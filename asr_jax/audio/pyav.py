@@ -1,5 +1,6 @@
 """Audio that libsndfile does not read (m4a, aac, webm, mp4 …), by FFmpeg through PyAV: the extra `formats`."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,24 +22,35 @@ MISSING = "reading it takes PyAV: pip install 'asr-jax[formats]', or convert it 
 def decode_with_pyav(file: Any, name: str) -> tuple[Float32[np.ndarray, "S C"], int]:
     """All samples of the first audio stream, full scale ±1, and their rate.
 
+    Raises: as `blocks_with_pyav`.
+    """
+    blocks = list(blocks_with_pyav(file, name))
+    return np.concatenate([samples for samples, _ in blocks]), blocks[0][1]
+
+
+def blocks_with_pyav(file: Any, name: str) -> Iterator[tuple[Float32[np.ndarray, "S C"], int]]:
+    """The samples in order, some at a time, and their rate.
+
     Raises: AudioError where PyAV is not installed, there is no audio in the file, or less than its header says.
     """
+    kinds, num_samples = set[tuple[int, int]](), 0
     with _opened(file, name) as (container, stream):
         promised_s = _by_header(container, stream)
         resampler = _library(name).AudioResampler(format="fltp")
-        frames = [out for frame in container.decode(stream) for out in resampler.resample(frame)]
-        frames += resampler.resample(None)
-    if not frames:
+        for frame in itertools.chain(container.decode(stream), [None]):  # None: what the resampler still has
+            for out in resampler.resample(frame):
+                kinds.add((out.sample_rate, len(out.layout.channels)))
+                if len(kinds) > 1:
+                    raise AudioError(
+                        name, f"damaged: its rate or channels change on the way ({sorted(kinds)}); copy it again"
+                    )
+                num_samples += out.samples
+                yield out.to_ndarray().T, out.sample_rate
+    if not num_samples:
         raise AudioError(name, "no samples")
-    kinds = {(frame.sample_rate, len(frame.layout.channels)) for frame in frames}
-    if len(kinds) > 1:
-        raise AudioError(name, f"damaged: its rate or channels change on the way ({sorted(kinds)}); copy it again")
-    samples, rate_hz = np.concatenate([frame.to_ndarray() for frame in frames], axis=1).T, frames[0].sample_rate
-    if promised_s is not None and len(samples) / rate_hz < promised_s - SLACK_S:
-        raise AudioError(
-            name, f"truncated: {len(samples) / rate_hz:.2f} of {promised_s:.2f} s are there; copy it again"
-        )
-    return samples, rate_hz
+    ((rate_hz, _),) = kinds
+    if promised_s is not None and num_samples / rate_hz < promised_s - SLACK_S:
+        raise AudioError(name, f"truncated: {num_samples / rate_hz:.2f} of {promised_s:.2f} s are there; copy it again")
 
 
 def probe_with_pyav(file: Any, name: str) -> tuple[float, int, int]:

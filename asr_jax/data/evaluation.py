@@ -81,7 +81,7 @@ def plan_alignment(
 def _shapes(index: Index, buckets: Sequence[Bucket], scale: Scale, num_devices: int) -> tuple[Bucket, ...]:
     longest = int(index.lengths.max())
     return evaluation_buckets(
-        _in_scale(buckets, scale, index.scale), longest, hop=index.scale.hop, num_devices=num_devices
+        in_scale(buckets, scale, index.scale), longest, hop=index.scale.hop, num_devices=num_devices
     )
 
 
@@ -97,7 +97,7 @@ def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num
     return tuple(shapes)
 
 
-def _in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Bucket]:
+def in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Bucket]:
     """Buckets as long in seconds: a run on audio is evaluated on ready features, or the other way round."""
     if old == new:
         return buckets

@@ -9,7 +9,7 @@ a table); `PATH#features=120x80.text` ready features, 120 frames of 80 values. T
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
 from urllib.parse import quote, unquote
@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float32, Int16
 
 from asr_jax.audio.io import AudioError, AudioInfo, Named, PathLike, probe, read_audio
+from asr_jax.audio.streaming import stream_audio
 
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 _PART = rf"(?:bytes=\d+\+\d+|name=[^&#]+|channel=\d+|seconds={_NUMBER}\+(?:{_NUMBER}~?)?|features=\d+x\d+\.[a-z0-9]+)"
@@ -133,6 +134,13 @@ class Location:
         """As `read_audio`."""
         return read_audio(
             self.file(), rate_hz=rate_hz, speed=speed, start_s=self.start_s, length_s=self.length_s,
+            may_overshoot=self.may_overshoot, channel=self.channel,
+        )  # fmt: skip
+
+    def audio_blocks(self, *, rate_hz: int) -> Iterator[Int16[np.ndarray, " S"]]:
+        """As `stream_audio`: the samples of `audio`, some seconds at a time."""
+        return stream_audio(
+            self.file(), rate_hz=rate_hz, start_s=self.start_s, length_s=self.length_s,
             may_overshoot=self.may_overshoot, channel=self.channel,
         )  # fmt: skip
 

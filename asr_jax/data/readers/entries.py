@@ -110,7 +110,7 @@ def _matrix(values: Any, rows: int | None, cols: int | None) -> Float32[np.ndarr
 def _record(fields: Fields, location: str, name: str, length_s: float, shape: tuple[int, int] = (0, 0)) -> Record:
     labels = f.label_ids(f.first(fields, f.LABELS))
     text = f.string(fields, f.TEXT)
-    if not text and labels is None and f.first(fields, f.TEXT) is None:
+    if not text and labels is None and f.first(fields, f.TEXT) is None and not f.may_lack_text():
         raise Unusable(_lacking(fields, "text", (*f.TEXT, *f.LABELS)))
     return Record(
         id=f.string(fields, f.ID, name), location=location, text=text, duration_s=length_s,

@@ -3,7 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,21 @@ EXAMPLE = '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}'
 LARGEST = 2**31 - 1
 
 Fields = Mapping[str, Any]
+_may_lack_texts: ContextVar[bool] = ContextVar("may_lack_texts", default=False)
+
+
+@contextmanager
+def texts_may_lack() -> Iterator[None]:
+    """Within the block, entries that say nothing of what is said are read with an empty text: for transcription."""
+    token = _may_lack_texts.set(True)
+    try:
+        yield
+    finally:
+        _may_lack_texts.reset(token)
+
+
+def may_lack_text() -> bool:
+    return _may_lack_texts.get()
 
 
 class Unusable(ValueError):

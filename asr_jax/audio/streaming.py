@@ -1,0 +1,146 @@
+"""Audio of any length in blocks, read forward: as `read_audio` gives it, in memory that does not grow with it."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import soxr
+from jaxtyping import Float32, Int16, Shaped
+
+from asr_jax.audio.checks import Part, check_number, check_part, check_values, promised_samples
+from asr_jax.audio.errors import AudioError
+from asr_jax.audio.io import FULL_SCALE, Named, PathLike, again, as_float, dtype_of, is_there, name_of, opened
+from asr_jax.audio.pyav import SUFFIXES, blocks_with_pyav
+
+BLOCK_S = 10
+EXACT_SEEKS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "AU", "CAF", "NIST")
+"""Formats in which a sample is found without decoding what lies before it; others are read from their beginning."""
+
+Blocks = Iterator[Shaped[np.ndarray, "S C"]]
+
+
+def stream_audio(
+    file: PathLike | Named,
+    *,
+    rate_hz: int,
+    start_s: float = 0.0,
+    length_s: float | None = None,
+    may_overshoot: bool = False,
+    channel: int | None = None,
+) -> Iterator[Int16[np.ndarray, " S"]]:
+    """The samples of `read_audio` in order, some seconds at a time.
+
+    Raises: AudioError as `read_audio`, once what is wrong is reached.
+    """
+    part = Part(start_s, length_s, may_overshoot)
+    if name_of(file).lower().endswith(SUFFIXES) and is_there(file):
+        blocks, from_hz = _by_pyav(file, part)
+    else:
+        blocks, from_hz = _by_libsndfile(file, part)
+    is_empty = True
+    for samples in _resampled((_mono(block, channel, name_of(file)) for block in blocks), from_hz, rate_hz):
+        is_empty = is_empty and not len(samples)
+        yield samples
+    if is_empty:
+        raise AudioError(name_of(file), "too short to resample")
+
+
+def _by_libsndfile(file: PathLike | Named, part: Part) -> tuple[Blocks, int]:
+    with opened(file) as sound:
+        from_hz = sound.samplerate
+    return _read(file, part), from_hz
+
+
+def _read(file: PathLike | Named, part: Part) -> Blocks:
+    """The blocks of a part, checked."""
+    name, is_whole = name_of(file), part.length_s is None and not part.start_s
+    if isinstance(file, Named):
+        file.seek(0)
+    with opened(file) as sound:
+        promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
+        first = round(part.start_s * sound.samplerate)
+        wanted = None if part.length_s is None else round(part.length_s * sound.samplerate)
+        if wanted is None and promised is not None and not is_whole:
+            wanted = sound.frames - first
+        skipped = first
+        if promised is not None and sound.format in EXACT_SEEKS and 0 < first < sound.frames:
+            sound.seek(first)
+            skipped = 0
+        sound.seekable = lambda: False  # soundfile seeks after every read, which a compressed file need not survive
+        num, size = 0, BLOCK_S * sound.samplerate
+        while wanted is None or num < wanted:
+            block = sound.read(size, dtype=dtype_of(sound), always_2d=True)
+            taken = block[skipped:][: None if wanted is None else wanted - num]
+            skipped -= min(skipped, len(block))
+            num += len(taken)
+            if len(taken):
+                check_values(sound, name, taken)
+                yield taken
+            if len(block) < size:
+                break
+        if is_whole:
+            check_number(sound, name, promised, num)
+        else:
+            check_part(num, num if wanted is None else wanted, sound.samplerate, name, part)
+
+
+def _by_pyav(file: PathLike | Named, part: Part) -> tuple[Blocks, int]:
+    blocks = blocks_with_pyav(file, name_of(file))
+    first, from_hz = next(blocks)
+    decoded = (samples for samples, _ in itertools.chain([(first, from_hz)], blocks))
+    return _gathered(_part_of(decoded, from_hz, name_of(file), part), BLOCK_S * from_hz), from_hz
+
+
+def _part_of(blocks: Blocks, rate_hz: int, name: str, part: Part) -> Blocks:
+    begin, num = round(part.start_s * rate_hz), 0
+    wanted = None if part.length_s is None else round(part.length_s * rate_hz)
+    skipped = begin
+    for block in blocks:
+        taken = block[skipped:][: None if wanted is None else wanted - num]
+        skipped -= min(skipped, len(block))
+        num += len(taken)
+        yield taken
+        if num == wanted:
+            return
+    check_part(num, num if wanted is None else wanted, rate_hz, name, part)
+
+
+def _gathered(blocks: Blocks, size: int) -> Blocks:
+    """The same in longer blocks: codecs give a thousand samples at a time."""
+    held, num = list[Shaped[np.ndarray, "S C"]](), 0
+    for block in blocks:
+        held.append(block)
+        num += len(block)
+        if num >= size:
+            yield np.concatenate(held)
+            held, num = [], 0
+    if num:
+        yield np.concatenate(held)
+
+
+def _mono(block: Shaped[np.ndarray, "S C"], channel: int | None, name: str) -> Shaped[np.ndarray, " S"]:
+    """One channel or the mean of all; int16 only where nothing is to be computed."""
+    if channel is not None:
+        if channel >= block.shape[1]:
+            raise AudioError(name, f"no channel {channel}: it has {block.shape[1]}, from 0")
+        block = block[:, channel : channel + 1]
+    if block.dtype == np.int16 and block.shape[1] == 1:
+        return block[:, 0]
+    return as_float(block).mean(axis=1, dtype=np.float32)
+
+
+def _resampled(
+    blocks: Iterator[Shaped[np.ndarray, " S"]], from_hz: int, rate_hz: int
+) -> Iterator[Int16[np.ndarray, " S"]]:
+    if from_hz == rate_hz:
+        for block in blocks:
+            yield block if block.dtype == np.int16 else _as_int16(block)
+        return
+    stream = soxr.ResampleStream(from_hz, rate_hz, 1, dtype="float32")
+    for block in blocks:
+        yield _as_int16(stream.resample_chunk(as_float(block)))
+    yield _as_int16(stream.resample_chunk(np.zeros(0, np.float32), last=True))
+
+
+def _as_int16(samples: Float32[np.ndarray, " S"]) -> Int16[np.ndarray, " S"]:
+    return np.clip(np.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)

@@ -1,0 +1,103 @@
+"""Transcripts as files: JSON, text, SubRip and WebVTT subtitles, and NIST's CTM."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asr_jax.decoding.subtitles import CueRules, cues
+from asr_jax.decoding.transcript import Transcript, to_json
+
+
+@dataclass(frozen=True)
+class Named:
+    """A recording's transcript, and what it is called."""
+
+    name: str
+    """In CTM files, without channel."""
+    path: str
+    """Where the audio lies."""
+    duration_s: float
+    transcript: Transcript
+    channel: int = 0
+    """From 0."""
+
+
+def json_line(named: Named) -> str:
+    """An object on one line: id, path, text, duration, and what `transcript.to_json` gives."""
+    duration = round(named.duration_s, 3) if math.isfinite(named.duration_s) else None
+    fields: dict[str, Any] = {"id": named.name, "path": named.path, "text": named.transcript.text}
+    return json.dumps(fields | {"duration": duration} | to_json(named.transcript), ensure_ascii=False) + "\n"
+
+
+def text_line(named: Named) -> str:
+    """The text alone."""
+    return f"{named.transcript.text}\n"
+
+
+def srt(named: Named, rules: CueRules | None = None) -> str:
+    """SubRip: a number, times and lines for each cue. It knows some tags and no way to write their signs otherwise, so
+    `<` and `{` get a word joiner behind them, which nobody sees and which makes them none."""
+    blocks = []
+    for number, cue in enumerate(cues(named.transcript, rules), 1):
+        lines = "\n".join(re.sub(r"([<{])", "\\1\u2060", line) for line in cue.lines)
+        blocks.append(f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{lines}\n")
+    return "\n".join(blocks)
+
+
+def vtt(named: Named, rules: CueRules | None = None) -> str:
+    """WebVTT, with `&`, `<` and `>` as character references.
+
+    Source: https://www.w3.org/TR/webvtt1/, sections 4.1 and 4.2.
+    """
+    blocks = ["WEBVTT\n"]
+    for cue in cues(named.transcript, rules):
+        lines = "\n".join(cue.lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        blocks.append(f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{lines}\n")
+    return "\n".join(blocks)
+
+
+def ctm(named: Named) -> str:
+    """NIST's time-marked words: `file channel start duration word confidence`, a line each.
+
+    The file is called without the ending of its audio. Names hold no spaces there (they become `_`), and `;;` begins a
+    comment, so a name that does so gets `_` before it.
+
+    Source: NIST SCTK (usnistgov/SCTK), doc/infmts.htm, "ctm".
+    """
+    name = re.sub(r"\s", "_", named.name.removesuffix(os.path.splitext(named.path)[1]))
+    name = f"_{name}" if name.startswith(";;") or not name else name
+    lines = []
+    for word in named.transcript.words:
+        start_ms, end_ms = round(word.start_s * 1000), round(word.end_s * 1000)
+        times = f"{start_ms / 1000:.3f} {(end_ms - start_ms) / 1000:.3f}"
+        lines.append(f"{name} {named.channel + 1} {times} {word.text} {word.confidence:.4f}\n")
+    return "".join(lines)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How transcripts are written."""
+
+    ending: str
+    write: Callable[[Named], str]
+    is_of_many: bool = True
+    """Whether those of several recordings may stand in one file."""
+
+
+FORMS = {
+    "text": Form(".txt", text_line),
+    "json": Form(".json", json_line),
+    "srt": Form(".srt", srt, is_of_many=False),
+    "vtt": Form(".vtt", vtt, is_of_many=False),
+    "ctm": Form(".ctm", ctm),
+}
+
+
+def _clock(seconds: float, point: str) -> str:
+    """Hours, minutes, seconds and milliseconds."""
+    ms = round(seconds * 1000)
+    return f"{ms // 3600000:02}:{ms // 60000 % 60:02}:{ms // 1000 % 60:02}{point}{ms % 1000:03}"

@@ -1,0 +1,56 @@
+"""How far a long piece of work over audio has come: a bar on a terminal, a line every half minute elsewhere."""
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+EVERY_S = 30.0
+
+
+class Meter:
+    """Counts seconds of audio, on standard error; `with` shows it. `has_bar`: not where a terminal shows results."""
+
+    def __init__(self, total_s: float, *, has_bar: bool = True) -> None:
+        self.total_s, self.done_s = total_s, 0.0
+        self._start_s = self._said_s = time.monotonic()
+        self._bar: Progress | None = None
+        if has_bar and sys.stderr.isatty():
+            columns = (TextColumn("{task.fields[done]}"), BarColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+            self._task = self._bar.add_task("", total=total_s, done="")
+
+    @property
+    def took_s(self) -> float:
+        return time.monotonic() - self._start_s
+
+    def add(self, seconds: float) -> None:
+        """So much more is done."""
+        self.done_s = min(self.done_s + seconds, self.total_s)
+        if self._bar:
+            self._bar.update(self._task, completed=self.done_s, done=str(self))
+        elif time.monotonic() - self._said_s > EVERY_S:
+            self._said_s = time.monotonic()
+            print(self, file=sys.stderr, flush=True)
+
+    def __str__(self) -> str:
+        """`0:30:12 of 1:00:00 of audio, 43 × real time`."""
+        speed = self.done_s / max(self.took_s, 1e-9)
+        return f"{_clock(self.done_s)} of {_clock(self.total_s)} of audio, {speed:.3g} × real time"
+
+    def __enter__(self) -> "Meter":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

@@ -1,0 +1,185 @@
+"""Recordings of any length: windows give what the whole does, in shapes of training, in memory that does not grow."""
+
+import tracemalloc
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recordings import RATE, write
+from support import relative, report
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.meshes import data_mesh
+from asr_jax.data.buckets import Bucket
+from asr_jax.data.index import scale_of
+from asr_jax.data.records import Record
+from asr_jax.decoding.ctc import Decoding
+from asr_jax.decoding.greedy import greedy_hypothesis
+from asr_jax.decoding.seams import together
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.nn.conv_block import ConvBlock
+from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.training.evaluate import Decoder
+from asr_jax.training.long_audio import LongAudio
+from asr_jax.training.trained import Trained
+from asr_jax.training.transcription import Transcriber
+from tests.toy_config import experiment
+
+TOKENIZER = CharacterTokenizer(symbols=(" ", *"abcdefg", None), normaliser="none")
+BUCKETS = (Bucket(16000, 8, 4, 15500), Bucket(48000, 8, 4, 47500))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Convolutions of a finite reach, with random weights that are large enough for all symbols to be found."""
+    blocks = (
+        ConvBlock(16, 5, stride=2, residual="none"),
+        ConvBlock(16, 5, residual="none", dilation=2),
+        ConvBlock(16, 1, separable=False, residual="none"),
+    )
+    model = Model(
+        encoder=QuartzNet(num_mels=16, blocks=blocks),
+        heads={"ctc": CTC()},
+        front_end=KaldiFbank(num_mels=16),
+        augment=(),
+    )
+    module = model.build(vocab_size=TOKENIZER.vocab_size, blank_id=TOKENIZER.blank_id, precision="f32")
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), batch_of(np.zeros(16000, np.int16)), method="emit"))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: jnp.float32(rng.normal(0, 0.5, leaf.shape)), shapes["params"])
+    stats = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), shapes["batch_stats"])
+    variables = {"params": params, "batch_stats": stats}
+    # Letters as likely as one another in the mean, so that each is found somewhere, and blanks and borders more.
+    logps = jax.jit(lambda batch: module.apply(variables, batch, method="emit"))(batch_of(sound(10.0)))["ctc"].values[0]
+    params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - 4.0 * jnp.isin(jnp.arange(9), jnp.array([0, 8]))
+    front_end = model.front_end
+    return Trained(
+        experiment=replace(experiment(), model=model), model=module, tokenizer=TOKENIZER,
+        variables=variables, buckets=BUCKETS,
+        scale=scale_of(front_end, of_features=False), folder=tmp_path_factory.mktemp("run"), updates=0, weights="live",
+        mesh=data_mesh(2),
+    )  # fmt: skip
+
+
+def batch_of(samples):
+    return Batch(
+        audio=jnp.asarray(samples)[None], features=None, lengths=jnp.array([len(samples)], jnp.int32),
+        tokens=jnp.zeros((1, 0), jnp.int32), token_lengths=jnp.zeros(1, jnp.int32), weights=jnp.ones(1),
+        records=jnp.zeros(1, jnp.int32),
+    )  # fmt: skip
+
+
+def whole_of(trained, samples):
+    """The log-probabilities of all at once."""
+    emit = jax.jit(lambda variables, batch: trained.model.apply(variables, batch, method="emit")["ctc"].values[0])
+    return np.asarray(emit(trained.variables, batch_of(samples)))
+
+
+def decoder(trained, **options):
+    return Decoder(trained.model, TOKENIZER, mesh=trained.mesh, variables=trained.variables, **options)
+
+
+def sound(seconds, seed=0):
+    """Tones that change, with pauses."""
+    rng, num = np.random.default_rng(seed), round(seconds * RATE)
+    steps = np.repeat(rng.uniform(100, 4000, num // 1600 + 1), 1600)[:num]
+    loud = np.repeat(rng.uniform(0, 1, num // 4800 + 1) > 0.3, 4800)[:num]
+    samples = 6000 * loud * np.sin(np.cumsum(2 * np.pi * steps / RATE)) + rng.normal(0, 20, num)
+    return samples.astype(np.int16)
+
+
+def record(path, number=0):
+    import soundfile
+
+    return Record(str(number), str(path), "", soundfile.info(path).duration)
+
+
+def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property):
+    samples = sound(21.3)
+    whole = whole_of(trained, samples)
+    assert len(np.unique(whole.argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
+    path = write(tmp_path / "a.flac", samples)
+    for window_s, overlap_s in ((0.0, None), (2.5, 0.9), (3.9, 0.5)):
+        each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
+        (found,) = [together(frames) for _, frames in each.frames([record(path)])]
+        assert found.logps.shape == whole.shape
+        assert report(record_property, f"difference, windows of {window_s} s", relative(found.logps, whole)) < 1e-5
+        np.testing.assert_array_equal(found.path, whole.argmax(-1))
+
+
+def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training(trained, tmp_path):
+    lengths = (0.4, 9.1, 2.0, 14.0, 0.9, 0.5)
+    paths = [write(tmp_path / f"{n}.flac", sound(seconds, seed=n)) for n, seconds in enumerate(lengths)]
+    paths[4].write_bytes(paths[4].read_bytes()[:600])
+    records = [record(path, n) for n, path in enumerate(paths)]
+    made, told = decoder(trained), []
+    found = list(Transcriber(trained, made, tell=told.append)(records))
+    assert [each.record.id for each in found] == list("012345")
+    assert [bool(each.transcript) for each in found] == [True, True, True, True, False, True]
+    assert found[4].reason
+    assert set(made._compiled) <= {(bucket.batch_size, bucket.length) for bucket in BUCKETS}
+    assert sum(told) == pytest.approx(sum(each.duration_s for each in records), rel=0.1)
+    for each in found[1], found[3]:
+        whole = whole_of(trained, sound(each.record.duration_s, int(each.record.id)))
+        text = greedy_hypothesis(whole.argmax(-1), whole.max(-1), made.text.spelling).text
+        assert each.transcript.text == text
+        assert len(text) > 20
+        starts = [word.start_s for word in each.transcript.words]
+        assert starts == sorted(starts)
+        assert each.transcript.words[-1].end_s <= each.record.duration_s
+
+
+def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path):
+    """With the best path in the place of the search's result, which is the same for pieces and the whole."""
+    path, greedy, beam = (
+        write(tmp_path / "a.flac", sound(26.0, seed=3)),
+        decoder(trained),
+        decoder(trained, decoding=Decoding(kind="beam")),
+    )
+    shapes = []
+
+    def search(log_probs, lengths):
+        shapes.append(log_probs.shape)
+        paths, logps = jax.device_get(greedy.text.reduce(Frames(log_probs, lengths)))
+        return [[greedy_hypothesis(*row, greedy.text.spelling)] for row in zip(paths, logps, strict=True)]
+
+    beam.text._search = search
+    whole, joined = (next(Transcriber(trained, each)([record(path)])).transcript for each in (greedy, beam))
+    assert len(whole.words) > 20
+    assert joined.text == whole.text
+    assert [word.start_s for word in joined.words] == pytest.approx([word.start_s for word in whole.words])
+    assert joined.score == pytest.approx(whole.score, rel=1e-5)
+    assert len(shapes) >= 2
+    assert len(set(shapes)) == 1, "one shape, that of a batch"
+
+
+def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, tmp_path):
+    paths = [write(tmp_path / f"{n}.wav", sound(12.0, seed=n)) for n in range(3)]
+    records = [record(path, n) for n, path in enumerate(paths)]
+    paths[1].write_bytes(paths[1].read_bytes()[:-90000])
+    found = list(Transcriber(trained, decoder(trained))(records))
+    assert [bool(each.transcript) for each in found] == [True, False, True]
+    assert "truncated" in found[1].reason
+
+
+def test_memory_does_not_grow_with_the_length(trained, tmp_path):
+    long_audio = LongAudio(trained, decoder(trained))
+    minute = sound(60.0)
+
+    def peak(minutes):
+        path = write(tmp_path / f"{minutes}.flac", np.tile(minute, minutes))
+        tracemalloc.start()
+        for _, frames in long_audio.frames([record(path)]):
+            num = sum(len(part.path) for part in frames)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert num == trained.model.output_length(minutes * 60 * RATE)
+        return most
+
+    few = peak(2)  # as many windows as are ever held
+    assert peak(6) - few < 0.02 * 4 * 60 * RATE * 2, "of 4 minutes more of samples, next to nothing is held"
