@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from asr_jax.text.tokenizer import Tokenizer
 
@@ -96,12 +96,24 @@ class Spelling:
         said = np.flatnonzero(path != self.blank_id)
         ends = said[np.searchsorted(said, np.append(starts, len(path))[1:]) - 1] + 1
         most = np.maximum.reduceat(np.where(path == self.blank_id, -np.inf, logps), starts)
-        words: list[list[tuple[int, int, float]]] = []
-        is_open = False
-        for label, *span in zip(path[starts].tolist(), starts.tolist(), ends.tolist(), most.tolist(), strict=True):
-            if self.opens[label] or not is_open:
-                is_open = bool(self.texts[label])
-                words += [[]] if is_open else []
-            if is_open:
-                words[-1].append(tuple(span))
-        return [(word[0][0], word[-1][1], sum(logp for *_, logp in word) / len(word)) for word in words]
+        labels = path[starts]
+        segment, has_text = np.cumsum(self._opens[labels]), self._has_text[labels]
+        first = np.flatnonzero(np.diff(segment, prepend=-1))  # of each segment, which begins with a label that opens
+        num_texts = np.cumsum(has_text)
+        before = np.repeat(num_texts[first] - has_text[first], np.diff(first, append=len(labels)))
+        in_word = np.flatnonzero(num_texts > before)  # from the first label of a segment that has text to its end
+        word = np.flatnonzero(np.diff(segment[in_word], prepend=-1))
+        if not len(word):
+            return []
+        last = np.append(word[1:], len(in_word))
+        means = np.add.reduceat(most[in_word].astype(np.float64), word) / (last - word)
+        found = (starts[in_word][word], ends[in_word][last - 1], means)
+        return list(zip(*(each.tolist() for each in found), strict=True))
+
+    @functools.cached_property
+    def _opens(self) -> Bool[np.ndarray, " V"]:
+        return np.array(self.opens, bool)
+
+    @functools.cached_property
+    def _has_text(self) -> Bool[np.ndarray, " V"]:
+        return np.array([bool(text) for text in self.texts])
