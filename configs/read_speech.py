@@ -2,9 +2,9 @@
 
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/read_speech.py --data.train … --data.validation …
-          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet. zipformer
-          and quartznet give 50 frames a second, as characters come at up to 20; the others 25 (fastconformer: 12.5) and
-          256 pieces of words
+          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet. zipformer and
+          quartznet give 50 frames a second, as characters come at up to 20; the others 25 (fastconformer: 12.5) and 256
+          pieces of words
 Expected  on 5.9 h of LibriSpeech train-clean-5 and CMU ARCTIC as Opus: WER 81 %, CER 33 % of the zipformer; the
           yardstick for later work. The others are not yet measured
 """
