@@ -18,7 +18,7 @@ from typing import Any, get_args, get_type_hints
 import tyro
 
 from asr_jax.audio.io import AudioError
-from asr_jax.config import Experiment, classes, load_experiment, wrong_types
+from asr_jax.config import Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 
 # Short spellings of fields that are typed often.
@@ -151,8 +151,6 @@ def load_config(path: str) -> Experiment:
         raise UserError(f"config {path}{line}: {type(error).__name__}: {error}") from error
     if not isinstance(experiment, Experiment):
         raise UserError(f"config {path}: experiment() returned {type(experiment).__name__}, expected an Experiment")
-    if wrong := wrong_types(experiment):
-        raise UserError(f"config {path}: {'; '.join(wrong)}")
     own = sorted(name for name in classes(experiment) if name.startswith(spec.name + ":"))
     if own:
         raise UserError(

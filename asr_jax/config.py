@@ -165,6 +165,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
+        problems += wrong_types(self)
         problems += [f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value]
         if problems:
             raise ValueError("; ".join(problems))

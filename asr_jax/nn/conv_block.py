@@ -17,7 +17,7 @@ from asr_jax.nn.normalization import BatchNorm, GroupNorm
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.time_conv import (
-    DepthwiseConv,
+    DepthwiseTimeConv,
     Pointwise,
     SqueezeExcite,
     TimeConv,
@@ -224,7 +224,7 @@ class ConvLayer(nn.Module):
         lengths = strided(lengths, self.stride)
         window = TimeWindow(block.kernel_size, self.stride, block.dilation, block.padding)
         if block.separable:
-            x = policy.masked(DepthwiseConv(window, block.heads, name="depthwise")(x), lengths)
+            x = policy.masked(DepthwiseTimeConv(window, block.heads, name="depthwise")(x), lengths)
             x = Pointwise(block.width, block.groups, policy.dtype, name="pointwise")(x)
         else:
             x = TimeConv(block.width, window, block.groups, policy.dtype, name="conv")(x)

@@ -27,7 +27,7 @@ class TimeWindow(NamedTuple):
     """Zeros before and after the frames."""
 
 
-class DepthwiseConv(nn.Module):
+class DepthwiseTimeConv(nn.Module):
     """A filter over time for each channel, or for every `heads`-th."""
 
     window: TimeWindow
