@@ -38,8 +38,8 @@ class Batch(struct.PyTreeNode):
 class Frames(struct.PyTreeNode):
     """A sequence of vectors per row and how many of them are valid."""
 
-    values: Float[Array, "B T D"]
-    lengths: Int[Array, " B"]
+    values: Float[AnyArray, "B T D"]
+    lengths: Int[AnyArray, " B"]
 
 
 OUTPUT = ""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -74,6 +75,7 @@ class CTCDecoder:
     def __init__(self, settings: Decoding, spelling: Spelling, *, frame_s: float) -> None:
         self.settings, self.spelling, self.frame_s = settings, spelling, frame_s
         self._search: CTCBeamSearch | None = None
+        self._one_at_a_time = threading.Lock()
         if settings.kind == "beam":
             self._search = CTCBeamSearch(spelling, search=settings.search, scores=settings.fusion.build())
         self._rerank = settings.reranking.build()
@@ -84,10 +86,18 @@ class CTCDecoder:
             return frames
         return best_path(frames.values, frames.lengths, blank_id=self.spelling.blank_id)
 
-    def finish(self, reduced: Any, rows: Sequence[int]) -> list[list[Hypothesis]]:
-        """The n-best lists of some rows of a batch."""
+    def prepare(self, reduced: Any) -> None:
+        """Compiles what `finish` takes for results of `reduce` of these shapes."""
         if self._search:
-            found = self._search(reduced.values, reduced.lengths)
+            with self._one_at_a_time:
+                self._search.prepare(*reduced.values.shape[:2])
+
+    def finish(self, reduced: Any, rows: Sequence[int]) -> list[list[Hypothesis]]:
+        """The n-best lists of some rows of a batch. What `reduce` gave lies on every device alike."""
+        if self._search:
+            values, lengths = (array.addressable_data(0) for array in (reduced.values, reduced.lengths))
+            with self._one_at_a_time:
+                found = self._search(values, np.asarray(lengths))
             lists = [found[row] for row in rows]
         else:
             paths, logps = jax.device_get(reduced)

@@ -47,7 +47,8 @@ class CTCBeamSearch:
 
     def __call__(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> list[list[Hypothesis]]:
         """The n-best texts of each row, the best first: those of `ctc_beam_reference.beam_search`, in float32."""
-        log_probs = jnp.asarray(log_probs, jnp.float32)
+        # On one device, as in `prepare`: what lies elsewhere would be compiled for anew.
+        log_probs = jax.device_put(jnp.asarray(log_probs, jnp.float32), jax.local_devices()[0])
         if log_probs.shape[1] == 0:
             log_probs = jnp.zeros((len(log_probs), 1, log_probs.shape[2]))
         blank_id, are_all = self._spelling.blank_id, bool(self._scores and self._scores.lexicon)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jax.stages import Compiled, Lowered
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Batch, Frames
@@ -94,7 +95,12 @@ class Decoder:
                     f"decode_{self.head}_{self.text.settings.kind}{gives}", self._emit, self._variables, batch,
                     made_of=self.made_of, out_shardings=replicated(self.mesh),
                 )  # fmt: skip
-                self._compiled[key] = self._pool.submit(program.lowered.compile)
+                self._compiled[key] = self._pool.submit(self._compile, program.lowered)
+
+    def _compile(self, program: Lowered) -> Compiled:
+        reduced, *_ = program.out_info
+        self.text.prepare(reduced)
+        return program.compile()
 
     def wait(self) -> None:
         """Returns when all shapes that were prepared are compiled."""

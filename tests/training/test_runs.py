@@ -21,6 +21,9 @@ from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data
 from asr_jax.data.manifest import write_manifest
 from asr_jax.data.records import Record
+from asr_jax.decoding.ctc import Decoding
+from asr_jax.decoding.hypotheses import Search
+from asr_jax.decoding.word_scores import Fusion
 from asr_jax.observe.events import read_events
 from asr_jax.observe.health import health
 from asr_jax.optim.ema import EMA
@@ -332,6 +335,14 @@ def test_augmentations_of_samples_and_the_recordings_that_they_add(data, tmp_pat
     train(longer)
     before, after = weights(tmp_path / "run", 4), weights(tmp_path / "run", 6)
     assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_validation_by_beam_search_compiles_nothing_late(data, tmp_path):
+    beam = Decoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
+    train(experiment(data, tmp_path / "run", decoding=beam, training=training(num_updates=2, validate_every=1)))
+    assert [each["weights"] for each in events(tmp_path / "run", "validation")] == ["live", "ema"] * 2
+    assert not events(tmp_path / "run", "recompiled")
+    assert load_trained(tmp_path / "run").decoder().text.settings == beam
 
 
 def test_samples_between_validations_and_a_trace(data, tmp_path):
