@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from asr_jax.decoding.frame_times import FrameTimes
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.decoding.spelling import Spelling
 from asr_jax.decoding.transcript import Transcript, Word
 

@@ -101,7 +101,7 @@ class Transcriber:
             whole = together(map(Heard.of_path, frames))
             (hypotheses,) = text.finish((whole.path[None], whole.logps[None]), [0])
             return text.transcript(hypotheses, self._calibration)
-        most = int(self.trained.model.output_length(self._long.bucket.length))
+        most = self._long.num_frames(self._long.bucket.length)
         parts = [
             transcript
             for group in batched(pieces(frames, spelling, most_frames=most), self._long.bucket.batch_size)
@@ -117,5 +117,4 @@ class Transcriber:
             values[row, : len(piece.path)], lengths[row] = piece.logps, len(piece.path)
         text, searched = self.decoder.text, Frames(jnp.asarray(values), jnp.asarray(lengths))
         for piece, hypotheses in zip(group, text.finish(searched, range(len(group))), strict=True):
-            transcript = text.transcript(hypotheses, self._calibration)
-            yield transcript.shifted(piece.first_frame * text.frame_s)
+            yield text.transcript(hypotheses, self._calibration, first_frame=piece.first_frame)

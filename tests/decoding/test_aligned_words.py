@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.decoding.aligned_words import Token, aligned_tokens, aligned_words, word_labels
 from asr_jax.decoding.alignment_files import as_ctm, as_json, as_textgrid
-from asr_jax.decoding.frame_times import FrameTimes
 from asr_jax.decoding.spelling import Spelling
 from asr_jax.decoding.transcript import Transcript, Word
 
 CHARACTERS = Spelling.of_surfaces([" ", "a", "b", ""], blank_id=3)
 PIECES = Spelling.of_surfaces([" the", "re", " ", "a", ""], blank_id=4)
 WORDS = Spelling.of_surfaces([" one", " two", ""], blank_id=2)
-TIMES = FrameTimes(shift=640, first=0.0, per_s=16000)
+TIMES = FrameTimes(shift=640, first=0.0, rate_hz=16000)
 
 
 @pytest.mark.parametrize(
