@@ -66,6 +66,10 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
     assert grid.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n')
     assert all(f'text = "{word}"' in grid for word in known["r3"][0])
     assert 'name = "tokens"' in grid
+    with pytest.raises(UserError, match="4 recordings, and a file of textgrid holds one: expected --out FOLDER"):
+        main([run, "--data", str(manifest), "--format", "textgrid"])
+    with pytest.raises(UserError, match=r"all\.ctm is there already"):
+        main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
 
 
 def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
@@ -163,7 +167,7 @@ def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
         (["a.flac"], "expected recordings with their texts"),
         (["a.flac", "--text", "t", "--data", "m"], "expected recordings with their texts"),
         (["--data", "m", "--segment"], "--segment needs --out"),
-        (["--data", "m", "--format", "textgrid"], "--format textgrid needs --out"),
+        (["--data", "m", "--decoding.kind", "beam"], "--decoding.kind: what is said is known"),
         (["--data", "m", "--max-seconds", "0"], "--max-seconds 0: expected more than 0"),
         (["a.flac", "--text", "gone.txt"], "gone.txt cannot be read"),
     ],

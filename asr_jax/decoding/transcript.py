@@ -19,6 +19,18 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """A label and where it is."""
+
+    text: str
+    """As language models of labels have it: | for a space, ▁ before a piece that begins a word."""
+    start_s: float
+    end_s: float
+    log_prob: float
+    """In the likeliest of its frames."""
+
+
+@dataclass(frozen=True, slots=True)
 class Alternative:
     """One text of an n-best list."""
 

@@ -16,10 +16,10 @@ from asr_jax.data.evaluation import plan_alignment
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
-from asr_jax.decoding.aligned_words import Token, aligned_tokens, aligned_words
+from asr_jax.decoding.aligned_words import aligned_tokens, aligned_words
 from asr_jax.decoding.ctc_align import Alignment, align
 from asr_jax.decoding.spelling import Spelling
-from asr_jax.decoding.transcript import Transcript
+from asr_jax.decoding.transcript import Token, Transcript
 from asr_jax.training.compile import abstract_batch
 from asr_jax.training.evaluate import used_buckets
 from asr_jax.training.setup import check_labels, made_of

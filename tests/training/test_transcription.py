@@ -103,10 +103,11 @@ def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property
     samples = sound(21.3)
     whole = whole_of(trained, samples)
     assert len(np.unique(whole.argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
-    path = write(tmp_path / "a.flac", samples)
+    path, short = write(tmp_path / "a.flac", samples), write(tmp_path / "b.flac", samples[:300])  # less than a frame
     for window_s, overlap_s in ((0.0, None), (2.5, 0.9), (3.9, 0.5)):
         each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
-        (found,) = [together(frames) for _, frames in each.frames([record(path)])]
+        found, none = [together(frames) for _, frames in each.frames([record(path), record(short, 1)])]
+        assert len(none.logps) == 0
         assert found.logps.shape == whole.shape
         assert report(record_property, f"difference, windows of {window_s} s", relative(found.logps, whole)) < 1e-5
         np.testing.assert_array_equal(found.path, whole.argmax(-1))
