@@ -77,13 +77,20 @@ def read(options: argparse.Namespace) -> Any:
 
 
 def align(options: argparse.Namespace, records: Any) -> None:
+    import numpy as np
+
     from asr_jax.decoding.transcript_files import Named
     from asr_jax.decoding.transcript_outputs import open_output
     from asr_jax.training import alignment
     from asr_jax.training.recognition_options import load
 
     with open_output(options.format, options.out, [record.id for record in records], force=options.force) as output:
-        trained = load(options.run, options)
+        todo = [place for place, record in enumerate(records) if not output.has(record.id)]
+        if len(todo) < len(records):
+            print(f"{len(records) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
+        if not todo:
+            return
+        records, trained = records.select(np.array(todo)), load(options.run, options)
         data = alignment.plan(trained, records)
         found = {entry.record.id: entry for entry in alignment.aligned_records(trained, data)}
         skipped = [(entry["id"], entry["location"], said(entry)) for entry in data.dropped.entries]

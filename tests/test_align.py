@@ -66,6 +66,11 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
     assert grid.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n')
     assert all(f'text = "{word}"' in grid for word in known["r3"][0])
     assert 'name = "tokens"' in grid
+    (tmp_path / "grids" / "r3.TextGrid").unlink()
+    (tmp_path / "grids" / "r4.TextGrid").write_text("kept")
+    main([run, "--data", str(manifest), "--format", "textgrid", "--out", str(tmp_path / "grids"), "--tokens"])
+    assert (tmp_path / "grids" / "r3.TextGrid").read_text() == grid
+    assert (tmp_path / "grids" / "r4.TextGrid").read_text() == "kept"
     with pytest.raises(UserError, match="4 recordings, and a file of textgrid holds one: expected --out FOLDER"):
         main([run, "--data", str(manifest), "--format", "textgrid"])
     with pytest.raises(UserError, match=r"all\.ctm is there already"):

@@ -50,13 +50,13 @@ def plan(trained: Trained, records: Records) -> PlannedData:
     return data
 
 
-def aligned_records(trained: Trained, data: PlannedData, *, threads: int = 2) -> Iterator[AlignedRecord]:
+def aligned_records(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
     """Every record of `plan`, batch by batch."""
     programs = _compiled(trained, data)
     spelling, model = Spelling.of(trained.tokenizer), trained.model
     times = model.frame_times(tap=model.heads[model.ctc_head].tap)
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
-    with open_batches(source, stop=data.plan.batches_per_epoch, threads=threads) as batches:
+    with open_batches(source, stop=data.plan.batches_per_epoch, threads=2) as batches:
         for loaded in batches:
             batch = loaded.batch
             program = programs[batch.signal.shape[1]]
