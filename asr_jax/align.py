@@ -40,7 +40,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--text", type=Path, metavar="FILE", help="what is said in AUDIO")
     parser.add_argument("--data", nargs="+", metavar="MANIFEST", help="recordings with texts, instead")
     parser.add_argument("--out", type=Path, help="a file, or a folder with a file for each (standard output)")
-    parser.add_argument("--force", action="store_true", help="write what is there already anew")
+    parser.add_argument(
+        "--force", action="store_true", help="write alignments that are there already anew; pieces always are"
+    )
     parser.add_argument("--format", choices=tuple(FORMS), default="json", help="(%(default)s)")
     parser.add_argument("--tokens", action="store_true", help="times of tokens too, in json and textgrid")
     cut = parser.add_argument_group("--segment")
@@ -88,9 +90,9 @@ def align(options: argparse.Namespace, records: Any) -> None:
         todo = [place for place, record in enumerate(records) if not output.has(record.id)]
         if len(todo) < len(records):
             print(f"{len(records) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
-        if not todo:
+        if len(records) and not todo:
             return
-        records, trained = records.select(np.array(todo)), load(options.run, options)
+        records, trained = records.select(np.array(todo, np.int32)), load(options.run, options)
         data = alignment.plan(trained, records)
         found = {entry.record.id: entry for entry in alignment.aligned_records(trained, data)}
         skipped = [(entry["id"], entry["location"], said(entry)) for entry in data.dropped.entries]
@@ -103,10 +105,11 @@ def align(options: argparse.Namespace, records: Any) -> None:
         say_skipped(skipped)
         for entry in skipped:
             output.skip(*entry)
-    if skipped:
-        print(f"{len(skipped)} of {len(records) + len(records.refused)} recordings are not aligned", file=sys.stderr)
-    if all(entry.transcript is None for entry in found.values()):
-        raise RunError("no recording could be aligned; the reasons are above")
+        if skipped:
+            num = len(records) + len(records.refused)
+            print(f"{len(skipped)} of {num} recordings are not aligned", file=sys.stderr)
+        if all(entry.transcript is None for entry in found.values()):
+            raise RunError("no recording could be aligned; the reasons are above")
 
 
 def segment(options: argparse.Namespace, trained: Any, records: Any) -> None:

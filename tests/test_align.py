@@ -97,7 +97,11 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     assert "4 of 5 recordings are not aligned" in said.err
     write_manifest(tmp_path / "none.jsonl", broken[2:3])
     with pytest.raises(RunError, match="no recording could be aligned"):
-        main([run, "--data", str(tmp_path / "none.jsonl")])
+        main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
+    assert not (tmp_path / "none.json").exists()
+    (tmp_path / "refused.jsonl").write_text('{"id": "a"}\n')
+    with pytest.raises(UserError):
+        main([run, "--data", str(tmp_path / "refused.jsonl")])
 
 
 def piece_words(piece, said):
