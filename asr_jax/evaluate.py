@@ -73,7 +73,7 @@ def evaluate_run(
     from asr_jax.training.log_probs import LogProbs
 
     decoder = trained.decoder(decoding, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
-    log_probs = options.log_probs and LogProbs(options.log_probs, trained.tokenizer, frame_s=trained.model.frame_s)
+    log_probs = options.log_probs and LogProbs(options.log_probs, trained.tokenizer, frame_s=decoder.text.times.shift_s)
     sets, recognised = {}, []
     for manifest, of_set in records.items():
         data = trained.plan(of_set)

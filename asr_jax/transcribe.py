@@ -163,12 +163,10 @@ def _transcribe(
 
 def named(record: Any, transcript: Any, folder: Path) -> Any:
     """`folder`: what lies there has no path that anybody knows."""
-    from asr_jax.data.locations import Location
     from asr_jax.decoding.transcript_files import Named
 
-    path = record.id if Path(record.location).is_relative_to(folder) else record.location
-    channel = Location.parse(record.location).channel or 0
-    return Named(record.id, path, record.duration_s, transcript, channel)
+    path = record.id if Path(record.location).is_relative_to(folder) else None
+    return Named.of(record, transcript, path=path)
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def segment(
     whole = Record("all", str(folder / "all.flac"), " ".join(word.text for word in text), len(samples) / RATE_HZ)
     segmenter = Segmenter(trained, cutting=Cutting(max_s=options.max_seconds, min_score=options.min_score))
     begin = time.perf_counter()
-    pieces = segmenter(whole)
+    ((_, pieces, _),) = segmenter([whole])
     took_s, errors, at = time.perf_counter() - begin, list[float](), 0
     counts, reasons, sure_s = {"sure": 0, "right": 0, "with_wrong_text": 0}, Counter[str](), 0.0
     for record, _, reason in pieces:

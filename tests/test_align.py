@@ -66,6 +66,15 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
     assert grid.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n')
     assert all(f'text = "{word}"' in grid for word in known["r3"][0])
     assert 'name = "tokens"' in grid
+    (tmp_path / "grids" / "r3.TextGrid").unlink()
+    (tmp_path / "grids" / "r4.TextGrid").write_text("kept")
+    main([run, "--data", str(manifest), "--format", "textgrid", "--out", str(tmp_path / "grids"), "--tokens"])
+    assert (tmp_path / "grids" / "r3.TextGrid").read_text() == grid
+    assert (tmp_path / "grids" / "r4.TextGrid").read_text() == "kept"
+    with pytest.raises(UserError, match="4 recordings, and a file of textgrid holds one: expected --out FOLDER"):
+        main([run, "--data", str(manifest), "--format", "textgrid"])
+    with pytest.raises(UserError, match=r"all\.ctm is there already"):
+        main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
 
 
 def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
@@ -88,7 +97,11 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     assert "4 of 5 recordings are not aligned" in said.err
     write_manifest(tmp_path / "none.jsonl", broken[2:3])
     with pytest.raises(RunError, match="no recording could be aligned"):
-        main([run, "--data", str(tmp_path / "none.jsonl")])
+        main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
+    assert not (tmp_path / "none.json").exists()
+    (tmp_path / "refused.jsonl").write_text('{"id": "a"}\n')
+    with pytest.raises(UserError):
+        main([run, "--data", str(tmp_path / "refused.jsonl")])
 
 
 def piece_words(piece, said):
@@ -163,7 +176,7 @@ def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
         (["a.flac"], "expected recordings with their texts"),
         (["a.flac", "--text", "t", "--data", "m"], "expected recordings with their texts"),
         (["--data", "m", "--segment"], "--segment needs --out"),
-        (["--data", "m", "--format", "textgrid"], "--format textgrid needs --out"),
+        (["--data", "m", "--decoding.kind", "beam"], "--decoding.kind: what is said is known"),
         (["--data", "m", "--max-seconds", "0"], "--max-seconds 0: expected more than 0"),
         (["a.flac", "--text", "gone.txt"], "gone.txt cannot be read"),
     ],

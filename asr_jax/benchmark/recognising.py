@@ -24,7 +24,7 @@ class Recognition:
     """Recognition on one device: as one program, as evaluation and transcription use it, and in three."""
 
     def __init__(self, system: System, decoder: CTCDecoder) -> None:
-        model, head = system.model, next(iter(system.model.heads))
+        model, head = system.model, system.model.ctc_head
 
         def emitted(variables: Any, batch: Batch) -> Frames:
             found: Any = model.apply(variables, batch, method="emit")

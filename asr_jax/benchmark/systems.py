@@ -49,7 +49,8 @@ class System:
 
     def decoder(self) -> CTCDecoder:
         """As the run or the config validates."""
-        return self.experiment.decoding.build(self.tokenizer, frame_s=self.model.frame_s)
+        head = self.model.heads[self.model.ctc_head]
+        return self.experiment.decoding.build(self.tokenizer, times=self.model.frame_times(tap=head.tap))
 
     @property
     def about(self) -> dict[str, Any]:

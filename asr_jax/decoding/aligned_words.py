@@ -2,27 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from asr_jax.decoding.frame_times import FrameTimes
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.decoding.spelling import Spelling
-from asr_jax.decoding.transcript import Transcript, Word
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A label and where it is."""
-
-    text: str
-    """As language models of labels have it: | for a space, ▁ before a piece that begins a word."""
-    start_s: float
-    end_s: float
-    log_prob: float
-    """In the likeliest of its frames."""
+from asr_jax.decoding.transcript import Token, Transcript, Word
 
 
 class WordLabels(NamedTuple):

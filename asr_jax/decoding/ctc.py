@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from asr_jax.core.batch import Frames
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.decoding.ctc_beam import CTCBeamSearch
 from asr_jax.decoding.greedy import best_path, greedy_hypothesis
 from asr_jax.decoding.hypotheses import Hypothesis, Search
@@ -60,20 +61,20 @@ class Decoding:
             return "greedy"
         return "beam-" + hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
-    def build(self, tokenizer: Tokenizer, *, frame_s: float) -> "CTCDecoder":
-        """`frame_s`: seconds from one frame of the head to the next.
+    def build(self, tokenizer: Tokenizer, *, times: FrameTimes) -> "CTCDecoder":
+        """`times`: of the head's frames.
 
-        Raises: UserError where a language model or a lexicon cannot be read.
+        Raises: UserError where a language model or a lexicon cannot be read, and as `Spelling.of`.
         """
-        return CTCDecoder(self, Spelling.of(tokenizer), frame_s=frame_s)
+        return CTCDecoder(self, Spelling.of(tokenizer), times=times)
 
 
 class CTCDecoder:
     """Makes transcripts of batches in two steps: `reduce` on the device, within the model's own program, and `finish`,
     which takes what that gave."""
 
-    def __init__(self, settings: Decoding, spelling: Spelling, *, frame_s: float) -> None:
-        self.settings, self.spelling, self.frame_s = settings, spelling, frame_s
+    def __init__(self, settings: Decoding, spelling: Spelling, *, times: FrameTimes) -> None:
+        self.settings, self.spelling, self.times = settings, spelling, times
         self._search: CTCBeamSearch | None = None
         self._one_at_a_time = threading.Lock()
         if settings.kind == "beam":
@@ -104,12 +105,14 @@ class CTCDecoder:
             lists = [[greedy_hypothesis(paths[row], logps[row], self.spelling)] for row in rows]
         return [self._rerank(hypotheses) for hypotheses in lists] if self._rerank else lists
 
-    def transcript(self, hypotheses: Sequence[Hypothesis], calibration: Calibration) -> Transcript:
-        """Of an n-best list, the best first."""
-        best, frame_s = hypotheses[0], self.frame_s
+    def transcript(
+        self, hypotheses: Sequence[Hypothesis], calibration: Calibration, *, first_frame: int = 0
+    ) -> Transcript:
+        """Of an n-best list, the best first. `first_frame`: of the recording, where the search began in its middle."""
+        best, seconds = hypotheses[0], self.times.seconds
         confidences = calibration(np.nan_to_num(np.exp([word.logp for word in best.words]))).tolist()
         words = tuple(
-            Word(word.text, word.start_frame * frame_s, word.end_frame * frame_s, confidence)
+            Word(word.text, seconds(first_frame + word.start_frame), seconds(first_frame + word.end_frame), confidence)
             for word, confidence in zip(best.words, confidences, strict=True)
         )
         alternatives = tuple(Alternative(each.text, each.score) for each in hypotheses) if self._search else ()

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Int, Int16
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.decoding.seams import Heard, together
 from asr_jax.decoding.spelling import Spelling
-from asr_jax.models.base import Recogniser
 
 GRID = 8
 """Windows begin at multiples of so many frames: inner layers of a lower rate then see the same pairs of frames."""
@@ -33,16 +33,15 @@ class Windows:
     """From one frame that the heads see to the next."""
 
     @classmethod
-    def of(cls, model: Recogniser, size: int, *, overlap: int | None = None) -> "Windows":
+    def of(cls, times: FrameTimes, size: int, *, overlap: int | None = None) -> "Windows":
         """Windows of `size` samples, of which the next repeats `overlap` or a little more.
 
         Raises: UserError where nothing new is left in a window.
         """
         overlap = round(size * OVERLAP_SHARE) if overlap is None else overlap
-        per_frame = round(model.frame_s * model.front_end.rate_hz)
+        per_frame, rate_hz = times.shift, times.rate_hz
         step = (size - overlap) // (per_frame * GRID) * per_frame * GRID
         if not 0 < step < size - 3 * per_frame:
-            rate_hz = model.front_end.rate_hz
             raise UserError(
                 f"windows of {size / rate_hz:g} s that overlap by {overlap / rate_hz:g} s: expected an overlap of "
                 f"more than {3 * per_frame / rate_hz:g} s, and windows at least {GRID * per_frame / rate_hz:g} s longer"

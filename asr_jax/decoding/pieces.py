@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from asr_jax.decoding.ctc_segment import LongPath
+from asr_jax.decoding.pauses import stretches
 
 FOREIGN = "speech that is not in the text"
 UNHEARD = "text that was not heard"
@@ -153,27 +154,14 @@ def _without_few(phrases: Sequence[list[_Item]], cutting: Cutting) -> list[list[
 
 
 def _groups(phrases: Sequence[list[_Item]], cutting: Cutting, shift_s: float) -> Iterator[list[_Item]]:
-    """Neighbouring phrases, as many as a piece has room for; of several cuts in its second half that of the longest
-    pause."""
-    number = 0
-    while number < len(phrases):
-        most = number + 1
-        while most < len(phrases) and _belong(phrases[number], phrases[most - 1], phrases[most], cutting, shift_s):
-            most += 1
-        cut = most
-        if most < len(phrases) and _is_unsure(phrases[most]) == _is_unsure(phrases[number]):
-            half = phrases[number][0].start + cutting.max_s / shift_s / 2
-            cuts = [k for k in range(number + 1, most + 1) if phrases[k - 1][-1].end >= half]
-            cut = max(cuts, key=lambda k: phrases[k][0].start - phrases[k - 1][-1].end, default=most)
-        yield [item for phrase in phrases[number:cut] for item in phrase]
-        number = cut
-
-
-def _belong(first: list[_Item], before: list[_Item], phrase: list[_Item], cutting: Cutting, shift_s: float) -> bool:
-    """Whether a piece from the first phrase up to the one before has room for this one and is of its kind."""
-    length_s = (phrase[-1].end - first[0].start) * shift_s + 2 * cutting.margin_s
-    pause_s = (phrase[0].start - before[-1].end) * shift_s
-    return length_s <= cutting.max_s and pause_s <= cutting.max_pause_s and _is_unsure(first) == _is_unsure(phrase)
+    """Neighbouring phrases of one kind, as many as a piece has room for."""
+    max_s = cutting.max_s
+    limits = {"least": max_s / 2, "most": max_s - 2 * cutting.margin_s, "max_pause": cutting.max_pause_s}
+    in_frames = {name: seconds / shift_s for name, seconds in limits.items()}
+    for _, run in itertools.groupby(phrases, key=_is_unsure):
+        alike = list(run)
+        for part in stretches([(phrase[0].start, phrase[-1].end) for phrase in alike], **in_frames):
+            yield [item for phrase in alike[part] for item in phrase]
 
 
 def _is_unsure(phrase: Sequence[_Item]) -> bool:

@@ -2,14 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asr_jax.data.locations import Location
 from asr_jax.data.manifest import manifest_fields
 from asr_jax.data.records import Record
+from asr_jax.decoding.pauses import part_of, stretches
 from asr_jax.decoding.transcript import Transcript, Word
 
 MARGIN_S = 0.5
@@ -30,7 +30,9 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
     """The whole recording, from 0 to its end, in pieces: words up to `most_s` together, cut at all pauses longer than
     PAUSE_S and, where they go on for longer, at the longest pause in the last two thirds. A single word that takes
     longer is a piece of its own."""
-    groups = list(_groups(list(words), most_s))
+    spans, room_s = [(word.start_s, word.end_s) for word in words], max(most_s - 2 * MARGIN_S, most_s / 2)
+    parts = stretches(spans, least=room_s / 3, most=room_s, max_pause=PAUSE_S)
+    groups = [words[part] for part in parts]
     pieces, done_s = list[Piece](), 0.0
     for place, group in enumerate(groups):
         after_s = groups[place + 1][0].start_s if place + 1 < len(groups) else duration_s
@@ -42,22 +44,6 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
         pieces.append(Piece(start_s, min(end_s, duration_s), tuple(group)))
         done_s = pieces[-1].end_s
     return pieces + [Piece(done_s, duration_s, ())] * (duration_s > done_s)
-
-
-def _groups(words: list[Word], most_s: float) -> Iterator[list[Word]]:
-    most_s = max(most_s - 2 * MARGIN_S, most_s / 2)
-    while words:
-        num = 1
-        while num < len(words) and words[num].end_s - words[0].start_s <= most_s:
-            if words[num].start_s - words[num - 1].end_s > PAUSE_S:
-                break
-            num += 1
-        is_pause = num == len(words) or words[num].start_s - words[num - 1].end_s > PAUSE_S
-        if not is_pause:
-            late = [n for n in range(1, num + 1) if n == num or words[n].start_s - words[0].start_s > most_s / 3]
-            num = max(late, key=lambda n: (words[n].start_s - words[n - 1].end_s, n))
-        yield words[:num]
-        words = words[num:]
 
 
 class PseudoLabels:
@@ -88,7 +74,7 @@ class PseudoLabels:
             return
         pieces = cut_at_pauses(transcript.words, record.duration_s, most_s=most_s)
         for number, piece in enumerate(piece for piece in pieces if piece.end_s - piece.start_s > 1e-3):
-            self._add(_part(record, piece, number), piece.words)
+            self._add(part_of(record, number, piece.start_s, piece.end_s), piece.words)
 
     def skip(
         self, record_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read"
@@ -122,16 +108,6 @@ class PseudoLabels:
         """How much was kept, and how much was not and why."""
         parts = [f"{self.entries[kind]} {kind} ({hours:.3f} h)" for kind, hours in self.hours.items()]
         return f"{self.path}: {', '.join(parts)}; what was left out is named in {self.skipped_path}"
-
-
-def _part(record: Record, piece: Piece, number: int) -> Record:
-    """To milliseconds, rounded down so that no part ends after its recording."""
-    location = Location.parse(record.location)
-    start_ms, end_ms = int(piece.start_s * 1000), int(piece.end_s * 1000)
-    length_s = (end_ms - start_ms) / 1000
-    start_s = round(location.start_s + start_ms / 1000, 6)
-    part = replace(location, start_s=start_s, length_s=length_s, may_overshoot=False)
-    return replace(record, id=f"{record.id}-{number:04}", location=str(part), duration_s=length_s)
 
 
 def _partial(path: Path) -> Path:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from asr_jax.core.errors import UserError
 from asr_jax.text.tokenizer import Tokenizer
 
 
@@ -22,7 +23,7 @@ class Spelling:
 
     def __post_init__(self) -> None:
         if several := [text for text in self.texts if text != "".join(text.split())]:
-            raise ValueError(f"labels {several} have borders within: expected labels of one word at most")
+            raise UserError(f"labels {several} have borders within: expected labels of one word at most")
 
     @classmethod
     def of_surfaces(cls, surfaces: Sequence[str], *, blank_id: int) -> "Spelling":
@@ -35,7 +36,7 @@ class Spelling:
         """Of any tokenizer: what each label adds to a text that another one began. Differs from: SentencePiece's own
         text, which has a space behind an unknown symbol as well.
 
-        Raises: ValueError for a vocabulary with labels of several words.
+        Raises: UserError for a vocabulary with labels of several words.
         """
         ids = [i for i in range(tokenizer.vocab_size) if i != tokenizer.blank_id]
         first = next((i for i in ids if len(tokenizer.decode([i]).strip()) > 0), None)

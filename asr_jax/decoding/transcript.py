@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -16,6 +16,18 @@ class Word:
     end_s: float
     confidence: float
     """How likely it is right, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A label and where it is."""
+
+    text: str
+    """As language models of labels have it: | for a space, ▁ before a piece that begins a word."""
+    start_s: float
+    end_s: float
+    log_prob: float
+    """In the likeliest of its frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +59,6 @@ class Transcript:
     def confidence(self) -> float:
         """The mean of its words': the share of them that is likely right; NaN where there are none."""
         return sum(word.confidence for word in self.words) / len(self.words) if self.words else math.nan
-
-    def shifted(self, seconds: float) -> "Transcript":
-        """The same, of a part that begins so late in its recording."""
-        moved = (replace(word, start_s=word.start_s + seconds, end_s=word.end_s + seconds) for word in self.words)
-        return replace(self, words=tuple(moved))
 
 
 def joined(parts: Iterable[Transcript]) -> Transcript:

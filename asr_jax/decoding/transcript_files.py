@@ -1,15 +1,17 @@
-"""Transcripts as files: JSON, text, SubRip and WebVTT subtitles, and NIST's CTM."""
+"""Transcripts as files: JSON, text, SubRip and WebVTT subtitles, NIST's CTM, and Praat's TextGrid."""
 
 import json
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asr_jax.data.locations import Location
+from asr_jax.data.records import Record
 from asr_jax.decoding.subtitles import CueRules, cues
-from asr_jax.decoding.transcript import Transcript, to_json
+from asr_jax.decoding.transcript import Token, Transcript, to_json
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,30 @@ class Named:
     transcript: Transcript
     channel: int = 0
     """From 0."""
+    tokens: tuple[Token, ...] = ()
+    """In JSON and TextGrids, where they are asked for."""
+
+    @classmethod
+    def of(
+        cls, record: Record, transcript: Transcript, *, path: str | None = None, tokens: tuple[Token, ...] = ()
+    ) -> "Named":
+        """Of a record; `path`: instead of its location."""
+        channel = Location.parse(record.location).channel or 0
+        return cls(record.id, path or record.location, record.duration_s, transcript, channel, tokens)
 
 
 def json_line(named: Named) -> str:
-    """An object on one line: id, path, text, duration, and what `transcript.to_json` gives."""
+    """An object on one line: id, path, text, duration, what `transcript.to_json` gives, and the tokens."""
     duration = round(named.duration_s, 3) if math.isfinite(named.duration_s) else None
     fields: dict[str, Any] = {"id": named.name, "path": named.path, "text": named.transcript.text}
-    return json.dumps(fields | {"duration": duration} | to_json(named.transcript), ensure_ascii=False) + "\n"
+    fields |= {"duration": duration} | to_json(named.transcript)
+    if named.tokens:
+        fields["tokens"] = [
+            {"text": token.text, "start_s": round(token.start_s, 3), "end_s": round(token.end_s, 3)}
+            | {"log_prob": round(token.log_prob, 4)}
+            for token in named.tokens
+        ]
+    return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 def text_line(named: Named) -> str:
@@ -78,6 +97,27 @@ def ctm(named: Named) -> str:
     return "".join(lines)
 
 
+def textgrid(named: Named) -> str:
+    """Praat's long text format: a tier of words and, where there are tokens, one of these."""
+    tiers = [("words", [(word.start_s, word.end_s, word.text) for word in named.transcript.words])]
+    if named.tokens:
+        tiers.append(("tokens", [(token.start_s, token.end_s, token.text) for token in named.tokens]))
+    duration_s = named.duration_s if math.isfinite(named.duration_s) else 0.0
+    last_s = max([duration_s, *(end_s for _, marks in tiers for _, end_s, _ in marks)])
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {last_s:.4f}",
+             "tiers? <exists>", f"size = {len(tiers)}", "item []:"]  # fmt: skip
+    for number, (name, marks) in enumerate(tiers, 1):
+        intervals = _filled(marks, last_s)
+        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"',
+                  "        xmin = 0", f"        xmax = {last_s:.4f}",
+                  f"        intervals: size = {len(intervals)}"]  # fmt: skip
+        for place, (start_s, end_s, text) in enumerate(intervals, 1):
+            quoted = text.replace('"', '""')
+            lines += [f"        intervals [{place}]:", f"            xmin = {start_s:.4f}",
+                      f"            xmax = {end_s:.4f}", f'            text = "{quoted}"']  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
 @dataclass(frozen=True)
 class Form:
     """How transcripts are written."""
@@ -94,7 +134,18 @@ FORMS = {
     "srt": Form(".srt", srt, is_of_many=False),
     "vtt": Form(".vtt", vtt, is_of_many=False),
     "ctm": Form(".ctm", ctm),
+    "textgrid": Form(".TextGrid", textgrid, is_of_many=False),
 }
+
+
+def _filled(marks: Sequence[tuple[float, float, str]], last_s: float) -> list[tuple[float, float, str]]:
+    """With empty intervals between, as a tier has no holes."""
+    intervals, at = [], 0.0
+    for start_s, end_s, text in marks:
+        intervals += [(at, start_s, "")] if start_s > at else []
+        intervals.append((start_s, end_s, text))
+        at = end_s
+    return intervals + ([(at, last_s, "")] if last_s > at else [])
 
 
 def _clock(seconds: float, point: str) -> str:

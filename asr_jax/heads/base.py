@@ -8,12 +8,17 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.batch import Batch, Encoded
+from asr_jax.core.batch import OUTPUT, Batch, Encoded
 from asr_jax.core.sums import Sums
 
 
 class Head(nn.Module):
     """A head's parameter names are part of the checkpoint's format."""
+
+    @property
+    def tap(self) -> str:
+        """What it reads: one of the encoder's taps, or its output."""
+        return OUTPUT
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         """Loss terms and metrics by name, as sums over the batch. A term's weight is the one that `weight` gives."""

@@ -64,13 +64,17 @@ class CTCHead(Head):
     vocab_size: int
     blank_id: int
 
+    @property
+    def tap(self) -> str:
+        return self.settings.tap
+
     def setup(self) -> None:
         self.dropout = nn.Dropout(self.settings.dropout)
         # In float32 whatever the encoder computes in: rounded logits change which label is best.
         self.output = nn.Dense(self.vocab_size, dtype=jnp.float32)
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
-        frames = encoded.at(self.settings.tap)
+        frames = encoded.at(self.tap)
         logits = self.output(self.dropout(frames.values, deterministic=step is None))
         losses, feasible = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id)
         rows, weight = batch.weights, self._weight(frames.lengths, feasible, batch)
@@ -92,7 +96,7 @@ class CTCHead(Head):
         return self.settings.consistency * jnp.minimum((step + 1) / max(self.settings.consistency_warmup, 1), 1.0)
 
     def weight(self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch) -> dict[str, Float[Array, ""]]:
-        frame_lengths = lengths[self.settings.tap]
+        frame_lengths = lengths[self.tap]
         feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
         terms = ("loss", "consistency") if self.settings.consistency else ("loss",)
         return dict.fromkeys(terms, self._weight(frame_lengths, feasible, batch))
@@ -107,5 +111,5 @@ class CTCHead(Head):
 
     def emit(self, encoded: Encoded) -> Frames:
         """Log-probabilities `[B T V]`, float32, with their lengths."""
-        frames = encoded.at(self.settings.tap)
+        frames = encoded.at(self.tap)
         return Frames(jax.nn.log_softmax(self.output(frames.values)), frames.lengths)

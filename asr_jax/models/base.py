@@ -1,5 +1,6 @@
 """What an encoder is, and the Recogniser that joins front-end, augmentation, encoder and heads."""
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,13 @@ from asr_jax.audio.augment import AudioAugmentation, Augmentation, Sounds
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
-from asr_jax.heads.ctc import CTC
+from asr_jax.heads.ctc import CTC, CTCHead
 
 
 class Encoder(nn.Module):
@@ -139,19 +142,34 @@ class Recogniser(nn.Module):
     def weights(self, batch: Batch) -> dict[str, Float[Array, ""]]:
         """The weight of each loss term, without computing the encoder."""
         num_frames = batch.lengths if batch.features is not None else self.front_end.output_length(batch.lengths)
-        lengths = {OUTPUT: self.encoder.output_length(num_frames), **self.encoder.tap_lengths(num_frames)}
+        lengths = self._lengths(num_frames)
         weights = {name: head.weight(lengths, batch) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
 
     @property
-    def frame_s(self) -> float:
-        """Seconds from one frame that the heads see to the next."""
-        hour = 3600 * self.front_end.rate_hz
-        return round(hour / self.output_length(hour)) / self.front_end.rate_hz
+    def ctc_head(self) -> str:
+        """The head that texts are found by: the first of CTC, of the encoder's output where there is one.
 
-    def output_length(self, lengths: Any, *, of_features: bool = False) -> Any:
-        """Frames that the heads see for a number of samples, or of frames of ready features; for ints and arrays."""
-        return self.encoder.output_length(lengths if of_features else self.front_end.output_length(lengths))
+        Raises: UserError where there is none.
+        """
+        heads = {name: head for name, head in self.heads.items() if isinstance(head, CTCHead)}
+        if not heads:
+            raise UserError(f"the model's heads ({', '.join(self.heads)}) are not of CTC: expected one that is")
+        return min(heads, key=lambda name: heads[name].tap != OUTPUT)
+
+    def output_length(self, lengths: Any, *, tap: str = OUTPUT, of_features: bool = False) -> Any:
+        """Frames of the encoder's output, or of a tap, for a number of samples, or of frames of ready features; for
+        ints and arrays."""
+        return self._lengths(lengths if of_features else self.front_end.output_length(lengths))[tap]
+
+    def frame_times(self, *, tap: str = OUTPUT) -> FrameTimes:
+        """Of those frames. Ready features count as made by the model's own front-end."""
+        length = functools.partial(self.output_length, tap=tap)
+        return FrameTimes.of(length, hop=self.front_end.hop, rate_hz=self.front_end.rate_hz)
+
+    def _lengths(self, num_frames: Any) -> dict[str, Any]:
+        """How many frames the encoder's output and its taps have."""
+        return {OUTPUT: self.encoder.output_length(num_frames), **self.encoder.tap_lengths(num_frames)}
 
 
 def _own(of_frames: Sequence[Augmentation]) -> list[Augmentation]:

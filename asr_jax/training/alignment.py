@@ -1,13 +1,13 @@
 """Alignment of recordings with their texts: the forward pass and Viterbi in one program, in the shapes of training."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from asr_jax.core.batch import OUTPUT, Batch
-from asr_jax.core.errors import UserError
+from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
@@ -16,14 +16,10 @@ from asr_jax.data.evaluation import plan_alignment
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
-from asr_jax.decoding.aligned_words import Token, aligned_tokens, aligned_words
+from asr_jax.decoding.aligned_words import aligned_tokens, aligned_words
 from asr_jax.decoding.ctc_align import Alignment, align
-from asr_jax.decoding.frame_times import FrameTimes
 from asr_jax.decoding.spelling import Spelling
-from asr_jax.decoding.transcript import Transcript
-from asr_jax.heads.ctc import CTCHead
-from asr_jax.models.base import Recogniser
-from asr_jax.text.tokenizer import Tokenizer
+from asr_jax.decoding.transcript import Token, Transcript
 from asr_jax.training.compile import abstract_batch
 from asr_jax.training.evaluate import used_buckets
 from asr_jax.training.setup import check_labels, made_of
@@ -43,24 +39,24 @@ class AlignedRecord(NamedTuple):
 
 def plan(trained: Trained, records: Records) -> PlannedData:
     """The records in the shapes of training, with labels. Raises: UserError as `plan_alignment`."""
+    model = trained.model
     data = plan_alignment(
-        records, trained.buckets, scale=trained.scale, front_end=trained.model.front_end, tokenizer=trained.tokenizer,
-        takes_ids=trained.experiment.data.tokenizer.takes_ids, output_length=trained.model.output_length,
+        records, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
+        takes_ids=trained.experiment.data.tokenizer.takes_ids,
+        output_length=functools.partial(model.output_length, tap=model.heads[model.ctc_head].tap),
         num_devices=trained.mesh.size,
     )  # fmt: skip
     check_labels(data, trained.tokenizer)
     return data
 
 
-def aligned_records(trained: Trained, data: PlannedData, *, threads: int = 2) -> Iterator[AlignedRecord]:
+def aligned_records(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
     """Every record of `plan`, batch by batch."""
     programs = _compiled(trained, data)
-    spelling, times = (
-        spelling_of(trained.tokenizer),
-        frame_times(trained.model, of_features=data.index.scale.of_features),
-    )
+    spelling, model = Spelling.of(trained.tokenizer), trained.model
+    times = model.frame_times(tap=model.heads[model.ctc_head].tap)
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
-    with open_batches(source, stop=data.plan.batches_per_epoch, threads=threads) as batches:
+    with open_batches(source, stop=data.plan.batches_per_epoch, threads=2) as batches:
         for loaded in batches:
             batch = loaded.batch
             program = programs[batch.signal.shape[1]]
@@ -79,38 +75,9 @@ def aligned_records(trained: Trained, data: PlannedData, *, threads: int = 2) ->
                 yield AlignedRecord(Record(entry["id"], entry["location"]), None, reason=entry["reason"])
 
 
-def ctc_head(model: Recogniser) -> str:
-    """The head that is aligned by: the first of CTC, of the encoder's output where there is one.
-
-    Raises: UserError where there is none.
-    """
-    heads = {name: head for name, head in model.heads.items() if isinstance(head, CTCHead)}
-    if not heads:
-        raise UserError(f"the run's heads ({', '.join(model.heads)}) are not of CTC: expected a run with a CTC head")
-    return min(heads, key=lambda name: heads[name].settings.tap != OUTPUT)
-
-
-def spelling_of(tokenizer: Tokenizer) -> Spelling:
-    """Raises: UserError for a vocabulary with labels of several words."""
-    try:
-        return Spelling.of(tokenizer)
-    except ValueError as error:
-        raise UserError(f"the run's tokenizer: {error}; its words have no times of their own") from error
-
-
-def frame_times(model: Recogniser, *, of_features: bool = False) -> FrameTimes:
-    """Of the frames that the heads see."""
-    front_end = model.front_end
-    if of_features:
-        return FrameTimes.of(
-            lambda num: model.output_length(num, of_features=True), hop=1, per_s=front_end.rate_hz / front_end.hop
-        )
-    return FrameTimes.of(model.output_length, hop=front_end.hop, per_s=front_end.rate_hz)
-
-
 def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:
     """A program for each shape that the batches have, by length."""
-    model, head, blank_id = trained.model, ctc_head(trained.model), trained.tokenizer.blank_id
+    model, head, blank_id = trained.model, trained.model.ctc_head, trained.tokenizer.blank_id
 
     def program(variables: Tree, batch: Batch) -> Alignment:
         emitted: Any = model.apply(variables, batch, method="emit")

@@ -76,8 +76,9 @@ class Decoder:
         made_of: str | None = None,
     ) -> None:
         self.model, self.tokenizer, self.mesh, self.made_of = model, tokenizer, mesh, made_of
-        self.head = head or next(iter(model.heads))
-        self.text = (decoding or Decoding()).build(tokenizer, frame_s=model.frame_s)
+        self.head = head or model.ctc_head
+        times = model.frame_times(tap=model.heads[self.head].tap)
+        self.text = (decoding or Decoding()).build(tokenizer, times=times)
         self.calibration = calibration
         self._gives_log_probs = gives_log_probs
         self._variables = abstract(variables, replicated(mesh))

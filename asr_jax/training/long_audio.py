@@ -53,12 +53,17 @@ class LongAudio:
         shapes = in_scale(trained.buckets, trained.scale, self._scale)
         size = round(window_s * rate_hz) or shapes[-1].longest
         overlap = None if overlap_s is None else round(overlap_s * rate_hz)
-        self.windows = Windows.of(model, size, overlap=overlap)
+        self.windows = Windows.of(decoder.text.times, size, overlap=overlap)
         shapes = evaluation_buckets(shapes, size, hop=self._scale.hop, num_devices=trained.mesh.size)
         self.bucket = next(bucket for bucket in shapes if bucket.longest >= size)
         """The shape of windows."""
         self.longest_s = max(size, shapes[-1].longest) / rate_hz
         """What is longer does not fit the shapes of training, or a window that is longer than these."""
+
+    def num_frames(self, num_samples: int) -> int:
+        """Of the decoder's head."""
+        model = self.trained.model
+        return int(model.output_length(num_samples, tap=model.heads[self.decoder.head].tap))
 
     def frames(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator[Heard]]]:
         """What the model makes of each recording, of any length, joined from windows, in parts: log-probabilities of
@@ -103,7 +108,7 @@ class LongAudio:
             if isinstance(window, AudioError):
                 yield record, window
                 continue
-            num = int(self.trained.model.output_length(len(window.samples)))
+            num = self.num_frames(len(window.samples))
             self._tell((self.windows.step if window.first_frame else len(window.samples)) / self._scale.per_s)
             yield record, Heard(window.first_frame, paths[row, :num], logps[row, :num])
             row += 1

@@ -27,10 +27,10 @@ class _Decoding:
     decoding: Decoding
 
 
-def recognition_parser(**options: Any) -> argparse.ArgumentParser:
+def recognition_parser(*, epilog: str = ABOUT, **options: Any) -> argparse.ArgumentParser:
     """A parser with the common options; `options`: of `ArgumentParser`."""
     parser = argparse.ArgumentParser(
-        epilog=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+        epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
     )
     group = parser.add_argument_group("model")
     group.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation WER")

@@ -57,26 +57,26 @@ class Transcriber:
         self.windows, self.longest_s = self._long.windows, self._long.longest_s
         """How long audio is cut, and from which length on."""
 
-    def __call__(self, records: Iterable[Record], *, threads: int = 2, at_once: int = AT_ONCE) -> Iterator[Transcribed]:
-        """What became of each recording, in order; of `at_once`, the short ones are heard before any is given out.
+    def __call__(self, records: Iterable[Record]) -> Iterator[Transcribed]:
+        """What became of each recording, in order; of AT_ONCE, the short ones are heard before any is given out.
         Records have durations and different ids."""
-        for group in batched(records, at_once):
-            short = self._short([record for record in group if not self._is_long(record)], threads)
-            long = self.long(filter(self._is_long, group))
+        for group in batched(records, AT_ONCE):
+            short = self._short([record for record in group if not self._is_long(record)])
+            long = self._of_windows(filter(self._is_long, group))
             for record in group:
                 yield next(long) if self._is_long(record) else short[record.id]
 
     def _is_long(self, record: Record) -> bool:
         return not record.num_frames and record.duration_s > self.longest_s
 
-    def _short(self, records: Sequence[Record], threads: int) -> dict[str, Transcribed]:
+    def _short(self, records: Sequence[Record]) -> dict[str, Transcribed]:
         """By id."""
         found = {record.id: Transcribed(record, None, "no samples") for record in records}
         # Labels and texts of a manifest are of no use here, and could only be refused.
         plain = [replace(record, text="", labels=None) for record in records if record.duration_s > 0]
         if plain:
             data = self.trained.plan(Records.of(plain))
-            result = recognise(self.decoder, self.trained.variables, data, threads=threads)
+            result = recognise(self.decoder, self.trained.variables, data)
             reasons = {entry["id"]: entry["reason"] for entry in result.skipped + data.dropped.entries}
             texts = {data.index.records[row].id: transcript for row, transcript in result.transcripts.items()}
             found |= {
@@ -86,7 +86,7 @@ class Transcriber:
             self._tell(sum(record.duration_s for record in plain))
         return found
 
-    def long(self, records: Iterable[Record]) -> Iterator[Transcribed]:
+    def _of_windows(self, records: Iterable[Record]) -> Iterator[Transcribed]:
         """What became of each recording, by windows. No more is held than a batch of them, the best paths and, for a
         beam search, a batch of pieces."""
         for record, frames in self._long.frames(records):
@@ -101,7 +101,7 @@ class Transcriber:
             whole = together(map(Heard.of_path, frames))
             (hypotheses,) = text.finish((whole.path[None], whole.logps[None]), [0])
             return text.transcript(hypotheses, self._calibration)
-        most = int(self.trained.model.output_length(self._long.bucket.length))
+        most = self._long.num_frames(self._long.bucket.length)
         parts = [
             transcript
             for group in batched(pieces(frames, spelling, most_frames=most), self._long.bucket.batch_size)
@@ -117,5 +117,4 @@ class Transcriber:
             values[row, : len(piece.path)], lengths[row] = piece.logps, len(piece.path)
         text, searched = self.decoder.text, Frames(jnp.asarray(values), jnp.asarray(lengths))
         for piece, hypotheses in zip(group, text.finish(searched, range(len(group))), strict=True):
-            transcript = text.transcript(hypotheses, self._calibration)
-            yield transcript.shifted(piece.first_frame * text.frame_s)
+            yield text.transcript(hypotheses, self._calibration, first_frame=piece.first_frame)

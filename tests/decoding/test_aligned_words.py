@@ -1,20 +1,19 @@
-"""Words of aligned labels, for vocabularies of characters, pieces and words; and how they are written."""
+"""Words of aligned labels, for vocabularies of characters, pieces and words."""
 
 import math
 
 import numpy as np
 import pytest
 
-from asr_jax.decoding.aligned_words import Token, aligned_tokens, aligned_words, word_labels
-from asr_jax.decoding.alignment_files import as_ctm, as_json, as_textgrid
-from asr_jax.decoding.frame_times import FrameTimes
+from asr_jax.core.frame_times import FrameTimes
+from asr_jax.decoding.aligned_words import aligned_tokens, aligned_words, word_labels
 from asr_jax.decoding.spelling import Spelling
-from asr_jax.decoding.transcript import Transcript, Word
+from asr_jax.decoding.transcript import Token
 
 CHARACTERS = Spelling.of_surfaces([" ", "a", "b", ""], blank_id=3)
 PIECES = Spelling.of_surfaces([" the", "re", " ", "a", ""], blank_id=4)
 WORDS = Spelling.of_surfaces([" one", " two", ""], blank_id=2)
-TIMES = FrameTimes(shift=640, first=0.0, per_s=16000)
+TIMES = FrameTimes(shift=640, first=0.0, rate_hz=16000)
 
 
 @pytest.mark.parametrize(
@@ -42,28 +41,3 @@ def test_words_and_tokens():
     tokens = aligned_tokens(*row, spelling=CHARACTERS, times=TIMES)
     assert [token.text for token in tokens] == ["a", "b", "|", "b"]
     assert tokens[2] == Token("|", 0.24, 0.28, math.log(0.9))
-
-
-def test_files():
-    transcript = Transcript((Word('say"', 0.5, 0.75, 0.9), Word("so", 1.0, 1.25, 1.0)), -1.5)
-    assert as_ctm("a b", transcript.words) == 'a_b 1 0.500 0.250 say" 0.9000\na_b 1 1.000 0.250 so 1.0000\n'
-    assert as_json("a", transcript) == {
-        "id": "a",
-        "text": 'say" so',
-        "score": -1.5,
-        "confidence": 0.95,
-        "words": [
-            {"text": 'say"', "start_s": 0.5, "end_s": 0.75, "confidence": 0.9},
-            {"text": "so", "start_s": 1.0, "end_s": 1.25, "confidence": 1.0},
-        ],
-    }
-    tokens = [Token("s", 1.0, 1.1, -0.5)]
-    assert as_json("a", transcript, tokens)["tokens"] == [{"text": "s", "start_s": 1.0, "end_s": 1.1, "log_prob": -0.5}]
-    grid = as_textgrid(transcript, tokens, duration_s=2.0)
-    lines = [line.strip() for line in grid.splitlines()]
-    assert lines[:2] == ['File type = "ooTextFile"', 'Object class = "TextGrid"']
-    assert [line for line in lines if line.startswith("text")][:5] == [
-        'text = ""', 'text = "say"""', 'text = ""', 'text = "so"', 'text = ""',
-    ]  # fmt: skip
-    assert lines.count("xmax = 2.0000") == 5  # the file's, each tier's and each one's last interval
-    assert "size = 2" in lines

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.batch import Frames
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.decoding.ctc import Decoding
 from asr_jax.decoding.hypotheses import Search
 from asr_jax.decoding.rerank import Reranking
@@ -27,7 +28,7 @@ def log_probs_of(path, *, sure=0.97):
 def test_words_have_times_and_confidence(kind):
     path = [3, 1, 1, 3, 1, 0, 3, 2, 2, 3]
     values = jnp.asarray(np.stack([log_probs_of([3] * 10), log_probs_of(path)]))
-    decoder = Decoding(kind=kind).build(TOKENIZER, frame_s=0.04)
+    decoder = Decoding(kind=kind).build(TOKENIZER, times=FrameTimes(640, 0.0, 16000))
     found = decoder.finish(decoder.reduce(Frames(values, jnp.array([10, 9]))), [1])
     transcript = decoder.transcript(found[0], Calibration())
     assert transcript.text == "aa b"
@@ -35,6 +36,8 @@ def test_words_have_times_and_confidence(kind):
         (pytest.approx(0.04), pytest.approx(0.20)),
         (pytest.approx(0.28), pytest.approx(0.36)),
     ]
+    later = decoder.transcript(found[0], Calibration(), first_frame=100)
+    assert [word.start_s for word in later.words] == pytest.approx([4.04, 4.28])
     assert [word.confidence for word in transcript.words] == pytest.approx([0.97, 0.97], rel=1e-5)
     assert decoder.transcript(found[0], Calibration(offset=-1.0)).confidence < 0.95
     if kind == "beam":
@@ -63,10 +66,9 @@ def test_a_decoding_says_what_it_is():
 
 def test_transcripts_of_parts_become_one():
     first = Transcript((Word("a", 0.0, 0.5, 0.5),), -1.0)
-    second = Transcript((Word("b", 0.25, 0.5, 1.0),), -2.0).shifted(10.0)
+    second = Transcript((Word("b", 10.25, 10.5, 1.0),), -2.0)
     whole = joined([first, Transcript((), 0.0), second])
     assert (whole.text, whole.score, whole.confidence) == ("a b", -3.0, 0.75)
-    assert (whole.words[1].start_s, whole.words[1].end_s) == (10.25, 10.5)
 
 
 def test_json_has_numbers_alone():

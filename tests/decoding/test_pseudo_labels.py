@@ -64,7 +64,7 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
         assert not labels.path.exists()
     kept = list(read(tmp_path, labels.path))
     assert [(record.id, record.text, record.speaker) for record in kept] == [
-        ("long-0001", "w0 w1", "anna"), ("short", "w0", "")
+        ("long-00001", "w0 w1", "anna"), ("short", "w0", "")
     ]  # fmt: skip
     np.testing.assert_array_equal(
         Location.parse(kept[0].location).audio(rate_hz=RATE), noise(0, RATE * 12)[RATE * 3 // 2 : RATE * 7 // 2]
@@ -74,8 +74,8 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
     assert (lines[0]["offset"], lines[0]["duration"], lines[0]["audio_path"]) == (1.5, 2.0, "a/long.flac")
     left_out = [json.loads(line) for line in (tmp_path / "out.skipped.jsonl").read_text().splitlines()]
     assert [(line["id"], line["reason"]) for line in left_out] == [
-        ("long-0000", "no words"), ("long-0002", "no words"), ("long-0003", "confidence 0.5000 below 0.9"),
-        ("long-0004", "no words"), ("still", "no words"), ("gone", "no such file"),
+        ("long-00000", "no words"), ("long-00002", "no words"), ("long-00003", "confidence 0.5000 below 0.9"),
+        ("long-00004", "no words"), ("still", "no words"), ("gone", "no such file"),
     ]  # fmt: skip
     total_s = sum(record.duration_s for record in kept) + sum(line["duration"] for line in left_out)
     assert total_s == pytest.approx(14.0, abs=0.01)

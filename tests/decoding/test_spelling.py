@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from asr_jax.core.errors import UserError
 from asr_jax.decoding.spelling import Spelling
 from asr_jax.text.characters import CharacterTokenizer, WordTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
@@ -59,5 +60,5 @@ def test_spans_are_as_many_as_words(tokenizer):
 
 
 def test_labels_of_several_words_are_told():
-    with pytest.raises(ValueError, match=r"\['a b'\] have borders within"):
+    with pytest.raises(UserError, match=r"\['a b'\] have borders within"):
         Spelling(texts=("", "a b"), opens=(False, True), blank_id=0)

@@ -1,4 +1,4 @@
-"""Transcripts in five formats, read again: subtitles by FFmpeg, JSON and CTM as their definitions say."""
+"""Transcripts in six formats, read again: subtitles by FFmpeg, JSON and CTM as their definitions say."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import av
 import pytest
 
 from asr_jax.decoding.subtitles import CueRules, cues
-from asr_jax.decoding.transcript import Alternative, Transcript, Word
+from asr_jax.decoding.transcript import Alternative, Token, Transcript, Word
 from asr_jax.decoding.transcript_files import FORMS, Named
 
 
@@ -117,3 +117,20 @@ def test_ctm_has_six_fields_a_word_in_order():
 
 def test_text_alone():
     assert FORMS["text"].write(named(words_of("one two"))) == "one two\n"
+
+
+def test_tokens_and_textgrids():
+    spoken, tokens = (Word('say"', 0.5, 0.75, 0.9), Word("so", 1.0, 1.25, 1.0)), (Token("s", 1.0, 1.1, -0.5),)
+    fields = json.loads(FORMS["json"].write(named(spoken, tokens=tokens)))
+    assert fields["tokens"] == [{"text": "s", "start_s": 1.0, "end_s": 1.1, "log_prob": -0.5}]
+    assert "tokens" not in json.loads(FORMS["json"].write(named(spoken)))
+    lines = [
+        line.strip() for line in FORMS["textgrid"].write(named(spoken, tokens=tokens, duration_s=2.0)).splitlines()
+    ]
+    assert lines[:2] == ['File type = "ooTextFile"', 'Object class = "TextGrid"']
+    assert [line for line in lines if line.startswith("text")][:5] == [
+        'text = ""', 'text = "say"""', 'text = ""', 'text = "so"', 'text = ""',
+    ]  # fmt: skip
+    assert lines.count("xmax = 2.0000") == 5  # the file's, each tier's and each one's last interval
+    assert "size = 2" in lines
+    assert "xmax = 1.2500" in FORMS["textgrid"].write(named(spoken, duration_s=math.nan))

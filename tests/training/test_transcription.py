@@ -1,5 +1,6 @@
 """Recordings of any length: windows give what the whole does, in shapes of training, in memory that does not grow."""
 
+import functools
 import tracemalloc
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from asr_jax.training.evaluate import Decoder
 from asr_jax.training.long_audio import LongAudio
 from asr_jax.training.trained import Trained
 from asr_jax.training.transcription import Transcriber
+from tests.heads.test_ctc_head import two_heads
 from tests.toy_config import experiment
 
 TOKENIZER = CharacterTokenizer(symbols=(" ", *"abcdefg", None), normaliser="none")
@@ -100,16 +102,36 @@ def record(path, number=0):
 
 
 def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property):
-    samples = sound(21.3)
-    whole = whole_of(trained, samples)
-    assert len(np.unique(whole.argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
-    path = write(tmp_path / "a.flac", samples)
+    """Of several windows, of a little more than one, and of less than a frame."""
+    sounds = [sound(21.3)[:num] for num in (None, 47501, 300)]
+    wholes = [whole_of(trained, samples) for samples in sounds]
+    assert len(np.unique(wholes[0].argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
+    records = [record(write(tmp_path / f"{n}.flac", samples), n) for n, samples in enumerate(sounds)]
     for window_s, overlap_s in ((0.0, None), (2.5, 0.9), (3.9, 0.5)):
         each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
-        (found,) = [together(frames) for _, frames in each.frames([record(path)])]
-        assert found.logps.shape == whole.shape
-        assert report(record_property, f"difference, windows of {window_s} s", relative(found.logps, whole)) < 1e-5
-        np.testing.assert_array_equal(found.path, whole.argmax(-1))
+        for number, (_, frames) in enumerate(each.frames(records)):
+            found, whole = together(frames), wholes[number]
+            assert found.logps.shape == whole.shape
+            about = f"difference, {len(whole)} frames, windows of {window_s} s"
+            assert report(record_property, about, relative(found.logps, whole)) < 1e-5
+            np.testing.assert_array_equal(found.path, whole.argmax(-1))
+        assert number == 2
+
+
+@pytest.mark.parametrize(("head", "shift"), [("ctc", 320), ("inter", 160)])
+def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained, tmp_path, head, shift):
+    model, samples = two_heads().build(vocab_size=9, blank_id=8, precision="f32"), sound(7.3)
+    variables = jax.jit(functools.partial(model.init, method="emit"))(jax.random.key(0), batch_of(samples))
+    whole = jax.jit(functools.partial(model.apply, method="emit"))(variables, batch_of(samples))[head].values[0]
+    other = replace(trained, model=model, variables=variables)
+    made = decoder(other, head=head, gives_log_probs=True)
+    path = write(tmp_path / "a.flac", samples)
+    (found,) = [together(frames) for _, frames in LongAudio(other, made).frames([record(path)])]
+    assert found.logps.shape == whole.shape
+    np.testing.assert_allclose(found.logps, whole, atol=1e-5)
+    assert made.text.times.shift == shift
+    assert len(whole) * made.text.times.shift_s == pytest.approx(7.3, abs=0.03)
+    assert decoder(other).head == "ctc"
 
 
 def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training(trained, tmp_path):

@@ -12,17 +12,17 @@ MANY = 4096
 
 @dataclass(frozen=True)
 class FrameTimes:
-    """Where the frames of an encoder are in its recording."""
+    """Where the frames that a head reads are in their recording."""
 
     shift: int
-    """From one frame to the next, in samples (or frames of ready features)."""
+    """From one frame to the next, in samples."""
     first: float
     """Where the first frame begins, likewise; negative where it is centred on the first sample."""
-    per_s: float
-    """Samples (or frames of ready features) per second."""
+    rate_hz: float
+    """Samples per second."""
 
     @classmethod
-    def of(cls, output_length: Callable[[Any], Any], *, hop: int, per_s: float) -> "FrameTimes":
+    def of(cls, output_length: Callable[[Any], Any], *, hop: int, rate_hz: float) -> "FrameTimes":
         """Of an encoder by what its lengths say. `hop`: samples of a frame before the encoder.
 
         An encoder that loses frames at the edges of its convolutions, or adds some, does so at both alike: a frame is
@@ -33,12 +33,12 @@ class FrameTimes:
         shift = round((longer - long) / (int(output_length(longer)) - int(output_length(long))))
         lengths = long + np.arange(shift)
         lost = lengths - shift * np.asarray(output_length(lengths))
-        return cls(shift, float(lost.min()) / 2, per_s)
+        return cls(shift, float(lost.min()) / 2, rate_hz)
 
     @property
     def shift_s(self) -> float:
-        return self.shift / self.per_s
+        return self.shift / self.rate_hz
 
     def seconds(self, frame: float) -> float:
         """Where a frame begins, or the one before it ends; never before the recording's beginning."""
-        return max(self.first + frame * self.shift, 0.0) / self.per_s
+        return max(self.first + frame * self.shift, 0.0) / self.rate_hz

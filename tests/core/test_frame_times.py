@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asr_jax.decoding.frame_times import FrameTimes
+from asr_jax.core.frame_times import FrameTimes
 
 
 def valid(kernel, stride):
@@ -26,7 +26,7 @@ def same(stride):
     ],
 )
 def test_shift_and_first(output_length, hop, shift, first):
-    times = FrameTimes.of(output_length, hop=hop, per_s=16000)
+    times = FrameTimes.of(output_length, hop=hop, rate_hz=16000)
     assert (times.shift, times.first) == (shift, first)
     assert times.shift_s == shift / 16000
     assert times.seconds(10) == pytest.approx((first + 10 * shift) / 16000)
@@ -38,6 +38,6 @@ def test_the_middle_of_a_frame_is_what_it_is_computed_from():
     ramp = np.arange(5000.0)
     inner = np.convolve(ramp, np.ones(40) / 40, mode="valid")[::16]
     outer = np.convolve(inner, np.ones(5) / 5, mode="valid")[::2]
-    times = FrameTimes.of(lambda num: valid(5, 2)(valid(40, 16)(num)), hop=16, per_s=1.0)
+    times = FrameTimes.of(lambda num: valid(5, 2)(valid(40, 16)(num)), hop=16, rate_hz=1.0)
     middles = [(times.seconds(i) + times.seconds(i + 1)) / 2 for i in range(len(outer))]
     np.testing.assert_allclose(middles, outer + 0.5)  # sample i lies from i to i + 1
