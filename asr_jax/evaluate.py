@@ -43,12 +43,16 @@ def main(arguments: Sequence[str]) -> None:
     if several and options.log_probs:
         raise UserError(f"--log-probs with {len(options.runs)} runs: expected one; call it once for each")
 
+    check_names(options)
+
     from asr_jax.data.reading import read_records
 
-    if options.json:
-        make_room(options.json)
-    if options.predictions and not several:
-        make_room(options.predictions)
+    for out in (options.json, options.predictions, options.log_probs):
+        if out:
+            is_folder = (
+                out == options.log_probs and out.suffix != ".safetensors" or out == options.predictions and several
+            )
+            make_room(out / "some" if is_folder else out)
     records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
     results = []
     for run in options.runs:
@@ -104,8 +108,30 @@ def evaluate_run(
     if options.calibrate:
         judged = [judged_words(data, found, trained.tokenizer) for data, found in recognised]
         confidences, is_right = (np.concatenate(each) for each in zip(*judged, strict=True))
-        result["calibration"] = calibrate(trained.folder, trained.updates, decoding, confidences, is_right)
+        result["calibration"] = calibrate(
+            trained.folder, trained.updates, trained.weights, decoding, confidences, is_right
+        )
     return result
+
+
+def check_names(options: argparse.Namespace) -> None:
+    """Raises: UserError where two sets, or the files of two runs, would have one name."""
+    if len(set(options.data)) < len(options.data):
+        raise UserError(f"--data {' '.join(options.data)}: a set is named twice; expected each once")
+    names = [run.resolve() for run in options.runs]
+    if len(set(names)) < len(names):
+        raise UserError(f"{' '.join(map(str, options.runs))}: a run is named twice; expected each once")
+    folders = {run_folder(run) for run in names}
+    if options.predictions and len({folder.name for folder in folders}) < len(folders):
+        raise UserError(
+            f"--predictions with runs of the same name ({', '.join(map(str, options.runs))}): their files would have "
+            "one name; expected other names, or one call for each"
+        )
+
+
+def run_folder(run: Path) -> Path:
+    """Of a run, or of one of its checkpoints."""
+    return run.parent.parent if run.name.isdecimal() else run
 
 
 def predictions_of(path: Path, trained: Any, *, is_folder: bool) -> Path:
@@ -123,8 +149,11 @@ def make_room(out: Path) -> None:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        was_there = out.exists()
         with out.open("a"):
             pass
+        if not was_there:
+            out.unlink()
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}; choose another place") from error
 

@@ -2,15 +2,18 @@
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.decoding.ctc_beam import CTCBeamSearch
 from asr_jax.decoding.greedy import best_path, greedy_hypothesis
@@ -18,7 +21,7 @@ from asr_jax.decoding.hypotheses import Hypothesis, Search
 from asr_jax.decoding.rerank import Reranking
 from asr_jax.decoding.spelling import Spelling
 from asr_jax.decoding.transcript import Alternative, Transcript, Word
-from asr_jax.decoding.word_scores import Fusion
+from asr_jax.decoding.word_scores import Fusion, WordScores
 from asr_jax.metrics.confidence import Calibration
 from asr_jax.text.tokenizer import Tokenizer
 
@@ -40,6 +43,13 @@ class Decoding:
         used = [name for name in ("fusion", "reranking") if getattr(self, name) != type(getattr(self, name))()]
         if self.kind == "greedy" and used:
             raise ValueError(f"kind is 'greedy' and {used[0]} is set: expected kind 'beam', which alone uses it")
+        if self.fusion.unit == "labels":
+            raise ValueError("fusion.unit is 'labels': expected 'words', of which the device's search knows alone")
+        if self.reranking.kenlm and (self.fusion.kenlm or self.fusion.hot_words):
+            raise ValueError(
+                "reranking puts its own score in the place of what fusion.kenlm and fusion.hot_words add: expected one "
+                "of them"
+            )
 
     def __str__(self) -> str:
         if self.kind == "greedy":
@@ -56,29 +66,40 @@ class Decoding:
         return ", ".join(parts)
 
     def digest(self) -> str:
-        """Equal where the settings are."""
+        """Equal where the best texts are the same: whatever the number of others, and where files lie."""
         if self.kind == "greedy":
             return "greedy"
-        return "beam-" + hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        settings = asdict(self)
+        del settings["search"]["num_best"]
+        files = [settings["fusion"].pop(name) for name in ("kenlm", "known_words", "lexicon")]
+        files = [Path(file) for file in (*files, settings["reranking"].pop("kenlm")) if file]
+        made_of = [settings, [(file.name, file.stat().st_size if file.exists() else 0) for file in files]]
+        return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
     def build(self, tokenizer: Tokenizer, *, times: FrameTimes) -> "CTCDecoder":
         """`times`: of the head's frames.
 
         Raises: UserError where a language model or a lexicon cannot be read, and as `Spelling.of`.
         """
-        return CTCDecoder(self, Spelling.of(tokenizer), times=times)
+        return CTCDecoder(self, tokenizer, times=times)
 
 
 class CTCDecoder:
     """Makes transcripts of batches in two steps: `reduce` on the device, within the model's own program, and `finish`,
     which takes what that gave."""
 
-    def __init__(self, settings: Decoding, spelling: Spelling, *, times: FrameTimes) -> None:
-        self.settings, self.spelling, self.times = settings, spelling, times
+    def __init__(self, settings: Decoding, tokenizer: Tokenizer, *, times: FrameTimes) -> None:
+        self.settings, self.spelling, self.times = settings, Spelling.of(tokenizer), times
+        self._decode = tokenizer.decode if self.spelling.has_bytes else None
         self._search: CTCBeamSearch | None = None
         self._one_at_a_time = threading.Lock()
         if settings.kind == "beam":
-            self._search = CTCBeamSearch(spelling, search=settings.search, scores=settings.fusion.build())
+            if self._decode:
+                raise UserError("the vocabulary has bytes of characters, which a beam search cannot spell: use greedy")
+            scores = settings.fusion.build()
+            if scores:
+                check_spelling(scores, self.spelling, tokenizer.normaliser)
+            self._search = CTCBeamSearch(self.spelling, search=settings.search, scores=scores)
         self._rerank = settings.reranking.build()
 
     def reduce(self, frames: Frames) -> Any:
@@ -102,7 +123,7 @@ class CTCDecoder:
             lists = [found[row] for row in rows]
         else:
             paths, logps = jax.device_get(reduced)
-            lists = [[greedy_hypothesis(paths[row], logps[row], self.spelling)] for row in rows]
+            lists = [[greedy_hypothesis(paths[row], logps[row], self.spelling, decode=self._decode)] for row in rows]
         return [self._rerank(hypotheses) for hypotheses in lists] if self._rerank else lists
 
     def transcript(
@@ -117,3 +138,19 @@ class CTCDecoder:
         )
         alternatives = tuple(Alternative(each.text, each.score) for each in hypotheses) if self._search else ()
         return Transcript(words, best.score, alternatives)
+
+
+def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> None:
+    """Tells of words of the lexicon that the vocabulary cannot spell, which cannot be found.
+
+    Raises: UserError where it can spell none of the lexicon's words, or not all hot words.
+    """
+    mend = f"write them as training had them (its texts were normalised by {normaliser})"
+    if lost := sorted(word for word in scores.hot_words if not spelling.can_spell(word)):
+        raise UserError(f"hot words that the vocabulary cannot spell: {', '.join(lost[:5])}; {mend}")
+    lost = sorted(word for word in scores.lexicon if not spelling.can_spell(word))
+    said = f"{len(lost)} of {len(scores.lexicon)} words of the lexicon cannot be spelt by the vocabulary"
+    if lost and len(lost) == len(scores.lexicon):
+        raise UserError(f"{said}, {', '.join(lost[:5])} …; {mend}")
+    if lost:
+        print(f"{said}: {', '.join(lost[:5])} …; {mend}", file=sys.stderr)

@@ -23,7 +23,10 @@ class Spelling:
 
     def __post_init__(self) -> None:
         if several := [text for text in self.texts if text != "".join(text.split())]:
-            raise UserError(f"labels {several} have borders within: expected labels of one word at most")
+            raise UserError(
+                f"labels {several[:5]} have borders within: expected labels of one word at most; make the tokenizer "
+                "anew with pieces that end where words do"
+            )
 
     @classmethod
     def of_surfaces(cls, surfaces: Sequence[str], *, blank_id: int) -> "Spelling":
@@ -51,6 +54,32 @@ class Spelling:
         """The label that is a border and nothing else; None in a vocabulary without one."""
         pairs = enumerate(zip(self.texts, self.opens, strict=True))
         return next((i for i, (text, opens) in pairs if opens and not text and i != self.blank_id), None)
+
+    @functools.cached_property
+    def has_bytes(self) -> bool:
+        """Whether some labels are parts of characters: alone they spell nothing."""
+        return any("\ufffd" in text for text in self.texts)
+
+    def can_spell(self, word: str) -> bool:
+        """Whether some labels one after another are this word."""
+        first, inner = self._beginnings_and_rest
+        reached = {0}
+        for place in range(len(word)):
+            if place in reached:
+                texts = inner if place else first
+                reached |= {place + num for num in range(1, self._longest + 1) if word[place : place + num] in texts}
+        return len(word) in reached
+
+    @functools.cached_property
+    def _beginnings_and_rest(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Texts that may begin a word, and those that may go on with one."""
+        pairs = list(zip(self.texts, self.opens, strict=True))
+        opening, inner = (frozenset(text for text, opens in pairs if text and opens == each) for each in (True, False))
+        return (opening | inner if self.border is not None or not opening else opening), inner
+
+    @functools.cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.texts), default=0)
 
     @property
     def is_of_pieces(self) -> bool:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -14,27 +14,31 @@ from asr_jax.decoding.ctc import Decoding
 from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calibration
 from asr_jax.training.run import CALIBRATION
 
+Weights = Literal["averaged", "live"]
+"""Which of a checkpoint's."""
 
-def read_calibration(run: Path, updates: int, decoding: Decoding) -> Calibration | None:
-    """Of a checkpoint and a decoding; None where it was never fitted.
+
+def read_calibration(run: Path, updates: int, weights: Weights, decoding: Decoding) -> Calibration | None:
+    """Of a checkpoint, its averaged or live weights, and a decoding; None where it was never fitted.
 
     Raises: UserError where the file is damaged.
     """
-    found = _all(run).get(_key(updates, decoding))
+    found = _all(run).get(_key(updates, weights, decoding))
     return None if found is None else Calibration(found["slope"], found["offset"])
 
 
 def write_calibration(
-    run: Path, updates: int, decoding: Decoding, calibration: Calibration, *, about: dict[str, Any]
+    run: Path, updates: int, weights: Weights, decoding: Decoding, calibration: Calibration, *, about: dict[str, Any]
 ) -> None:
     """Keeps it beside those of other checkpoints and decodings. `about`: what it was fitted on, for people."""
     entry = asdict(calibration) | {"decoding": str(decoding)} | about
-    write_whole(run / CALIBRATION, json.dumps(_all(run) | {_key(updates, decoding): entry}, indent=2) + "\n")
+    write_whole(run / CALIBRATION, json.dumps(_all(run) | {_key(updates, weights, decoding): entry}, indent=2) + "\n")
 
 
 def calibrate(
     run: Path,
     updates: int,
+    weights: Weights,
     decoding: Decoding,
     confidences: Float[np.ndarray, " N"],
     is_right: Bool[np.ndarray, " N"],
@@ -46,20 +50,18 @@ def calibrate(
     """
     if len(confidences) < 2:
         return {"words": len(confidences)}
-    first, second = slice(len(confidences) // 2), slice(len(confidences) // 2, None)
-    crossed = [
-        fit_calibration(confidences[a], is_right[a])(confidences[b]) for a, b in ((second, first), (first, second))
-    ]
-    before, after = (
-        confidence_report(each, is_right)["calibration_error"] for each in (confidences, np.concatenate(crossed))
-    )
+    crossed = np.zeros_like(confidences)
+    for half in (0, 1):  # every other word: both halves have words of all sources
+        fitted = fit_calibration(confidences[1 - half :: 2], is_right[1 - half :: 2])
+        crossed[half::2] = fitted(confidences[half::2])
+    before, after = (confidence_report(each, is_right)["calibration_error"] for each in (confidences, crossed))
     about = {"words": len(confidences), "error_before": before, "error_after": after}
-    write_calibration(run, updates, decoding, fit_calibration(confidences, is_right), about=about)
+    write_calibration(run, updates, weights, decoding, fit_calibration(confidences, is_right), about=about)
     return about | {"file": str(run / CALIBRATION)}
 
 
-def _key(updates: int, decoding: Decoding) -> str:
-    return f"{updates} {decoding.digest()}"
+def _key(updates: int, weights: Weights, decoding: Decoding) -> str:
+    return f"{updates} {weights} {decoding.digest()}"
 
 
 def _all(run: Path) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def dry_run(experiment: Experiment) -> None:
     Raises: UserError where a run could not begin.
     """
     setup = set_up(experiment, folders.find_run(experiment))
+    experiment.decoding.build(setup.tokenizer, times=setup.model.frame_times())
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
     shapes = abstract_beginning(beginning, setup.mesh)
     if experiment.init.path:

@@ -16,7 +16,7 @@ PREFIX = "--decoding."
 DEVICES = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 ABOUT = """decoding: that of the run's validation, changed by --decoding.FIELD VALUE, such as
   --decoding.kind beam --decoding.beam-width 20 --decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5
-  --decoding.reranking.kenlm lm.arpa | --decoding.hot-words anna otto | --decoding.lexicon words.txt
+  --decoding.reranking.kenlm lm.arpa | --decoding.hot-words anna otto (last of all) | --decoding.lexicon words.txt
 python -m asr_jax.train --config FILE --help lists all of them."""
 
 
@@ -53,7 +53,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[ar
         jax.config.update("jax_platforms", DEVICES[options.device])
         try:
             jax.devices()
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:  # the second where JAX has no support for it
             raise UserError(f"--device {options.device}: there is none that JAX can use: {error}") from error
     return options, flags
 
@@ -92,5 +92,7 @@ def load(run: Path, options: argparse.Namespace) -> Trained:
     """The run, or the checkpoint `RUN/checkpoints/N`, as the options say. Raises: as `load_trained`."""
     updates = options.checkpoint
     if run.parent.name == CHECKPOINTS and run.name.isdecimal():
+        if updates is not None:
+            raise UserError(f"{run} is a checkpoint, and --checkpoint {updates} names another: expected one of them")
         run, updates = run.parent.parent, int(run.name)
     return load_trained(run, updates=updates, precision=options.precision, live=options.live)

@@ -4,7 +4,7 @@ import json
 from base64 import b64decode, b64encode
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -27,7 +27,7 @@ from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizer import Tokenizer, load_tokenizer
 from asr_jax.training.beginning import abstract_beginning, lower_beginning
-from asr_jax.training.calibration import read_calibration
+from asr_jax.training.calibration import Weights, read_calibration
 from asr_jax.training.evaluate import Decoder
 from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, SPLIT, TOKENIZER
 from asr_jax.training.setup import made_of, make_model, make_recipe
@@ -48,7 +48,7 @@ class Trained:
     """Of the run."""
     updates: int
     """Which checkpoint."""
-    weights: Literal["averaged", "live"]
+    weights: Weights
     mesh: Mesh
 
     def decoder(self, decoding: Decoding | None = None, *, is_raw: bool = False, **options: Any) -> Decoder:
@@ -60,7 +60,7 @@ class Trained:
         decoding = decoding or self.experiment.decoding
         return Decoder(
             self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, decoding=decoding,
-            calibration=None if is_raw else read_calibration(self.folder, self.updates, decoding),
+            calibration=None if is_raw else read_calibration(self.folder, self.updates, self.weights, decoding),
             made_of=made_of(self.experiment, self.tokenizer), **options,
         )  # fmt: skip
 

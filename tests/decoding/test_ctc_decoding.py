@@ -3,8 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentencepiece as trainer
 
 from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.decoding.ctc import Decoding
 from asr_jax.decoding.hypotheses import Search
@@ -13,8 +15,10 @@ from asr_jax.decoding.transcript import Transcript, Word, joined, to_json
 from asr_jax.decoding.word_scores import Fusion
 from asr_jax.metrics.confidence import Calibration
 from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer
 
 TOKENIZER = CharacterTokenizer(symbols=(" ", "a", "b", None), normaliser="none")
+TIMES = FrameTimes(640, 0.0, 16000)
 
 
 def log_probs_of(path, *, sure=0.97):
@@ -52,6 +56,48 @@ def test_what_only_a_beam_search_uses_is_refused_for_greedy():
         Decoding(fusion=Fusion(hot_words=("anna",)))
     with pytest.raises(ValueError, match="reranking is set"):
         Decoding(reranking=Reranking(kenlm="lm.arpa"))
+
+
+def test_words_that_cannot_be_spelt_are_refused_or_named(tmp_path, capsys):
+    def build(**fusion):
+        return Decoding(kind="beam", fusion=Fusion(**fusion)).build(TOKENIZER, times=TIMES)
+
+    with pytest.raises(UserError, match=r"hot words .* cannot spell: ANNA; .*normalised by none"):
+        build(hot_words=("ANNA", "ab"))
+    lexicon = tmp_path / "words.txt"
+    lexicon.write_text("AB\nBA\n")
+    with pytest.raises(UserError, match="2 of 2 words of the lexicon cannot be spelt"):
+        build(lexicon=str(lexicon))
+    lexicon.write_text("ab\nBA\n")
+    build(lexicon=str(lexicon))
+    assert "1 of 2 words of the lexicon cannot be spelt by the vocabulary: BA" in capsys.readouterr().err
+
+
+def test_settings_that_would_do_nothing_are_refused():
+    with pytest.raises(ValueError, match="expected one of them"):
+        Decoding(kind="beam", fusion=Fusion(hot_words=("a",)), reranking=Reranking(kenlm="lm.arpa"))
+    with pytest.raises(ValueError, match=r"fusion\.unit is 'labels'"):
+        Decoding(kind="beam", fusion=Fusion(kenlm="lm.arpa", unit="labels"))
+
+
+def test_bytes_of_characters_are_spelt_together(tmp_path):
+    texts = ["zürich müller über"] * 3
+    trainer.SentencePieceTrainer.train(
+        sentence_iterator=iter(["zurich muller uber"] * 50), model_prefix=str(tmp_path / "m"), vocab_size=270,
+        byte_fallback=True, character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    tokenizer = given_tokenizer(
+        TokenizerSettings(kind="sentencepiece", path=str(tmp_path / "m.model"), normaliser="none")
+    )
+    ids = tokenizer.encode(texts[0])
+    path = [symbol for label in ids for symbol in (label, tokenizer.blank_id)]
+    logps = np.zeros(len(path), np.float32)
+    decoder = Decoding().build(tokenizer, times=TIMES)
+    (found,) = decoder.finish((np.array([path], np.int32), logps[None]), [0])
+    assert found[0].text == texts[0]
+    assert len(found[0].words) == 3
+    with pytest.raises(UserError, match="bytes of characters"):
+        Decoding(kind="beam").build(tokenizer, times=TIMES)
 
 
 def test_a_decoding_says_what_it_is():
