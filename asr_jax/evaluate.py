@@ -47,11 +47,9 @@ def main(arguments: Sequence[str]) -> None:
 
     from asr_jax.data.reading import read_records
 
-    for out in (options.json, options.predictions, options.log_probs):
+    in_folder = bool(options.log_probs) and options.log_probs.suffix != ".safetensors"
+    for out, is_folder in ((options.json, False), (options.predictions, several), (options.log_probs, in_folder)):
         if out:
-            is_folder = (
-                out == options.log_probs and out.suffix != ".safetensors" or out == options.predictions and several
-            )
             make_room(out / "some" if is_folder else out)
     records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
     results = []
