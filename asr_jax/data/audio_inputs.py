@@ -4,13 +4,13 @@ import glob
 import io
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from asr_jax.audio.io import AudioError
 from asr_jax.audio.pyav import SUFFIXES
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import unique
 from asr_jax.data.inputs import READERS
 from asr_jax.data.locations import Location
 from asr_jax.data.progress import in_threads
@@ -44,15 +44,8 @@ def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder:
     Raises: UserError for a manifest or a list that cannot be read, and a folder with nothing in it.
     """
     entries = [entry for number, given in enumerate(inputs) for entry in _of(given, read_stdin, f"{folder}/{number}")]
-    taken, seen = {entry.id for entry in entries}, Counter[str]()
-    for place, entry in enumerate(entries):
-        seen[entry.id] += 1
-        if seen[entry.id] > 1:
-            while (name := f"{entry.id}#{seen[entry.id]}") in taken:
-                seen[entry.id] += 1
-            taken.add(name)
-            entries[place] = replace(entry, id=name)
-    return entries
+    names = unique([entry.id for entry in entries])
+    return [replace(entry, id=name) for entry, name in zip(entries, names, strict=True)]
 
 
 def with_durations(entries: Iterable[Record | Refused]) -> list[Record | Refused]:

@@ -10,6 +10,7 @@ from typing import TextIO, cast
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.names import unique
 from asr_jax.decoding.transcript_files import FORMS, Form, Named
 
 SKIPPED = "skipped.jsonl"
@@ -112,10 +113,13 @@ class Folder(Output):
 
 
 def _paths(names: Sequence[str], ending: str) -> list[str]:
-    """Relative paths, none outside of the folder; with the audio's ending where they would be the same without."""
+    """Relative paths, none outside of the folder and none twice; with the audio's ending where they would be those of
+    others without."""
     plain = [
-        "/".join(part.replace("\0", "_") for part in name.split("/") if part not in ("", ".", "..")) for name in names
+        "/".join(part.replace("\0", "_") for part in name.split("/") if part not in ("", ".", "..")) or "_"
+        for name in names
     ]
-    stems = [os.path.splitext(path)[0] or "_" for path in plain]
-    number = Counter(stems)
-    return [(path if number[stem] > 1 else stem) + ending for path, stem in zip(plain, stems, strict=True)]
+    stems = [os.path.splitext(path)[0] for path in plain]
+    number, whole = Counter(stems), {path for path in plain if os.path.splitext(path)[1]}
+    short = [path if number[stem] > 1 or stem in whole else stem for path, stem in zip(plain, stems, strict=True)]
+    return [path + ending for path in unique(short)]
