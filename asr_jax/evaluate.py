@@ -52,6 +52,10 @@ def main(arguments: Sequence[str]) -> None:
         if out:
             make_room(out / "some" if is_folder else out)
     records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
+    if options.log_probs:
+        from asr_jax.training.log_probs import check_ids
+
+        check_ids(options.log_probs, records)
     results = []
     for run in options.runs:
         trained = load(run, options)
@@ -79,8 +83,8 @@ def evaluate_run(
     sets, recognised = {}, []
     for manifest, of_set in records.items():
         data = trained.plan(of_set)
-        take = functools.partial(log_probs.take, data=data) if log_probs else lambda emitted: None
-        counts, found = evaluate(decoder, trained.variables, data, threads=2, take=take)
+        take = {"take": functools.partial(log_probs.take, data=data, manifest=manifest)} if log_probs else {}
+        counts, found = evaluate(decoder, trained.variables, data, threads=2, **take)
         sets[manifest] = counts
         recognised.append((data, found))
         for entry in found.skipped:

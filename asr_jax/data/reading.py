@@ -51,6 +51,9 @@ class Records:
     def select(self, places: Int[np.ndarray, " K"] | Bool[np.ndarray, " R"] | slice) -> "Records":
         return replace(self, rows=self.rows[places])
 
+    def ids(self) -> Iterator[str]:
+        return (self.columns.ids.text(row) for row in self.rows.tolist())
+
     def texts(self) -> Iterator[str]:
         return (self.columns.texts.text(row) for row in self.rows.tolist())
 

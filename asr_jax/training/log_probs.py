@@ -1,6 +1,7 @@
 """Log-probabilities of recordings in files, for other decoders."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,35 @@ from safetensors.numpy import save_file
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.dataset import PlannedData
+from asr_jax.data.reading import Records
 from asr_jax.text.tokenizer import Tokenizer
 from asr_jax.training.evaluate import Emitted
 
 LABELS, INDEX = "labels.json", "index.jsonl"
 
 
+def check_ids(path: Path, sets: Mapping[str, Records]) -> None:
+    """Raises: UserError where recordings of two sets have one id, and tensors in one file would have one name."""
+    if path.suffix != ".safetensors":
+        return
+    set_of: dict[str, str] = {}
+    for manifest, records in sets.items():
+        for record_id in records.ids():
+            first = set_of.setdefault(record_id, manifest)
+            if first != manifest:
+                raise UserError(
+                    f"--log-probs {path}: {first} and {manifest} both have a recording {record_id}, and their tensors "
+                    "would have one name; expected other ids, a folder instead of a .safetensors file, or one call "
+                    "for each set"
+                )
+
+
 class LogProbs:
     """Writes `[frames, labels]` in float32 of each recording, natural logarithms.
 
     A path that ends in .safetensors becomes one file, a tensor for each recording by its id, with the labels in its
-    metadata: all of it is held in memory first. Any other becomes a folder with `0.npy`, `1.npy` …, `index.jsonl` (id,
-    location, file, frames, text) and `labels.json` (symbols, blank_id, frame_s).
+    metadata: all of it is held in memory first. Any other becomes a folder with `0.npy`, `1.npy` …, `index.jsonl` (set,
+    id, location, file, frames, text) and `labels.json` (symbols, blank_id, frame_s).
     """
 
     def __init__(self, path: Path, tokenizer: Tokenizer, *, frame_s: float) -> None:
@@ -33,11 +51,8 @@ class LogProbs:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
 
-    def take(self, emitted: Emitted, data: PlannedData) -> None:
-        """Those of a batch.
-
-        Raises: UserError where two recordings have one id and the tensors would have one name.
-        """
+    def take(self, emitted: Emitted, data: PlannedData, *, manifest: str) -> None:
+        """Those of a batch. `manifest` names the set; the ids of all sets went through `check_ids`."""
         assert emitted.log_probs is not None, "the decoder was made to give them"
         values, lengths = jax.device_get((emitted.log_probs.values, emitted.log_probs.lengths))
         weights, rows = jax.device_get((emitted.weights, emitted.records))
@@ -45,17 +60,12 @@ class LogProbs:
             record = data.index.records[int(rows[row])]
             own = np.array(values[row, : lengths[row]], np.float32)
             if self._tensors is not None:
-                if record.id in self._tensors:
-                    raise UserError(
-                        f"{self._path}: two recordings have the id {record.id}; expected different ones, or a folder "
-                        "instead of a .safetensors file"
-                    )
                 self._tensors[record.id] = own
             else:
                 file = f"{len(self._index)}.npy"
                 np.save(self._path / file, own)
-                about = {"id": record.id, "location": record.location, "file": file, "frames": len(own)}
-                self._index.append(about | {"text": record.text})
+                about = {"set": manifest, "id": record.id, "location": record.location, "file": file}
+                self._index.append(about | {"frames": len(own), "text": record.text})
 
     def close(self) -> None:
         """Writes what tells which is which."""
