@@ -1,9 +1,9 @@
 """Two systems on the same recordings: `python -m asr_jax.compare A.jsonl B.jsonl [--json OUT]`.
 
 A and B are what `asr_jax.evaluate --predictions` writes, or lines of JSON with id, reference and hypothesis (and where
-they are known source, speaker, duration_s, normaliser). Recordings are matched by id. The difference comes with its
-interval, by bootstrap over speakers, and with the p-value of NIST's matched pairs test (MAPSSWE): how often two systems
-that are equally good would differ as much.
+they are known set, source, speaker, duration_s, normaliser). Recordings are matched by set and id, or by id alone where
+the files have no name of a set in common. The difference comes with its interval, by bootstrap over speakers, and with
+the p-value of NIST's matched pairs test (MAPSSWE): how often two systems that are equally good would differ as much.
 """
 
 import argparse
@@ -74,6 +74,7 @@ def _row(line: str, place: str) -> tuple[Recognised, str]:
             source=str(row.get("source") or ""),
             speaker=str(row.get("speaker") or ""),
             duration_s=math.nan if duration_s is None else float(duration_s),
+            set=str(row.get("set") or ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
@@ -118,7 +119,8 @@ def _differing(differing: Sequence[dict[str, Any]]) -> Iterator[str]:
     if differing:
         yield "where they differ most:"
     for row in differing:
-        yield f"{row['id']}: {row['first_errors']} errors of the first, {row['second_errors']} of the second"
+        name = f"{row['set']} {row['id']}".strip()
+        yield f"{name}: {row['first_errors']} errors of the first, {row['second_errors']} of the second"
         for name in ("first", "second"):
             yield from (f"  {line}" for line in aligned_lines(row["reference"], row[name]))
 

@@ -56,6 +56,21 @@ def test_it_prints_both_and_how_they_differ(tmp_path, capsys):
     assert "  hyp " in said
 
 
+def test_sets_that_share_ids_are_told_apart(tmp_path, capsys):
+    files = []
+    for name, rates in (("a", (0.1, 0.5)), ("b", (0.5, 0.1))):
+        parts = [
+            predictions(tmp_path / f"{name}{seed}.jsonl", rate, seed=seed, set=f"set{seed}")
+            for seed, rate in enumerate(rates)
+        ]
+        files.append(tmp_path / f"{name}.jsonl")
+        files[-1].write_text("".join(part.read_text() for part in parts))
+    main([str(file) for file in files])
+    said = capsys.readouterr().out
+    assert "240 utterances of both" in said
+    assert re.search(r"set[01] u\d+: \d errors of the first, \d of the second", said)
+
+
 def test_equal_systems_have_nothing_to_show(tmp_path, capsys):
     same = [str(predictions(tmp_path / f"{name}.jsonl", 0.1)) for name in "ab"]
     main(same)

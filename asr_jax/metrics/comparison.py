@@ -14,6 +14,9 @@ from asr_jax.metrics.matched_pairs import matched_pairs
 from asr_jax.metrics.scoring import Recognised, count_utterances, score
 from asr_jax.text.normalise import normalise
 
+Name = tuple[str, str]
+"""Set and id; no set where the id says enough."""
+
 
 def compare(
     first: Sequence[Recognised],
@@ -23,18 +26,23 @@ def compare(
     bootstrap: Bootstrap | None = None,
     num_shown: int = 10,
 ) -> dict[str, Any]:
-    """The comparison on the utterances that both systems have, matched by id, made for JSON.
+    """The comparison on the utterances that both systems have, made for JSON. They are matched by set and id; by id
+    alone where both have one and the same set, or no name of a set in common.
 
     `first`, `second`: as `score`. `difference`: `wer` of the second less that of the first, its `wer_interval`, and
     `probability_of_improvement`, the share of resamples in which the second has fewer errors; None without words or
     with fewer than two units. `matched_pairs`: fields of MatchedPairs. `differing`: the `num_shown` utterances whose
-    errors differ most. `only_first_ids`, `only_second_ids`: utterances that one system alone has, which are left out.
+    errors differ most. `only_first_ids`, `only_second_ids`: utterances that one system alone has, which are left out;
+    with the set before the id where they are matched by it.
 
-    Raises: UserError where an id comes twice, none is in both, references differ, or the normaliser is unknown.
+    Raises: UserError where an utterance comes twice, none is in both, references differ, or the normaliser is unknown.
     """
     bootstrap = bootstrap or Bootstrap()
-    by_id = _by_id(first, "first", normaliser), _by_id(second, "second", normaliser)
-    systems = _matched(*by_id)
+    sets = [{utterance.set for utterance in system} for system in (first, second)]
+    if not sets[0] & sets[1] or len(sets[0] | sets[1]) == 1:
+        first, second = ([replace(utterance, set="") for utterance in system] for system in (first, second))
+    by_name = _by_name(first, "first", normaliser), _by_name(second, "second", normaliser)
+    systems = _matched(*by_name)
     counts = [count_utterances(system, normaliser="none") for system in systems]
     errors = np.stack([of_system[:, :3].sum(axis=1) for of_system in counts], axis=1)
     texts = [[utterance.hypothesis for utterance in system] for system in systems]
@@ -46,42 +54,50 @@ def compare(
         "difference": _difference(errors, counts[0][:, 3], [u.speaker for u in systems[0]], bootstrap),
         "matched_pairs": dataclasses.asdict(pairs),
         "differing": _differing(systems, errors, num_shown),
-        "only_first_ids": [name for name in by_id[0] if name not in by_id[1]],
-        "only_second_ids": [name for name in by_id[1] if name not in by_id[0]],
+        "only_first_ids": [_said(name) for name in by_name[0] if name not in by_name[1]],
+        "only_second_ids": [_said(name) for name in by_name[1] if name not in by_name[0]],
     }
 
 
-def _by_id(system: Sequence[Recognised], which: str, normaliser: str) -> dict[str, Recognised]:
-    """Utterances by id, their texts normalised. Raises: UserError where an id comes twice."""
-    found: dict[str, Recognised] = {}
+def _by_name(system: Sequence[Recognised], which: str, normaliser: str) -> dict[Name, Recognised]:
+    """The utterances, their texts normalised. Raises: UserError where one comes twice."""
+    found: dict[Name, Recognised] = {}
     for utterance in system:
-        if utterance.id in found:
+        name = utterance.set, utterance.id
+        if name in found:
             raise UserError(
-                f"utterance {utterance.id} comes twice in the {which} system: expected ids that are unique; compare "
-                "one set at a time"
+                f"utterance {_said(name)} comes twice in the {which} system: expected ids that are unique, or sets of "
+                "the same names in both; compare one set at a time"
             )
         reference, hypothesis = (normalise(text, normaliser) for text in (utterance.reference, utterance.hypothesis))
-        found[utterance.id] = replace(utterance, reference=reference, hypothesis=hypothesis)
+        found[name] = replace(utterance, reference=reference, hypothesis=hypothesis)
     return found
 
 
-def _matched(first: dict[str, Recognised], second: dict[str, Recognised]) -> tuple[list[Recognised], list[Recognised]]:
+def _said(name: Name) -> str:
+    return " ".join(name).strip()
+
+
+def _matched(
+    first: dict[Name, Recognised], second: dict[Name, Recognised]
+) -> tuple[list[Recognised], list[Recognised]]:
     """The utterances of both, in the first's order. Raises: UserError where none is in both or references differ."""
-    ids = [name for name in first if name in second]
-    if not ids:
+    names = [name for name in first if name in second]
+    if not names:
+        one, other = (_said(next(iter(system), ("", "none"))) for system in (first, second))
         raise UserError(
             f"no utterance is in both systems, of {len(first)} and {len(second)}: expected the same ids, but found "
-            f"{next(iter(first), 'none')!r} in the first and {next(iter(second), 'none')!r} in the second; give "
-            "predictions for the same set"
+            f"{one!r} in the first and {other!r} in the second; give predictions for the same set"
         )
-    others = [name for name in ids if first[name].reference.split() != second[name].reference.split()]
+    others = [name for name in names if first[name].reference.split() != second[name].reference.split()]
     if others:
         one, other = first[others[0]].reference, second[others[0]].reference
         raise UserError(
-            f"{len(others)} of {len(ids)} references are not the same in both systems, the first of them {others[0]}: "
-            f"{one!r} and {other!r}; expected predictions for the same set, or a normaliser that makes them equal"
+            f"{len(others)} of {len(names)} references are not the same in both systems, the first of them "
+            f"{_said(others[0])}: {one!r} and {other!r}; expected predictions for the same set, or "
+            "a normaliser that makes them equal"
         )
-    return [first[name] for name in ids], [second[name] for name in ids]
+    return [first[name] for name in names], [second[name] for name in names]
 
 
 def _difference(
@@ -111,6 +127,7 @@ def _differing(
     rows = [row for row in np.argsort(-apart, kind="stable")[:num_shown].tolist() if apart[row]]
     return [
         {
+            "set": systems[0][row].set,
             "id": systems[0][row].id,
             "first_errors": int(errors[row, 0]),
             "second_errors": int(errors[row, 1]),

@@ -32,6 +32,8 @@ class Recognised:
     speaker: str = ""
     duration_s: float = math.nan
     """NaN where it is not known."""
+    set: str = ""
+    """That it is of, where the ids of several may be equal."""
 
 
 def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Bootstrap | None = None) -> dict[str, Any]:

@@ -49,6 +49,28 @@ def test_figures_by_hand():
     json.dumps(found, allow_nan=False)
 
 
+def of_set(name, system):
+    return [replace(utterance, set=name) for utterance in system]
+
+
+def test_sets_that_share_ids_are_matched_by_set_and_id():
+    first = of_set("clean", ONE[:2]) + of_set("noisy", [Recognised("1", "h i", "h x")])
+    second = of_set("noisy", [Recognised("1", "h i", "h i"), Recognised("2", "j", "j")]) + of_set("clean", OTHER[:2])
+    found = compare(first, second, normaliser="lower.v1")
+    assert (found["first"]["wer"], found["second"]["wer"]) == (3 / 8, 1 / 8)
+    assert (found["only_first_ids"], found["only_second_ids"]) == ([], ["noisy 2"])
+    shown = [(row["set"], row["id"], row["first_errors"], row["second_errors"]) for row in found["differing"]]
+    assert shown == [("clean", "2", 2, 0), ("clean", "1", 0, 1), ("noisy", "1", 1, 0)]
+    with pytest.raises(UserError, match="utterance 1 comes twice in the first system"):
+        compare(first, OTHER, normaliser="lower.v1")
+
+
+@pytest.mark.parametrize(("one", "other"), [("set", "set"), ("set", "./set"), ("set", ""), ("", "set")])
+def test_one_set_is_matched_by_id_whatever_it_is_called(one, other):
+    found = compare(of_set(one, ONE), of_set(other, OTHER), normaliser="lower.v1")
+    assert found == compare(ONE, OTHER, normaliser="lower.v1")
+
+
 def test_each_side_is_scored_as_alone():
     first, second = system(0.1, seed=0), system(0.2, seed=1)
     found = compare(first, second, normaliser="none")
