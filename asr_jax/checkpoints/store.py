@@ -1,11 +1,13 @@
 """Checkpoints of a run: written in the background, whole or not at all; newest, best and milestones are kept."""
 
+import functools
 import json
 import math
 import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from logging import LogRecord
 from logging import getLogger as get_logger
 from pathlib import Path
@@ -40,6 +42,8 @@ ocp.type_handlers.register_type_handler(
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 METRICS = "metrics/metrics"
+OTHERS = 1e6
+"""What is added to error rates that do not count: more than any can be."""
 # Folders beside that of the checkpoints.
 REFUSED, REPLACED = "refused", "replaced"
 
@@ -48,28 +52,36 @@ class Checkpoints:
     """Checkpoints by number of updates, each with the items `state`, `average` and `meta`.
 
     `state` is what training continues from, `average` the averaged weights that evaluation uses, `meta` JSON: where
-    the data goes on, the experiment, the summary. The best has the lowest validation WER.
+    the data goes on, the experiment, the summary. The best has the lowest validation WER of those of one decoding.
     """
 
     def __init__(
-        self, folder: Path, *, keep_last: int = 2, keep_best: int = 1, milestones: tuple[int, ...] = ()
+        self,
+        folder: Path,
+        *,
+        keep_last: int = 2,
+        keep_best: int = 1,
+        milestones: tuple[int, ...] = (),
+        decoding: str = "",
     ) -> None:
+        """`decoding`: the digest of what finds the error rates that are saved; those of others come behind them."""
+        rank = functools.partial(_rank, decoding=decoding)
         policies: list[Any] = [preservation.LatestN(keep_last)]
         if milestones:
             policies.append(preservation.CustomSteps(list(milestones)))
         if keep_best:
             policies.append(
                 preservation.BestN(
-                    get_metric_fn=_wer, reverse=True, n=keep_best, keep_checkpoints_without_metrics=False
+                    get_metric_fn=rank, reverse=True, n=keep_best, keep_checkpoints_without_metrics=False
                 )
             )
-        self.folder = folder
+        self.folder, self._decoding = folder, decoding
         self._saving: int | None = None
         self._manager = ocp.CheckpointManager(
             folder.absolute(),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=preservation.AnyPreservationPolicy(policies),
-                best_fn=_wer,
+                best_fn=rank,
                 best_mode="min",
                 enable_async_checkpointing=True,
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
@@ -160,7 +172,7 @@ class Checkpoints:
                 average=ocp.args.StandardSave(average),
                 meta=ocp.args.JsonSave(meta),
             ),
-            metrics=None if wer is None else {"wer": wer},
+            metrics=None if wer is None else {"wer": wer, "decoding": self._decoding},
         )
 
     def restore(self, updates: int, *, state: Tree, average: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
@@ -250,12 +262,15 @@ def _reason(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _wer(metrics: dict[str, float]) -> float:
-    return metrics["wer"]
+def _rank(metrics: Mapping[str, Any], *, decoding: str) -> float:
+    """The lowest is the best: error rates of this decoding by themselves, before those of others."""
+    is_other = metrics.get("decoding", decoding) != decoding
+    return float(metrics["wer"]) + OTHERS * is_other
 
 
 def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
-    """The best checkpoint of a run by validation WER, or the one asked for.
+    """The best checkpoint of a run by validation WER, of those that the decoding found that found the last of them; or
+    the one asked for.
 
     Raises: UserError where there is none, or not that one, or where it is damaged.
     """
@@ -268,7 +283,10 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
         raise UserError(f"{folder} has no checkpoint {updates}: expected one of {', '.join(map(str, known))}")
     candidates = known if updates is None else [updates]
     wrong = {number: damage(folder / str(number), METRICS) for number in candidates}
-    rates = {number: _sealed_wer(folder / str(number)) for number in candidates if not wrong[number]}
+    found = {number: _sealed_metrics(folder / str(number)) for number in candidates if not wrong[number]}
+    metrics = {number: each for number, each in found.items() if each}
+    decoding = metrics[max(metrics)].get("decoding", "") if metrics else ""
+    rates = {number: _rank(each, decoding=decoding) for number, each in metrics.items()}
     chosen = min(candidates, key=lambda number: (not wrong[number], rates.get(number, math.inf), -number))
     if reason := wrong[chosen] or damage(folder / str(chosen)):
         others = [str(number) for number in reversed(known) if number != chosen and not damage(folder / str(number))]
@@ -277,10 +295,11 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     return chosen
 
 
-def _sealed_wer(checkpoint: Path) -> float:
-    """Validation WER of a checkpoint that is not damaged; infinite where it was saved without a validation."""
+def _sealed_metrics(checkpoint: Path) -> dict[str, Any]:
+    """Of a checkpoint that is not damaged; none where it was saved without a validation."""
     path = checkpoint / METRICS
-    return _wer(json.loads(path.read_text())) if path.exists() else math.inf
+    metrics: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return metrics
 
 
 def restore_average(folder: Path, updates: int, abstract: Tree) -> Tree:

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from asr_jax.core.errors import UserError
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.tables import set_name
-from asr_jax.observe.timeline import of_used_weights, timeline
+from asr_jax.observe.timeline import best_of, timeline
 
 INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
 COLOURS = ("#2a6fbb", "#d1603d", "#3a8f5c", "#8458a8", "#b08a1e", "#5b7683")
@@ -165,8 +165,7 @@ def _caption(steps: Sequence[Event], validations: Sequence[Event]) -> str:
     parts = [f"{steps[-1]['data']['update']:,} updates"] if steps else []
     if steps and "epoch" in steps[-1]["data"]:
         parts.append(f"epoch {steps[-1]['data']['epoch']:,}")
-    if known := of_used_weights(validations):
-        best = min(reversed(known), key=lambda event: event["data"]["wer"])  # of equal ones the last, as evaluation
+    if best := best_of(validations):
         parts.append(f"best WER {100 * best['data']['wer']:.2f} % at update {best['data']['update']:,}")
     return "  ·  ".join(parts)
 

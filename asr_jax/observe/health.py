@@ -12,7 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
 from asr_jax.observe.tables import percent
-from asr_jax.observe.timeline import of_used_weights, timeline
+from asr_jax.observe.timeline import best_of, of_used_weights, timeline
 
 ENDS = ("run_complete", "job_stopped", "run_failed")
 
@@ -110,9 +110,9 @@ def _skipped(events: Sequence[Event]) -> str:
 
 def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:
     used: list[dict[str, Any]] = [event["data"] for event in of_used_weights(validations)]
-    if not used:
+    if not (found := best_of(validations)):
         return "best checkpoint: no validation yet"
-    best = min(reversed(used), key=lambda data: data["wer"])
+    best = found["data"]
     path = next((e["data"]["path"] for e in saved if e["data"]["update"] == best["update"]), "not kept")
     last = f"; the last validation: {percent(used[-1]['wer'])}"
     return f"best checkpoint: WER {percent(best['wer'])} at update {best['update']:,}, {path}{last}"

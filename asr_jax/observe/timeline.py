@@ -31,6 +31,14 @@ def of_used_weights(validations: Sequence[Event]) -> list[Event]:
     return [event for event in known if event["data"].get("weights") == "ema"] or known
 
 
+def best_of(validations: Sequence[Event]) -> Event | None:
+    """The validation of lowest error rate, of those that the decoding of the last one found: others do not compare. Of
+    equal ones the last, as evaluation takes it."""
+    used = of_used_weights(validations)
+    alike = [event for event in used if event["data"].get("decoding") == used[-1]["data"].get("decoding")]
+    return min(reversed(alike), key=lambda event: event["data"]["wer"]) if alike else None
+
+
 def _drop_from(events: list[Event], update: int) -> None:
     while events and events[-1]["data"]["update"] >= update:
         events.pop()

@@ -83,7 +83,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
         checkpoints = stack.enter_context(
             Checkpoints(
                 folder / folders.CHECKPOINTS, keep_last=training.keep_last, keep_best=training.keep_best,
-                milestones=training.milestones,
+                milestones=training.milestones, decoding=experiment.decoding.digest(),
             )
         )  # fmt: skip
         try:
@@ -116,7 +116,8 @@ def _common(setup: Setup) -> dict[str, Any]:
     """What all processes of a run must have alike."""
     settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
-    return {"tokenizer": symbols} | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
+    of_files = {"tokenizer": symbols, "decoding's files": setup.experiment.decoding.digest()}
+    return of_files | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
 
 
 def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
@@ -196,6 +197,8 @@ def _train(
             log.write("run_complete", reason="all updates done", **already)
         return already
     _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
+    if saver.forgets:
+        log.write("warning", message=saver.forgets)
     given = None
     if checkpoints.latest is None and experiment.init.path:
         of_model = setup.recipe.of_model(shapes.state)

@@ -1,10 +1,11 @@
 """Checkpoints of a run while it goes on: what lies in them, and when they are due."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from asr_jax.checkpoints.store import Checkpoints, restore_meta
-from asr_jax.config import to_json
+from asr_jax.config import from_json, to_json
 from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered, on_main
 from asr_jax.core.pytrees import Tree
@@ -20,6 +21,8 @@ class Saver:
     def __init__(self, setup: Setup, log: EventLog, checkpoints: Checkpoints, *, num_parameters: int) -> None:
         self.num_parameters = num_parameters
         self.num_without_gain, self.best_wer, self.owes_validation = 0, None, False
+        self.forgets = ""
+        """Why the best error rate so far counts no more; empty where it does."""
         self._setup, self._log, self._checkpoints = setup, log, checkpoints
         self._saved_s = time.monotonic()
 
@@ -29,7 +32,7 @@ class Saver:
         if latest is None:
             return None
         meta = restore_meta(self._checkpoints.folder, latest)
-        self.num_without_gain, self.best_wer = meta["num_without_gain"], meta["best_wer"]
+        self._remember(meta)
         summary: dict[str, Any] | None = meta["summary"]
         self.owes_validation = summary is None
         gains_nothing = patience and self.num_without_gain >= patience and summary
@@ -40,6 +43,17 @@ class Saver:
             more = f"{self.num_without_gain} validations brought no gain; to go on: --training.patience N, or 0"
         # The folder may have another name now than when the summary was written.
         return summary and summary | self._places(latest) | {"already": more}
+
+    def _remember(self, meta: Mapping[str, Any]) -> None:
+        """The best error rate so far, and since when: where it was found by the decoding that finds the next ones."""
+        before = from_json(meta["experiment"]).decoding
+        if meta.get("decoding", before.digest()) == self._setup.experiment.decoding.digest():
+            self.num_without_gain, self.best_wer = meta["num_without_gain"], meta["best_wer"]
+        elif meta["best_wer"] is not None:
+            self.forgets = (
+                f"the best validation WER, {meta['best_wer']:.2%}, was found by another decoding ({before}) and does "
+                f"not compare with those of {self._setup.experiment.decoding}: best and patience begin anew"
+            )
 
     def summary(self, found: dict[str, Any], update: int, *, best_wer: float | None) -> dict[str, Any]:
         """What a validation says of the run, for people and scripts. `best_wer`: of all of its validations."""
@@ -72,6 +86,7 @@ class Saver:
             "data_position": self._setup.groups.positions(update).start,
             "num_without_gain": num_without_gain,
             "best_wer": best_wer,
+            "decoding": self._setup.experiment.decoding.digest(),
             "data": self._setup.data_fingerprints(),
             "experiment": to_json(self._setup.experiment),
             "tokenizer": tokenizer_files(self._setup.folder),

@@ -91,5 +91,6 @@ class Validator:
         counts = {name: value for name, value in counts.items() if name not in LEFT_OUT}
         empty_share = counts["empty_hypotheses"] / counts["utterances"]
         counts |= {"epoch": setup.groups.epoch(update), "empty_share": empty_share}
+        counts["decoding"] = setup.experiment.decoding.digest()
         self._log.write("validation", update=update, weights=name, samples=shown, **counts)
         return counts

@@ -59,6 +59,25 @@ def test_what_is_kept_and_what_comes_back(tmp_path, on_mesh):
     np.testing.assert_allclose(restore_average(folder, 20, average_shapes)["params"]["w"], 2.0)
 
 
+def test_error_rates_of_another_decoding_do_not_make_the_best(tmp_path, on_mesh):
+    folder = tmp_path / "checkpoints"
+    with Checkpoints(folder, keep_last=1, decoding="beam") as checkpoints:
+        for number, wer in ((10, 0.2), (20, 0.1), (30, 0.3)):
+            save(checkpoints, number, on_mesh, wer)
+    with Checkpoints(folder, keep_last=1, decoding="greedy") as checkpoints:
+        assert checkpoints.best == 20  # until there is one of its own
+        for number, wer in ((40, 0.5), (50, 0.4), (60, 0.6)):
+            save(checkpoints, number, on_mesh, wer)
+        checkpoints.wait()
+        assert (checkpoints.best, checkpoints.best_wer) == (50, 0.4)
+    assert sorted(int(path.name) for path in folder.iterdir()) == [50, 60]
+    with Checkpoints(folder, keep_last=1, decoding="beam") as checkpoints:
+        save(checkpoints, 70, on_mesh, 0.45)
+        checkpoints.wait()
+        assert checkpoints.best == 70
+    assert checkpoint_to_evaluate(folder) == 70
+
+
 def test_saved_arrays_may_be_overwritten_at_once(tmp_path, on_mesh):
     overwrite = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
     with Checkpoints(tmp_path) as checkpoints:

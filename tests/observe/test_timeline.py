@@ -1,7 +1,7 @@
 """One truth after a resume."""
 
 from asr_jax.observe.events import EventLog, read_events
-from asr_jax.observe.timeline import timeline
+from asr_jax.observe.timeline import best_of, timeline
 
 
 def test_after_a_resume_the_later_events_win(tmp_path):
@@ -35,3 +35,13 @@ def test_a_job_that_starts_over_wins_and_kinds_of_validation_are_apart(tmp_path)
     assert len(kept) == 6
     assert {data["job"] for data in kept} == {2}
     assert [data["update"] for data in kept] == [10, 10, 10, 20, 20, 20]
+
+
+def test_the_best_is_the_last_of_the_lowest_that_the_last_decoding_found(tmp_path):
+    path = tmp_path / "events.jsonl"
+    assert best_of([]) is None
+    with EventLog(path) as log:
+        for update, wer, decoding in ((10, 0.1, "beam"), (20, 0.3, "greedy"), (30, 0.2, "greedy"), (40, 0.2, "greedy")):
+            log.write("validation", update=update, weights="live", wer=wer, decoding=decoding)
+        log.write("validation", update=50, weights="live", wer=0.4, decoding="greedy")
+    assert best_of(timeline(read_events(path))["validation"])["data"]["update"] == 40

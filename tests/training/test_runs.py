@@ -179,6 +179,23 @@ def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, t
     assert events(tmp_path / "run", "run_complete")[-1]["reason"] == "no gain in 3 validations"
 
 
+def test_with_another_decoding_the_best_and_patience_begin_anew(data, tmp_path, capsys):
+    settings = training(num_updates=9, validate_every=1, patience=2, keep_best=1, keep_last=1)
+    frozen = AdamW(freeze_updates=(("encoder/.*", NEVER), ("heads_.*", 1000)))
+    run = experiment(data, tmp_path / "run", training=settings, optim=frozen)
+    assert train(run)["update"] == 3
+    beam = Decoding(kind="beam", search=Search(beam_width=3))
+    assert train(replace(run, decoding=replace(run.decoding)))["already"]
+    capsys.readouterr()
+    assert train(replace(run, decoding=beam))["update"] == 6  # the first of this decoding is its best, two gain nothing
+    (told,) = (data["message"] for data in events(tmp_path / "run", "warning") if "decoding" in data["message"])
+    assert "was found by another decoding (greedy) and does not compare with those of beam 3" in told
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert train(replace(run, decoding=beam))["already"]
+    decodings = [data["decoding"] for data in events(tmp_path / "run", "validation") if data["weights"] == "ema"]
+    assert decodings == ["greedy"] * 3 + [beam.digest()] * 3
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient", "statistics"])
 def test_what_is_not_finite_voids_its_update_and_names_its_batches(data, tmp_path, where):
     """In the update that has a certain utterance in its second batch."""
