@@ -34,8 +34,8 @@ EVENTS: dict[str, str] = {
     "gradient_norm (before clipping), voided (updates so far that changed nothing), loss_scale (float16), "
     "throughput {metrics/throughput.py: rates}",
     "validation_start": "a validation begins: update, set, weights, utterances",
-    "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), decoding (its digest), loss, "
-    "wer, cer, substitutions, deletions, insertions, words, utterances, skipped, by_source, empty_share, and "
+    "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), decoding (its digest), "
+    "loss, wer, cer, substitutions, deletions, insertions, words, utterances, skipped, by_source, empty_share, and "
     "what else metrics/scoring.py: score gives of the whole set, samples [{id, reference, hypothesis}]",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",
     "checkpoint_saved": "a checkpoint is on disk: update, path",
