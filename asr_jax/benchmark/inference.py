@@ -15,29 +15,28 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from asr_jax.command_line import parse_experiment
 from asr_jax.core.errors import UserError
-from asr_jax.core.precision import Precision
 
 PROG = "python -m asr_jax.benchmark inference"
 STEPS, STEPS_ON_CPU = 500, 20
 
 
 def main(arguments: Sequence[str]) -> None:
+    from asr_jax.training.recognition_options import decoding_of, load, parse_known, recognition_parser
+
     # A run comes first: behind it, values of a config's fields would look like one.
     run, given = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
-    parser = argparse.ArgumentParser(
-        prog=PROG, description=__doc__, usage=f"{PROG} (RUN | --config FILE [--field …]) [options]", allow_abbrev=False,
+    parser = recognition_parser(
+        prog=PROG, description=__doc__, usage=f"{PROG} (RUN | --config FILE [--field …]) [options]",
         add_help="--config" not in " ".join(given),
     )  # fmt: skip
-    parser.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation WER")
     parser.add_argument("--batch-sizes", type=int, nargs="*", default=[1, 2, 4, 8, 16], help="rows (%(default)s)")
     parser.add_argument("--seconds", type=float, nargs="+", default=[2.0, 7.0, 16.7], help="of a row (%(default)s)")
     parser.add_argument("--steps", type=int, help=f"measured, of each batch ({STEPS}; {STEPS_ON_CPU} on a CPU)")
     parser.add_argument("--warm-ups", type=int, default=10, help="steps before those (%(default)s)")
-    parser.add_argument("--precision", choices=get_args(Precision), help="instead of the run's or config's own")
     parser.add_argument("--vocabulary", type=int, help="of a config: labels and the blank (its own)")
     parser.add_argument("--data", nargs="+", metavar="MANIFEST", help="a set to recognise as a whole")
     parser.add_argument("--batch-seconds", type=float, help="padded audio of a batch of the set (as in training)")
@@ -45,22 +44,23 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int, default=2, help="of each that reads (%(default)s)")
     parser.add_argument("--published", action=argparse.BooleanOptionalAction, default=True, help="others' figures too")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures here")
-    options, rest = parser.parse_known_args(given)
+    options, flags, rest = parse_known(parser, given)
     _check(options, run, rest)
-    experiment = None if run else parse_experiment(rest, prog=PROG)
+    experiment = None if run else parse_experiment([*rest, *flags], prog=PROG)
 
     from asr_jax.benchmark.recognising import Recognition
     from asr_jax.benchmark.systems import described, machine, peak_bytes, system_of_config, system_of_run
 
     if experiment is None:
-        system = system_of_run(Path(run), precision=options.precision, updates=options.checkpoint)
+        trained = load(Path(run), options)
+        system = system_of_run(trained, decoding_of(flags, trained.experiment.decoding))
     else:
         system = system_of_config(experiment, precision=options.precision, vocabulary=options.vocabulary)
     figures: dict[str, Any] = {"machine": machine(), **system.about, "warm_ups": options.warm_ups}
     figures["steps"] = options.steps or (STEPS_ON_CPU if figures["machine"]["device"] == "cpu" else STEPS)
     about = (
         f"{system.name}, {system.weights}, {figures['parameters']:,} parameters, {figures['precision']}, "
-        f"on {described(figures['machine'] | {'num_devices': 1})}"
+        f"{figures['decoding']}, on {described(figures['machine'] | {'num_devices': 1})}"
     )
     recognition = Recognition(system, system.decoder())
     if options.batch_sizes:
@@ -88,7 +88,11 @@ def _check(options: argparse.Namespace, run: str, rest: Sequence[str]) -> None:
     if not run and not any(each.partition("=")[0] == "--config" for each in rest):
         raise UserError("expected a trained RUN, or --config FILE, first")
     if run and rest:
-        raise UserError(f"{' '.join(rest)}: a run is taken as it was trained; expected none of a config's fields")
+        raise UserError(
+            f"{' '.join(rest)}: a run is taken as it was trained; expected none of a config's fields but --decoding.*"
+        )
+    if not run and (options.live or options.checkpoint is not None):
+        raise UserError("--live and --checkpoint are of a RUN; a config has random weights")
     if not options.batch_sizes and not options.data:
         raise UserError("--batch-sizes is empty and there is no --data: nothing to measure")
 

@@ -5,7 +5,6 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,14 +20,14 @@ from asr_jax.data.evaluation import plan_evaluation
 from asr_jax.data.filters import Filters
 from asr_jax.data.index import build_index
 from asr_jax.data.reading import Records
-from asr_jax.decoding.ctc import CTCDecoder
+from asr_jax.decoding.ctc import CTCDecoder, Decoding
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer
 from asr_jax.text.tokenizer import Tokenizer, TokenizerSettings, given_tokenizer
 from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.setup import make_model, make_recipe
-from asr_jax.training.trained import load_trained
+from asr_jax.training.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,11 @@ class System:
         )  # fmt: skip
 
 
-def system_of_run(folder: Path, *, precision: Precision | None, updates: int | None) -> System:
-    """The averaged weights of a run, by default its best.
-
-    Raises: UserError as `load_trained`.
-    """
-    trained = load_trained(folder, updates=updates)
-    experiment = in_precision(trained.experiment, precision)
+def system_of_run(trained: Trained, decoding: Decoding) -> System:
+    """A trained run, with a decoding."""
     return System(
-        str(folder), experiment, make_model(experiment, trained.tokenizer), trained.tokenizer,
-        jax.device_put(trained.variables, jax.devices()[0]), f"checkpoint {trained.updates}",
+        str(trained.folder), replace(trained.experiment, decoding=decoding), trained.model, trained.tokenizer,
+        jax.device_put(trained.variables, jax.devices()[0]), f"checkpoint {trained.updates}, {trained.weights} weights",
         trained.buckets, trained.scale,
     )  # fmt: skip
 

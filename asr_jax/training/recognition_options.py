@@ -45,8 +45,18 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[ar
 
     Raises: UserError for a device that is not there.
     """
+    options, flags, others = parse_known(parser, arguments)
+    if others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    return options, flags
+
+
+def parse_known(
+    parser: argparse.ArgumentParser, arguments: Sequence[str]
+) -> tuple[argparse.Namespace, list[str], list[str]]:
+    """As `parse`, and the arguments that the parser does not know."""
     others, flags = _parted(arguments)
-    options = parser.parse_args(others)
+    options, others = parser.parse_known_args(others)
     if options.device:
         import jax
 
@@ -55,7 +65,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[ar
             jax.devices()
         except (RuntimeError, AssertionError) as error:  # the second where JAX has no support for it
             raise UserError(f"--device {options.device}: there is none that JAX can use: {error}") from error
-    return options, flags
+    return options, flags, others
 
 
 def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -110,7 +110,7 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     sizes = ("--batch-sizes", "1", "2", "--seconds", "0.5", "--steps", "2", "--warm-ups", "1")
     command.main(["inference", *CONFIG, "--model.encoder.dim", "10", *sizes, "--data", manifest, "--json", str(out)])
     said, figures = capsys.readouterr().out, json.loads(out.read_text())
-    assert "toy, random weights, 1,929 parameters, f32, on cpu" in said
+    assert "toy, random weights, 1,929 parameters, f32, greedy, on cpu" in said
     assert "1 × A100 80GB, FP16" in said
     assert "Open ASR leaderboard" in said
     assert [(each["batch"], each["seconds"]) for each in figures["batches"]] == [(1, 0.5), (2, 0.5)]
@@ -126,7 +126,7 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     assert figures["machine"]["cores"] > 0
 
 
-def test_a_run_is_measured_in_another_precision_and_size_of_batch(manifest, tmp_path, capsys, monkeypatch):
+def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manifest, tmp_path, capsys, monkeypatch):
     data = Data(train=(manifest,), validation=(manifest,), buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4))
     training = Training(num_updates=1, validate_every=1, log_every=1)
     train(Experiment(name="toy", model=toy_model(dim=8), data=data, training=training, run_dir=str(tmp_path / "run")))
@@ -140,12 +140,14 @@ def test_a_run_is_measured_in_another_precision_and_size_of_batch(manifest, tmp_
     monkeypatch.setattr(BatchSource, "__getitem__", counted)
     capsys.readouterr()
     command.main(
-        ["inference", str(tmp_path / "run"), "--precision", "bf16", "--batch-sizes", "--data", manifest,
-         "--batch-seconds", "2", "--no-published"]
+        ["inference", str(tmp_path / "run" / "checkpoints" / "1"), "--precision", "bf16", "--batch-sizes", "--data",
+         manifest, "--batch-seconds", "2", "--no-published", "--live", "--device", "cpu", "--decoding.kind", "beam",
+         "--decoding.search.beam-width", "3", "--json", str(tmp_path / "figures.json")]
     )  # fmt: skip
-    said = capsys.readouterr().out
-    assert f"{tmp_path / 'run'}, checkpoint 1, " in said
-    assert "parameters, bf16, on cpu" in said
+    said, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text())
+    assert f"{tmp_path / 'run'}, checkpoint 1, live weights, " in said
+    assert "parameters, bf16, beam 3, on cpu" in said
+    assert (figures["decoding"], figures["weights"]) == ("beam 3", "checkpoint 1, live weights")
     assert "A100" not in said
     assert set(read) <= {1, 2, 3}  # rows of 0.5 to 1 s
 
@@ -155,6 +157,8 @@ def test_a_run_is_measured_in_another_precision_and_size_of_batch(manifest, tmp_
     [
         ((), "expected a trained RUN, or --config FILE, first"),
         (("folder", "--model.dim", "3"), "--model.dim 3: a run is taken as it was trained"),
+        ((*CONFIG, "--live"), "--live and --checkpoint are of a RUN"),
+        ((*CONFIG, "--decoding.kind", "beem"), "--decoding.kind beem: "),
         ((*CONFIG, "--steps", "0"), "--steps 0: expected 1 or more"),
         ((*CONFIG, "--warm-ups", "-1"), "--warm-ups -1: expected 0 or more"),
         ((*CONFIG, "--seconds", "2", "0"), "--seconds 2 0: expected 0.1 or more"),
