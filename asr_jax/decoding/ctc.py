@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
@@ -76,19 +79,21 @@ class Decoding:
         made_of = [settings, [(file.name, file.stat().st_size if file.exists() else 0) for file in files]]
         return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
-    def build(self, tokenizer: Tokenizer, *, times: FrameTimes) -> "CTCDecoder":
-        """`times`: of the head's frames.
+    def build(self, tokenizer: Tokenizer, *, times: FrameTimes, num_shares: int = 1) -> "CTCDecoder":
+        """`times`: of the head's frames; `num_shares`: of how many the rows of a batch are shared by, each calling
+        `finish` with its own.
 
         Raises: UserError where a language model or a lexicon cannot be read, and as `Spelling.of`.
         """
-        return CTCDecoder(self, tokenizer, times=times)
+        return CTCDecoder(self, tokenizer, times=times, num_shares=num_shares)
 
 
 class CTCDecoder:
     """Makes transcripts of batches in two steps: `reduce` on the device, within the model's own program, and `finish`,
     which takes what that gave."""
 
-    def __init__(self, settings: Decoding, tokenizer: Tokenizer, *, times: FrameTimes) -> None:
+    def __init__(self, settings: Decoding, tokenizer: Tokenizer, *, times: FrameTimes, num_shares: int = 1) -> None:
+        self._num_shares = num_shares
         self.settings, self.spelling, self.times = settings, Spelling.of(tokenizer), times
         self._decode = tokenizer.decode if self.spelling.has_bytes else None
         self._search: CTCBeamSearch | None = None
@@ -111,20 +116,32 @@ class CTCDecoder:
     def prepare(self, reduced: Any) -> None:
         """Compiles what `finish` takes for results of `reduce` of these shapes."""
         if self._search:
-            with self._one_at_a_time:
-                self._search.prepare(*reduced.values.shape[:2])
+            shape, dtype = reduced.values.shape, reduced.values.dtype
+            self._searched(self._search, jnp.zeros(shape, dtype), np.zeros(shape[0], np.int32), [])
 
     def finish(self, reduced: Any, rows: Sequence[int]) -> list[list[Hypothesis]]:
-        """The n-best lists of some rows of a batch. What `reduce` gave lies on every device alike."""
+        """The n-best lists of some rows of a batch, no more than a share of them, rounded up. What `reduce` gave lies
+        on every device alike."""
         if self._search:
             values, lengths = (array.addressable_data(0) for array in (reduced.values, reduced.lengths))
-            with self._one_at_a_time:
-                found = self._search(values, np.asarray(lengths))
-            lists = [found[row] for row in rows]
+            lists = self._searched(self._search, values, np.asarray(lengths), rows)
         else:
             paths, logps = jax.device_get(reduced)
             lists = [[greedy_hypothesis(paths[row], logps[row], self.spelling, decode=self._decode)] for row in rows]
         return [self._rerank(hypotheses) for hypotheses in lists] if self._rerank else lists
+
+    def _searched(
+        self, search: CTCBeamSearch, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        """The n-best lists of some rows; always as many are searched as a share has, for one shape is compiled."""
+        if self._num_shares > 1:
+            chosen = np.zeros(-(-len(lengths) // self._num_shares), np.int32)
+            chosen[: len(rows)] = rows
+            lengths = np.where(np.arange(len(chosen)) < len(rows), lengths[chosen], 0)
+            values, rows = jnp.take(jax.device_put(values, jax.local_devices()[0]), chosen, axis=0), range(len(rows))
+        with self._one_at_a_time:
+            found = search(values, lengths)
+        return [found[row] for row in rows]
 
     def transcript(
         self, hypotheses: Sequence[Hypothesis], calibration: Calibration, *, first_frame: int = 0

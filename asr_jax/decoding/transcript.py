@@ -1,7 +1,7 @@
 """What every decoder gives: a recording's words with their times and confidence, their score, and other readings."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,6 +49,12 @@ class Transcript:
     add. Comparable between texts of one recording alone."""
     alternatives: tuple[Alternative, ...] = ()
     """The n-best list, the best first: this text is its first. Empty where the decoder makes one text only."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Transcript":
+        """The inverse of `dataclasses.asdict`."""
+        words = tuple(Word(**word) for word in values["words"])
+        return cls(words, values["score"], tuple(Alternative(**each) for each in values["alternatives"]))
 
     @property
     def text(self) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -78,7 +78,10 @@ class Decoder:
         self.model, self.tokenizer, self.mesh, self.made_of = model, tokenizer, mesh, made_of
         self.head = head or model.ctc_head
         times = model.frame_times(tap=model.heads[self.head].tap)
-        self.text = (decoding or Decoding()).build(tokenizer, times=times)
+        # A beam search is the work of all processes; best paths are little of it, and each process takes all.
+        decoding = decoding or Decoding()
+        self._share = jax.process_index(), jax.process_count() if decoding.kind == "beam" else 1
+        self.text = decoding.build(tokenizer, times=times, num_shares=self._share[1])
         self.calibration = calibration
         self._gives_log_probs = gives_log_probs
         self._variables = abstract(variables, replicated(mesh))
@@ -113,13 +116,22 @@ class Decoder:
         return Emitted(*self._compiled[batch.signal.shape].result()(variables, batch))
 
     def finish(self, emitted: Emitted) -> dict[int, Transcript]:
-        """The text of every row that was read, by row of the index."""
+        """The text of every row that was read, by row of the index; of a beam search with several processes, those of
+        this one's share, which `whole` brings together."""
         weights, records = jax.device_get((emitted.weights, emitted.records))
-        rows = np.flatnonzero(weights > 0)
+        number, num_shares = self._share
+        rows = np.flatnonzero(weights > 0)[number % num_shares :: num_shares]
         found = self.text.finish(emitted.reduced, rows.tolist())
         calibration = self.calibration or Calibration()
         texts = (self.text.transcript(hypotheses, calibration) for hypotheses in found)
         return dict(zip(records[rows].tolist(), texts, strict=True))
+
+    def whole(self, transcripts: dict[int, Transcript]) -> dict[int, Transcript]:
+        """What `finish` gave on all processes; they must call it together."""
+        if self._share[1] == 1:
+            return transcripts
+        shares = gathered([[row, asdict(transcript)] for row, transcript in transcripts.items()])
+        return {row: Transcript.of(values) for share in shares for row, values in share}
 
     def _emit(self, variables: Tree, batch: Batch) -> tuple[Any, Frames | None, Float[Array, " B"], Int[Array, " B"]]:
         emitted: Any = self.model.apply(variables, batch, method="emit")
@@ -174,7 +186,7 @@ def recognise(
             before = emitted
     if before:
         transcripts |= decoder.finish(before)
-    return Recognition(transcripts, [entry for entries in gathered(skipped) for entry in entries])
+    return Recognition(decoder.whole(transcripts), [entry for entries in gathered(skipped) for entry in entries])
 
 
 def used_buckets(data: PlannedData) -> list[Bucket]:

@@ -70,7 +70,7 @@ class Validator:
             data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count()
         )  # fmt: skip
         found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
-        recognition = Recognition(self._decoder.finish(found), [])
+        recognition = Recognition(self._decoder.whole(self._decoder.finish(found)), [])
         shown = samples(data, recognition, tokenizer, setup.experiment.training.num_samples)
         self._log.write("samples", update=update, samples=shown)
 
