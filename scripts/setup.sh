@@ -37,10 +37,16 @@ cuda_extra() {   # the CUDA that the driver can run, from nvidia-smi's own line;
 }
 
 extras="dev,quickstart$(cuda_extra)${ASR_JAX_EXTRAS:+,$ASR_JAX_EXTRAS}"
-wanted="$extras $(cat pyproject.toml constraints.txt | cksum)"
-if [ -f .venv/.installed ] && [ "$(cat .venv/.installed)" = "$wanted" ] && is_recent .venv/bin/python; then
-    exit 0
+versions=$(cat pyproject.toml constraints.txt | cksum)
+installed="" missing=""
+if [ -f .venv/.installed ] && is_recent .venv/bin/python; then
+    read -r extras_there versions_there < .venv/.installed
+    if [ "$versions_there" = "$versions" ]; then installed="$extras_there,"; fi
 fi
+for extra in ${extras//,/ }; do
+    [[ ",$installed" == *",$extra,"* ]] || missing+="$extra,"
+done
+[ -z "$missing" ] && exit 0
 
 started=$SECONDS
 if ! { [ -x .venv/bin/python ] && is_recent .venv/bin/python; }; then
@@ -52,5 +58,6 @@ if ! { [ -x .venv/bin/python ] && is_recent .venv/bin/python; }; then
 fi
 echo "setup: installing asr-jax[$extras] as pinned in constraints.txt"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extras]"
-echo "$wanted" > .venv/.installed
+installed+=$missing
+echo "${installed%,} $versions" > .venv/.installed
 echo "setup: done in $((SECONDS - started)) s"

@@ -198,6 +198,15 @@ def test_two_processes_agree_with_one(manifests, alone, tmp_path):
         assert [*parts[0][1], *parts[1][1]] == lengths
 
 
+@pytest.mark.slow
+def test_two_processes_that_share_a_beam_search_agree_with_one(manifests, tmp_path):
+    beam = ("--decoding.kind", "beam", "--decoding.search.beam-width", "4")
+    finish(start(manifests, tmp_path / "one", devices=1, more=beam))
+    finish(*two(manifests, tmp_path / "two", *beam))
+    assert_alike(tmp_path / "two", tmp_path / "one")
+    assert all(found["hypothesis"] for *_, samples, _ in errors(tmp_path / "two")[-1:] for found in samples)
+
+
 @pytest.mark.parametrize(
     "environment",
     [
