@@ -116,32 +116,37 @@ class CTCDecoder:
     def prepare(self, reduced: Any) -> None:
         """Compiles what `finish` takes for results of `reduce` of these shapes."""
         if self._search:
-            shape, dtype = reduced.values.shape, reduced.values.dtype
-            self._searched(self._search, jnp.zeros(shape, dtype), np.zeros(shape[0], np.int32), [])
+            whole = jnp.zeros(reduced.values.shape, reduced.values.dtype)
+            values, *_ = self._share(whole, np.zeros(len(whole), np.int32), [])
+            with self._one_at_a_time:
+                self._search.prepare(*values.shape[:2])
 
     def finish(self, reduced: Any, rows: Sequence[int]) -> list[list[Hypothesis]]:
         """The n-best lists of some rows of a batch, no more than a share of them, rounded up. What `reduce` gave lies
         on every device alike."""
         if self._search:
             values, lengths = (array.addressable_data(0) for array in (reduced.values, reduced.lengths))
-            lists = self._searched(self._search, values, np.asarray(lengths), rows)
+            values, lengths, rows = self._share(values, np.asarray(lengths), rows)
+            with self._one_at_a_time:
+                found = self._search(values, lengths)
+            lists = [found[row] for row in rows]
         else:
             paths, logps = jax.device_get(reduced)
             lists = [[greedy_hypothesis(paths[row], logps[row], self.spelling, decode=self._decode)] for row in rows]
         return [self._rerank(hypotheses) for hypotheses in lists] if self._rerank else lists
 
-    def _searched(
-        self, search: CTCBeamSearch, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
-    ) -> list[list[Hypothesis]]:
-        """The n-best lists of some rows; always as many are searched as a share has, for one shape is compiled."""
-        if self._num_shares > 1:
-            chosen = np.zeros(-(-len(lengths) // self._num_shares), np.int32)
-            chosen[: len(rows)] = rows
-            lengths = np.where(np.arange(len(chosen)) < len(rows), lengths[chosen], 0)
-            values, rows = jnp.take(jax.device_put(values, jax.local_devices()[0]), chosen, axis=0), range(len(rows))
-        with self._one_at_a_time:
-            found = search(values, lengths)
-        return [found[row] for row in rows]
+    def _share(
+        self, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
+    ) -> tuple[Float[Array, "S T V"], Int[np.ndarray, " S"], Sequence[int]]:
+        """The chosen rows, filled up to the size of a share with empty ones, and their places there; where there is one
+        share, all as they are."""
+        if self._num_shares == 1:
+            return values, lengths, rows
+        chosen = np.zeros(-(-len(lengths) // self._num_shares), np.int32)
+        chosen[: len(rows)] = rows
+        is_there = np.arange(len(chosen)) < len(rows)
+        values = jnp.take(jax.device_put(values, jax.local_devices()[0]), chosen, axis=0)
+        return values, np.where(is_there, lengths[chosen], 0), range(len(rows))
 
     def transcript(
         self, hypotheses: Sequence[Hypothesis], calibration: Calibration, *, first_frame: int = 0
