@@ -16,6 +16,7 @@ from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -114,12 +115,11 @@ def align(options: argparse.Namespace, records: Any) -> None:
 
 def segment(options: argparse.Namespace, trained: Any, records: Any) -> None:
     from asr_jax.decoding.pieces import Cutting
-    from asr_jax.evaluate import make_room
     from asr_jax.training.segmentation import Segmenter
 
     rejects = options.rejects or options.out.with_name(options.out.stem + ".rejects.jsonl")
     for out in (options.out, rejects):
-        make_room(out)
+        check_writable(out)
     segmenter = Segmenter(trained, cutting=Cutting(max_s=options.max_seconds, min_score=options.min_score))
     done = list(segmenter(records))
     found = [piece for each in done for piece in each.pieces]

@@ -13,6 +13,7 @@ from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable
 from asr_jax.observe.tables import console_for, percent, print_table, say
 
 
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     in_folder = bool(options.log_probs) and options.log_probs.suffix != ".safetensors"
     for out, is_folder in ((options.json, False), (options.predictions, several), (options.log_probs, in_folder)):
         if out:
-            make_room(out / "some" if is_folder else out)
+            check_writable(out, is_folder=is_folder)
     records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
     results = []
     for run in options.runs:
@@ -136,24 +137,8 @@ def predictions_of(path: Path, trained: Any, *, is_folder: bool) -> Path:
     """The file of a run's predictions: the path itself, or one in it named by run and checkpoint."""
     if is_folder:
         path = path / f"{trained.folder.name}-{trained.updates}.jsonl"
-        make_room(path)
+        check_writable(path)
     return path
-
-
-def make_room(out: Path) -> None:
-    """Makes the folder of a file to be written: what cannot be written should show before the work.
-
-    Raises: UserError where it cannot.
-    """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        was_there = out.exists()
-        with out.open("a"):
-            pass
-        if not was_there:
-            out.unlink()
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}; choose another place") from error
 
 
 def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
