@@ -7,6 +7,7 @@ of two runs are compared by `python -m asr_jax.compare`.
 import argparse
 import functools
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,12 @@ def main(arguments: Sequence[str]) -> None:
         options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
     if nothing:
         raise RunError(f"{', '.join(nothing)}: no word could be scored; the reasons are above")
+    skipped, scored = max(numbers(result["sets"]) for result in results)
+    if skipped:
+        raise RunError(
+            f"{skipped} of {skipped + scored} recordings could not be evaluated, and no rate counts them; the reasons "
+            "are above"
+        )
 
 
 def evaluate_run(
@@ -85,7 +92,7 @@ def evaluate_run(
         sets[manifest] = counts
         recognised.append((data, found))
         for entry in found.skipped:
-            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}")
+            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}", file=sys.stderr)
     if log_probs:
         log_probs.close()
     if options.predictions:
@@ -161,6 +168,11 @@ def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
         for line in after_calibration(result.get("calibration")):
             say(console, line)
     return [manifest for result in results for manifest, counts in result["sets"].items() if counts["wer"] is None]
+
+
+def numbers(sets: Mapping[str, Any]) -> tuple[int, int]:
+    """Of recordings that were skipped, and of those that were scored."""
+    return sum(counts["skipped"] for counts in sets.values()), sum(counts["utterances"] for counts in sets.values())
 
 
 def title(result: Mapping[str, Any]) -> str:

@@ -19,6 +19,6 @@ from asr_jax.core.errors import UserError
 )
 def test_json_that_cannot_be_written(arguments, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file/out.json cannot be written") as caught:
+    with pytest.raises(UserError, match=r"file/out\.json cannot be written") as caught:
         main([*arguments, "--json", str(tmp_path / "file" / "out.json")])
     assert caught.value.exit_code == 2
