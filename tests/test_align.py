@@ -61,7 +61,7 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
         check_times(starts, starts + [float(row[3]) for row in own], spans)
         assert all(0 < float(row[5]) <= 1 for row in own)
     main([run, "--data", str(manifest), "--format", "textgrid", "--out", str(tmp_path / "grids"), "--tokens"])
-    assert {path.stem for path in (tmp_path / "grids").iterdir()} == set(known)
+    assert {path.stem for path in (tmp_path / "grids").glob("*.TextGrid")} == set(known)
     grid = (tmp_path / "grids" / "r3.TextGrid").read_text()
     assert grid.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n')
     assert all(f'text = "{word}"' in grid for word in known["r3"][0])
@@ -86,7 +86,9 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
         Record("silent", good.location, "", good.duration_s),
     ]
     write_manifest(tmp_path / "m.jsonl", [good, *broken])
-    main([run, "--data", str(tmp_path / "m.jsonl")])
+    with pytest.raises(RunError, match="4 of 5 recordings could not be aligned") as error:
+        main([run, "--data", str(tmp_path / "m.jsonl")])
+    assert error.value.exit_code == 1
     said = capsys.readouterr()
     assert [json.loads(line)["id"] for line in said.out.splitlines() if line.startswith("{")] == [good.id]
     named = {line.split(":")[0]: line for line in said.err.splitlines() if line.startswith("skipped")}
@@ -94,11 +96,15 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     assert "fewer frames than labels and repeats (" in named["skipped long"]
     assert "no such file" in named["skipped gone"]
     assert "empty text" in named["skipped silent"]
-    assert "4 of 5 recordings are not aligned" in said.err
     write_manifest(tmp_path / "none.jsonl", broken[2:3])
-    with pytest.raises(RunError, match="no recording could be aligned"):
+    with pytest.raises(RunError, match="1 of 1 recordings could not be aligned"):
         main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
     assert not (tmp_path / "none.json").exists()
+    write_manifest(tmp_path / "silent.jsonl", broken[3:])
+    with pytest.raises(UserError, match="no record can be aligned: 1 empty text"):
+        main([run, "--data", str(tmp_path / "silent.jsonl"), "--out", str(tmp_path / "silent")])
+    (line,) = (tmp_path / "silent" / "skipped.jsonl").read_text().splitlines()
+    assert (json.loads(line)["id"], json.loads(line)["reason"]) == ("silent", "empty text")
     (tmp_path / "refused.jsonl").write_text('{"id": "a"}\n')
     with pytest.raises(UserError):
         main([run, "--data", str(tmp_path / "refused.jsonl")])

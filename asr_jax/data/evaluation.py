@@ -17,6 +17,14 @@ from asr_jax.data.reading import Records
 from asr_jax.text.tokenizer import Tokenizer
 
 
+class NoRecords(UserError):
+    """No record of a set is left."""
+
+    def __init__(self, what: str, dropped: Dropped) -> None:
+        super().__init__(f"{what}: {'; '.join(dropped.lines())}")
+        self.dropped = dropped
+
+
 def plan_evaluation(
     records: Records,
     buckets: Sequence[Bucket],
@@ -33,13 +41,13 @@ def plan_evaluation(
     Nothing is dropped for its length or text, since that would change what an error rate means; only records are that
     have no readable duration, or token ids that nobody can read, and counted.
 
-    Raises: UserError where no record is left, and for token ids that are not the tokenizer's.
+    Raises: NoRecords where none is left; UserError for token ids that are not the tokenizer's.
     """
     kept, unreadable = _with_reference(records, tokenizer, takes_ids=takes_ids)
     index, dropped = build_index(kept, scale=scale_of_records(kept, front_end), tokenizer=None, filters=Filters.none())
     dropped.merge(unreadable)
     if not len(index):
-        raise UserError("no record can be read: " + "; ".join(dropped.lines()))
+        raise NoRecords("no record can be read", dropped)
     shapes = _shapes(index, buckets, scale, num_devices)
     return PlannedData(index, BatchPlan(index.lengths, index.num_labels(), shapes, order="unshuffled"), dropped)
 
@@ -58,7 +66,7 @@ def plan_alignment(
     """As `plan_evaluation`, with labels, for which each shape has room. What has none (no text, or one with what no
     symbol stands for), and what has more of them than frames, is dropped and named.
 
-    Raises: UserError where no record is left, and for token ids that are not the tokenizer's.
+    Raises: NoRecords where none is left; UserError for token ids that are not the tokenizer's.
     """
     kept, unreadable = _with_reference(records, tokenizer, takes_ids=takes_ids)
     own = scale_of_records(kept, front_end)
@@ -68,7 +76,7 @@ def plan_alignment(
     )  # fmt: skip
     dropped.merge(unreadable)
     if not len(index):
-        raise UserError("no record can be aligned: " + "; ".join(dropped.lines()))
+        raise NoRecords("no record can be aligned", dropped)
     by_length = {bucket.longest: bucket for bucket in _shapes(index, buckets, scale, num_devices)}
     shapes, num_labels = [by_length[longest] for longest in sorted(by_length)], index.num_labels()
     bucket_of = np.searchsorted([shape.longest for shape in shapes], index.lengths)

@@ -81,7 +81,6 @@ def load_trained(
     Raises: UserError where the folder is not a run or has no such checkpoint.
     """
     experiment = load_experiment(folder / EXPERIMENT)
-    is_averaged = bool(experiment.training.ema.decay) and not live
     if precision:
         experiment = replace(experiment, training=replace(experiment.training, precision=precision))
     chosen = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)
@@ -109,9 +108,14 @@ def load_trained(
         scale=scale_of(experiment.model.front_end, of_features=of_features),
         folder=folder,
         updates=chosen,
-        weights="averaged" if is_averaged else "live",
+        weights=weights_of(experiment, live=live),
         mesh=mesh,
     )
+
+
+def weights_of(experiment: Experiment, *, live: bool) -> Weights:
+    """Which weights of a checkpoint are taken, where the `live` ones are asked for or not."""
+    return "averaged" if experiment.training.ema.decay and not live else "live"
 
 
 def save_plan(train: PlannedData, folder: Path) -> None:
