@@ -150,7 +150,12 @@ def test_long_entries_of_manifests_and_a_score_that_nothing_reaches(run, recordi
     assert {piece["speaker"] for piece in pieces} == {"tone"}
     words = [word for words, _ in recordings[1].values() for word in words]
     assert [word for piece in pieces for word in piece["text"].split()] == words
-    main([run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--min-score", "0"])
+    again = [run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--min-score", "0"]
+    before = out.read_text()
+    with pytest.raises(UserError, match=r"pieces\.jsonl is there already: give another --out, or --force"):
+        main(again)
+    assert out.read_text() == before
+    main([*again, "--force"])
     assert out.read_text() == ""
     refused = [json.loads(line) for line in (tmp_path / "pieces.rejects.jsonl").read_text().splitlines()]
     assert all("below 0" in piece["reason"] and piece["score"] < 0 for piece in refused)
@@ -169,6 +174,9 @@ def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
     assert cut_s <= piece["offset"] < spans[4][0]
 
 
+CUT = ["--data", "m", "--segment", "--out", "no/p.jsonl"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -177,7 +185,15 @@ def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
         (["a.flac", "--text", "t", "--data", "m"], "expected recordings with their texts"),
         (["--data", "m", "--segment"], "--segment needs --out"),
         (["--data", "m", "--decoding.kind", "beam"], "--decoding.kind: what is said is known"),
-        (["--data", "m", "--max-seconds", "0"], "--max-seconds 0: expected more than 0"),
+        (["--data", "m", "--rejects", "r"], "--rejects without --segment: nothing is cut"),
+        (["--data", "m", "--min-score", "-1"], "--min-score without --segment: nothing is cut"),
+        (["--data", "m", "--max-seconds", "9"], "--max-seconds without --segment: nothing is cut"),
+        ([*CUT, "--format", "json"], "--format with --segment: a manifest of pieces is written"),
+        ([*CUT, "--tokens", "--format", "ctm"], "--format, --tokens with --segment: a manifest"),
+        ([*CUT, "--max-seconds", "0"], "--max-seconds 0: expected more than 0"),
+        ([*CUT, "--min-score", "0.5"], "--min-score 0.5: scores are log-probabilities; expected 0 or less"),
+        ([*CUT, "--rejects", "no/p.jsonl"], "--out and --rejects are both no/p.jsonl"),
+        ([*CUT, "--rejects", __file__], "test_align.py is there already: give another --rejects, or --force"),
         (["a.flac", "--text", "gone.txt"], "gone.txt cannot be read"),
     ],
 )
