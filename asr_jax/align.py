@@ -83,9 +83,7 @@ def check_cut(options: argparse.Namespace) -> None:
     if not 0 < options.max_seconds < math.inf:
         raise UserError(f"--max-seconds {options.max_seconds:g}: expected more than 0")
     if not options.min_score <= 0:
-        raise UserError(
-            f"--min-score {options.min_score:g}: scores are log-probabilities; expected 0 or less, such as {MIN_SCORE:g}"
-        )
+        raise UserError(f"--min-score {options.min_score:g}: expected 0 or less, since scores are log-probabilities")
     options.rejects = options.rejects or options.out.with_name(options.out.stem + ".rejects.jsonl")
     if options.rejects.absolute() == options.out.absolute():
         raise UserError(f"--out and --rejects are both {options.out}: expected two files")
@@ -133,7 +131,7 @@ def align(options: argparse.Namespace, records: Any) -> None:
         data = alignment.plan(trained, records)
         found = {entry.record.id: entry for entry in alignment.aligned_records(trained, data)}
         skipped = [(entry["id"], entry["location"], said(entry)) for entry in data.dropped.entries]
-        for record in data.index.records:
+        for record in filter(lambda record: record.id in found, records):
             _, transcript, tokens, reason = found[record.id]
             if transcript is None:
                 skipped.append((record.id, record.location, reason))
