@@ -19,7 +19,7 @@ from asr_jax.text.tokenizer import Tokenizer
 
 WHOLE = 4
 """Times training's longest: audio up to there is computed at once, what is longer by windows (`training.long_audio`).
-A shape of an hour takes 10 GB and more."""
+A shape of ten minutes took more than 16 GB."""
 
 
 def plan_evaluation(
