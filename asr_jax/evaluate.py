@@ -5,7 +5,6 @@ of two runs are compared by `python -m asr_jax.compare`.
 """
 
 import argparse
-import functools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,17 +78,18 @@ def evaluate_run(
     import numpy as np
 
     from asr_jax.training.calibration import calibrate
-    from asr_jax.training.evaluate import evaluate, judged_words, predictions
+    from asr_jax.training.evaluate import judged_words, predictions, scored
     from asr_jax.training.log_probs import LogProbs
+    from asr_jax.training.transcription import recognise_all
 
     decoder = trained.decoder(decoding, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
     log_probs = options.log_probs and LogProbs(options.log_probs, trained.tokenizer, frame_s=decoder.text.times.shift_s)
     sets, recognised = {}, []
     for manifest, of_set in records.items():
-        data = trained.plan(of_set)
-        take = functools.partial(log_probs.take, data=data) if log_probs else lambda emitted: None
-        counts, found = evaluate(decoder, trained.variables, data, threads=2, take=take)
-        sets[manifest] = counts
+        data = trained.plan(of_set, has_windows=True)
+        counts, found = scored(data, recognise_all(trained, decoder, data, log_probs=log_probs), trained.tokenizer)
+        windowed = [data.index.records[row].id for row in data.windowed_rows if row in found.transcripts]
+        sets[manifest] = counts | {"windowed_ids": windowed}
         recognised.append((data, found))
         for entry in found.skipped:
             print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}", file=sys.stderr)
@@ -207,7 +207,9 @@ def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
 
 
 def about(manifest: str, counts: dict[str, Any]) -> str:
-    """What the intervals are of, and which texts are empty."""
+    """What the intervals are of, which texts are empty, and which recordings were not computed at once."""
+    from asr_jax.data.evaluation import WHOLE
+
     bootstrap = counts["bootstrap"]
     said = f"{manifest}: "
     if counts["wer_interval"]:
@@ -217,6 +219,8 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
     for what in ("reference", "hypothesis"):
         if ids := counts[f"empty_{what}_ids"]:
             said += f"; {len(ids)} with an empty {what}: {some(ids)}"
+    if ids := counts["windowed_ids"]:
+        said += f"; {len(ids)} more than {WHOLE} × as long as training's longest, heard by windows: {some(ids)}"
     return said
 
 

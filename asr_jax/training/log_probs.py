@@ -6,10 +6,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 from safetensors.numpy import save_file
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.dataset import PlannedData
+from asr_jax.data.records import Record
 from asr_jax.text.tokenizer import Tokenizer
 from asr_jax.training.evaluate import Emitted
 
@@ -34,28 +36,30 @@ class LogProbs:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     def take(self, emitted: Emitted, data: PlannedData) -> None:
-        """Those of a batch.
-
-        Raises: UserError where two recordings have one id and the tensors would have one name.
-        """
+        """Those of a batch. Raises: as `add`."""
         assert emitted.log_probs is not None, "the decoder was made to give them"
         values, lengths = jax.device_get((emitted.log_probs.values, emitted.log_probs.lengths))
         weights, rows = jax.device_get((emitted.weights, emitted.records))
         for row in np.flatnonzero(weights > 0).tolist():
-            record = data.index.records[int(rows[row])]
-            own = np.array(values[row, : lengths[row]], np.float32)
-            if self._tensors is not None:
-                if record.id in self._tensors:
-                    raise UserError(
-                        f"{self._path}: two recordings have the id {record.id}; expected different ones, or a folder "
-                        "instead of a .safetensors file"
-                    )
-                self._tensors[record.id] = own
-            else:
-                file = f"{len(self._index)}.npy"
-                np.save(self._path / file, own)
-                about = {"id": record.id, "location": record.location, "file": file, "frames": len(own)}
-                self._index.append(about | {"text": record.text})
+            self.add(data.index.records[int(rows[row])], np.array(values[row, : lengths[row]], np.float32))
+
+    def add(self, record: Record, own: Float[np.ndarray, "T V"]) -> None:
+        """Those of a recording.
+
+        Raises: UserError where two recordings have one id and the tensors would have one name.
+        """
+        if self._tensors is None:
+            file = f"{len(self._index)}.npy"
+            np.save(self._path / file, own)
+            about = {"id": record.id, "location": record.location, "file": file, "frames": len(own)}
+            self._index.append(about | {"text": record.text})
+            return
+        if record.id in self._tensors:
+            raise UserError(
+                f"{self._path}: two recordings have the id {record.id}; expected different ones, or a folder "
+                "instead of a .safetensors file"
+            )
+        self._tensors[record.id] = own
 
     def close(self) -> None:
         """Writes what tells which is which."""

@@ -64,11 +64,12 @@ class Trained:
             made_of=made_of(self.experiment, self.tokenizer), **options,
         )  # fmt: skip
 
-    def plan(self, records: Records) -> PlannedData:
-        """The records in the shapes of training, so that what was compiled there is found in the cache."""
+    def plan(self, records: Records, *, has_windows: bool = False) -> PlannedData:
+        """The records in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
+        see `plan_evaluation`."""
         return plan_evaluation(
             records, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
-            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size,
+            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size, has_windows=has_windows,
         )  # fmt: skip
 
 
