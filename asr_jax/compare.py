@@ -15,7 +15,8 @@ from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError
-from asr_jax.evaluate import make_room, some, table_row
+from asr_jax.core.files import check_writable
+from asr_jax.evaluate import some, table_row
 from asr_jax.metrics.comparison import compare
 from asr_jax.metrics.scoring import Recognised
 from asr_jax.observe.tables import console_for, percent, print_table, say
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.show < 0:
         raise UserError(f"--show {options.show}: expected 0 or more")
     if options.json:
-        make_room(options.json)
+        check_writable(options.json)
     paths = (options.first, options.second)
     systems, named = zip(*(read_predictions(path) for path in paths), strict=True)
     normaliser = options.normaliser or _one_normaliser(dict(zip(paths, named, strict=True)))

@@ -5,14 +5,15 @@ of two runs are compared by `python -m asr_jax.compare`.
 """
 
 import argparse
-import functools
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable
 from asr_jax.observe.tables import console_for, percent, print_table, say
 
 
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     in_folder = bool(options.log_probs) and options.log_probs.suffix != ".safetensors"
     for out, is_folder in ((options.json, False), (options.predictions, several), (options.log_probs, in_folder)):
         if out:
-            make_room(out / "some" if is_folder else out)
+            check_writable(out, is_folder=is_folder)
     records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
     if options.log_probs:
         from asr_jax.training.log_probs import check_ids
@@ -66,6 +67,12 @@ def main(arguments: Sequence[str]) -> None:
         options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
     if nothing:
         raise RunError(f"{', '.join(nothing)}: no word could be scored; the reasons are above")
+    skipped, scored = max(numbers(result["sets"]) for result in results)
+    if skipped:
+        raise RunError(
+            f"{skipped} of {skipped + scored} recordings could not be evaluated, and no rate counts them; the reasons "
+            "are above"
+        )
 
 
 def evaluate_run(
@@ -75,20 +82,23 @@ def evaluate_run(
     import numpy as np
 
     from asr_jax.training.calibration import calibrate
-    from asr_jax.training.evaluate import evaluate, judged_words, predictions
+    from asr_jax.training.evaluate import judged_words, predictions, scored
     from asr_jax.training.log_probs import LogProbs
+    from asr_jax.training.transcription import recognise_all
 
     decoder = trained.decoder(decoding, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
     log_probs = options.log_probs and LogProbs(options.log_probs, trained.tokenizer, frame_s=decoder.text.times.shift_s)
     sets, recognised = {}, []
     for manifest, of_set in records.items():
-        data = trained.plan(of_set)
-        take = {"take": functools.partial(log_probs.take, data=data, manifest=manifest)} if log_probs else {}
-        counts, found = evaluate(decoder, trained.variables, data, threads=2, **take)
-        sets[manifest] = counts
+        data = trained.plan(of_set, has_windows=True)
+        if log_probs:
+            log_probs.begin(manifest)
+        counts, found = scored(data, recognise_all(trained, decoder, data, log_probs=log_probs), trained.tokenizer)
+        windowed = [data.index.records[row].id for row in data.windowed_rows if row in found.transcripts]
+        sets[manifest] = counts | {"windowed_ids": windowed}
         recognised.append((data, found))
         for entry in found.skipped:
-            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}")
+            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}", file=sys.stderr)
     if log_probs:
         log_probs.close()
     if options.predictions:
@@ -140,24 +150,8 @@ def predictions_of(path: Path, trained: Any, *, is_folder: bool) -> Path:
     """The file of a run's predictions: the path itself, or one in it named by run and checkpoint."""
     if is_folder:
         path = path / f"{trained.folder.name}-{trained.updates}.jsonl"
-        make_room(path)
+        check_writable(path)
     return path
-
-
-def make_room(out: Path) -> None:
-    """Makes the folder of a file to be written: what cannot be written should show before the work.
-
-    Raises: UserError where it cannot.
-    """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        was_there = out.exists()
-        with out.open("a"):
-            pass
-        if not was_there:
-            out.unlink()
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}; choose another place") from error
 
 
 def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
@@ -180,6 +174,11 @@ def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
         for line in after_calibration(result.get("calibration")):
             say(console, line)
     return [manifest for result in results for manifest, counts in result["sets"].items() if counts["wer"] is None]
+
+
+def numbers(sets: Mapping[str, Any]) -> tuple[int, int]:
+    """Of recordings that were skipped, and of those that were scored."""
+    return sum(counts["skipped"] for counts in sets.values()), sum(counts["utterances"] for counts in sets.values())
 
 
 def title(result: Mapping[str, Any]) -> str:
@@ -214,7 +213,9 @@ def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
 
 
 def about(manifest: str, counts: dict[str, Any]) -> str:
-    """What the intervals are of, and which texts are empty."""
+    """What the intervals are of, which texts are empty, and which recordings were not computed at once."""
+    from asr_jax.data.evaluation import WHOLE
+
     bootstrap = counts["bootstrap"]
     said = f"{manifest}: "
     if counts["wer_interval"]:
@@ -224,6 +225,8 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
     for what in ("reference", "hypothesis"):
         if ids := counts[f"empty_{what}_ids"]:
             said += f"; {len(ids)} with an empty {what}: {some(ids)}"
+    if ids := counts["windowed_ids"]:
+        said += f"; {len(ids)} more than {WHOLE} × as long as training's longest, heard by windows: {some(ids)}"
     return said
 
 

@@ -7,7 +7,9 @@ and the exit code is 1. With a folder as --out, a call that was interrupted goes
 """
 
 import argparse
+import functools
 import itertools
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,37 +19,41 @@ from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable, remove_empty
 
 
 def main(arguments: Sequence[str]) -> None:
     options, flags = _parsed(arguments)
 
-    from asr_jax.data.audio_inputs import listed, with_durations
+    from asr_jax.data.audio_inputs import listed, read_stdin, with_durations
     from asr_jax.data.records import Refused
 
-    with _kept(options) as folder, ExitStack() as stack:
-        entries = listed(options.inputs, read_stdin=sys.stdin.buffer.read, folder=str(folder))
-        output = _output(options, [entry.id for entry in entries])
+    with _kept(options) as folder:
+        entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder))
+        output = _output(options, flags, entries)
         todo = [entry for entry in entries if not output.has(entry.id)]
         if len(todo) < len(entries):
             print(f"{len(entries) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
         if not todo:
             return
-        measured = with_durations(todo)
-        refused = [entry for entry in measured if isinstance(entry, Refused)]
-        _say_skipped(refused)
-        if len(refused) == len(entries):
-            raise UserError("none of the inputs is audio that can be read")
-        labels = stack.enter_context(_pseudo_labels(options)) if options.to_manifest else None
-        stack.enter_context(output)
-        broken = _transcribe(options, flags, measured, output, labels, folder)
-        _say_skipped(broken[len(refused) :])
-        for entry, place in itertools.product(broken, filter(None, (output, labels))):
-            place.skip(entry.id, entry.location, entry.reason)
+        with output, ExitStack() as stack:
+            labels = stack.enter_context(_pseudo_labels(options)) if options.to_manifest else None
+            measured = with_durations(todo)
+            refused = [entry for entry in measured if isinstance(entry, Refused)]
+            _say_skipped(refused)
+            broken = _transcribe(options, flags, measured, output, labels, folder)
+            _say_skipped(broken[len(refused) :])
+            for entry, place in itertools.product(broken, filter(None, (output, labels))):
+                place.skip(entry.id, entry.location, entry.reason)
         if labels:
             print(labels.summary(), file=sys.stderr)
+        if len(refused) == len(entries):
+            raise UserError("none of the inputs is audio that can be read")
+        failed = RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
+        if len(broken) == len(todo):
+            raise failed
     if broken:
-        raise RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
+        raise failed
 
 
 def _say_skipped(entries: Sequence[Any]) -> None:
@@ -97,25 +103,37 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 @contextmanager
 def _kept(options: argparse.Namespace) -> Iterator[Path]:
     """A folder for audio that lies in tables or comes by standard input: until the end or, where a manifest names it,
-    beside that."""
+    beside that, unless the work is broken off.
+
+    Raises: UserError where a manifest cannot be written.
+    """
     if not options.to_manifest:
         with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
             yield Path(folder)
         return
     folder = options.to_manifest.absolute().with_suffix(".audio")
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    was_there = folder.exists()
+    made = check_writable(options.to_manifest)
+    made = check_writable(folder, is_folder=True) + made
+    try:
+        yield folder
+    except BaseException:
+        if not was_there:
+            shutil.rmtree(folder)
+        raise
+    finally:
+        remove_empty(made)
 
 
-def _output(options: argparse.Namespace, names: Sequence[str]) -> Any:
+def _output(options: argparse.Namespace, flags: Sequence[str], entries: Sequence[Any]) -> Any:
     """Where transcripts go; nowhere, where a manifest alone is asked for."""
     from asr_jax.decoding.transcript_outputs import Output, open_output
+    from asr_jax.training.recognition_options import maker_of
 
     if options.to_manifest and not options.out:
         return Output()
-    return open_output(options.format, options.out, names, force=options.force)
+    maker = functools.partial(maker_of, options.run, options, flags)
+    return open_output(options.format, options.out, entries, force=options.force, maker=maker)
 
 
 def _pseudo_labels(options: argparse.Namespace) -> Any:
@@ -130,7 +148,7 @@ def _transcribe(
     """What could not be read, in order."""
     from asr_jax.data.records import Record, Refused
     from asr_jax.observe.meter import Meter
-    from asr_jax.training.recognition_options import decoding_of, load
+    from asr_jax.training.recognition_options import decoding_of, load, uncalibrated
     from asr_jax.training.transcription import Transcriber
 
     broken = [entry for entry in entries if isinstance(entry, Refused)]
@@ -139,8 +157,10 @@ def _transcribe(
         return broken
     trained = load(options.run, options)
     decoder = trained.decoder(decoding_of(flags, trained.experiment.decoding))
+    if labels and options.min_confidence and not decoder.calibration:
+        print(uncalibrated(options.run, options, flags), file=sys.stderr)
     total_s = sum(record.duration_s for record in records if record.duration_s > 0)
-    prints = sys.stdout.isatty() and not options.out and not options.to_manifest
+    prints = not options.out and not options.to_manifest and sys.stdout.isatty()
     with Meter(total_s, has_bar=not prints) as meter:
         transcriber = Transcriber(
             trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add

@@ -1,16 +1,23 @@
 """python -m asr_jax.align with a run that has learned tones, of which it is known when each is heard."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from support import relative, report
 
 from asr_jax.align import main
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.data import evaluation
+from asr_jax.data.evaluation import WHOLE
 from asr_jax.data.manifest import write_manifest
-from asr_jax.data.reading import read_records
+from asr_jax.data.reading import Records, read_records
 from asr_jax.data.records import Record
-from tests.toned import toned_run, words_of, write_toned
+from asr_jax.training import alignment
+from asr_jax.training.trained import load_trained
+from tests.toned import RATE_HZ, toned_run, words_of, write_toned
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +68,7 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
         check_times(starts, starts + [float(row[3]) for row in own], spans)
         assert all(0 < float(row[5]) <= 1 for row in own)
     main([run, "--data", str(manifest), "--format", "textgrid", "--out", str(tmp_path / "grids"), "--tokens"])
-    assert {path.stem for path in (tmp_path / "grids").iterdir()} == set(known)
+    assert {path.stem for path in (tmp_path / "grids").glob("*.TextGrid")} == set(known)
     grid = (tmp_path / "grids" / "r3.TextGrid").read_text()
     assert grid.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n')
     assert all(f'text = "{word}"' in grid for word in known["r3"][0])
@@ -86,7 +93,9 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
         Record("silent", good.location, "", good.duration_s),
     ]
     write_manifest(tmp_path / "m.jsonl", [good, *broken])
-    main([run, "--data", str(tmp_path / "m.jsonl")])
+    with pytest.raises(RunError, match="4 of 5 recordings could not be aligned") as error:
+        main([run, "--data", str(tmp_path / "m.jsonl")])
+    assert error.value.exit_code == 1
     said = capsys.readouterr()
     assert [json.loads(line)["id"] for line in said.out.splitlines() if line.startswith("{")] == [good.id]
     named = {line.split(":")[0]: line for line in said.err.splitlines() if line.startswith("skipped")}
@@ -94,14 +103,64 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     assert "fewer frames than labels and repeats (" in named["skipped long"]
     assert "no such file" in named["skipped gone"]
     assert "empty text" in named["skipped silent"]
-    assert "4 of 5 recordings are not aligned" in said.err
     write_manifest(tmp_path / "none.jsonl", broken[2:3])
-    with pytest.raises(RunError, match="no recording could be aligned"):
+    with pytest.raises(RunError, match="1 of 1 recordings could not be aligned"):
         main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
     assert not (tmp_path / "none.json").exists()
+    write_manifest(tmp_path / "silent.jsonl", broken[3:])
+    with pytest.raises(UserError, match="no record can be aligned: 1 empty text"):
+        main([run, "--data", str(tmp_path / "silent.jsonl"), "--out", str(tmp_path / "silent")])
+    (line,) = (tmp_path / "silent" / "skipped.jsonl").read_text().splitlines()
+    assert (json.loads(line)["id"], json.loads(line)["reason"]) == ("silent", "empty text")
     (tmp_path / "refused.jsonl").write_text('{"id": "a"}\n')
     with pytest.raises(UserError):
         main([run, "--data", str(tmp_path / "refused.jsonl")])
+
+
+def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, capsys):
+    """Its frames are those of windows in a shape of training, and words are where they are heard all the same; the
+    order stays that of the manifest."""
+    rng, trained = np.random.default_rng(11), load_trained(Path(run))
+    longest_s = WHOLE * trained.buckets[-1].longest / RATE_HZ
+    whole, spans = write_toned(tmp_path, "whole", words_of(rng, 60), rng)
+    short = read_records([recordings[0]])[0]
+    gone, wrong = (
+        replace(whole, id="gone", location=str(tmp_path / "gone.flac")),
+        replace(whole, id="wrong", text="xyz"),
+    )
+    assert whole.duration_s > longest_s
+    write_manifest(tmp_path / "m.jsonl", [whole, gone, wrong, short])
+    data = alignment.plan(trained, read_records([tmp_path / "m.jsonl"]))
+    assert [data.index.records[row].id for row in data.windowed_rows] == ["whole", "gone"]
+    assert max(bucket.length for bucket in data.plan.buckets) <= trained.buckets[-1].length
+    main([run, "--data", str(tmp_path / "m.jsonl"), "--tokens"])
+    said = capsys.readouterr()
+    lines = [json.loads(line) for line in said.out.splitlines() if line.startswith("{")]
+    assert [line["id"] for line in lines] == ["whole", short.id]
+    words = lines[0]["words"]
+    assert " ".join(word["text"] for word in words) == whole.text
+    check_times([word["start_s"] for word in words], [word["end_s"] for word in words], spans)
+    assert all(0.5 < word["confidence"] <= 1 for word in words)
+    assert "".join(token["text"] for token in lines[0]["tokens"]) == "|".join(whole.text.split())
+    assert lines[0]["score"] < 0
+    assert "skipped gone: " in said.err
+    assert "no such file" in said.err
+    assert "2 of 4 recordings are not aligned" in said.err
+
+
+def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, monkeypatch, record_property):
+    """The model hears two frames at a time: those of windows are those of the whole."""
+    rng, trained = np.random.default_rng(12), load_trained(Path(run))
+    record, _ = write_toned(tmp_path, "long", words_of(rng, 60), rng)
+    (by_windows,) = alignment.aligned_records(trained, alignment.plan(trained, Records.of([record])))
+    monkeypatch.setattr(evaluation, "WHOLE", 100)
+    data = alignment.plan(trained, Records.of([record]))
+    assert not data.windowed_rows
+    (whole,) = alignment.aligned_records(trained, data)
+    for ours, theirs in zip(by_windows.tokens, whole.tokens, strict=True):
+        assert replace(ours, log_prob=0) == replace(theirs, log_prob=0)
+    scores = np.array([[each.transcript.score] for each in (by_windows, whole)])
+    assert report(record_property, "score of windows beside the whole", relative(scores[0], scores[1])) < 1e-5
 
 
 def piece_words(piece, said):
@@ -150,7 +209,12 @@ def test_long_entries_of_manifests_and_a_score_that_nothing_reaches(run, recordi
     assert {piece["speaker"] for piece in pieces} == {"tone"}
     words = [word for words, _ in recordings[1].values() for word in words]
     assert [word for piece in pieces for word in piece["text"].split()] == words
-    main([run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--min-score", "0"])
+    again = [run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--min-score", "0"]
+    before = out.read_text()
+    with pytest.raises(UserError, match=r"pieces\.jsonl is there already: give another --out, or --force"):
+        main(again)
+    assert out.read_text() == before
+    main([*again, "--force"])
     assert out.read_text() == ""
     refused = [json.loads(line) for line in (tmp_path / "pieces.rejects.jsonl").read_text().splitlines()]
     assert all("below 0" in piece["reason"] and piece["score"] < 0 for piece in refused)
@@ -169,6 +233,9 @@ def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
     assert cut_s <= piece["offset"] < spans[4][0]
 
 
+CUT = ["--data", "m", "--segment", "--out", "no/p.jsonl"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -177,7 +244,15 @@ def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
         (["a.flac", "--text", "t", "--data", "m"], "expected recordings with their texts"),
         (["--data", "m", "--segment"], "--segment needs --out"),
         (["--data", "m", "--decoding.kind", "beam"], "--decoding.kind: what is said is known"),
-        (["--data", "m", "--max-seconds", "0"], "--max-seconds 0: expected more than 0"),
+        (["--data", "m", "--rejects", "r"], "--rejects without --segment: nothing is cut"),
+        (["--data", "m", "--min-score", "-1"], "--min-score without --segment: nothing is cut"),
+        (["--data", "m", "--max-seconds", "9"], "--max-seconds without --segment: nothing is cut"),
+        ([*CUT, "--format", "json"], "--format with --segment: a manifest of pieces is written"),
+        ([*CUT, "--tokens", "--format", "ctm"], "--format, --tokens with --segment: a manifest"),
+        ([*CUT, "--max-seconds", "0"], "--max-seconds 0: expected more than 0"),
+        ([*CUT, "--min-score", "0.5"], "--min-score 0.5: expected 0 or less, since scores are log-probabilities"),
+        ([*CUT, "--rejects", "no/p.jsonl"], "--out and --rejects are both no/p.jsonl"),
+        ([*CUT, "--rejects", __file__], "test_align.py is there already: give another --rejects, or --force"),
         (["a.flac", "--text", "gone.txt"], "gone.txt cannot be read"),
     ],
 )

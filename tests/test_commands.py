@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr_jax.audio.io import write_flac
 from asr_jax.config import load_experiment
+from asr_jax.data.locations import Location
+from asr_jax.data.manifest import write_manifest
 from asr_jax.data.reading import read_records
+from asr_jax.data.records import Record
 from asr_jax.observe.events import read_events
 
 ROOT = Path(__file__).parent.parent
@@ -157,11 +161,23 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
 
 
 def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_path):
-    lines, folder = tmp_path / "lines.jsonl", tmp_path / "log_probs"
-    command = ["asr_jax.evaluate", trained, "--data", corpus / "validation.jsonl", "--predictions", lines]
-    run(*command, "--live", "--log-probs", folder)
+    """Of a set with a recording that is much longer than training's, too: that one is heard by windows."""
+    lines, folder, out = tmp_path / "lines.jsonl", tmp_path / "log_probs", tmp_path / "scores.json"
+    records = read_records([corpus / "validation.jsonl"])
+    several = list(read_records([corpus / "train.jsonl"]))
+    audio = [Location.parse(record.location).audio(rate_hz=16000) for record in several]
+    write_flac(tmp_path / "long.flac", np.concatenate(audio), 16000)
+    text, length_s = " ".join(record.text for record in several), sum(map(len, audio)) / 16000
+    write_manifest(tmp_path / "m.jsonl", [Record("joined", str(tmp_path / "long.flac"), text, length_s), *records])
+    command = ["asr_jax.evaluate", trained, "--data", tmp_path / "m.jsonl", "--predictions", lines, "--json", out]
+    said = run(*command, "--live", "--log-probs", folder).stdout
+    assert "1 more than 4 × as long as training's longest, heard by windows: joined" in " ".join(said.split())
+    counts = json.loads(out.read_text())["runs"][0]["sets"][str(tmp_path / "m.jsonl")]
+    assert (counts["windowed_ids"], counts["utterances"], counts["skipped"]) == (["joined"], len(records) + 1, 0)
+    assert counts["words"] == sum(len(each.text.split()) for each in (*several, *records))
     labels = json.loads((folder / "labels.json").read_text())
     predicted = {row["id"]: row["hypothesis"] for row in map(json.loads, lines.read_text().splitlines())}
+    assert "joined" in predicted
     rows = [json.loads(line) for line in (folder / "index.jsonl").read_text().splitlines()]
     assert {row["id"] for row in rows} == predicted.keys()
     assert {row["set"] for row in rows} == {str(corpus / "validation.jsonl")}

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,10 @@ from recordings import RATE, jsonl, write
 from asr_jax import train
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.reading import read_records
+from asr_jax.decoding.ctc import Decoding
+from asr_jax.metrics.confidence import Calibration
+from asr_jax.training.calibration import write_calibration
+from asr_jax.training.transcription import Transcriber
 from asr_jax.transcribe import main
 
 
@@ -82,11 +87,13 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     with pytest.raises(RunError):
         main([run, str(folder / "in"), "--format", "vtt", "--out", str(out)])
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*.*")) == [
-        "a.vtt", "deep/b.vtt", "long.vtt", "skipped.jsonl"
+        "a.vtt", "deep/b.vtt", "long.vtt", "made_by.jsonl", "skipped.jsonl"
     ]  # fmt: skip
     assert (out / "a.vtt").read_text().startswith("WEBVTT\n")
     (skipped,) = map(json.loads, (out / "skipped.jsonl").read_text().splitlines())
     assert (skipped["id"], skipped["reason"][:9]) == ("none.wav", "not audio")
+    with pytest.raises(UserError, match=r"by decoding greedy, digest greedy, and this is decoding beam .*digest beam-"):
+        main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--decoding.kind", "beam"])
     (out / "long.vtt").unlink()
     (out / "a.vtt").write_text("kept")
     (folder / "in" / "none.wav").unlink()
@@ -128,6 +135,51 @@ def test_standard_input(run, folder, capsys, monkeypatch):
     given(b"nothing.wav\n")
     with pytest.raises(UserError, match="none of the inputs is audio that can be read"):
         main([run, "-"])
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="-: standard input cannot be read: it is closed; expected audio, or paths"):
+        main([run, "-"])
+    main([run, f"{folder}/in/a.flac"])
+
+
+def test_what_nothing_of_could_be_read_is_named_in_files_too(run, folder):
+    broken, out = str(folder / "in" / "none.wav"), folder / "results"
+    for more in (["--out", str(out)], ["--to-manifest", str(out / "labels.jsonl")], ["--out", str(out / "all.json")]):
+        with pytest.raises(UserError, match="none of the inputs is audio that can be read") as error:
+            main([run, broken, *more])
+        assert error.value.exit_code == 2
+    assert sorted(path.name for path in out.iterdir()) == ["labels.skipped.jsonl", "skipped.jsonl"]
+    for file in out.iterdir():
+        (line,) = map(json.loads, file.read_text().splitlines())
+        assert (line["id"], line["location"]) == ("none.wav", broken)
+
+
+@pytest.mark.parametrize("where", [["--to-manifest", "new/out.jsonl"], ["--out", "new/all.json"], ["--out", "new"]])
+def test_what_is_broken_off_leaves_nothing(run, folder, where, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    def given():
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO((folder / "in" / "a.flac").read_bytes())))
+
+    more = [where[0], str(folder / where[1])]
+    given()
+    with pytest.raises(UserError, match="no checkpoint 7"):
+        main([run, "-", "--checkpoint", "7", *more])
+    assert [path.name for path in folder.iterdir()] == ["in"]
+    given()
+    monkeypatch.setattr(Transcriber, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main([run, "-", *more])
+    assert [path.name for path in folder.iterdir()] == ["in"]
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(run, folder, monkeypatch):
+    monkeypatch.setattr(Transcriber, "__call__", lambda *_: pytest.fail("the work begins"))
+    (folder / "file").write_text("")
+    for more in (["--out", "file/all.json"], ["--out", "file"], ["--to-manifest", "file/out.jsonl"]):
+        with pytest.raises(UserError, match="cannot be written") as error:
+            main([run, f"{folder}/in/a.flac", more[0], str(folder / more[1])])
+        assert error.value.exit_code == 2
 
 
 def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder, capsys):
@@ -137,6 +189,7 @@ def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder
     lines, errors = said(capsys)
     assert lines == []
     assert "kept" in errors
+    assert "not calibrated" not in errors, "nothing is left out by confidence"
     kept = list(read_records([out], cache=str(folder / "cache")))
     assert kept
     left_out = [json.loads(line) for line in (out.parent / "out.skipped.jsonl").read_text().splitlines()]
@@ -148,6 +201,17 @@ def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder
         main([run, str(folder / "in"), "--to-manifest", str(out)])
     main([run, f"{folder}/in/a.flac", "--to-manifest", str(out), "--min-confidence", "1", "--force"])
     assert out.read_text() == ""
+
+
+def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys):
+    again = [f"{folder}/in/a.flac", "--to-manifest", str(folder / "out.jsonl"), "--force"]
+    main([run, *again, "--live"])
+    (line,) = [line for line in said(capsys)[1].splitlines() if "not calibrated" in line]
+    assert f"python -m asr_jax.evaluate {run} --live --calibrate --data VALIDATION" in line
+    write_calibration(Path(run), 2, "averaged", Decoding(), Calibration(), about={})
+    main([run, *again])
+    (Path(run) / "calibration.json").unlink()
+    assert "not calibrated" not in said(capsys)[1]
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,22 @@ CASES = {
     "a class that no longer exists": (lambda place: [replaced(place, ":Toy", ":Gone"), *EVALUATE(place)][1:], 2, ["Gone", "cannot be loaded"]),
     "a run without checkpoints": (lambda place: [shutil.rmtree(place / "run/checkpoints"), *EVALUATE(place)][1:], 2, ["has no finished checkpoint"]),
     "nothing that is audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png"], 2, ["none of the inputs is audio"]),
+    "an alignment into a folder that cannot be": (
+        lambda place: ["align", place / "run", "--data", place / "validation.jsonl", "--out", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
+    ),
+    "pieces into a folder that cannot be": (
+        lambda place: ["align", place / "run", "--data", place / "validation.jsonl", "--segment", "--out", "/proc/none/out.jsonl"], 2, ["cannot be written", "choose another place"],
+    ),
+    "transcripts into a folder that cannot be": (
+        lambda place: ["transcribe", place / "run", place / "audio", "--out", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
+    ),
+    "figures into a folder that cannot be": (
+        lambda place: ["benchmark.__main__", "inference", place / "run", "--json", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
+    ),
+    "an evaluation of which one file is no audio": (lambda place: EVALUATE(broken(place)), 1, ["skipped audio/9.flac: ", "not audio", "1 of 4 recordings could not be evaluated"]),
+    "an alignment of which one file is no audio": (
+        lambda place: ["align", broken(place) / "run", "--data", place / "validation.jsonl"], 1, ["skipped audio/9.flac: ", "not audio", "1 of 4 recordings could not be aligned"],
+    ),
     "one file that is no audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png", place / "audio/1.flac"], 1, ["1 of 2 recordings could not be transcribed"]),
 }  # fmt: skip
 
@@ -217,6 +233,12 @@ def moved_manifest(place):
     values["data"]["train"] = [str(place / "changed.jsonl")]
     experiment.write_text(json.dumps(values))
     return place / "run"
+
+
+def broken(place):
+    """One recording of the validation set is no audio."""
+    (place / "audio/9.flac").write_bytes(b"no audio")
+    return place
 
 
 def emptied(place):

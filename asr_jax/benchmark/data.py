@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable
 
 Row = dict[str, Any]
 
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str]) -> None:
     names = options.only or [name for name in PARTS if options.data or name not in ("reading", "memory")]
     if not options.data and {"reading", "memory"} & set(names):
         raise UserError("reading and memory need audio: give --data MANIFEST")
+    if options.json:
+        check_writable(options.json)
 
     from asr_jax.observe.tables import print_table
 
@@ -44,7 +47,6 @@ def main(arguments: Sequence[str]) -> None:
         figures["machine"]["load"][name] = [load, _load()]
         print_table(rows, title=name)
         if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / ".venv-reference/bin/python"
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str]) -> None:
         )
     if options.peers and not REFERENCE.exists():
         raise UserError(f"--peers needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh")
+    if options.json:
+        check_writable(options.json)
 
     import jax
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from asr_jax.command_line import parse_experiment
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable
 
 PROG = "python -m asr_jax.benchmark inference"
 STEPS, STEPS_ON_CPU = 500, 20
@@ -47,6 +48,8 @@ def main(arguments: Sequence[str]) -> None:
     options, flags, rest = parse_known(parser, given)
     _check(options, run, rest)
     experiment = None if run else parse_experiment([*rest, *flags], prog=PROG)
+    if options.json:
+        check_writable(options.json)
 
     from asr_jax.benchmark.recognising import Recognition
     from asr_jax.benchmark.systems import described, machine, peak_bytes, system_of_config, system_of_run
@@ -75,7 +78,6 @@ def main(arguments: Sequence[str]) -> None:
     print(f"peak memory: {figures['peak_bytes'] / 1e9:.2f} GB" if figures["peak_bytes"] else
           "peak memory: this device does not tell")  # fmt: skip
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from asr_jax.command_line import parse_experiment
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / ".venv-reference/bin/python"
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str]) -> None:
     peer = PEERS.get(type(experiment.model.encoder).__name__)
     if options.peer:
         _check_peer(type(experiment.model.encoder).__name__, peer)
+    if options.json:
+        check_writable(options.json)
 
     import jax
 
@@ -77,7 +80,6 @@ def main(arguments: Sequence[str]) -> None:
     figures["operations"] = stepping.operations(number=5)
     show(figures)
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from asr_jax.command_line import parse_experiment
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable
 from asr_jax.core.precision import Precision
 
 PROG = "python -m asr_jax.benchmark train"
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str]) -> None:
     check_counts(options, ("accumulation", "devices", "batch", "labels", "warm_ups", "updates"))
     check_counts(options, ("synthetic",), least=0.1)
     experiment = in_precision(parse_experiment(rest, prog=PROG), options.precision)
+    if options.json:
+        check_writable(options.json)
     figures: dict[str, Any] = {
         "machine": machine(), "config": experiment.name, "precision": experiment.training.precision,
         "data": "the config's own" if options.synthetic is None else {"synthetic_s": options.synthetic or QUARTZNET_S},
@@ -66,7 +69,6 @@ def main(arguments: Sequence[str]) -> None:
         figures["cases"].append(case)
         figures["machine"]["load_after"] = machine()["load"]
         if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(figures, indent=1) + "\n")
     show(figures)
     if options.published:

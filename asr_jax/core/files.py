@@ -4,8 +4,9 @@ import contextlib
 import fcntl
 import os
 import socket
+import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from asr_jax.core.errors import UserError
@@ -25,6 +26,36 @@ def write_whole(path: Path, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise
+
+
+def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
+    """Tries what is to be written after the work, a file or files in a folder, and leaves no file; gives the folders
+    that it made, innermost first.
+
+    Raises: UserError where it cannot be written.
+    """
+    folder = out if is_folder else out.parent
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if is_folder:
+            tempfile.TemporaryFile(dir=folder).close()
+        else:
+            was_there = os.path.lexists(out)
+            out.open("a").close()
+            if not was_there:
+                out.unlink()
+    except OSError as error:
+        remove_empty(made)
+        raise UserError(f"{out} cannot be written: {error.strerror}; choose another place") from error
+    return made
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Removes those folders that nothing is in."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import glob
 import io
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -46,6 +47,19 @@ def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder:
     entries = [entry for number, given in enumerate(inputs) for entry in _of(given, read_stdin, f"{folder}/{number}")]
     names = unique([entry.id for entry in entries])
     return [replace(entry, id=name) for entry, name in zip(entries, names, strict=True)]
+
+
+def read_stdin(num_bytes: int) -> bytes:
+    """So much of it; -1: all. Raises: UserError where it is closed or cannot be read."""
+    try:
+        if sys.stdin:
+            return sys.stdin.buffer.read(num_bytes)
+        reason = "it is closed"
+    except OSError as error:
+        reason = str(error.strerror)
+    raise UserError(
+        f"-: standard input cannot be read: {reason}; expected audio, or paths of audio files, one per line"
+    )
 
 
 def with_durations(entries: Iterable[Record | Refused]) -> list[Record | Refused]:

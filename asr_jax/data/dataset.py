@@ -101,6 +101,11 @@ class PlannedData:
     plan: BatchPlan
     dropped: Dropped
 
+    @property
+    def windowed_rows(self) -> range:
+        """Rows of the index that are in no batch, the last ones: audio so long that it is for windows."""
+        return range(self.plan.num_records, len(self.index))
+
     def fingerprint(self) -> str:
         """Equal where every batch at every position holds the same records with the same labels."""
         return f"{self.index.fingerprint()}-{self.plan.fingerprint()}"

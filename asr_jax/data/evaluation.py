@@ -1,10 +1,11 @@
-"""Evaluation and alignment sets: every record once, in the shapes of training and, for longer ones, more."""
+"""Evaluation and alignment sets: every record once, in the shapes of training and, for somewhat longer ones, more."""
 
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Int32
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
@@ -16,6 +17,18 @@ from asr_jax.data.plan import BatchPlan
 from asr_jax.data.reading import Records
 from asr_jax.text.tokenizer import Tokenizer
 
+WHOLE = 4
+"""Times training's longest: audio up to there is computed at once, what is longer by windows (`training.long_audio`).
+A shape of ten minutes took more than 16 GB."""
+
+
+class NoRecords(UserError):
+    """No record of a set is left."""
+
+    def __init__(self, what: str, dropped: Dropped) -> None:
+        super().__init__(f"{what}: {'; '.join(dropped.lines())}")
+        self.dropped = dropped
+
 
 def plan_evaluation(
     records: Records,
@@ -26,22 +39,26 @@ def plan_evaluation(
     tokenizer: Tokenizer,
     takes_ids: bool,
     num_devices: int,
+    has_windows: bool = False,
 ) -> PlannedData:
     """Index and plan of an evaluation set. `scale`: that the lengths of the buckets are in; `takes_ids`: whether token
-    ids of a manifest are the tokenizer's.
+    ids of a manifest are the tokenizer's; `has_windows`: whether audio that is longer than WHOLE may be among
+    `PlannedData.windowed_rows`; if not, it makes shapes as long.
 
     Nothing is dropped for its length or text, since that would change what an error rate means; only records are that
     have no readable duration, or token ids that nobody can read, and counted.
 
-    Raises: UserError where no record is left, and for token ids that are not the tokenizer's.
+    Raises: NoRecords where none is left; UserError for token ids that are not the tokenizer's.
     """
     kept, unreadable = _with_reference(records, tokenizer, takes_ids=takes_ids)
     index, dropped = build_index(kept, scale=scale_of_records(kept, front_end), tokenizer=None, filters=Filters.none())
     dropped.merge(unreadable)
     if not len(index):
-        raise UserError("no record can be read: " + "; ".join(dropped.lines()))
-    shapes = _shapes(index, buckets, scale, num_devices)
-    return PlannedData(index, BatchPlan(index.lengths, index.num_labels(), shapes, order="unshuffled"), dropped)
+        raise NoRecords("no record can be read", dropped)
+    index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
+    shapes = _shapes(index.lengths[:num], buckets, scale, index.scale, num_devices)
+    plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], shapes, order="unshuffled")
+    return PlannedData(index, plan, dropped)
 
 
 def plan_alignment(
@@ -55,10 +72,10 @@ def plan_alignment(
     output_length: OutputLength,
     num_devices: int,
 ) -> PlannedData:
-    """As `plan_evaluation`, with labels, for which each shape has room. What has none (no text, or one with what no
-    symbol stands for), and what has more of them than frames, is dropped and named.
+    """As `plan_evaluation` with windows, and with labels, for which each shape has room. What has none (no text, or one
+    with what no symbol stands for), and what has more of them than frames, is dropped and named.
 
-    Raises: UserError where no record is left, and for token ids that are not the tokenizer's.
+    Raises: NoRecords where none is left; UserError for token ids that are not the tokenizer's.
     """
     kept, unreadable = _with_reference(records, tokenizer, takes_ids=takes_ids)
     own = scale_of_records(kept, front_end)
@@ -68,21 +85,32 @@ def plan_alignment(
     )  # fmt: skip
     dropped.merge(unreadable)
     if not len(index):
-        raise UserError("no record can be aligned: " + "; ".join(dropped.lines()))
-    by_length = {bucket.longest: bucket for bucket in _shapes(index, buckets, scale, num_devices)}
-    shapes, num_labels = [by_length[longest] for longest in sorted(by_length)], index.num_labels()
-    bucket_of = np.searchsorted([shape.longest for shape in shapes], index.lengths)
+        raise NoRecords("no record can be aligned", dropped)
+    index, num = _windowed_last(index, buckets, scale)
+    lengths, num_labels = index.lengths[:num], index.num_labels()[:num]
+    by_length = {bucket.longest: bucket for bucket in _shapes(lengths, buckets, scale, own, num_devices)}
+    shapes = [by_length[longest] for longest in sorted(by_length)]
+    bucket_of = np.searchsorted([shape.longest for shape in shapes], lengths)
     for number, shape in enumerate(shapes):
         most = int(num_labels[bucket_of == number].max(initial=1))
         shapes[number] = replace(shape, num_tokens=-(-most // TOKEN_MULTIPLE) * TOKEN_MULTIPLE)
-    return PlannedData(index, BatchPlan(index.lengths, num_labels, shapes, order="unshuffled"), dropped)
+    return PlannedData(index, BatchPlan(lengths, num_labels, shapes, order="unshuffled"), dropped)
 
 
-def _shapes(index: Index, buckets: Sequence[Bucket], scale: Scale, num_devices: int) -> tuple[Bucket, ...]:
-    longest = int(index.lengths.max())
-    return evaluation_buckets(
-        in_scale(buckets, scale, index.scale), longest, hop=index.scale.hop, num_devices=num_devices
-    )
+def _windowed_last(index: Index, buckets: Sequence[Bucket], scale: Scale) -> tuple[Index, int]:
+    """The index with audio that is too long to be computed at once behind the rest, and how many rows the rest has."""
+    longest = WHOLE * in_scale(buckets, scale, index.scale)[-1].longest
+    is_long = (index.lengths > longest) & (not index.scale.of_features)
+    order = np.argsort(is_long, kind="stable")
+    moved = replace(index, records=index.records.select(order), lengths=index.lengths[order])
+    return moved, int((~is_long).sum())
+
+
+def _shapes(
+    lengths: Int32[np.ndarray, " R"], buckets: Sequence[Bucket], old: Scale, own: Scale, num_devices: int
+) -> tuple[Bucket, ...]:
+    longest = int(lengths.max(initial=0))
+    return evaluation_buckets(in_scale(buckets, old, own), longest, hop=own.hop, num_devices=num_devices)
 
 
 def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num_devices: int) -> tuple[Bucket, ...]:

@@ -73,7 +73,8 @@ class CTCBeamSearch:
     def _search_with_host(self, frames: Frames, states: WordStates) -> tuple[Beam, Found]:
         """With the language model on the host."""
         states.begin(len(frames.num), self._search.beam_width)
-        beams, found = _begin(frames, **self._fixed)
+        # Committed to the device, as all that follows from it: the first frame has no program of its own.
+        beams, found = jax.device_put(_begin(frames, **self._fixed), jax.local_devices()[0])
         may_begin = np.asarray(_may_word_begin(frames, self._tables))
         for i in range(int(frames.num.max()) + 1):
             closing = states.closing(may_begin[:, i])

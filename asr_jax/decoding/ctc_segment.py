@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from asr_jax.decoding.ctc_align import BLANK_FROM_LABEL, FROM_BLANK, STAY, new_labels
 from asr_jax.decoding.ctc_segment_block import BLOCK, JUMPED, search_block
+from asr_jax.decoding.emissions import Emissions
 from asr_jax.losses.ctc import NEVER
 
 
@@ -25,27 +26,23 @@ class LongSearch:
     jump_logp: float = -25.0
     """Added where words of the text, however many, are left out."""
     band: int = 4096
-    """Labels that are looked at in a frame; doubled, up to `max_band`, while more than a tenth of the text is left out.
-    Memory goes by band and by frames, never by their product: what leads back is computed again, block by block."""
+    """Labels that are looked at in a frame. Memory goes by band and by frames, never by their product: what leads back
+    is computed again, block by block."""
     max_band: int = 65536
+    left_out: float = 0.1
+    """Share of the text's labels: while more of them are left out, the band is doubled, up to `max_band`."""
 
     def __post_init__(self) -> None:
         if not max(self.foreign_logp, self.jump_logp) <= 0:
             raise ValueError(f"foreign_logp {self.foreign_logp}, jump_logp {self.jump_logp}: expected 0 or less")
+        if not 0 <= self.left_out <= 1:
+            raise ValueError(f"left_out {self.left_out}: expected 0 to 1")
         if not 16 <= self.band <= self.max_band:
             raise ValueError(f"band {self.band}, max_band {self.max_band}: expected 16 or more, and band ≤ max_band")
 
 
-@dataclass(frozen=True)
-class Emissions:
-    """Log-probabilities of long audio, of the labels that its text has."""
-
-    labels: Float[np.ndarray, "T K"]
-    blanks: Float[np.ndarray, " T"]
-    silences: Float[np.ndarray, " T"]
-    """Of each frame's likeliest symbol of the whole vocabulary that has no text: the blank, or a border of words."""
-    others: Float[np.ndarray, " T"]
-    """Of its likeliest symbol with text."""
+FORCED = LongSearch(foreign_logp=-1e9, jump_logp=-1e9, left_out=0.0)
+"""Nothing foreign and nothing left out, where no label begins a word: `ctc_align.align`, in a band."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def align_long(
     """
     search = search or LongSearch()
     path = _search(emissions, columns, begins_word, search)
-    while (path.starts < 0).mean() > 0.1 and search.band <= len(columns) and search.band < search.max_band:
+    while (path.starts < 0).mean() > search.left_out and search.band <= len(columns) and search.band < search.max_band:
         search = replace(search, band=min(2 * search.band, search.max_band))
         path = _search(emissions, columns, begins_word, search)
     return path
@@ -135,9 +132,11 @@ def _search(
     states = [_States(0, blank, np.full_like(blank, NEVER))]
     for number in range(num_blocks):
         states.append(_moved(states[-1].first, *block(number, states[-1])[:2], num_labels))
-    place, in_label = _end(states.pop(), text, num_labels, search)
+    last = states.pop()
+    place, in_label = _end(last, text, num_labels, search)
     found = np.zeros((2, num_frames), np.int32)  # labels begun, and whether in one, by frame
-    for number in reversed(range(num_blocks)):
+    is_reached = (last.label if in_label else last.blank)[place - last.first] > NEVER / 2
+    for number in reversed(range(num_blocks if is_reached else 0)):
         _, _, pointers, gaps = map(np.asarray, block(number, states[number]))
         part = found[:, number * BLOCK : (number + 1) * BLOCK]
         place, in_label = _trace_back(part, pointers, gaps, states[number].first, place, in_label)

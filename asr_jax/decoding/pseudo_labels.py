@@ -48,7 +48,8 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
 
 class PseudoLabels:
     """Writes a manifest of our own, with a `confidence` in each line, and beside it, as NAME.skipped.jsonl, what was
-    left out, each with its reason. `with` gives what takes transcripts; both files are there when it ends."""
+    left out, each with its reason. `with` gives what takes transcripts; both files are there when it ends, the second
+    alone where nothing could be read, and none where the work is broken off."""
 
     def __init__(self, path: Path, *, min_confidence: float) -> None:
         self.path, self.skipped_path = path, path.with_name(f"{path.stem}.skipped.jsonl")
@@ -62,10 +63,13 @@ class PseudoLabels:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        was_heard = self.entries["not read"] < sum(self.entries.values())
         for file, path in zip(self._files, (self.path, self.skipped_path), strict=True):
             file.close()
-            if kind is None:
+            if kind is None and (was_heard or path == self.skipped_path):
                 os.replace(_partial(path), path)
+            else:
+                _partial(path).unlink()
 
     def add(self, record: Record, transcript: Transcript, *, most_s: float) -> None:
         """`most_s`: longer recordings are cut into pieces at pauses."""

@@ -4,10 +4,12 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asr_jax.core.names import unique
 from asr_jax.data.locations import Location
 from asr_jax.data.records import Record
 from asr_jax.decoding.subtitles import CueRules, cues
@@ -19,7 +21,7 @@ class Named:
     """A recording's transcript, and what it is called."""
 
     name: str
-    """In CTM files, without channel."""
+    """Its id."""
     path: str
     """Where the audio lies."""
     duration_s: float
@@ -28,6 +30,8 @@ class Named:
     """From 0."""
     tokens: tuple[Token, ...] = ()
     """In JSON and TextGrids, where they are asked for."""
+    label: str = ""
+    """In CTM files, of `ctm_labels`."""
 
     @classmethod
     def of(
@@ -82,19 +86,39 @@ def vtt(named: Named, rules: CueRules | None = None) -> str:
 def ctm(named: Named) -> str:
     """NIST's time-marked words: `file channel start duration word confidence`, a line each.
 
-    The file is called without the ending of its audio. Names hold no spaces there (they become `_`), and `;;` begins a
-    comment, so a name that does so gets `_` before it.
-
     Source: NIST SCTK (usnistgov/SCTK), doc/infmts.htm, "ctm".
     """
-    name = re.sub(r"\s", "_", named.name.removesuffix(os.path.splitext(named.path)[1]))
-    name = f"_{name}" if name.startswith(";;") or not name else name
+    name = named.label or ctm_labels([(named.name, named.path)])[0]
     lines = []
     for word in named.transcript.words:
         start_ms, end_ms = round(word.start_s * 1000), round(word.end_s * 1000)
         times = f"{start_ms / 1000:.3f} {(end_ms - start_ms) / 1000:.3f}"
         lines.append(f"{name} {named.channel + 1} {times} {word.text} {word.confidence:.4f}\n")
     return "".join(lines)
+
+
+def ctm_labels(recordings: Sequence[tuple[str, str]]) -> list[str]:
+    """What recordings, each an id and a location, are called in one CTM file: by the id, without the ending of the
+    audio unless another of the same channel would be called so too, then with it, and numbered where that is one too.
+
+    They hold no spaces (these become `_`), and `;;` begins a comment, so a name that does so gets `_` before it.
+    """
+    channels = [Location.parse(location).channel or 0 for _, location in recordings]
+    short = [
+        f"{channel} {_ctm_name(name.removesuffix(os.path.splitext(location)[1]))}"
+        for channel, (name, location) in zip(channels, recordings, strict=True)
+    ]
+    number = Counter(short)
+    chosen = [
+        label if number[label] == 1 else f"{channel} {_ctm_name(name)}"
+        for label, channel, (name, _) in zip(short, channels, recordings, strict=True)
+    ]
+    return [label.partition(" ")[2] for label in unique(chosen)]
+
+
+def _ctm_name(name: str) -> str:
+    name = re.sub(r"\s", "_", name)
+    return f"_{name}" if name.startswith(";;") or not name else name
 
 
 def textgrid(named: Named) -> str:

@@ -1,13 +1,18 @@
-"""Alignment of recordings with their texts: the forward pass and Viterbi in one program, in the shapes of training."""
+"""Alignment of recordings with their texts: the forward pass and Viterbi in one program, in the shapes of training;
+of audio that is much longer, over the frames of windows."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Integer
 
+from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
@@ -17,11 +22,16 @@ from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
 from asr_jax.decoding.aligned_words import aligned_tokens, aligned_words
+from asr_jax.decoding.ctc import Decoding
 from asr_jax.decoding.ctc_align import Alignment, align
+from asr_jax.decoding.ctc_segment import FORCED, align_long
+from asr_jax.decoding.emissions import emissions_of
+from asr_jax.decoding.seams import Heard
 from asr_jax.decoding.spelling import Spelling
 from asr_jax.decoding.transcript import Token, Transcript
 from asr_jax.training.compile import abstract_batch
 from asr_jax.training.evaluate import used_buckets
+from asr_jax.training.long_audio import LongAudio
 from asr_jax.training.setup import check_labels, made_of
 from asr_jax.training.trained import Trained
 
@@ -51,7 +61,40 @@ def plan(trained: Trained, records: Records) -> PlannedData:
 
 
 def aligned_records(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
-    """Every record of `plan`, batch by batch."""
+    """Every record of `plan`, batch by batch, and then those that are heard by windows."""
+    yield from _of_batches(trained, data)
+    if data.windowed_rows:
+        yield from _of_windows(trained, data)
+
+
+def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
+    """Of each recording the log-probabilities of its text's labels are held, and what leads back, block by block."""
+    decoder = trained.decoder(Decoding(), is_raw=True, gives_log_probs=True)
+    spelling, times = decoder.text.spelling, decoder.text.times
+    records = [replace(data.index.records[row], id=str(row)) for row in data.windowed_rows]  # ids that differ
+    for known, frames in LongAudio(trained, decoder).frames(records):
+        record, labels = data.index.records[int(known.id)], data.index.labels_of(int(known.id))
+        try:
+            yield _of_frames(record, labels, frames, spelling=spelling, times=times)
+        except AudioError as error:
+            yield AlignedRecord(record, None, reason=error.reason)
+
+
+def _of_frames(
+    record: Record, labels: Integer[np.ndarray, " U"], frames: Iterable[Heard], *, spelling: Spelling, times: FrameTimes
+) -> AlignedRecord:
+    """Raises: AudioError where the recording cannot be read on."""
+    emissions, columns = emissions_of(frames, labels, spelling)
+    path = align_long(emissions, columns, np.zeros(len(labels), bool), search=FORCED)
+    if (path.starts < 0).any():
+        return AlignedRecord(record, None, reason=NO_PATH)
+    best = np.array([path.log_probs[start:end].max() for start, end in zip(path.starts, path.ends, strict=True)])
+    row: Any = (labels.tolist(), path.starts, path.ends, best)
+    transcript = aligned_words(*row, score=float(path.log_probs.sum()), spelling=spelling, times=times)
+    return AlignedRecord(record, transcript, aligned_tokens(*row, spelling=spelling, times=times))
+
+
+def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
     programs = _compiled(trained, data)
     spelling, model = Spelling.of(trained.tokenizer), trained.model
     times = model.frame_times(tap=model.heads[model.ctc_head].tap)

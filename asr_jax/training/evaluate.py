@@ -198,15 +198,19 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
 def evaluate(
     decoder: Decoder, variables: Tree, data: PlannedData, **options: Any
 ) -> tuple[dict[str, Any], Recognition]:
-    """Error rates of a set, as `metrics.scoring.score` gives them, `confidence`, as `metrics.confidence` reports it of
-    the words, and what was recognised. `options`: of `recognise`.
+    """What `scored` gives of what `recognise` finds. `options`: of `recognise`, which says what it raises."""
+    return scored(data, recognise(decoder, variables, data, **options), decoder.tokenizer)
 
-    References and hypotheses go through the normaliser that the labels were made with. Raises: as `recognise`.
+
+def scored(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> tuple[dict[str, Any], Recognition]:
+    """Error rates of a set, as `metrics.scoring.score` gives them, `confidence`, as `metrics.confidence` reports it of
+    the words, and what was recognised, with what the plan dropped among the skipped.
+
+    References and hypotheses go through the normaliser that the labels were made with.
     """
-    found = recognise(decoder, variables, data, **options)
-    counts = score(list(recognised(data, found, decoder.tokenizer)), normaliser=decoder.tokenizer.normaliser)
+    counts = score(list(recognised(data, found, tokenizer)), normaliser=tokenizer.normaliser)
     skipped = data.dropped.entries + found.skipped
-    confidence = confidence_report(*judged_words(data, found, decoder.tokenizer))
+    confidence = confidence_report(*judged_words(data, found, tokenizer))
     return counts | {"confidence": confidence, "skipped": len(skipped)}, Recognition(found.transcripts, skipped)
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 from safetensors.numpy import save_file
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.dataset import PlannedData
 from asr_jax.data.reading import Records
+from asr_jax.data.records import Record
 from asr_jax.text.tokenizer import Tokenizer
 from asr_jax.training.evaluate import Emitted
 
@@ -43,7 +45,7 @@ class LogProbs:
     """
 
     def __init__(self, path: Path, tokenizer: Tokenizer, *, frame_s: float) -> None:
-        self._path, self._index = path, list[dict[str, Any]]()
+        self._path, self._set, self._index = path, "", list[dict[str, Any]]()
         self._tensors: dict[str, np.ndarray] | None = {} if path.suffix == ".safetensors" else None
         self._labels = {"symbols": tokenizer.symbols, "blank_id": tokenizer.blank_id, "frame_s": frame_s}
         if self._tensors is None:
@@ -51,21 +53,27 @@ class LogProbs:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
 
-    def take(self, emitted: Emitted, data: PlannedData, *, manifest: str) -> None:
-        """Those of a batch. `manifest` names the set; the ids of all sets went through `check_ids`."""
+    def begin(self, manifest: str) -> None:
+        """What comes from here on is of this set; the ids of all sets went through `check_ids`."""
+        self._set = manifest
+
+    def take(self, emitted: Emitted, data: PlannedData) -> None:
+        """Those of a batch."""
         assert emitted.log_probs is not None, "the decoder was made to give them"
         values, lengths = jax.device_get((emitted.log_probs.values, emitted.log_probs.lengths))
         weights, rows = jax.device_get((emitted.weights, emitted.records))
         for row in np.flatnonzero(weights > 0).tolist():
-            record = data.index.records[int(rows[row])]
-            own = np.array(values[row, : lengths[row]], np.float32)
-            if self._tensors is not None:
-                self._tensors[record.id] = own
-            else:
-                file = f"{len(self._index)}.npy"
-                np.save(self._path / file, own)
-                about = {"set": manifest, "id": record.id, "location": record.location, "file": file}
-                self._index.append(about | {"frames": len(own), "text": record.text})
+            self.add(data.index.records[int(rows[row])], np.array(values[row, : lengths[row]], np.float32))
+
+    def add(self, record: Record, own: Float[np.ndarray, "T V"]) -> None:
+        """Those of a recording."""
+        if self._tensors is not None:
+            self._tensors[record.id] = own
+            return
+        file = f"{len(self._index)}.npy"
+        np.save(self._path / file, own)
+        about = {"set": self._set, "id": record.id, "location": record.location, "file": file, "frames": len(own)}
+        self._index.append(about | {"text": record.text})
 
     def close(self) -> None:
         """Writes what tells which is which."""

@@ -1,16 +1,20 @@
 """What commands that recognise have in common: which weights, in what precision and where, and how they decode."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.command_line import field_flags, parse_fields
+from asr_jax.config import load_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.decoding.ctc import Decoding
-from asr_jax.training.run import CHECKPOINTS
-from asr_jax.training.trained import Trained, load_trained
+from asr_jax.decoding.transcript_outputs import Maker
+from asr_jax.training.run import CHECKPOINTS, EXPERIMENT
+from asr_jax.training.trained import Trained, load_trained, weights_of
 
 PREFIX = "--decoding."
 DEVICES = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
@@ -100,9 +104,42 @@ def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
 
 def load(run: Path, options: argparse.Namespace) -> Trained:
     """The run, or the checkpoint `RUN/checkpoints/N`, as the options say. Raises: as `load_trained`."""
+    folder, updates = _chosen(run, options)
+    return load_trained(folder, updates=updates, precision=options.precision, live=options.live)
+
+
+def maker_of(run: Path, options: argparse.Namespace, flags: Sequence[str] | None) -> Maker:
+    """Of transcripts, without loading the weights. `flags`: of the decoding; None: of alignments.
+
+    Raises: UserError where the folder is not a run or has no such checkpoint.
+    """
+    folder, updates = _chosen(run, options)
+    experiment = load_experiment(folder / EXPERIMENT)
+    decoding = None if flags is None else decoding_of(flags, experiment.decoding)
+    return {
+        "run": str(folder.resolve()),
+        "checkpoint": checkpoint_to_evaluate(folder / CHECKPOINTS, updates),
+        "weights": weights_of(experiment, live=options.live),
+        "decoding": str(decoding or "alignment"),
+        "digest": decoding.digest() if decoding else "alignment",
+    }
+
+
+def uncalibrated(run: Path, options: argparse.Namespace, flags: Sequence[str]) -> str:
+    """Says so, and how that is mended: a calibration is of a checkpoint, a kind of weights and a decoding."""
+    given = [] if options.checkpoint is None else ["--checkpoint", str(options.checkpoint)]
+    command = shlex.join([str(run), *given, *["--live"] * options.live, *flags])
+    return (
+        "confidences are the model's own, not calibrated; to fit them to what is right in data that it was not trained "
+        f"on: python -m asr_jax.evaluate {command} --calibrate --data VALIDATION"
+    )
+
+
+def _chosen(run: Path, options: argparse.Namespace) -> tuple[Path, int | None]:
+    """The run's folder and, where one is named, its checkpoint."""
     updates = options.checkpoint
     if run.parent.name == CHECKPOINTS and run.name.isdecimal():
         if updates is not None:
             raise UserError(f"{run} is a checkpoint, and --checkpoint {updates} names another: expected one of them")
         run, updates = run.parent.parent, int(run.name)
-    return load_trained(run, updates=updates, precision=options.precision, live=options.live)
+    return run, updates

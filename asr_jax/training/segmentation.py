@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Int16
+from jaxtyping import Float, Int16
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
@@ -13,7 +13,8 @@ from asr_jax.core.frame_times import FrameTimes
 from asr_jax.data.locations import Location
 from asr_jax.data.records import Record
 from asr_jax.decoding.ctc import Decoding
-from asr_jax.decoding.ctc_segment import Emissions, LongSearch, align_long
+from asr_jax.decoding.ctc_segment import LongSearch, align_long
+from asr_jax.decoding.emissions import emissions_of
 from asr_jax.decoding.pauses import part_of
 from asr_jax.decoding.pieces import LOW_SCORE, Cutting, Piece, TextWord, pieces
 from asr_jax.decoding.seams import Heard
@@ -66,7 +67,7 @@ class Segmenter:
         words, labels = text_words(record.text, self._tokenizer, self._spelling)
         if not labels:
             raise UserError(f"record {record.id}: no word of its text has labels; expected what is said in it")
-        emissions, columns = self._emissions(frames, labels)
+        emissions, columns = emissions_of(frames, np.array(labels), self._spelling)
         opens = np.array([self._spelling.opens[label] for label in labels]) | (np.arange(len(labels)) == 0)
         path = align_long(emissions, columns, opens, search=self._search)
         # Read once more, so that samples need not be kept.
@@ -75,19 +76,6 @@ class Segmenter:
         found = pieces(words, path, energies, self._cutting, shift_s=self._times.shift_s)
         length_s = num_samples / self._times.rate_hz
         return (self._of(piece, number, record, length_s) for number, piece in enumerate(found))
-
-    def _emissions(self, frames: Iterable[Heard], labels: list[int]) -> tuple[Emissions, Int[np.ndarray, " U"]]:
-        """Of the labels that are in the text, and the column of each of them."""
-        distinct, columns = np.unique(labels, return_inverse=True)
-        blank_id = self._tokenizer.blank_id
-        has_text = np.array([bool(text) for text in self._spelling.texts])
-        has_text[blank_id] = False
-        parts = []
-        for heard in frames:
-            logps = heard.logps
-            silences, others = logps[:, ~has_text].max(1), logps[:, has_text].max(1)
-            parts.append((logps[:, distinct], logps[:, blank_id], silences, others))
-        return Emissions(*map(np.concatenate, zip(*parts, strict=True))), columns
 
     def _of(self, piece: Piece, number: int, record: Record, length_s: float) -> RecordPiece:
         start_s, end_s = (min(self._times.seconds(frame), length_s) for frame in (piece.start, piece.end))

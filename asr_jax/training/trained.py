@@ -64,11 +64,12 @@ class Trained:
             made_of=made_of(self.experiment, self.tokenizer), **options,
         )  # fmt: skip
 
-    def plan(self, records: Records) -> PlannedData:
-        """The records in the shapes of training, so that what was compiled there is found in the cache."""
+    def plan(self, records: Records, *, has_windows: bool = False) -> PlannedData:
+        """The records in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
+        see `plan_evaluation`."""
         return plan_evaluation(
             records, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
-            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size,
+            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size, has_windows=has_windows,
         )  # fmt: skip
 
 
@@ -81,7 +82,6 @@ def load_trained(
     Raises: UserError where the folder is not a run or has no such checkpoint.
     """
     experiment = load_experiment(folder / EXPERIMENT)
-    is_averaged = bool(experiment.training.ema.decay) and not live
     if precision:
         experiment = replace(experiment, training=replace(experiment.training, precision=precision))
     chosen = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)
@@ -109,9 +109,14 @@ def load_trained(
         scale=scale_of(experiment.model.front_end, of_features=of_features),
         folder=folder,
         updates=chosen,
-        weights="averaged" if is_averaged else "live",
+        weights=weights_of(experiment, live=live),
         mesh=mesh,
     )
+
+
+def weights_of(experiment: Experiment, *, live: bool) -> Weights:
+    """Which weights of a checkpoint are taken, where the `live` ones are asked for or not."""
+    return "averaged" if experiment.training.ema.decay and not live else "live"
 
 
 def save_plan(train: PlannedData, folder: Path) -> None:

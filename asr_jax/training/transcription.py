@@ -1,5 +1,6 @@
 """Transcripts of recordings of any length: short ones in batches of the shapes of training, long ones by windows."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched
@@ -9,13 +10,15 @@ import numpy as np
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
+from asr_jax.data.dataset import PlannedData
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.decoding.long_audio import pieces
 from asr_jax.decoding.seams import Heard, together
 from asr_jax.decoding.transcript import Transcript, joined
 from asr_jax.metrics.confidence import Calibration
-from asr_jax.training.evaluate import Decoder, recognise
+from asr_jax.training.evaluate import Decoder, Recognition, recognise
+from asr_jax.training.log_probs import LogProbs
 from asr_jax.training.long_audio import LongAudio
 from asr_jax.training.trained import Trained
 
@@ -62,7 +65,7 @@ class Transcriber:
         Records have durations and different ids."""
         for group in batched(records, AT_ONCE):
             short = self._short([record for record in group if not self._is_long(record)])
-            long = self._of_windows(filter(self._is_long, group))
+            long = self.of_windows(filter(self._is_long, group))
             for record in group:
                 yield next(long) if self._is_long(record) else short[record.id]
 
@@ -86,11 +89,17 @@ class Transcriber:
             self._tell(sum(record.duration_s for record in plain))
         return found
 
-    def _of_windows(self, records: Iterable[Record]) -> Iterator[Transcribed]:
+    def of_windows(
+        self, records: Iterable[Record], *, take: Callable[[Record, Heard], None] | None = None
+    ) -> Iterator[Transcribed]:
         """What became of each recording, by windows. No more is held than a batch of them, the best paths and, for a
-        beam search, a batch of pieces."""
+        beam search, a batch of pieces. `take` gets all frames of each, which are held then."""
         for record, frames in self._long.frames(records):
             try:
+                if take:
+                    whole = together(frames)
+                    take(record, whole)
+                    frames = iter([whole])
                 yield Transcribed(record, self._text(frames))
             except AudioError as error:
                 yield Transcribed(record, None, error.reason)
@@ -118,3 +127,34 @@ class Transcriber:
         text, searched = self.decoder.text, Frames(jnp.asarray(values), jnp.asarray(lengths))
         for piece, hypotheses in zip(group, text.finish(searched, range(len(group))), strict=True):
             yield text.transcript(hypotheses, self._calibration, first_frame=piece.first_frame)
+
+
+def recognise_all(
+    trained: Trained,
+    decoder: Decoder,
+    data: PlannedData,
+    *,
+    threads: int = 2,
+    log_probs: LogProbs | None = None,
+) -> Recognition:
+    """As `recognise`, and audio that is too long for the batches of `Trained.plan` by windows. `log_probs` gets those
+    of all recordings."""
+    take = functools.partial(log_probs.take, data=data) if log_probs else lambda emitted: None
+    found = recognise(decoder, trained.variables, data, threads=threads, take=take)
+    if not data.windowed_rows:
+        return found
+    records = data.index.records
+    of_rows = (replace(records[row], id=str(row)) for row in data.windowed_rows)  # ids that differ
+
+    def add(record: Record, whole: Heard) -> None:
+        if log_probs:
+            log_probs.add(records[int(record.id)], whole.logps)
+
+    transcripts, skipped = dict(found.transcripts), list(found.skipped)
+    for each in Transcriber(trained, decoder).of_windows(of_rows, take=add if log_probs else None):
+        row = int(each.record.id)
+        if each.transcript:
+            transcripts[row] = each.transcript
+        else:
+            skipped.append({"id": records[row].id, "location": each.record.location, "reason": each.reason})
+    return Recognition(transcripts, skipped)

@@ -8,7 +8,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import UserError
 from asr_jax.data.buckets import Bucket
 from asr_jax.data.dataset import PlannedData
-from asr_jax.data.evaluation import evaluation_buckets, plan_evaluation
+from asr_jax.data.evaluation import evaluation_buckets, plan_alignment, plan_evaluation
 from asr_jax.data.index import scale_of
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
@@ -37,6 +37,25 @@ def test_longer_records_get_more_shapes() -> None:
     assert [(shape.length, shape.batch_size) for shape in shapes[2:]] == [(48000, 2), (72000, 2), (108000, 2)]
     data = plan(*(Record(str(i), f"/{i}.flac", "?", seconds) for i, seconds in enumerate((0.5, 1.9, 5.0))))
     assert rows(data) == [0, 1, 2]
+
+
+def test_audio_that_is_much_longer_is_for_windows_and_comes_last() -> None:
+    """An hour, and what is a little longer than 4 × 31840 samples: no batch has them, and no shape is as long."""
+    made = [Record(str(i), f"/{i}.flac", "ab", seconds) for i, seconds in enumerate((3600.0, 0.5, 7.97, 7.95, 1.9))]
+    short = plan(*(record for record in made if record.duration_s < 7.96))
+    aligned = plan_alignment(
+        Records.of(made), BUCKETS, scale=AUDIO, front_end=KaldiFbank(), tokenizer=LETTERS, takes_ids=False,
+        output_length=lambda num, of_features: num // 640, num_devices=2,
+    )  # fmt: skip
+    for data in (plan(*made, has_windows=True), aligned):
+        assert [record.id for record in data.index.records] == ["1", "3", "4", "0", "2"]
+        assert data.index.lengths.tolist() == [8000, 127200, 30400, 57600000, 127520]
+        assert [data.index.records[row].id for row in data.windowed_rows] == ["0", "2"]
+        assert rows(data) == [0, 1, 2]
+        assert data.plan.buckets[-1].length == short.plan.buckets[-1].length < 250_000
+    assert plan(*made).plan.buckets[-1].longest >= 57600000, "where nothing is heard by windows"
+    ready = Record("a", "/x", "a", 99.0, num_frames=9900, num_values=80)
+    assert not plan(ready, has_windows=True).windowed_rows
 
 
 def test_a_run_on_audio_is_evaluated_on_features_in_shapes_as_long() -> None:

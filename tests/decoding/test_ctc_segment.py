@@ -1,11 +1,15 @@
 """The search through long audio: against Viterbi without a band, a plain search of all states, and made-up speech."""
 
+from dataclasses import replace
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asr_jax.decoding import ctc_align_reference
-from asr_jax.decoding.ctc_segment import Emissions, LongSearch, align_long
+from asr_jax.decoding import ctc_align, ctc_align_reference
+from asr_jax.decoding.ctc_segment import FORCED, LongSearch, align_long
+from asr_jax.decoding.emissions import Emissions
 
 BLANK = 0
 
@@ -56,6 +60,35 @@ def test_without_departures_it_is_forced_alignment(frames):
     assert path.starts.tolist() == [span.start for span in spans]
     assert path.ends.tolist() == [span.end for span in spans]
     assert path.log_probs.sum() == pytest.approx(score, rel=1e-5)
+
+
+@pytest.mark.parametrize("band", [64, 1024])
+def test_forced_alignment_of_many_labels_in_a_band(band):
+    """The very path that the search without a band finds. Of the text 300 labels are not to be heard: they are more
+    than the band of 64 can hold, which becomes wider."""
+    rng = np.random.default_rng(5)
+    labels = rng.integers(1, 30, 900)
+    said = np.concatenate([labels[:300], np.full(300, BLANK), labels[600:]])
+    logits = rng.normal(size=(2 * len(said), 30)) + 6 * np.eye(30)[np.repeat(said, 2)]
+    log_probs = np.asarray(jax.nn.log_softmax(logits.astype(np.float32)))
+    given = emissions_of(log_probs), labels - 1, np.zeros(900, bool)
+    path = align_long(*given, search=replace(FORCED, band=band, max_band=1024))
+    kept = align_long(*given, search=replace(FORCED, band=band, max_band=band))
+    assert (kept.starts < 0).any() == (band == 64)
+    row = (log_probs[None], np.array([len(log_probs)]), labels[None], np.array([900]))
+    found = ctc_align.align(*map(jnp.asarray, row), blank_id=BLANK)
+    assert path.starts.tolist() == found.starts[0].tolist()
+    assert path.ends.tolist() == found.ends[0].tolist()
+    assert path.log_probs.sum() == pytest.approx(float(found.scores[0]), rel=1e-5)
+
+
+def test_forced_alignment_leaves_nothing_out():
+    """More labels than frames: there is no path, in whatever band."""
+    rng = np.random.default_rng(0)
+    log_probs = random_log_probs(rng, 90, 6)
+    for num, is_possible in ((40, True), (100, False)):
+        path = align_long(emissions_of(log_probs), np.arange(num) % 5, np.zeros(num, bool), search=FORCED)
+        assert (path.starts >= 0).all() == is_possible
 
 
 def test_is_the_best_of_all_paths():
@@ -123,6 +156,8 @@ def test_a_text_that_nobody_says():
 
 
 def test_settings_that_cannot_be():
+    with pytest.raises(ValueError, match=r"left_out 2: expected 0 to 1"):
+        LongSearch(left_out=2)
     with pytest.raises(ValueError, match=r"foreign_logp 1\.0"):
         LongSearch(foreign_logp=1.0)
     with pytest.raises(ValueError, match="band 8"):

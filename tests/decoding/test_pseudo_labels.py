@@ -90,4 +90,12 @@ def test_nothing_is_there_of_what_was_broken_off(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         breaks_off()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["out.jsonl.partial", "out.skipped.jsonl.partial"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_nothing_of_could_be_read_is_named_without_a_manifest(tmp_path):
+    with PseudoLabels(tmp_path / "out.jsonl", min_confidence=0.9) as labels:
+        labels.skip("a", "b", "c")
+    (line,) = (tmp_path / "out.skipped.jsonl").read_text().splitlines()
+    assert json.loads(line)["reason"] == "c"
+    assert not (tmp_path / "out.jsonl").exists()

@@ -1,6 +1,7 @@
 """Recordings of any length: windows give what the whole does, in shapes of training, in memory that does not grow."""
 
 import functools
+import json
 import tracemalloc
 from dataclasses import replace
 
@@ -9,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from recordings import RATE, write
+from safetensors.numpy import load_file
 from support import relative, report
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.meshes import data_mesh
 from asr_jax.data.buckets import Bucket
+from asr_jax.data.evaluation import WHOLE
 from asr_jax.data.index import scale_of
+from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.decoding.ctc import Decoding
 from asr_jax.decoding.greedy import greedy_hypothesis
@@ -25,10 +29,11 @@ from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.nn.conv_block import ConvBlock
 from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.training.evaluate import Decoder
+from asr_jax.training.evaluate import Decoder, scored
+from asr_jax.training.log_probs import LogProbs
 from asr_jax.training.long_audio import LongAudio
 from asr_jax.training.trained import Trained
-from asr_jax.training.transcription import Transcriber
+from asr_jax.training.transcription import Transcriber, recognise_all
 from tests.heads.test_ctc_head import two_heads
 from tests.toy_config import experiment
 
@@ -192,6 +197,56 @@ def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, 
     found = list(Transcriber(trained, decoder(trained))(records))
     assert [bool(each.transcript) for each in found] == [True, False, True]
     assert "truncated" in found[1].reason
+
+
+@pytest.mark.parametrize("form", ["folder", "one.safetensors"])
+def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(trained, tmp_path, form):
+    """No shape as long is compiled, and what fits the shapes is what it is in a set of its own, to the bit."""
+    lengths = (14.0, 0.4, 13.0, 9.1, 2.0)
+    records = [record(write(tmp_path / f"{n}.flac", sound(seconds, seed=n)), n) for n, seconds in enumerate(lengths)]
+    (tmp_path / "2.flac").unlink()
+    records.append(replace(records[0], duration_s=15.0))  # ids may be the same where no tensor is named by them
+    records = records[:-1] if form.endswith("safetensors") else records
+
+    def heard(chosen, name):
+        made, written = decoder(trained, gives_log_probs=True), LogProbs(tmp_path / name, TOKENIZER, frame_s=0.02)
+        data = trained.plan(Records.of(chosen), has_windows=True)
+        found = recognise_all(trained, made, data, log_probs=written)
+        written.close()
+        return made, data, found, log_probs_in(tmp_path / name)
+
+    made, data, found, values = heard(records, form)
+    assert max(length for _, length in made._compiled) < WHOLE * 1.5 * 48000
+    assert [data.index.records[row].id for row in data.windowed_rows] == ["0", "2", "0"][: len(records) - 3]
+    assert [each["id"] for each in found.skipped] == ["2"]
+    counts, _ = scored(data, found, TOKENIZER)
+    assert (counts["utterances"], counts["skipped"]) == (len(records) - 1, 1)
+    _, of_short, alone, alone_values = heard([each for each in records if each.duration_s < 12], "alone_" + form)
+    assert not of_short.windowed_rows
+    for row, transcript in alone.transcripts.items():
+        assert found.transcripts[row] == transcript
+        name = of_short.index.records[row].id
+        assert values[name].tobytes() == alone_values[name].tobytes()
+    whole = whole_of(trained, sound(14.0))
+    np.testing.assert_allclose(values["0"], whole, atol=1e-4)
+    text = greedy_hypothesis(whole.argmax(-1), whole.max(-1), made.text.spelling).text
+    assert found.transcripts[3].text == text
+    assert len(text) > 20
+
+
+def log_probs_in(path):
+    """By id."""
+    if path.suffix:
+        return load_file(path)
+    rows = [json.loads(line) for line in (path / "index.jsonl").read_text().splitlines()]
+    return {row["id"]: np.load(path / row["file"]) for row in rows}
+
+
+def test_a_set_of_long_recordings_alone(trained, tmp_path):
+    """Where no batch is left."""
+    data = trained.plan(Records.of([record(write(tmp_path / "a.flac", sound(14.0)))]), has_windows=True)
+    found = recognise_all(trained, decoder(trained), data)
+    assert len(found.transcripts[0].text) > 20
 
 
 def test_memory_does_not_grow_with_the_length(trained, tmp_path):
