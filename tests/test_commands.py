@@ -180,7 +180,7 @@ def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_pa
     assert "joined" in predicted
     rows = [json.loads(line) for line in (folder / "index.jsonl").read_text().splitlines()]
     assert {row["id"] for row in rows} == predicted.keys()
-    assert {row["set"] for row in rows} == {str(corpus / "validation.jsonl")}
+    assert {row["set"] for row in rows} == {str(tmp_path / "m.jsonl")}
     for row in rows:
         values = np.load(folder / row["file"])
         assert values.shape == (row["frames"], len(labels["symbols"]))
