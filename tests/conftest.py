@@ -11,6 +11,7 @@ if "ASR_JAX_INDEX_CACHE" not in os.environ:
     os.environ["ASR_JAX_INDEX_CACHE"] = tempfile.mkdtemp(prefix="asr_jax-index-")
     atexit.register(shutil.rmtree, os.environ["ASR_JAX_INDEX_CACHE"], ignore_errors=True)
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # tests compile much that is small, and often
 
 import jax
 

@@ -1,10 +1,7 @@
 """Every command as a person runs it, on a handful of made sentences."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +15,12 @@ from asr_jax.data.manifest import write_manifest
 from asr_jax.data.reading import read_records
 from asr_jax.data.records import Record
 from asr_jax.observe.events import read_events
-
-ROOT = Path(__file__).parent.parent
+from tests.forked import finished, made_corpus
 
 
 def run(*command, code=0):
     """What a command printed; it must end with the exit code given, and never with a traceback."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        check=False,
-    )
+    done = finished(*command, devices=2)
     assert done.returncode == code, (
         f"{command} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     )
@@ -42,10 +30,7 @@ def run(*command, code=0):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus") / "made"
-    said = run("asr_jax.data.synthetic", "--out", folder, "--minutes", "0.6", "--processes", "1").stdout
-    assert "utterances" in said
-    return folder / "manifests"
+    return made_corpus(tmp_path_factory.mktemp("corpus") / "made")
 
 
 def train(corpus, folder, *more, code=0):

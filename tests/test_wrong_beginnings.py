@@ -8,24 +8,22 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from asr_jax.audio.io import write_flac
+from tests.forked import ROOT, with_devices
 
-ROOT = Path(__file__).parent.parent
 CONFIG = str(ROOT / "tests" / "toy_config.py")
 
 
 @pytest.fixture(scope="module")
 def server():
     """A process that runs commands, as people do: `server(folder, command, *arguments)` gives exit code and words."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.command_server"]
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, cwd=ROOT, env=with_devices(2), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as job:
 
         def ask(folder, command, *arguments):

@@ -22,6 +22,11 @@ def changed(settings, values, lengths, key=0):
     return np.asarray(call(values, jnp.asarray(lengths), jax.random.key(key)))
 
 
+def drawn(settings, values, lengths):
+    call = jax.jit(lambda v, n, k: settings.drawn(v, n, k, step=STEP))
+    return jax.device_get(call(values, np.asarray(lengths), jax.random.key(0)))
+
+
 def test_specaugment_masks_whole_bins_and_frames_with_the_mean():
     lengths, values = [200, 120, 40], random_values(3)
     settings = SpecAugment(probability=1.0, num_freq_masks=1, max_freq_bins=10, num_time_masks=2, max_time_frames=12)
@@ -44,13 +49,13 @@ def test_specaugment_widths_are_uniform(draws_widest, widest):
         probability=1.0, num_freq_masks=0, num_time_masks=1, min_time_frames=2, max_time_frames=10, max_time_share=1.0,
         draws_widest=draws_widest, draws_last_start=draws_widest,
     )  # fmt: skip
-    drawn = settings.drawn(random_values(6000, 100, 1), jnp.full(6000, 100), jax.random.key(0), step=STEP)
-    counts = np.bincount(np.asarray(drawn["time_widths"])[:, 0], minlength=widest + 1)
+    found = drawn(settings, random_values(6000, 100, 1), [100] * 6000)
+    counts = np.bincount(found["time_widths"][:, 0], minlength=widest + 1)
     assert len(counts) == widest + 1
     assert not counts[:2].any()
     expected = counts.sum() / (widest - 1)
     assert np.abs(counts[2:] - expected).max() < 4 * np.sqrt(expected)
-    last_starts = np.asarray(drawn["time_starts"] + drawn["time_widths"])
+    last_starts = found["time_starts"] + found["time_widths"]
     assert last_starts.max() == 100 - (not draws_widest)  # to the last frame, or the one before
 
 
@@ -96,12 +101,12 @@ def test_cutout_zeroes_rectangles():
 
 
 def test_time_warp_moves_a_frame_and_keeps_both_ends():
-    ramp = jnp.broadcast_to(jnp.arange(120.0)[None, :, None], (400, 120, 1))
+    ramp = np.broadcast_to(np.arange(120, dtype=np.float32)[None, :, None], (400, 120, 1))
     settings = TimeWarp(probability=1.0, max_frames=20)
     lengths = [100] * 400
     warped = changed(settings, ramp, lengths)[..., 0]
-    drawn = settings.drawn(ramp, jnp.asarray(lengths), jax.random.key(0), step=STEP)
-    centre, move = np.asarray(drawn["centre"]), np.asarray(drawn["move"])
+    found = drawn(settings, ramp, lengths)
+    centre, move = found["centre"], found["move"]
     assert (np.diff(warped[:, :100]) > 0).all()
     np.testing.assert_array_equal(warped[:, 100:], ramp[:, 100:, 0])
     np.testing.assert_allclose(warped[:, [0, 99]], np.tile([0, 99], (400, 1)), atol=1e-4)
@@ -136,9 +141,8 @@ def test_what_is_made_for_another_mel_bank_is_refused():
 
 def test_the_presets_of_systems_without_statistics():
     """Of Myrtle's RNN-T (its source) and the Rust trainer: widths and places by themselves."""
-    lengths = jnp.full(3000, 200)
-    values = jnp.zeros((3000, 300, 80))
-    rnnt = SpecAugment.rnnt().drawn(values, lengths, jax.random.key(0), step=STEP)
+    lengths, values = [200] * 3000, np.zeros((3000, 300, 80), np.float32)
+    rnnt = drawn(SpecAugment.rnnt(), values, lengths)
     assert rnnt["time_widths"].shape == (3000, 10)
     assert rnnt["freq_widths"].shape == (3000, 2)
     assert int(rnnt["time_widths"].max()) == 6  # 3 % of 200
@@ -147,10 +151,10 @@ def test_the_presets_of_systems_without_statistics():
     assert int((rnnt["time_starts"] + rnnt["time_widths"]).max()) == 300  # of the padded row
     assert bool(rnnt["applied"].all())
     rust = SpecAugment.rust(num_time_masks=2, max_time_frames=8, num_freq_masks=1, max_freq_bins=5)
-    drawn = rust.drawn(values, lengths, jax.random.key(0), step=STEP)
-    assert (int(drawn["time_widths"].min()), int(drawn["time_widths"].max())) == (1, 8)
-    assert (int(drawn["freq_widths"].min()), int(drawn["freq_widths"].max())) == (1, 5)
-    assert int((drawn["time_starts"] + drawn["time_widths"]).max()) == 200
+    found = drawn(rust, values, lengths)
+    assert (int(found["time_widths"].min()), int(found["time_widths"].max())) == (1, 8)
+    assert (int(found["freq_widths"].min()), int(found["freq_widths"].max())) == (1, 5)
+    assert int((found["time_starts"] + found["time_widths"]).max()) == 200
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,11 @@
 """The benchmark of steps, on the toy model: a row for each bucket with a time for each part."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 
 from asr_jax.audio.io import write_flac
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.forked import finished
 
 
 def test_every_part_of_a_step_is_timed(tmp_path):
@@ -21,10 +16,7 @@ def test_every_part_of_a_step_is_timed(tmp_path):
     manifest, folder = tmp_path / "train.jsonl", tmp_path / "run"
     manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
     sets = ["--data.train", manifest, "--data.validation", manifest, "--run-dir", folder]
-    done = subprocess.run(
-        [sys.executable, "-m", "asr_jax.benchmark", "steps", "--config", "tests/toy_config.py", *map(str, sets)],
-        capture_output=True, text=True, cwd=ROOT, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = finished("asr_jax.benchmark", "steps", "--config", "tests/toy_config.py", *sets)
     assert done.returncode == 0, done.stderr
     title, header, _, *rows = done.stdout.splitlines()
     assert title.startswith("toy: milliseconds per batch")

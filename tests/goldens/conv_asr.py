@@ -58,8 +58,9 @@ def with_first_statistics(
         return variables
     assert set(counts) == {1}
     stats = variables["batch_stats"]
-    added = step({**variables, "batch_stats": jax.tree.map(jnp.zeros_like, stats)})
-    return {**variables, "batch_stats": jax.tree.map(lambda s, a: (s - a) / (1 - MOMENTUM), stats, added)}
+    added = step({**variables, "batch_stats": jax.tree.map(lambda s: jnp.asarray(np.zeros_like(s)), stats)})
+    before = jax.tree.map(lambda s, a: (np.asarray(s) - np.asarray(a)) / np.float32(1 - MOMENTUM), stats, added)
+    return {**variables, "batch_stats": jax.tree.map(jnp.asarray, before)}
 
 
 def weights_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -84,12 +85,12 @@ def batch_of(features: Any, lengths: Any, tokens: Any, token_lengths: Any) -> Ba
     rows = len(features)
     return Batch(
         audio=None,
-        features=jnp.asarray(features).transpose(0, 2, 1),
+        features=jnp.asarray(np.asarray(features).transpose(0, 2, 1)),
         lengths=jnp.asarray(lengths, jnp.int32),
         tokens=jnp.asarray(tokens, jnp.int32),
         token_lengths=jnp.asarray(token_lengths, jnp.int32),
-        weights=jnp.ones(rows),
-        records=jnp.arange(rows, dtype=jnp.int32),
+        weights=jnp.asarray(np.ones(rows, np.float32)),
+        records=jnp.asarray(np.arange(rows, dtype=np.int32)),
     )
 
 

@@ -69,7 +69,7 @@ def run_case(path: Path) -> Run:
     stats = {name: tree for name, tree in variables.items() if name != "params"}
     encoder = settings.build(dtype=jnp.float32)
     lengths = jnp.asarray(arrays["input/lengths"], jnp.int32)
-    frames = Frames(jnp.asarray(arrays["input/features"]).transpose(0, 2, 1), lengths)
+    frames = Frames(jnp.asarray(arrays["input/features"].transpose(0, 2, 1)), lengths)
     weights = jnp.asarray(arrays["input/grad_weights"])
 
     def loss(params: Any, step: Any) -> Any:

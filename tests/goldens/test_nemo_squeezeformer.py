@@ -65,8 +65,8 @@ def run_case(path: Path) -> Run:
     variables = {group: tree["encoder"] for group, tree in unflatten(found).items()}
     params, stats = variables["params"], {name: tree for name, tree in variables.items() if name != "params"}
     lengths = jnp.asarray(arrays["input/feat_lens"], jnp.int32)
-    frames = Frames(jnp.asarray(arrays["input/feat_BDT"]).transpose(0, 2, 1), lengths)
-    weights = jnp.asarray(arrays["train/grad_weights"]).transpose(0, 2, 1)
+    frames = Frames(jnp.asarray(arrays["input/feat_BDT"].transpose(0, 2, 1)), lengths)
+    weights = jnp.asarray(arrays["train/grad_weights"].transpose(0, 2, 1))
     encoder, trainee = (each.build(dtype=jnp.float32) for each in (settings, while_training(settings)))
 
     def loss(params: Any, stats: Any) -> Any:
@@ -79,7 +79,8 @@ def run_case(path: Path) -> Run:
     if all_after_the_update(arrays):
         # The one update is undone: after - before is a share of batch - before, and the next of batch - after.
         share = settings.details.momentum
-        stats = jax.tree.map(lambda after, later: after - (later - after) / (1 - share), stats, dict(changed))
+        stats, changed = jax.device_get((stats, dict(changed)))
+        stats = jax.tree.map(lambda after, later: after - (later - after) / np.float32(1 - share), stats, changed)
         _, (_, changed) = train(params, stats)
     evaluated = fast_jit(lambda p, s: encoder.apply({"params": p, **s}, frames, step=None))(params, stats)
     return Run(settings, arrays, variables, evaluated, trained, gradients, changed)

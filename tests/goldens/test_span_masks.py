@@ -16,7 +16,7 @@ from tests.support import GOLDENS, golden_cases
 
 pytestmark = pytest.mark.golden
 
-DRAWS = 3000
+DRAWS = 2000
 
 
 def cases():

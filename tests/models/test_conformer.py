@@ -31,15 +31,13 @@ class TestConformer(EncoderSuite):
     num_features = TINY.num_mels
 
     def test_taps_are_inner_frames(self, made: Made) -> None:
-        def inner(params: Any) -> Any:
-            encoded = made.encoder.apply({"params": params, **made.stats}, self.frames(), step=None)
-            return encoded.taps["layer_0"], encoded.frames
-
-        tap, last = fast_jit(inner)(made.params)
+        whole = made.encode(made.params, self.frames())
+        tap, last = whole.taps["layer_0"], whole.frames
         one = replace(TINY, num_layers=1, taps=("layer_0",)).build(dtype=jnp.float32)
         first = {"params": made.params, **made.stats}
         first = {
-            name: {**tree, "layers": jax.tree.map(lambda x: x[:1], tree["layers"])} for name, tree in first.items()
+            name: {**tree, "layers": jax.tree.map(lambda x: np.asarray(x)[:1], tree["layers"])}
+            for name, tree in first.items()
         }
         encoded = fast_jit(lambda: one.apply(first, self.frames(), step=None))()
         np.testing.assert_array_equal(tap.lengths, last.lengths)
@@ -62,13 +60,22 @@ class TestFastConformer(EncoderSuite):
 
 
 @cache
+def shapes_of(settings: Conformer) -> Any:
+    """Of all variables."""
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jnp.zeros((1, 80, settings.num_mels)), jnp.array([80]))
+    return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+
+
+@cache
 def made_of(settings: Conformer) -> tuple[Any, Any]:
     """Random variables, and a function of loss, frames and gradients of two rows, by a key of dropout."""
     encoder = settings.build(dtype=jnp.float32)
     rng = np.random.default_rng(0)
     frames = Frames(jnp.asarray(rng.normal(size=(2, 32, settings.num_mels)), jnp.float32), jnp.array([32, 19]))
-    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
-    variables = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.1, 0.4, leaf.shape), jnp.float32), shapes)
+    variables = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.uniform(0.1, 0.4, leaf.shape), jnp.float32), shapes_of(settings)
+    )
     stats = [name for name in variables if name != "params"]
 
     def loss(params: Any, key: Any, step: Any) -> Any:
@@ -81,11 +88,9 @@ def made_of(settings: Conformer) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("rate", RATES)
 def test_dropout_is_of_training(rate: str) -> None:
-    """Without a random stream: training asks for one, evaluation and training without any dropout do not."""
+    """Without a random stream: training asks for one, evaluation does not."""
     encoder = replace(TINY, taps=(), **{rate: 0.5}).build(dtype=jnp.float32)
-    frames = Frames(jnp.zeros((1, 16, 16)), jnp.array([16]))
-
-    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    frames, shapes = Frames(jnp.zeros((1, 16, 16)), jnp.array([16])), shapes_of(TINY)
 
     def apply(encoder: Encoder, step: Any) -> None:
         def values(variables: Any) -> Any:
@@ -94,9 +99,14 @@ def test_dropout_is_of_training(rate: str) -> None:
         jax.eval_shape(values, shapes)
 
     apply(encoder, None)
-    apply(replace(TINY, taps=()).build(dtype=jnp.float32), jnp.int32(0))
     with pytest.raises(InvalidRngError, match="dropout"):
         apply(encoder, jnp.int32(0))
+
+
+def test_training_without_dropout_asks_for_no_random_stream() -> None:
+    encoder, frames = TINY.build(dtype=jnp.float32), Frames(jnp.zeros((1, 16, 16)), jnp.array([16]))
+    given = {"step": jnp.int32(0), "mutable": ["batch_stats"]}
+    jax.eval_shape(lambda variables: encoder.apply(variables, frames, **given), shapes_of(TINY))
 
 
 @pytest.mark.slow
@@ -111,7 +121,7 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
 
 
 def test_tied_biases_are_one_pair_for_all_layers() -> None:
-    tied, untied = (made_of(replace(TINY, taps=(), tied_biases=tied))[0] for tied in (True, False))
+    tied, untied = (shapes_of(replace(TINY, taps=(), tied_biases=tied))["params"] for tied in (True, False))
     assert tied["content_bias"].shape == tied["position_bias"].shape == (2, 6)
     assert untied["layers"]["attention"]["content_bias"].shape == (2, 2, 6)
     assert num_elements(untied) - num_elements(tied) == 2 * 12
@@ -121,15 +131,14 @@ def test_the_program_does_not_grow_with_depth() -> None:
     def size(num_layers: int) -> int:
         encoder = replace(FAST, num_layers=num_layers).build(dtype=jnp.float32)
         frames = Frames(jnp.zeros((1, 20, 16)), jnp.array([20]))
-        variables = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+        variables = shapes_of(replace(FAST, num_layers=num_layers))
         return len(jax.jit(lambda v: encoder.apply(v, frames, step=None)).lower(variables).as_text().splitlines())
 
     assert size(6) == size(2)
 
 
 def num_parameters(settings: Conformer) -> int:
-    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, 80)), jnp.array([80]))
-    return num_elements(jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"])
+    return num_elements(shapes_of(settings)["params"])
 
 
 # NeMo's settings say 13, 30, 121 and 635 M, and 14, 32, 120, 616 and 1200 M for FastConformer, some with more than the

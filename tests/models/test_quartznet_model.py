@@ -48,14 +48,8 @@ class TestQuartzNet(EncoderSuite):
     num_features = TINY.num_mels
 
     def test_taps_are_what_a_block_gives(self, made: Made) -> None:
-        frames = self.frames()
-
-        def taps(params: Any) -> dict[str, Any]:
-            encoded = made.encoder.apply({"params": params, **made.stats}, frames, step=None)
-            return {name: tap.values for name, tap in encoded.taps.items()}
-
-        found = jax.eval_shape(taps, made.params)
-        assert {name: values.shape for name, values in found.items()} == {"block_0": (4, 24, 16)}
+        found = made.encode.eval_shape(made.params, self.frames()).taps
+        assert {name: tap.values.shape for name, tap in found.items()} == {"block_0": (4, 24, 16)}
 
     def test_statistics_are_of_valid_frames_alone(self, made: Made) -> None:
         def stats(frames: Frames) -> Any:
@@ -144,8 +138,8 @@ def test_norms_count_padding_where_that_is_asked_for(norm: Any) -> None:
         given = (variables, Frames(values, lengths))
         return encoder.apply(*given, step=jnp.int32(0), mutable=["batch_stats"])[0].frames.values
 
-    compiled, wider = fast_jit(train), jnp.pad(values, ((0, 0), (0, 12), (0, 0)))
-    difference = max_abs(compiled(wider)[:, :6], compiled(values)[:, :6])
+    compiled, wider = fast_jit(train), np.pad(values, ((0, 0), (0, 12), (0, 0)))
+    difference = max_abs(np.asarray(compiled(wider))[:, :6], np.asarray(compiled(values))[:, :6])
     assert difference > 1e-2 if norm.endswith("_padded") else difference < 1e-5
 
 
@@ -156,7 +150,8 @@ def test_frames_of_the_future() -> None:
     values = jnp.asarray(np.random.default_rng(0).normal(size=(1, 20, 16)), jnp.float32)
     variables = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), init(encoder, Frames(values, lengths)))
     forward = fast_jit(lambda values: encoder.apply(variables, Frames(values, lengths), step=None).frames.values)
-    changed = forward(values.at[:, 12:].add(1.0)) - forward(values)
+    later = np.arange(20)[None, :, None] >= 12
+    changed = np.asarray(forward(np.asarray(values) + np.float32(later))) - np.asarray(forward(values))
     assert not changed[:, :11].any()
     assert changed[:, 11].any()
 

@@ -43,24 +43,17 @@ class TestZipformer(EncoderSuite):
     num_features = TINY.num_mels
 
     def test_evaluation_draws_nothing_and_training_does(self, made: Made) -> None:
+        zeros = np.zeros(self.output_shape(made, self.frames()), np.float32)
         losses = [
-            float(made.gradients(made.params, self.frames(), 0.0 * self.targets(made), key, jnp.int32(0))[0])
+            float(made.gradients(made.params, self.frames(), zeros, key, jnp.int32(0))[0])
             for key in jax.random.split(jax.random.key(0), 3)
         ]
         assert len(set(losses)) == 3
         made.forward(made.params, self.frames())  # without any random stream: it would raise
 
-    def targets(self, made: Made) -> jnp.ndarray:
-        return made.forward(made.params, self.frames()).values
-
     def test_taps_are_inner_frames_at_the_rate_of_the_embedding(self, made: Made) -> None:
-        frames = self.frames()
-
-        def taps(params: Any) -> dict[str, Any]:
-            encoded = made.encoder.apply({"params": params}, frames, step=None)
-            return {name: tap.values for name, tap in encoded.taps.items()}
-
-        shapes = {name: values.shape for name, values in jax.eval_shape(taps, made.params).items()}
+        taps = made.encode.eval_shape(made.params, self.frames()).taps
+        shapes = {name: tap.values.shape for name, tap in taps.items()}
         assert shapes == {"embed": (4, 20, 12), "stack_0": (4, 20, 12)}
         numbers = np.arange(self.bigger_bucket)
         lengths = made.encoder.tap_lengths(numbers)
@@ -98,12 +91,12 @@ def regularised(*, remat: Remat) -> tuple[Any, Any]:
 def test_regularisers_act_on_gradients_alone() -> None:
     params, run = regularised(remat="none")
     keys = jax.random.split(jax.random.key(0), 3)
-    loss, gradients = run(params, keys[0], keys[1])
-    other_loss, other_gradients = run(params, keys[0], keys[2])
+    loss, gradients = jax.device_get(run(params, keys[0], keys[1]))
+    other_loss, other_gradients = jax.device_get(run(params, keys[0], keys[2]))
     assert loss == other_loss
     differing = 0
     for path, leaf in flatten(gradients).items():
-        assert jnp.isfinite(leaf).all(), path
+        assert np.isfinite(leaf).all(), path
         differing += bool((leaf != flatten(other_gradients)[path]).any())
     assert differing > 20
 
@@ -195,7 +188,8 @@ def test_a_chunk_is_encoded_without_what_follows() -> None:
     lengths = jnp.array([64])
     params = drawn(encoder, Frames(values, lengths))
     forward = fast_jit(lambda values: encoder.apply(params, Frames(values, lengths), step=None).frames.values)
-    changed = forward(values.at[:, 40:].add(1.0)) - forward(values)
+    later = np.arange(64)[None, :, None] >= 40
+    changed = np.asarray(forward(np.asarray(values) + np.float32(later))) - np.asarray(forward(values))
     # Frame 40 enters frame 16 of the embedding at the earliest, and 13 through its seven taps: chunk 3, output 6.
     assert not changed[:, :6].any()
     assert changed[:, 6:].any()

@@ -17,14 +17,14 @@ from asr_jax.nn.zipformer_layer import StackSizes
 OFF = Regulariser(None, None)
 
 
-def draw(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+def draw(*shape, seed=0, deviation=1.0):
+    return jnp.asarray(np.random.default_rng(seed).normal(0, deviation, shape), jnp.float32)
 
 
 def made(module, *args, **kwargs):
     """The module's parameters, larger than its initial ones, so that all parts count."""
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), *args, **kwargs))
-    return jax.tree.map(lambda leaf: 0.3 * draw(*leaf.shape, seed=leaf.size), shapes)
+    return jax.tree.map(lambda leaf: draw(*leaf.shape, seed=leaf.size, deviation=0.3), shapes)
 
 
 def applied(module, params, *args, **kwargs):

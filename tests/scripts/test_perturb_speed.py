@@ -1,16 +1,14 @@
 """Offline copies at other speeds: audio, lengths, names, and what happens to what cannot be read."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.data.reading import read_records
+from tests.forked import ROOT, finished
 
-ROOT = Path(__file__).parent.parent.parent
+SCRIPT = ROOT / "scripts/perturb_speed.py"
 
 
 def test_copies_are_shorter_or_longer_and_named(tmp_path):
@@ -22,16 +20,8 @@ def test_copies_are_shorter_or_longer_and_named(tmp_path):
         {"id": "b", "audio_path": "broken.flac", "text": "two", "duration": 1.0},
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [
-        sys.executable,
-        ROOT / "scripts/perturb_speed.py",
-        "--data",
-        tmp_path / "in.jsonl",
-        "--out",
-        tmp_path / "out",
-    ]
     for _ in range(2):  # a second call finds what is there
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT)
+        done = finished(SCRIPT, "--data", tmp_path / "in.jsonl", "--out", tmp_path / "out")
         assert done.returncode == 1
         assert "2 copies could not be made" in done.stderr
         assert "broken.flac" in done.stderr
@@ -50,8 +40,7 @@ def test_copies_are_shorter_or_longer_and_named(tmp_path):
         ([tmp_path / "in.jsonl", "--speeds", "1.1", "1.1"], "each once"),
         ([tmp_path / "in.jsonl", "--rate-hz", "0"], "--rate-hz 0: expected at least 1"),
     ):
-        words = [sys.executable, ROOT / "scripts/perturb_speed.py", "--out", tmp_path / "out", "--data", *wrong]
-        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, cwd=ROOT)
+        done = finished(SCRIPT, "--out", tmp_path / "out", "--data", *wrong)
         assert done.returncode == 2
         assert message in done.stderr
 
@@ -61,7 +50,6 @@ def test_a_folder_that_is_used_again_gives_no_copy_of_another_recording(tmp_path
         write_flac(tmp_path / f"{name}.flac", np.full(size, 900, np.int16), 16000)
         line = {"id": name, "audio_path": f"{name}.flac", "text": name, "duration": size / 16000}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
-        command = [sys.executable, ROOT / "scripts/perturb_speed.py", "--data", tmp_path / f"{name}.jsonl", "--out"]
-        subprocess.run([*map(str, command), str(tmp_path / "out")], check=True, cwd=ROOT, capture_output=True)
+        assert finished(SCRIPT, "--data", tmp_path / f"{name}.jsonl", "--out", tmp_path / "out").returncode == 0
         records = {record.id: record for record in read_records([str(tmp_path / "out/manifest.jsonl")])}
         assert abs(records[f"{name}-speed1.1"].duration_s - size / 16000 / 1.1) < 1e-3

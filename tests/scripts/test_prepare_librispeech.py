@@ -3,10 +3,7 @@
 import hashlib
 import http.server
 import json
-import os
 import runpy
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -22,6 +19,7 @@ from asr_jax.audio.io import write_flac
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.reading import read_records
 from asr_jax.data.records import Record
+from tests.forked import finished
 
 READ_SPEECH = SHARED / "data/read_speech"
 needs_read_speech = pytest.mark.skipif(
@@ -104,10 +102,8 @@ def test_what_does_not_match_is_counted_and_named(tmp_path, prepare, capsys):
 def test_nothing_to_prepare_is_said(tmp_path, folders, message):
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
-    command = [sys.executable, ROOT / "scripts/prepare_librispeech.py", "--librispeech", tmp_path / "in"]
-    command += ["--out", tmp_path / "out"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
+    script = ROOT / "scripts/prepare_librispeech.py"
+    done = finished(script, "--librispeech", tmp_path / "in", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

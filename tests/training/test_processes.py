@@ -1,10 +1,7 @@
 """Runs on 1, 2 and 4 devices, and in two processes, are the run of one: the same losses, records and weights."""
 
-import os
 import shutil
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,46 +9,33 @@ import pytest
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import join
 from asr_jax.observe.events import read_events
-from tests.training.test_resume import ROOT, batches, contents
+from tests.forked import ROOT, Forked, made_corpus, with_devices
+from tests.training.test_resume import batches, contents
 
 UPDATES = 20
 
 
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus") / "made"
-    command = [sys.executable, "-m", "asr_jax.data.synthetic", "--out", folder, "--minutes", "0.6", "--processes", "1"]
-    subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
-    lines = (folder / "manifests/train.jsonl").read_text().splitlines()
+    folder = made_corpus(tmp_path_factory.mktemp("corpus") / "made")
+    lines = (folder / "train.jsonl").read_text().splitlines()
     lines[3] = lines[3].replace(".flac", ".gone.flac")  # a file that is missing, on whichever process
-    (folder / "manifests/train.jsonl").write_text("\n".join(lines) + "\n")
-    return folder / "manifests"
+    (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
 
 
 def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT, **environment):
     sets = ["--data.train", manifests / train, "--data.validation", manifests / "validation.jsonl"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.training.recorded",
-        log,
-        "never",
-        "--config",
-        ROOT / "tests/resume_config.py",
-    ]
+    command = ["tests.training.recorded", log, "never", "--config", ROOT / "tests/resume_config.py"]
     command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10, *more]
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)} | environment
-    return subprocess.Popen(
-        list(map(str, command)), cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return Forked(*command, env=with_devices(devices, **environment), cwd=cwd)
 
 
 def finish(*jobs):
     said = []
     try:
-        said = [job.communicate(timeout=240)[0] for job in jobs]
+        said = ["".join(job.communicate(timeout=240)) for job in jobs]
     finally:
         for job in jobs:
             job.kill()  # SIGTERM is caught where several processes were joined
@@ -119,7 +103,7 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
     (folder / "plan.json").mkdir()
     jobs = two(manifests, folder)
     try:
-        main, other = (job.communicate(timeout=120)[0] for job in jobs)
+        main, other = ("".join(job.communicate(timeout=120)) for job in jobs)
     finally:
         for job in jobs:
             job.kill()
@@ -145,7 +129,7 @@ def test_processes_that_are_not_started_alike_are_refused_together(manifests, tm
     jobs = two(manifests, tmp_path / "run", **unlike)
     try:
         for job in jobs:
-            words = job.communicate(timeout=90)[0]
+            words = "".join(job.communicate(timeout=90))
             assert job.returncode == 2, words
             assert said in words
     finally:
@@ -174,7 +158,7 @@ def test_processes_with_other_initial_weights_are_refused_together(manifests, al
     jobs = two(manifests, tmp_path / "run", "--init-from", f"/proc/self/cwd/checkpoints/{UPDATES}", cwd=folders)
     try:
         for job in jobs:
-            words = job.communicate(timeout=120)[0]
+            words = "".join(job.communicate(timeout=120))
             assert job.returncode == code, words
             assert said in words
     finally:

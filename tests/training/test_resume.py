@@ -1,14 +1,10 @@
 """A run that is killed, at any moment, and started again ends bit for bit as one that was never killed."""
 
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import orbax.checkpoint as ocp
@@ -17,27 +13,24 @@ import pytest
 from asr_jax.core.meshes import abstract, data_mesh, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.observe.events import read_events
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.forked import finished, made_corpus
 
 
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus") / "made"
-    command = [sys.executable, "-m", "asr_jax.data.synthetic", "--out", folder, "--minutes", "0.6", "--processes", "1"]
-    subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
-    return folder / "manifests"
+    return made_corpus(tmp_path_factory.mktemp("corpus") / "made")
+
+
+def command(manifests, folder, *more, kill="never"):
+    """The module that trains, and its arguments."""
+    sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
+    recorded = ["tests.training.recorded", folder.with_suffix(".log"), kill]
+    return [*recorded, "--config", "tests/resume_config.py", *sets, "--run-dir", folder, *more]
 
 
 def train(manifests, folder, *, kill="never", more=()):
     """Starts the run once; gives its exit code (-9: killed) and what it printed."""
-    sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
-    command = [sys.executable, "-m", "tests.training.recorded", folder.with_suffix(".log"), kill]
-    command += ["--config", "tests/resume_config.py", *sets, "--run-dir", folder, *more]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run(
-        list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = finished(*command(manifests, folder, *more, kill=kill), devices=2)
     return done.returncode, done.stdout + done.stderr
 
 

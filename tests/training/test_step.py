@@ -139,17 +139,18 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
             return {"ctc/loss": Sum(value * jnp.sum(batch.weights), jnp.sum(batch.weights))}
 
     model, batch = Penalised(KaldiFbank(), (), Encoder(), {}), toy_batch(rows=4)
-    params = model.init(jax.random.key(0), batch, step=None)["params"]
+    params = jax.jit(functools.partial(model.init, step=None))(jax.random.key(0), batch)["params"]
     recipe = Recipe(model, SCALES, AdamW(decay_factors=EVERYTHING).build(LENGTH))
     state = fresh_state(recipe, params, {}, seed=0)
     weights = {"ctc/loss": jnp.float32(4.0)}
-    zeros = nothing_accumulated(recipe, state, ("ctc/loss",))
-    found = accumulate(recipe, state, zeros, batch, weights, jnp.int32(0))
+    zeros, add = nothing_accumulated(recipe, state, ("ctc/loss",)), jax.jit(functools.partial(accumulate, recipe))
+    found = add(state, zeros, batch, weights, jnp.int32(0))
     np.testing.assert_allclose(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)
     nothing = batch.replace(weights=jnp.zeros(4))
-    found = accumulate(recipe, state, zeros, nothing, {"ctc/loss": jnp.float32(0.0)}, jnp.int32(0))
+    found = add(state, zeros, nothing, {"ctc/loss": jnp.float32(0.0)}, jnp.int32(0))
     assert found.grads["value"] == 0  # what the penalty alone says is no update
-    assert not apply_update(recipe, state, recipe.evaluated(state), found)[3].applied
+    update = jax.jit(functools.partial(apply_update, recipe))
+    assert not update(state, recipe.evaluated(state), found)[3].applied
 
 
 class Wide(Recogniser):
@@ -180,15 +181,18 @@ def test_in_float64_accumulation_is_the_big_batch_to_nine_digits():
             parts.append(batch.replace(token_lengths=jnp.int32(labels), weights=jnp.float32(rows)))
         whole = joined(*parts)
         model = Wide(KaldiFbank(), (), Encoder(), {})
-        params = model.init(jax.random.key(0), whole, step=None)["params"]
+        params = jax.jit(functools.partial(model.init, step=None))(jax.random.key(0), whole)["params"]
+        apply = jax.jit(functools.partial(model.apply, step=None))
         recipe = Recipe(model, {"a": 1.0, "b": 0.3}, AdamW(decay_factors=EVERYTHING).build(LENGTH))
         state, names = fresh_state(recipe, params, {}, seed=0), ("a/loss", "b/loss")
-        total = {name: sum(model.apply({"params": params}, b, step=None)[name].weight for b in parts) for name in names}
+        of_parts = [apply({"params": params}, batch) for batch in parts]
+        total = {name: sum(sums[name].weight for sums in of_parts) for name in names}
+        add = jax.jit(functools.partial(accumulate, recipe))
 
         def gradient(*batches):
             found = nothing_accumulated(recipe, state, names)
             for position, batch in enumerate(batches):
-                found = accumulate(recipe, state, found, batch, total, jnp.int32(position))
+                found = add(state, found, batch, total, jnp.int32(position))
             return found.grads
 
         split, at_once = gradient(*parts), gradient(whole)
@@ -199,4 +203,4 @@ def test_in_float64_accumulation_is_the_big_batch_to_nine_digits():
             sums = model.apply({"params": params}, whole, step=None)
             return sums["a/loss"].total / total["a/loss"] + 0.3 * sums["b/loss"].total / total["b/loss"]
 
-        assert_close(split, jax.grad(direct)(params), rtol=1e-6)  # the weights are float32
+        assert_close(split, jax.jit(jax.grad(direct))(params), rtol=1e-6)  # the weights are float32

@@ -11,23 +11,22 @@ import pytest
 
 from asr_jax.observe.events import read_events
 from asr_jax.training import loop
-from tests.training.test_resume import ROOT, assert_same, manifests, train, unbroken  # noqa: F401  fixtures
+from tests.forked import ROOT, Forked, with_devices
+from tests.training.test_resume import assert_same, command, manifests, train, unbroken  # noqa: F401  fixtures
 
 
 def started(manifests, folder, *more, prefix=()):  # noqa: F811
-    sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
-    command = [*prefix, sys.executable, "-m", "tests.training.recorded", folder.with_suffix(".log"), "never"]
-    command += ["--config", "tests/resume_config.py", *sets, "--run-dir", folder, *more]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    return subprocess.Popen(
-        list(map(str, command)), cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    words = list(map(str, command(manifests, folder, *more)))
+    if not prefix:
+        return Forked(*words, env=with_devices(2))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*prefix, sys.executable, "-m", *words], cwd=ROOT, env=with_devices(2), **pipes)
 
 
 def wait_for(path, job, lines=1):
     """Until a file has that many lines."""
     while not path.exists() or len(path.read_text().splitlines()) < lines:
-        assert job.poll() is None, job.stdout.read()
+        assert job.poll() is None, job.communicate()
         time.sleep(0.02)
 
 
@@ -37,7 +36,7 @@ def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken
     job = started(manifests, folder)
     wait_for(folder.with_suffix(".log"), job, lines=2)
     job.send_signal(number)
-    said, _ = job.communicate(timeout=120)
+    said = "".join(job.communicate(timeout=120))
     assert job.returncode == code, said
     assert "Traceback" not in said
     assert "saving and ending" in said
@@ -54,7 +53,7 @@ def events_of(log, job, name):
     """Once there is one."""
     wait_for(log, job)
     while not (found := list(read_events(log, name))):
-        assert job.poll() is None, job.stdout.read()
+        assert job.poll() is None, job.communicate()
         time.sleep(0.005)
     return found
 
@@ -66,7 +65,7 @@ def test_a_second_signal_of_a_scheduler_breaks_nothing_off(manifests, unbroken, 
     wait_for(folder.with_suffix(".log"), job, lines=2)
     job.send_signal(signal.SIGUSR1)
     job.send_signal(signal.SIGTERM)
-    said, _ = job.communicate(timeout=120)
+    said = "".join(job.communicate(timeout=120))
     assert job.returncode == 75, said
     stopped = next(read_events(folder / "events.jsonl", "job_stopped"))["data"]["update"]
     steps = list(read_events(folder / "events.jsonl", "train_step"))
@@ -81,7 +80,7 @@ def test_a_signal_during_validation_saves_at_once_and_the_validation_is_made_up_
     job = started(manifests, folder)
     events_of(folder / "events.jsonl", job, "validation_start")
     job.send_signal(signal.SIGTERM)
-    said, _ = job.communicate(timeout=120)
+    said = "".join(job.communicate(timeout=120))
     assert job.returncode == 75, said
     stopped = next(read_events(folder / "events.jsonl", "job_stopped"))["data"]["update"]
     assert f"SIGTERM: saved after update {stopped}" in said
@@ -100,7 +99,7 @@ def test_a_signal_before_the_first_update_ends_the_job_before_it(manifests, unbr
     job = started(manifests, folder)
     events_of(folder / "events.jsonl", job, "compile_start")
     job.send_signal(signal.SIGTERM)
-    said, _ = job.communicate(timeout=120)
+    said = "".join(job.communicate(timeout=120))
     assert job.returncode == 75, said
     assert "Traceback" not in said
     assert not folder.with_suffix(".log").exists()
@@ -115,7 +114,7 @@ def test_a_signal_to_the_whole_process_group_saves_as_well(manifests, tmp_path):
     job = started(manifests, folder, "--data.workers", "1", "--training.num-updates", "3000", prefix=["setsid"])
     wait_for(folder.with_suffix(".log"), job, lines=2)
     os.killpg(job.pid, signal.SIGTERM)
-    said, _ = job.communicate(timeout=120)
+    said = "".join(job.communicate(timeout=120))
     assert job.returncode == 75, said
     assert "Traceback" not in said
     assert "SIGTERM: saved after update" in said
@@ -155,7 +154,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_what_to_do(manifes
     script += f' && "$@"; code=$?; ls {small}; rm -r {kept}; cp -r {small} {kept}; exit $code'
     more = ("--training.num-updates", "30", "--training.keep-last", "30")
     job = started(manifests, folder, *more, prefix=["unshare", "-m", "sh", "-c", script, "sh"])
-    said, _ = job.communicate(timeout=240)
+    said = "".join(job.communicate(timeout=240))
     assert job.returncode == 1, said
     assert "could not be written: No space left on device" in said
     assert "Traceback" not in said

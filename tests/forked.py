@@ -1,0 +1,124 @@
+"""Commands in processes of their own, without the seconds that each would take to import JAX.
+
+They are forked off a server that has imported JAX and the package and has started no backend, so that each of them
+still reads XLA_FLAGS. It is started once by a process that tests.
+"""
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from functools import cache
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+# What commands import, but no command: that is run as the main module.
+IMPORTED = (
+    "tests.forked", "orbax.checkpoint", "asr_jax.training.loop", "asr_jax.training.preview", "asr_jax.training.trained",
+    "asr_jax.training.recognition_options", "asr_jax.observe.curves", "asr_jax.data.source", "asr_jax.metrics.score",
+    "tyro",
+)  # fmt: skip
+
+
+def with_devices(count, **more):
+    """The environment of a process that sees so many devices, and compiles as the tests do."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    return os.environ | {"XLA_FLAGS": flags.strip(), "PYTHONPATH": str(ROOT)} | more
+
+
+@cache
+def server():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    atexit.register(_end)
+    return context
+
+
+def _end():
+    """Waits for the server: its time and its children's count as ours."""
+    for job in multiprocessing.active_children():  # left by a test that failed
+        job.kill()
+    forkserver._forkserver._stop()
+
+
+@cache
+def prints():
+    """The folder of what they print."""
+    made = tempfile.mkdtemp(prefix="asr_jax-forked-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+class Forked:
+    """`python -m MODULE ARGUMENT …` or `python SCRIPT.py ARGUMENT …`, with what tests use of subprocess.Popen."""
+
+    def __init__(self, module, *arguments, env, cwd=ROOT):
+        self.files = [Path(tempfile.mkdtemp(dir=prints())) / name for name in ("out", "err")]
+        given = (str(module), list(map(str, arguments)), dict(env), str(cwd), *map(str, self.files))
+        self.process = server().Process(target=_run, args=given)
+        self.process.start()
+        self.pid = self.process.pid
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def poll(self):
+        return self.returncode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.process.kill()
+
+    def communicate(self, timeout=None):
+        self.process.join(timeout)
+        if self.process.is_alive():
+            raise subprocess.TimeoutExpired(self.files[0], timeout)
+        return tuple(file.read_text() for file in self.files)
+
+
+def made_corpus(folder):
+    """The manifests of a handful of made sentences."""
+    made = finished("asr_jax.data.synthetic", "--out", folder, "--minutes", "0.6", "--processes", "1")
+    assert made.returncode == 0, made
+    assert "utterances" in made.stdout
+    return folder / "manifests"
+
+
+def finished(module, *arguments, devices=1):
+    """What a command prints, by stdout and stderr, and its exit code."""
+    job = Forked(module, *arguments, env=with_devices(devices))
+    return Finished(*job.communicate(), job.returncode)
+
+
+class Finished(NamedTuple):
+    stdout: str
+    stderr: str
+    returncode: int
+
+
+def _run(module, arguments, environment, cwd, *files):
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.argv = [module, *arguments]
+    multiprocessing.set_start_method(None, force=True)
+    try:
+        if module.endswith(".py"):
+            runpy.run_path(module, run_name="__main__")
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:  # as an interpreter ends; multiprocessing leaves the second one out
+        threading._shutdown()
+        atexit._run_exitfuncs()
