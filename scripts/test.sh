@@ -14,4 +14,7 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
+# What is compiled here runs for an instant: LLVM's optimisations would cost a fifth of all the time, and differences to
+# the goldens are the same without them (BUILD_NOTES.md).
+export XLA_FLAGS="${XLA_FLAGS:-} --xla_backend_optimization_level=0"
 .venv/bin/python -m pytest -m "not slow and not gpu" -n 2 --dist loadfile --durations 15 "$@"
