@@ -62,7 +62,7 @@ def data(tmp_path_factory):
 
 def experiment(data, folder, *, model=None, **changes):
     settings = {
-        "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2)),
+        "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),  # of runs of any length
         "training": Training(num_updates=4, validate_every=4, log_every=1, ema=EMA(0.5)),
     } | changes
     return Experiment(name="toy", model=model or toy_model(), data=data, run_dir=str(folder), **settings)

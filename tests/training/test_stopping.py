@@ -30,7 +30,7 @@ def wait_for(path, job, lines=1):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 75)])
 def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken, tmp_path, number, code):  # noqa: F811
     folder = tmp_path / "stopped"
     job = started(manifests, folder)
