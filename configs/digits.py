@@ -3,9 +3,9 @@
 Data      python scripts/prepare_digits.py --digits DIR
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/digits.py
           MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet
-Expected  after 6,200 updates or fewer, WER on words of unheard speakers (Speech Commands): zipformer 3.6 %, conformer and
-          fastconformer 1.8 %, squeezeformer 3.0 %, quartznet 4.2 %; an epoch of 1,197 updates takes 222 s (fastconformer)
-          to 468 s (quartznet) on two CPU cores. README.md, BUILD_NOTES.md
+Expected  after 6,200 updates or fewer, WER on words of unheard speakers (Speech Commands): zipformer 3.6 %, conformer
+          and fastconformer 1.8 %, squeezeformer 3.0 %, quartznet 4.2 %; an epoch of 1,197 updates takes 222 s
+          (fastconformer) to 468 s (quartznet) on two CPU cores. README.md, BUILD_NOTES.md
 """
 
 import os
