@@ -53,6 +53,8 @@ class Encoded(struct.PyTreeNode):
     taps: dict[str, Frames] = struct.field(default_factory=dict)
     mask: Bool[Array, "B T"] | None = None
     """Frames that the encoder masked (pre-training)."""
+    sub_batches: int = struct.field(pytree_node=False, default=1)
+    """Parts of the batch, of as many rows each, that count as a batch of their own."""
     views: int = struct.field(pytree_node=False, default=1)
     """How many rows after one another are of the same utterance, each changed by augmentation in another way."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded
 from asr_jax.core.sums import Sums
@@ -24,9 +24,12 @@ class Head(nn.Module):
         """Loss terms and metrics by name, as sums over the batch. A term's weight is the one that `weight` gives."""
         raise NotImplementedError
 
-    def weight(self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch) -> dict[str, Float[Array, ""]]:
+    def weight(
+        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
+    ) -> dict[str, Float[Array, ""]]:
         """The weight of each loss term, from lengths, labels and masks alone: known before any gradient. `lengths`: how
-        many frames each row has in the encoder's output, by the name `core.batch.OUTPUT`, and in each of its taps.
+        many frames each row has in the encoder's output, by the name `core.batch.OUTPUT`, and in each of its taps;
+        `mask`: the frames that the encoder hides, where it does.
 
         Names that `__call__` gives and this does not are metrics: they are logged and send no gradient.
         """

@@ -95,7 +95,9 @@ class CTCHead(Head):
         assert step is not None, "there are views in training alone"
         return self.settings.consistency * jnp.minimum((step + 1) / max(self.settings.consistency_warmup, 1), 1.0)
 
-    def weight(self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch) -> dict[str, Float[Array, ""]]:
+    def weight(
+        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
+    ) -> dict[str, Float[Array, ""]]:
         frame_lengths = lengths[self.tap]
         feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
         terms = ("loss", "consistency") if self.settings.consistency else ("loss",)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.augment import AudioAugmentation, Augmentation, Sounds
 from asr_jax.audio.features import FrontEnd, KaldiFbank
@@ -39,6 +39,23 @@ class Encoder(nn.Module):
     def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
         """As `output_length`, of each tap that the encoder gives."""
         return {}
+
+
+class MaskingEncoder(Encoder):
+    """An encoder that hides frames from its layers while training."""
+
+    def __call__(
+        self, frames: Frames, *, step: Int[Array, ""] | None, mask: Bool[Array, "B T"] | None = None
+    ) -> Encoded:
+        """`mask`: the frames to hide."""
+        raise NotImplementedError
+
+    def draw_mask(
+        self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int
+    ) -> Bool[Array, "B T"]:
+        """Frames to hide, of rows of `lengths` frames in arrays of `size`, both before the encoder. Each sub-batch is
+        drawn by itself."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -87,6 +104,7 @@ class Recogniser(nn.Module):
     encoder: Encoder
     heads: Mapping[str, Head]
     views: int = 1
+    sub_batches: int = 1
 
     def __call__(self, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         """Loss terms and metrics, named `head/term`, as sums over the batch. A view counts as its share of the row."""
@@ -99,8 +117,12 @@ class Recogniser(nn.Module):
     def encode(self, batch: Batch, *, step: Int[Array, ""] | None) -> Encoded:
         """Of the batch's rows; while training, of the views of the first row, then of those of the second, and so on:
         a row's views lie on its device."""
-        encoded = self.encoder(self.augmented(batch, step=step), step=step)
-        return encoded if step is None else encoded.replace(views=self.views)
+        frames = self.augmented(batch, step=step)
+        if isinstance(self.encoder, MaskingEncoder):
+            encoded = self.encoder(frames, step=step, mask=self._mask(frames.lengths, frames.values.shape[1]))
+        else:
+            encoded = self.encoder(frames, step=step)
+        return encoded.replace(views=1 if step is None else self.views, sub_batches=self.sub_batches)
 
     def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
         """The batch's own features, or those of its audio, changed by the augmentations when training. They take no
@@ -140,11 +162,19 @@ class Recogniser(nn.Module):
         return {name: head.emit(encoded) for name, head in self.heads.items()}
 
     def weights(self, batch: Batch) -> dict[str, Float[Array, ""]]:
-        """The weight of each loss term, without computing the encoder."""
-        num_frames = batch.lengths if batch.features is not None else self.front_end.output_length(batch.lengths)
-        lengths = self._lengths(num_frames)
-        weights = {name: head.weight(lengths, batch) for name, head in self.heads.items()}
+        """The weight of each loss term, without computing the encoder. The stream "mask" must be that of the call."""
+        num_frames, size = batch.lengths, batch.signal.shape[1]
+        if batch.features is None:
+            num_frames, size = (self.front_end.output_length(number) for number in (num_frames, size))
+        lengths, mask = self._lengths(num_frames), self._mask(num_frames, size)
+        weights = {name: head.weight(lengths, batch, mask=mask) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
+
+    def _mask(self, lengths: Int[Array, " B"], size: int) -> Bool[Array, "B T"] | None:
+        """The frames to hide from the layers: none where there is no stream "mask", as in evaluation."""
+        if not isinstance(self.encoder, MaskingEncoder) or not self.has_rng("mask"):
+            return None
+        return self.encoder.draw_mask(self.make_rng("mask"), lengths, size, sub_batches=self.sub_batches)
 
     @property
     def ctc_head(self) -> str:
@@ -198,6 +228,10 @@ class Model:
     """How many times each utterance is in a batch while training, masked in other places each time (CR-CTC: 2), and
     counting as that share. A step takes as many times the memory: data.buckets.batch-seconds counts each one once."""
 
+    sub_batches: int = 1
+    """Parts of a batch in which frames are hidden, and codes counted, as if each were a batch: as many as devices give
+    what a device by itself would."""
+
     def __post_init__(self) -> None:
         if not self.heads:
             raise ValueError("heads is empty: expected at least one, such as {'ctc': CTC()}")
@@ -206,6 +240,8 @@ class Model:
             augmentation.check(self.front_end)
         if self.views < 1:
             raise ValueError(f"views is {self.views}: expected at least 1")
+        if self.sub_batches < 1:
+            raise ValueError(f"sub_batches is {self.sub_batches}: expected at least 1")
         of_frames = [each for each in self.augment if not isinstance(each, AudioAugmentation)]
         late = [type(each).__name__ for each in _own(of_frames) if each.moves_frames]
         if self.views > 1 and late:
@@ -225,4 +261,6 @@ class Model:
         heads = {
             name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype) for name, head in self.heads.items()
         }
-        return Recogniser(self.front_end, self.augment, self.encoder.build(dtype=dtype), heads, self.views)
+        return Recogniser(
+            self.front_end, self.augment, self.encoder.build(dtype=dtype), heads, self.views, self.sub_batches
+        )

@@ -21,13 +21,15 @@ def uniform(bound: float) -> Callable[..., Array]:
 class Linear(nn.Module):
     """x W + b, in `dtype` with float32 parameters.
 
-    Both begin evenly in ±1/√width_in. With an `initial_scale`, W is multiplied by it and b begins in ±0.1 of it.
+    Both begin evenly in ±1/√width_in. With an `initial_scale`, W is multiplied by it and b begins in ±0.1 of it; with a
+    `deviation`, W begins with a normal distribution of it and b with 0.
 
     Source: torch.nn.Linear; `ScaledLinear` in icefall's egs/librispeech/ASR/zipformer/scaling.py.
     """
 
     features: int
     initial_scale: float | None = None
+    deviation: float | None = None
     use_bias: bool = True
     dtype: DTypeLike = jnp.float32
 
@@ -35,11 +37,14 @@ class Linear(nn.Module):
     def __call__(self, x: Float[Array, "*rest D"]) -> Float[Array, "*rest {self.features}"]:
         bound = x.shape[-1] ** -0.5
         scale = 1.0 if self.initial_scale is None else self.initial_scale
-        kernel = self.param("kernel", uniform(bound * scale), (x.shape[-1], self.features))
+        initial = uniform(bound * scale) if self.deviation is None else nn.initializers.normal(self.deviation)
+        kernel = self.param("kernel", initial, (x.shape[-1], self.features))
         y = project(x.astype(self.dtype), kernel.astype(self.dtype))
         if not self.use_bias:
             return y
-        bias = self.param("bias", uniform(bound if self.initial_scale is None else 0.1 * scale), (self.features,))
+        bound_of_bias = bound if self.initial_scale is None else 0.1 * scale
+        initial = uniform(bound_of_bias) if self.deviation is None else nn.initializers.zeros
+        bias = self.param("bias", initial, (self.features,))
         return y + per_channel(bias, y)
 
 

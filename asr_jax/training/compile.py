@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array, Int, UInt32
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
@@ -21,7 +22,7 @@ from asr_jax.core.pytrees import num_bytes, num_elements
 from asr_jax.data.buckets import Bucket, Scale, largest_first
 from asr_jax.models.base import Recogniser
 from asr_jax.training.beginning import Beginning
-from asr_jax.training.state import TrainState
+from asr_jax.training.state import TrainState, random_streams
 from asr_jax.training.step import (
     Recipe,
     Weights,
@@ -87,11 +88,14 @@ def compile_steps(
     """
     same = replicated(mesh)
     state, average, sums = shapes
-    weigh = functools.partial(batch_weights, recipe.model)
+
+    def weigh(batch: Batch, key: UInt32[Array, "2"], position: Int[Array, ""]) -> Weights:
+        return batch_weights(recipe.model, batch, random_streams(key, position))
+
     example = abstract_batch(buckets[0], mesh, scale)
-    weights = abstract(jax.eval_shape(weigh, example), same)
-    empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(recipe, s, sums), state), same)
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
+    weights = abstract(jax.eval_shape(weigh, example, state.key, position), same)
+    empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(recipe, s, sums), state), same)
     on_device = jax.device_put(dict(sounds), same)
 
     ordered = [buckets[i] for i in largest_first(buckets)]
@@ -122,7 +126,10 @@ def compile_steps(
         )
         beginning = compiling("begin_update", lambda s: nothing_accumulated(recipe, s, sums), state)
         adding = compiling("add_weights", added_weights, [weights] * num_batches)
-        weighed = {bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh, scale)) for bucket in ordered}
+        weighed = {
+            bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh, scale), state.key, position)
+            for bucket in ordered
+        }
         compiled = _results(jobs, pool, tell)
         table = [
             _row(bucket, compiled[bucket], state, recipe.model, scale) | {"flops": jobs[bucket].flops / mesh.size}

@@ -262,10 +262,11 @@ def _train(
             with timed("host"):
                 buckets = [plan.buckets[plan[loaded.position].bucket] for loaded in group]
                 shards = [global_batch(loaded.batch, setup.mesh) for loaded in group]
-                each = [steps.weights[bucket](batch) for bucket, batch in zip(buckets, shards, strict=True)]
+                numbers = [np.int32(loaded.position) for loaded in group]
+                parts = list(zip(numbers, buckets, shards, strict=True))
+                each = [steps.weights[bucket](batch, state.key, number) for number, bucket, batch in parts]
                 weights = steps.add_weights(each + [steps.no_weights] * (training.accumulate - len(each)))
-                for loaded, bucket, batch in zip(group, buckets, shards, strict=True):
-                    number = np.int32(loaded.position)
+                for number, bucket, batch in parts:
                     accumulated = steps.accumulate[bucket](state, accumulated, batch, weights, number)
                 state, average, accumulated, report = steps.apply_update(state, average, accumulated)
             update += 1

@@ -9,7 +9,7 @@ from asr_jax.core.pytrees import Node, Tree
 from asr_jax.optim.loss_scale import Scaling
 
 GENERATOR = "threefry2x32"
-STREAMS = ("dropout", "augment", "regularise", "dither")
+STREAMS = ("dropout", "augment", "regularise", "dither", "mask")
 
 
 class TrainState(Node):

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.pytrees import AnyArray, Node, Tree, join, pick
@@ -89,9 +89,12 @@ class UpdateReport(Node):
     """After the update."""
 
 
-def batch_weights(model: Recogniser, batch: Batch) -> Weights:
-    """The weight of each loss term of a batch."""
-    weights: Weights = model.apply({}, batch, method="weights")  # type: ignore[assignment]
+def batch_weights(
+    model: Recogniser, batch: Batch, streams: Mapping[str, PRNGKeyArray] = MappingProxyType({})
+) -> Weights:
+    """The weight of each loss term of a batch. `streams`: those that its gradient is computed with, which a model that
+    hides frames needs."""
+    weights: Weights = model.apply({}, batch, method="weights", rngs=dict(streams))  # type: ignore[assignment]
     return weights
 
 

@@ -1,0 +1,221 @@
+"""Pre-training as wav2vec 2.0: hidden frames are told from others by quantised features."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, no_such_tap
+from asr_jax.core.errors import check_numbers
+from asr_jax.core.sums import Sum, Sums
+from asr_jax.heads.base import Head, HeadSettings
+from asr_jax.losses.contrastive import Distractors, contrastive_loss, counted, draw_distractors
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.quantizer import GumbelQuantizer, Quantized, Quantizer, perplexity
+from asr_jax.nn.schedules import Step
+
+FEATURES, EXTRACTOR = "features", "extractor"
+"""The taps that it reads."""
+
+
+@dataclass(frozen=True)
+class Contrastive(HeadSettings):
+    """A head for pre-training; the defaults are Base's. Its encoder needs the taps features and extractor."""
+
+    quantizer: Quantizer = Quantizer()
+    """Of the features that are the targets."""
+    codes_dim: int = 256
+    """Width of quantised features."""
+    dim: int = 256
+    """Width in which targets and predictions are compared."""
+    num_negatives: int = 100
+    """Distractors of a frame, of the hidden frames of its utterance."""
+    across_negatives: int = 0
+    """Distractors of the hidden frames of the whole batch."""
+    codebook_negatives: int = 0
+    """Distractors of random entries of the codebooks."""
+    from_everywhere: bool = False
+    """Distractors of an utterance are any of its frames, not hidden ones alone."""
+    gated_targets: bool = False
+    """Targets pass a gated linear unit before they are compared."""
+    temperature: float = 0.1
+    """What similarities are divided by."""
+    diversity: float = 0.1
+    """Factor of the share of codebook entries that are not used."""
+    penalty: float = 10.0
+    """Factor of the mean square of what the extractor gives."""
+    counts_padding: bool = False
+    """That mean is over padding too, as in fairseq, which seldom has any."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numbers = ("num_negatives", "across_negatives", "codebook_negatives", "diversity", "penalty")
+        check_numbers(self, *numbers, least=0)
+        check_numbers(self, "temperature", above=0)
+        check_numbers(self, "codes_dim", "dim", least=1)
+        if self.codes_dim % self.quantizer.groups:
+            raise ValueError(f"codes_dim is {self.codes_dim}: expected a multiple of {self.quantizer.groups} groups")
+        if not (self.num_negatives or self.across_negatives or self.codebook_negatives):
+            raise ValueError("there are no negatives: expected num_negatives of at least 1")
+
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        for tap in self.taps():
+            if tap not in taps:
+                raise ValueError(no_such_tap(tap, taps))
+        if views != 1:
+            raise ValueError(f"the model's views are {views}: expected 1")
+
+    def taps(self) -> tuple[str, ...]:
+        """The encoder's inner outputs that it reads."""
+        return (FEATURES, EXTRACTOR) if self.penalty else (FEATURES,)
+
+    def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "ContrastiveHead":
+        return ContrastiveHead(self)
+
+
+class Draws(NamedTuple):
+    """What training draws, where it is given instead."""
+
+    noise: Float[Array, "B T G V"] | None = None
+    """Gumbel noise of the quantiser."""
+    noise_everywhere: Float[Array, "B T G V"] | None = None
+    """... when it quantises the distractors from everywhere."""
+    within: Int[Array, "B T N"] | None = None
+    """Distractors of each frame: places in its row."""
+    across: Int[Array, "B T N"] | None = None
+    """... places in the rows of the batch, one behind the other."""
+    codes: Int[Array, "B T N G"] | None = None
+    """... entries of the codebooks."""
+
+
+class ContrastiveHead(Head):
+    """Terms: `loss` (nats), `diversity` and `penalty`, as much as each adds to it, over the number of hidden frames.
+    Metrics: `accuracy`, the share of hidden frames whose target is the most similar; `code_perplexity` and
+    `prob_perplexity`: how many entries are used, by the most probable ones and by their probabilities.
+
+    Source: Baevski et al. 2020 (arXiv:2006.11477), section 3.2; `Wav2Vec2Model.forward` in fairseq's
+    models/wav2vec/wav2vec2.py and criterions/wav2vec_criterion.py at commit 3d262bb2. Differs from: a distractor from
+    everywhere is never the frame itself; with several sub-batches each has its own perplexity, of which fairseq takes
+    the last.
+    """
+
+    settings: Contrastive
+
+    def setup(self) -> None:
+        settings = self.settings
+        self.quantizer = GumbelQuantizer(settings.quantizer, settings.codes_dim)
+        self.targets = Linear(settings.dim)
+        self.predictions = Linear(settings.dim)
+        if settings.gated_targets:
+            self.gate = Linear(2 * settings.dim)
+
+    def __call__(self, encoded: Encoded, batch: Batch, *, step: Step, draws: Draws | None = None) -> Sums:
+        assert encoded.mask is not None, "the encoder hides frames"
+        settings, frames, draws = self.settings, encoded.frames, draws or Draws()
+        weights = encoded.mask * batch.weights[:, None]
+        hidden = weights > 0
+        features = encoded.at(FEATURES).values.astype(jnp.float32)
+        quantized = self.quantizer(features, step=step, noise=draws.noise)
+        targets, candidates, eligible = self._projected(quantized.values), quantized, hidden
+        if settings.from_everywhere:
+            candidates = self.quantizer(features, step=step, noise=draws.noise_everywhere)
+            eligible = length_mask(frames.lengths, hidden.shape[1])
+        contrast = contrastive_loss(
+            self.predictions(frames.values.astype(jnp.float32)),
+            targets,
+            self._projected(candidates.values) if settings.from_everywhere else targets,
+            self._within(draws, eligible),
+            equal=jnp.all(quantized.codes[:, :, None] == candidates.codes[:, None], axis=-1),
+            temperature=settings.temperature,
+            others=self._others(draws, quantized, targets, hidden),
+        )
+        num = jnp.sum(weights)
+        terms = {
+            "loss": Sum(jnp.sum(jnp.where(hidden, contrast.losses, 0.0) * weights), num),
+            "accuracy": Sum(jnp.sum(contrast.correct * weights), num),
+        }
+        return terms | self._of_sub_batches(encoded, batch, quantized, weights)
+
+    def weight(
+        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
+    ) -> dict[str, Float[Array, ""]]:
+        assert mask is not None, "the encoder hides frames"
+        return dict.fromkeys(self._terms(), jnp.sum(mask * batch.weights[:, None]))
+
+    def emit(self, encoded: Encoded) -> Frames:
+        """The most probable codes `[B T G]`, int32, with their lengths."""
+        features = encoded.at(FEATURES)
+        return Frames(self.quantizer(features.values.astype(jnp.float32), step=None).codes, features.lengths)
+
+    def _terms(self) -> list[str]:
+        factors = {"loss": 1.0, "diversity": self.settings.diversity, "penalty": self.settings.penalty}
+        return [name for name, factor in factors.items() if factor]
+
+    def _projected(self, values: Float[Array, "*rest E"]) -> Float[Array, "*rest D"]:
+        projected = self.targets(values)
+        return nn.glu(self.gate(projected)) if self.settings.gated_targets else projected
+
+    def _within(self, draws: Draws, eligible: Bool[Array, "B T"]) -> Int[Array, "B T S"]:
+        """How many times each frame of a row is a distractor of each."""
+        places = draws.within
+        if places is None:
+            key = self.make_rng("dropout")
+            places = draw_distractors(key, eligible, num=self.settings.num_negatives, same_row=True)
+        return counted(places, eligible.shape[1])
+
+    def _others(
+        self, draws: Draws, quantized: Quantized, targets: Float[Array, "B T D"], hidden: Bool[Array, "B T"]
+    ) -> Distractors | None:
+        """Distractors that do not lie in the frame's row."""
+        settings, codes, vectors = self.settings, [], []
+        if settings.across_negatives:
+            across = draws.across
+            if across is None:
+                key = self.make_rng("dropout")
+                across = draw_distractors(key, hidden, num=settings.across_negatives, same_row=False)
+            codes.append(quantized.codes.reshape(-1, settings.quantizer.groups)[across])
+            vectors.append(targets.reshape(-1, targets.shape[-1])[across])
+        if settings.codebook_negatives:
+            drawn = draws.codes
+            if drawn is None:
+                shape = (*hidden.shape, settings.codebook_negatives, settings.quantizer.groups)
+                drawn = jax.random.randint(self.make_rng("dropout"), shape, 0, settings.quantizer.entries)
+            codes.append(drawn)
+            vectors.append(self._projected(self.quantizer.values(drawn)))
+        if not codes:
+            return None
+        equal = jnp.all(jnp.concatenate(codes, axis=2) == quantized.codes[:, :, None], axis=-1)
+        return Distractors(jnp.concatenate(vectors, axis=2), equal)
+
+    def _of_sub_batches(
+        self, encoded: Encoded, batch: Batch, quantized: Quantized, weights: Float[Array, "B T"]
+    ) -> Sums:
+        """Terms and metrics that are no sums over frames: of each sub-batch, times its number of hidden frames."""
+        settings, parts = self.settings, encoded.sub_batches
+
+        def split(array: Array) -> Array:
+            return array.reshape(parts, -1, *array.shape[1:])
+
+        weights, entries = split(weights), settings.quantizer.groups * settings.quantizer.entries
+        num = jnp.sum(weights, axis=(1, 2))
+        perplexities = jax.vmap(perplexity)
+        best = jax.nn.one_hot(quantized.best, settings.quantizer.entries)
+        used = perplexities(split(quantized.probabilities), weights)
+        values = {
+            "code_perplexity": perplexities(split(best), weights),
+            "prob_perplexity": used,
+            "diversity": settings.diversity * (entries - used) / entries,
+        }
+        if settings.penalty:
+            inner = encoded.at(EXTRACTOR)
+            counts = length_mask(inner.lengths, inner.values.shape[1]) * batch.weights[:, None]
+            if settings.counts_padding:
+                counts = jnp.ones_like(counts)
+            squares = split(jnp.mean(inner.values**2, axis=-1) * counts).sum((1, 2))
+            values["penalty"] = settings.penalty * squares / jnp.maximum(split(counts).sum((1, 2)), 1.0)
+        return {name: Sum(jnp.sum(value * num), jnp.sum(num)) for name, value in values.items()}

@@ -1,0 +1,326 @@
+"""wav2vec 2.0: convolutions of samples and a Transformer, whose frames may be fewer in its middle (Hourglass).
+
+Source: Baevski et al. 2020, "wav2vec 2.0: A Framework for Self-Supervised Learning of Speech Representations"
+(arXiv:2006.11477); Nawrot et al. 2022, "Hierarchical Transformers Are More Efficient Language Models"
+(arXiv:2110.13711); fairseq's models/wav2vec/wav2vec2.py at commit 3d262bb2; NVIDIA's wav2vec2/model.py in
+DeepLearningExamples at commit 729963dd.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from asr_jax.audio.features import FrontEnd, Waveform
+from asr_jax.core.batch import Encoded, Frames, zero_padding
+from asr_jax.models.base import EncoderSettings, MaskingEncoder
+from asr_jax.nn.gradients import scale_gradient
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.positional_conv import PositionalConv
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.transformer import LayerSizes, Lengthen, Resample, Shorten, Transformer, shortened
+from asr_jax.nn.waveform_convs import ConvExtractor, ConvLayer, ExtractorNorm, extracted
+
+BASE_EXTRACTOR = (ConvLayer(512, 10, 5), *(ConvLayer(512, 3, 2),) * 4, *(ConvLayer(512, 2, 2),) * 2)
+RATES = ("dropout", "attention_dropout", "activation_dropout", "input_dropout", "feature_dropout", "layer_drop")
+
+
+@dataclass(frozen=True)
+class Hourglass:
+    """Layers at the full frame rate, layers at a part of it, and layers at the full rate, to which the output of the
+    first ones is added."""
+
+    before: int = 2
+    """Layers before the frames are shortened."""
+    middle: int = 8
+    """Layers on shortened frames."""
+    factor: int = 4
+    """Frames that become one."""
+    after: int = 2
+    """Layers behind them."""
+    resample: Resample = "naive"
+    """naive: the mean of frames, and each repeated; linear: projections of frames beside each other."""
+
+    def __post_init__(self) -> None:
+        if self.factor < 1 or self.before < 0 or self.middle < 1 or self.after < 0:
+            raise ValueError(
+                f"hourglass has before {self.before}, middle {self.middle}, factor {self.factor}, after {self.after}: "
+                "expected layers of 0 or more, at least 1 in the middle, and a factor of at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class Wav2Vec2(EncoderSettings):
+    """Sizes and training behaviour; the defaults are Base's in pre-training."""
+
+    extractor: tuple[ConvLayer, ...] = BASE_EXTRACTOR
+    """Convolutions of the samples: channels, taps and stride of each. Empty: the front-end gives features."""
+    extractor_norm: ExtractorNorm = "group"
+    """group: each channel over an utterance's frames, after the first convolution; group_padded: over padding too, as
+    published models were trained; layer: over the channels of each frame, after each convolution."""
+    extractor_bias: bool = False
+    """Biases of these convolutions."""
+    num_features: int = 1
+    """Values per frame of the front-end: 1 for samples."""
+    projected: bool = True
+    """Features are projected to dim; without it they must be as wide as that."""
+    dim: int = 768
+    """Width of the layers and of the output; a multiple of num_heads and of position_groups."""
+    num_layers: int = 12
+    """Layers, without an hourglass."""
+    num_heads: int = 12
+    """Attention heads."""
+    feedforward_dim: int = 3072
+    """Hidden width of the feed-forward modules."""
+    norm_first: bool = False
+    """Norms before the modules of a layer, and one behind the last layer, instead of after them."""
+    position_kernel: int = 128
+    """Taps of the positional convolution."""
+    position_groups: int = 16
+    """Its groups of channels."""
+    rotary: bool = False
+    """Rotary positions in attention as well."""
+    hourglass: Hourglass | None = None
+    """Layers on shortened frames; num_layers is not used then."""
+    mask_padding: bool = True
+    """An utterance gives the same output alone as in a padded batch. Without it, with an hourglass, what lies beyond
+    its end enters its last shortened frame, as in NVIDIA's training."""
+    time_mask: SpanMask = SpanMask()
+    """Spans of frames that training hides; a probability of 0: none."""
+    channel_mask: SpanMask = SpanMask(probability=0.0, length=64, min_spans=0)
+    """Channels that training sets to 0, in all frames of an utterance."""
+    channel_mask_first: bool = False
+    """Channels are set to 0 before frames are hidden, instead of after it."""
+    dropout: float = 0.1
+    """After attention and feed-forward modules, and before the first layer."""
+    attention_dropout: float = 0.1
+    """Of attention weights."""
+    activation_dropout: float = 0.0
+    """Within feed-forward modules."""
+    input_dropout: float = 0.1
+    """Before frames are hidden."""
+    feature_dropout: float = 0.1
+    """Of the frames that pre-training's targets are made of."""
+    layer_drop: float = 0.05
+    """How often a layer is left out while training."""
+    extractor_gradient: float = 0.1
+    """Factor of the extractor's gradient; 0: it is not trained, and optim.freeze_updates should say so too."""
+    remat: Remat = "none"
+    """What of a layer is computed again in the backward pass instead of being kept, by the policies of `nn.remat`."""
+    taps: tuple[str, ...] = ()
+    """Inner outputs to give to heads: extractor, what the convolutions give; features, these normalised, which
+    pre-training's targets are made of; layer_0, layer_1, ... of the layers at the full frame rate."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extractor", tuple(ConvLayer(*layer) for layer in self.extractor))
+        known = {"features", *(f"layer_{number}" for number in self.tapped_layers())}
+        known |= {"extractor"} if self.extractor else set()
+        sizes = ("num_features", "dim", "num_layers", "num_heads", "feedforward_dim", "position_kernel")
+        checks = {f"{name} is {getattr(self, name)}, expected at least 1": getattr(self, name) >= 1 for name in sizes}
+        checks |= {
+            f"{name} is {getattr(self, name)}, expected at least 0 and less than 1": 0 <= getattr(self, name) < 1
+            for name in RATES
+        }
+        for name in ("num_heads", "position_groups"):
+            number = getattr(self, name)
+            divides = number >= 1 and self.dim % number == 0
+            checks[f"{name} is {number}, expected what divides dim, {self.dim}"] = divides
+        checks |= {
+            f"extractor is {self.extractor}, expected channels, taps and strides of at least 1": all(
+                min(layer) >= 1 for layer in self.extractor
+            ),
+            f"projected is off and features have {self.feature_dim} values, expected dim, {self.dim}": self.projected
+            or self.feature_dim == self.dim,
+            "extractor reads samples: expected num_features 1": not self.extractor or self.num_features == 1,
+            f"extractor_gradient is {self.extractor_gradient}, expected 0 or more": self.extractor_gradient >= 0,
+            "norm_first and an hourglass are set: expected one of them": not (self.norm_first and self.hourglass),
+            f"taps are {self.taps}, expected some of {', '.join(sorted(known))}": known >= set(self.taps),
+        }
+        if problems := [problem for problem, good in checks.items() if not good]:
+            raise ValueError("; ".join(problems))
+
+    @classmethod
+    def base(cls, **changes: Any) -> "Wav2Vec2":
+        """Base of the paper: 94.4 M parameters."""
+        return cls(**changes)
+
+    @classmethod
+    def large(cls, **changes: Any) -> "Wav2Vec2":
+        """Large of the paper, as it was trained on 60,000 hours: 315.4 M parameters."""
+        sizes = {
+            "dim": 1024, "num_layers": 24, "num_heads": 16, "feedforward_dim": 4096, "norm_first": True,
+            "extractor_norm": "layer", "extractor_bias": True, "dropout": 0.0, "attention_dropout": 0.0,
+            "input_dropout": 0.0, "feature_dropout": 0.0, "layer_drop": 0.0, "extractor_gradient": 1.0,
+        }  # fmt: skip
+        return cls(**{**sizes, **changes})
+
+    @classmethod
+    def base_hourglass(cls, factor: int = 4, **changes: Any) -> "Wav2Vec2":
+        """NVIDIA's Base: two layers, eight on every `factor`-th frame, two layers."""
+        return cls(**{"hourglass": Hourglass(factor=factor), **changes})
+
+    @property
+    def feature_dim(self) -> int:
+        """Values of a frame before it is projected."""
+        return self.extractor[-1].channels if self.extractor else self.num_features
+
+    def check(self, front_end: FrontEnd) -> None:
+        if self.extractor and not isinstance(front_end, Waveform):
+            raise ValueError(f"the front-end is {type(front_end).__name__}: expected Waveform, presets.wav2vec2()")
+        if front_end.num_features != self.num_features:
+            raise ValueError(
+                f"encoder.num_features is {self.num_features} and the front-end gives {front_end.num_features}: set "
+                "both alike"
+            )
+
+    def depths(self, path: str) -> tuple[int, ...]:
+        """The extractor and what lies before the layers is 0, and the layers follow."""
+        start = 1
+        for name, num in self.stacks().items():
+            if path.startswith(f"{name}/"):
+                return tuple(range(start, start + num))
+            start += num
+            if (name, path.split("/")[0]) in (("before", "shorten"), ("middle", "lengthen")):
+                return (start - 1,)
+        return (start - 1,) if self.norm_first and path.startswith("norm/") else (0,)
+
+    def num_depths(self) -> int:
+        return 1 + sum(self.stacks().values())
+
+    def stacks(self) -> dict[str, int]:
+        """Stacks of layers by name, and how many each has."""
+        if self.hourglass is None:
+            return {"transformer": self.num_layers}
+        return {"before": self.hourglass.before, "middle": self.hourglass.middle, "after": self.hourglass.after}
+
+    def tapped_layers(self) -> list[int]:
+        """Numbers of the layers that taps can be of: those at the full frame rate."""
+        if self.hourglass is None:
+            return list(range(self.num_layers))
+        glass = self.hourglass
+        return [*range(glass.before), *range(glass.before + glass.middle, self.num_depths() - 1)]
+
+    def build(self, *, dtype: DTypeLike) -> "Wav2Vec2Encoder":
+        return Wav2Vec2Encoder(self, dtype)
+
+
+class Wav2Vec2Encoder(MaskingEncoder):
+    """[B S 1] samples, or [B T num_features] where there is no extractor, to [B T dim]."""
+
+    settings: Wav2Vec2
+    dtype: DTypeLike = jnp.float32
+
+    def draw_mask(
+        self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int
+    ) -> Bool[Array, "B T"]:
+        lengths, size = self.output_length(lengths), self.output_length(size)
+        masks = jax.vmap(lambda key, lengths: self.settings.time_mask(key, lengths, size))
+        return masks(jax.random.split(key, sub_batches), lengths.reshape(sub_batches, -1)).reshape(-1, size)
+
+    @nn.compact
+    def __call__(
+        self, frames: Frames, *, step: Int[Array, ""] | None, mask: Bool[Array, "B T"] | None = None
+    ) -> Encoded:
+        settings = self.settings
+        lengths = self.output_length(frames.lengths)
+        x, taps = self._features(frames, lengths, step)
+        if settings.projected:
+            x = Linear(settings.dim, dtype=self.dtype, name="project")(x)
+        x = self._dropout(x, settings.input_dropout, step)
+        x = zero_padding(self._masked(x, mask, step), lengths)
+        x += PositionalConv(settings.position_kernel, settings.position_groups, name="positions")(x)
+        norm = layer_norm(1e-5, name="norm")
+        x = x if settings.norm_first else norm(x).astype(x.dtype)
+        x, inner = self._layers(self._dropout(x, settings.dropout, step), lengths, step)
+        x = norm(x).astype(x.dtype) if settings.norm_first else x
+        taps |= dict(zip((f"layer_{number}" for number in settings.tapped_layers()), inner, strict=False))
+        named = {name: Frames(taps[name], lengths) for name in settings.taps}
+        return Encoded(frames=Frames(x, lengths), taps=named, mask=mask)
+
+    def output_length(self, num_frames: Any) -> Any:
+        return extracted(num_frames, self.settings.extractor)
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.settings.taps, self.output_length(num_frames))
+
+    def _features(
+        self, frames: Frames, lengths: Int[Array, " B"], step: Step
+    ) -> tuple[Float[Array, "B T D"], dict[str, Array]]:
+        """Normalised features, and the taps before the layers."""
+        settings, x, taps = self.settings, frames.values, {}
+        if settings.extractor:
+            extractor = ConvExtractor(
+                settings.extractor, settings.extractor_norm, settings.extractor_bias, self.dtype, name="extractor"
+            )
+            x = extractor(x, frames.lengths)
+            x = (
+                scale_gradient(x, settings.extractor_gradient)
+                if settings.extractor_gradient
+                else jax.lax.stop_gradient(x)
+            )
+            taps["extractor"] = x.astype(jnp.float32)
+        elif x.shape[-1] != settings.num_features:
+            raise ValueError(f"frames have {x.shape[-1]} values, expected num_features, {settings.num_features}")
+        x = layer_norm(1e-5, name="feature_norm")(x).astype(self.dtype)
+        taps["features"] = self._dropout(x, settings.feature_dropout, step)
+        return x, taps
+
+    def _masked(self, x: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, step: Step) -> Float[Array, "B T D"]:
+        """Frames of `mask` as one learned vector and, while training, some channels 0."""
+        hidden = self.param("mask", nn.initializers.uniform(1.0), x.shape[-1:]).astype(x.dtype)
+        channels = self.settings.channel_mask
+        silent = jnp.zeros((len(x), x.shape[-1]), bool)
+        if step is not None and channels.probability:
+            silent = channels(self.make_rng("mask"), jnp.full(len(x), x.shape[-1]), x.shape[-1])
+        silent = silent[:, None]
+        if self.settings.channel_mask_first:
+            x = jnp.where(silent, 0, x)
+        if mask is not None:
+            x = jnp.where(mask[..., None], hidden[None, None], x)
+        return x if self.settings.channel_mask_first else jnp.where(silent, 0, x)
+
+    def _layers(
+        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], step: Step
+    ) -> tuple[Float[Array, "B T D"], list[Float[Array, "B T D"]]]:
+        """The last layer's output, and where there are taps those of all layers at the full frame rate."""
+        glass, stacks, num_frames = self.settings.hourglass, self.settings.stacks(), x.shape[1]
+        if glass is None:
+            x, inner = self._stack("transformer", stacks["transformer"])(x, lengths, step=step)
+            return x, [*inner] if inner is not None else []
+        inner_before = inner_after = None
+        if glass.before:
+            x, inner_before = self._stack("before", glass.before)(x, lengths, step=step)
+        short = zero_padding(x, lengths) if self.settings.mask_padding else x
+        short = Shorten(glass.factor, glass.resample, self.dtype, name="shorten")(short)
+        short, _ = self._stack("middle", glass.middle)(short, shortened(lengths, glass.factor), step=step)
+        x += Lengthen(glass.factor, glass.resample, self.dtype, name="lengthen")(short, num_frames)
+        if glass.after:
+            x, inner_after = self._stack("after", glass.after)(x, lengths, step=step)
+        return x, [layer for inner in (inner_before, inner_after) if inner is not None for layer in inner]
+
+    def _stack(self, name: str, num_layers: int) -> Transformer:
+        settings = self.settings
+        sizes = LayerSizes(
+            num_heads=settings.num_heads,
+            feedforward_dim=settings.feedforward_dim,
+            norm_first=settings.norm_first,
+            dropout=settings.dropout,
+            attention_dropout=settings.attention_dropout,
+            activation_dropout=settings.activation_dropout,
+            layer_drop=settings.layer_drop,
+            rotary=settings.rotary,
+            remat=settings.remat,
+            gives_taps=any(tap.startswith("layer_") for tap in settings.taps),
+            dtype=self.dtype,
+        )
+        return Transformer(sizes, num_layers, name=name)
+
+    def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
+        return nn.Dropout(rate)(x, deterministic=step is None)

@@ -1,0 +1,48 @@
+"""The convolution that tells wav2vec 2.0's layers where frames are."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from asr_jax.nn.linear import per_channel
+
+
+class PositionalConv(nn.Module):
+    """A grouped convolution over many frames, and a GELU: in float32, as sums of so many terms need.
+
+    The kernel is a direction for each tap, times a gain (weight normalisation, Salimans and Kingma 2016,
+    arXiv:1602.07868). With an even number of taps, one more of them lies before the frame than behind it.
+
+    Source: `make_conv_pos` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
+    """
+
+    kernel_size: int
+    groups: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """`x` is to be 0 beyond a row's length."""
+        width, taps = x.shape[-1], self.kernel_size
+        shape = (taps, width // self.groups, width)
+        deviation = (4.0 / (taps * width)) ** 0.5
+        direction = self.param("direction", nn.initializers.normal(deviation), shape)
+        norm = jnp.sqrt(jnp.sum(direction**2, axis=(1, 2)))
+        gain = self.param("gain", lambda _: norm)
+        bias = self.param("bias", nn.initializers.zeros, (width,))
+        kernel = direction * (gain / norm)[:, None, None]
+        y = grouped_conv(x.astype(jnp.float32), kernel, groups=self.groups)
+        return nn.gelu(y + per_channel(bias, y), approximate=False).astype(x.dtype)
+
+
+def grouped_conv(x: Float[Array, "B T D"], kernel: Float[Array, "K C D"], *, groups: int) -> Float[Array, "B T D"]:
+    """y[t] = Σ_k W[k] x[t + k - K // 2], each group of channels by itself, `x` being 0 outside its frames."""
+    taps = len(kernel)
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        window_strides=(1,),
+        padding=((taps // 2, (taps - 1) // 2),),
+        dimension_numbers=("NWC", "WIO", "NWC"),
+        feature_group_count=groups,
+    )

@@ -1,0 +1,96 @@
+"""The convolutions with which wav2vec 2.0 turns samples into frames."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from asr_jax.nn.linear import per_channel, project
+from asr_jax.nn.normalization import GroupNorm, layer_norm
+from asr_jax.nn.remat import saved
+
+ExtractorNorm = Literal["group", "group_padded", "layer"]
+"""group: each channel over an utterance's frames, after the first convolution alone; group_padded: over all frames of
+the padded row, as PyTorch's trainers have it; layer: over the channels of a frame, after each convolution."""
+
+
+class ConvLayer(NamedTuple):
+    """A convolution of the extractor."""
+
+    channels: int
+    kernel_size: int
+    stride: int
+
+
+def extracted(length: Any, layers: Sequence[ConvLayer]) -> Any:
+    """Frames that come out of the convolutions for a number of samples; for ints and arrays, never negative."""
+    for layer in layers:
+        length = (length - layer.kernel_size) // layer.stride + 1
+        length = length * (length > 0)
+    return length
+
+
+class ConvExtractor(nn.Module):
+    """Convolutions without padding, each with its norm and a GELU.
+
+    Source: Baevski et al. 2020 (arXiv:2006.11477), section 2; `ConvFeatureExtractionModel` in
+    fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
+    """
+
+    layers: tuple[ConvLayer, ...]
+    norm: ExtractorNorm
+    use_bias: bool
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B S 1"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
+        """`lengths` in samples. S must be enough for a frame: `extracted`."""
+        x = x.astype(self.dtype)
+        for number, layer in enumerate(self.layers):
+            lengths = extracted(lengths, (layer,))
+            x = ExtractorConv(layer, self.use_bias, self.dtype, name=f"conv_{number}")(x)
+            if self.norm == "layer":
+                x = layer_norm(1e-5, name=f"norm_{number}")(x).astype(x.dtype)
+            elif number == 0:
+                x = GroupNorm(layer.channels, self.norm == "group_padded", name="norm_0")(x, lengths)
+            x = nn.gelu(x, approximate=False)
+        return x
+
+
+class ExtractorConv(nn.Module):
+    """A convolution without padding."""
+
+    layer: ConvLayer
+    use_bias: bool
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B S {self.layer.channels}"]:
+        channels, size, stride = self.layer
+        shape = (size, x.shape[-1], channels)
+        kernel = self.param("kernel", nn.initializers.he_normal(), shape).astype(self.dtype)
+        y = saved(strided_conv(x, kernel, stride))
+        return y + per_channel(self.param("bias", nn.initializers.zeros, (channels,)), y) if self.use_bias else y
+
+
+def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride: int) -> Float[Array, "B S D"]:
+    """y[t] = Σ_k x[stride·t + k] W[k], without padding, as products of matrices: XLA's convolutions and their gradients
+    are several times slower on CPUs (BUILD_NOTES.md).
+
+    Blocks of `stride` frames are rows of a matrix; a block is multiplied with the taps that lie in it, and what the
+    next blocks give is added.
+    """
+    size, width = kernel.shape[0], x.shape[-1]
+    frames = (x.shape[1] - size) // stride + 1
+    spanned = -(-size // stride)
+    needed = (frames + spanned - 1) * stride
+    x = jnp.pad(x[:, :needed], ((0, 0), (0, max(needed - x.shape[1], 0)), (0, 0)))
+    blocks = x.reshape(len(x), -1, stride * width)
+    y: Any = 0.0
+    for number in range(spanned):
+        taps = kernel[number * stride : (number + 1) * stride].reshape(-1, kernel.shape[-1])
+        y += project(blocks[..., : len(taps)], taps)[:, number : number + frames]
+    return y

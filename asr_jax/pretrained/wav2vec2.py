@@ -1,0 +1,195 @@
+"""wav2vec 2.0 by the names of fairseq (commit 3d262bb2), of NVIDIA's DeepLearningExamples (729963dd) and of Hugging
+Face (transformers 5): weights. Their settings: `wav2vec2_settings`."""
+
+import re
+from typing import Any, Literal
+
+import numpy as np
+
+from asr_jax.heads.contrastive import Contrastive
+from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.pretrained.keymap import LINEAR, SAME, Layout, Row, Weights, export_params, find_params, transposed
+
+Names = Literal["fairseq", "huggingface"]
+CONV_1D = transposed(2, 1, 0)
+"""[out in taps] to [taps in out]."""
+GAIN = Layout(lambda x: x.reshape(-1), lambda x: x[None, None])
+"""[1 1 taps] to [taps]."""
+NEVER_USED = r".*\.(inv_freq|num_batches_tracked)"
+"""Names that hold no weights: what rotary positions are computed with."""
+LAYER = (
+    ("self_attn.q_proj",            "attention/query",        "kernel",  LINEAR),
+    ("self_attn.k_proj",            "attention/key",          "kernel",  LINEAR),
+    ("self_attn.v_proj",            "attention/value",        "kernel",  LINEAR),
+    ("self_attn.out_proj",          "attention/out",          "kernel",  LINEAR),
+    ("self_attn_layer_norm",        "attention_norm",         "scale",   SAME),
+    ("fc1",                         "in",                     "kernel",  LINEAR),
+    ("fc2",                         "out",                    "kernel",  LINEAR),
+    ("final_layer_norm",            "norm",                   "scale",   SAME),
+)  # fmt: skip
+FAIRSEQ_STACKS = {"transformer": "layers", "before": "layers", "middle": "hourglass_layers", "after": "post_layers"}
+POSITIONS = "encoder.pos_conv_embed.conv"
+
+# Of fairseq's names, those that Hugging Face has others for, in this order.
+HUGGING_FACE = (
+    (r"^feature_extractor\.conv_layers\.(\d+)\.0\.",      r"feature_extractor.conv_layers.\1.conv."),
+    (r"^feature_extractor\.conv_layers\.(\d+)\.2(\.1)?\.", r"feature_extractor.conv_layers.\1.layer_norm."),
+    (r"^layer_norm\.",                                    "feature_projection.layer_norm."),
+    (r"^post_extract_proj\.",                             "feature_projection.projection."),
+    (r"^mask_emb$",                                       "masked_spec_embed"),
+    (r"^encoder\.pos_conv\.0\.weight_g$",                 f"{POSITIONS}.parametrizations.weight.original0"),
+    (r"^encoder\.pos_conv\.0\.weight_v$",                 f"{POSITIONS}.parametrizations.weight.original1"),
+    (r"^encoder\.pos_conv\.0\.",                          f"{POSITIONS}."),
+    (r"\.self_attn_layer_norm\.",                         ".layer_norm."),
+    (r"\.self_attn\.",                                    ".attention."),
+    (r"\.fc1\.",                                          ".feed_forward.intermediate_dense."),
+    (r"\.fc2\.",                                          ".feed_forward.output_dense."),
+    (r"^quantizer\.vars$",                                "quantizer.codevectors"),
+    (r"^final_proj\.",                                    "project_hid."),
+    (r"^proj\.",                                          "lm_head."),
+)  # fmt: skip
+HEADS = ("quantizer.", "project_q.", "project_hid.", "lm_head.")
+"""What lies beside the model `wav2vec2.` there."""
+
+
+def claims_fairseq(weights: Weights) -> bool:
+    """Whether names are those of fairseq or of NVIDIA."""
+    return any(name.endswith("mask_emb") or ".pos_conv.0." in name for name in weights)
+
+
+def claims_huggingface(weights: Weights) -> bool:
+    """Whether names are those of a wav2vec 2.0 of Hugging Face."""
+    return any("encoder.pos_conv_embed." in name for name in weights)
+
+
+def rows(
+    settings: Wav2Vec2, *, ctc_head: str | None, contrastive: tuple[str, Contrastive] | None, names: Names
+) -> list[Row]:
+    """The table for a model of these sizes. `ctc_head`, `contrastive`: the paths of its heads, where it has them."""
+    ours = "params/encoder"
+    table = [Row("mask_emb", f"{ours}/mask"), *_module("layer_norm", f"{ours}/feature_norm", "scale")]
+    table += _extractor_rows(settings, f"{ours}/extractor")
+    if settings.projected:
+        table += _module("post_extract_proj", f"{ours}/project", "kernel", LINEAR)
+    table += [
+        Row("encoder.pos_conv.0.weight_g", f"{ours}/positions/gain", GAIN),
+        Row("encoder.pos_conv.0.weight_v", f"{ours}/positions/direction", CONV_1D),
+        Row("encoder.pos_conv.0.bias", f"{ours}/positions/bias"),
+        *_module("encoder.layer_norm", f"{ours}/norm", "scale"),
+    ]
+    for stack, num_layers in settings.stacks().items():
+        for layer in range(num_layers):
+            theirs = f"encoder.{FAIRSEQ_STACKS[stack]}.{layer}"
+            for name, module, leaf, layout in LAYER:
+                table += _module(f"{theirs}.{name}", f"{ours}/{stack}/layers/{module}", leaf, layout, layer)
+    if settings.hourglass and settings.hourglass.resample == "linear":
+        table += _module("encoder.downsample_layer.linear", f"{ours}/shorten/project", "kernel", LINEAR)
+        table += _module("encoder.upsample_layer.linear", f"{ours}/lengthen/project", "kernel", LINEAR)
+    if contrastive:
+        table += _contrastive_rows(f"params/{contrastive[0]}", contrastive[1])
+    if ctc_head:
+        table += _module("proj", f"params/{ctc_head}/output", "kernel", LINEAR)
+    return table if names == "fairseq" else [Row(_renamed(row.theirs), *list(vars(row).values())[1:]) for row in table]
+
+
+def _module(theirs: str, ours: str, leaf: str, layout: Layout = SAME, layer: int | None = None) -> list[Row]:
+    """A weight and a bias."""
+    return [
+        Row(f"{theirs}.weight", f"{ours}/{leaf}", layout, layer),
+        Row(f"{theirs}.bias", f"{ours}/bias", SAME, layer),
+    ]
+
+
+def _extractor_rows(settings: Wav2Vec2, ours: str) -> list[Row]:
+    table = []
+    for number in range(len(settings.extractor)):
+        theirs = f"feature_extractor.conv_layers.{number}"
+        table.append(Row(f"{theirs}.0.weight", f"{ours}/conv_{number}/kernel", CONV_1D))
+        if settings.extractor_bias:
+            table.append(Row(f"{theirs}.0.bias", f"{ours}/conv_{number}/bias"))
+        if settings.extractor_norm == "layer":
+            table += _module(f"{theirs}.2.1", f"{ours}/norm_{number}", "scale")
+        elif number == 0:
+            table += _module(f"{theirs}.2", f"{ours}/norm_0", "gain")
+    return table
+
+
+def _contrastive_rows(ours: str, settings: Contrastive) -> list[Row]:
+    quantizer = settings.quantizer
+    shape = (quantizer.groups, quantizer.entries, settings.codes_dim // quantizer.groups)
+    codebook = Layout(lambda x: x.reshape(shape), lambda x: x.reshape(1, -1, x.shape[-1]))
+    table = [Row("quantizer.vars", f"{ours}/quantizer/codebook", codebook)]
+    inner, last = quantizer.depth - 1, f".{quantizer.depth - 1}" if quantizer.depth > 1 else ""
+    for number in range(inner):
+        table += _module(f"quantizer.weight_proj.{number}.0", f"{ours}/quantizer/inner_{number}", "kernel", LINEAR)
+    table += _module(f"quantizer.weight_proj{last}", f"{ours}/quantizer/logits", "kernel", LINEAR)
+    table += _module("project_q", f"{ours}/targets", "kernel", LINEAR)
+    table += _module("final_proj", f"{ours}/predictions", "kernel", LINEAR)
+    if settings.gated_targets:
+        table += _module("target_glu.0", f"{ours}/gate", "kernel", LINEAR)
+    return table
+
+
+def _renamed(name: str) -> str:
+    for theirs, other in HUGGING_FACE:
+        name = re.sub(theirs, other, name)
+    return name if name.startswith(HEADS) else f"wav2vec2.{name}"
+
+
+def find(
+    weights: Weights,
+    settings: Wav2Vec2,
+    *,
+    ctc_head: str | None,
+    contrastive: tuple[str, Contrastive] | None = None,
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """As far as a file of any of these systems has them: parameters of a model by our paths, and the names of all
+    weights that found no place, without those that hold none."""
+    names: Names = "huggingface" if claims_huggingface(weights) else "fairseq"
+    weights = _newest(weights, names)
+    found = find_params(weights, rows(settings, ctc_head=ctc_head, contrastive=contrastive, names=names))
+    return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
+
+
+def export_fairseq(
+    variables: Any, settings: Wav2Vec2, *, ctc_head: str | None, contrastive: tuple[str, Contrastive] | None = None
+) -> dict[str, np.ndarray]:
+    """A model's variables, `{"params": …}` (or parts of them, or anything of their structure), by fairseq's names of a
+    model that is not fine-tuned; a CTC head as `proj`.
+
+    Raises: UserError for a weight that has no name there.
+    """
+    return export_params(variables, rows(settings, ctc_head=ctc_head, contrastive=contrastive, names="fairseq"))
+
+
+def export_huggingface(
+    variables: Any, settings: Wav2Vec2, *, ctc_head: str | None, contrastive: tuple[str, Contrastive] | None = None
+) -> dict[str, np.ndarray]:
+    """`export_fairseq` by Hugging Face's names.
+
+    Raises: UserError for a weight that has no name there.
+    """
+    return export_params(variables, rows(settings, ctc_head=ctc_head, contrastive=contrastive, names="huggingface"))
+
+
+def _newest(weights: Weights, names: Names) -> dict[str, np.ndarray]:
+    """Weights by the newest of the names that a system has had for them."""
+    if names == "fairseq":
+        # Of several GPUs; of a fine-tuned model; of NVIDIA's extractor that masks; of its attention in one product.
+        prefixes, renamed = r"^(module\.)?(w2v_encoder\.)?(w2v_model\.)?", {}
+        for name, array in weights.items():
+            name = re.sub(prefixes, "", name)
+            name = re.sub(r"^(feature_extractor\.conv_layers\.\d+)\.conv\.", r"\1.0.", name)
+            name = re.sub(r"^(feature_extractor\.conv_layers\.\d+)\.norm\.", r"\1.2.", name)
+            parts = ("q_proj", "k_proj", "v_proj") if ".qkv." in name else ("",)
+            for part, share in zip(parts, np.split(array, len(parts)), strict=True):
+                renamed[name.replace(".qkv.", f".{part}.")] = share
+        return renamed
+    bare = not any(name.startswith("wav2vec2.") for name in weights)
+    renamed = {}
+    for name, array in weights.items():
+        name = f"wav2vec2.{name}" if bare and not name.startswith(HEADS) else name
+        for old, new in (("weight_g", "original0"), ("weight_v", "original1")):
+            name = re.sub(rf"(pos_conv_embed\.conv\.){old}$", rf"\1parametrizations.weight.{new}", name)
+        renamed[name] = array
+    return renamed
