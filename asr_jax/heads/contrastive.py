@@ -50,7 +50,7 @@ class Contrastive(HeadSettings):
     penalty: float = 10.0
     """Factor of the mean square of what the extractor gives."""
     counts_padding: bool = False
-    """That mean is over padding too, as in fairseq, which seldom has any."""
+    """Means over all frames are over padding too, as in fairseq, which seldom has any."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,8 +83,6 @@ class Draws(NamedTuple):
 
     noise: Float[Array, "B T G V"] | None = None
     """Gumbel noise of the quantiser."""
-    noise_everywhere: Float[Array, "B T G V"] | None = None
-    """... when it quantises the distractors from everywhere."""
     within: Int[Array, "B T N"] | None = None
     """Distractors of each frame: places in its row."""
     across: Int[Array, "B T N"] | None = None
@@ -100,8 +98,8 @@ class ContrastiveHead(Head):
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), section 3.2; `Wav2Vec2Model.forward` in fairseq's
     models/wav2vec/wav2vec2.py and criterions/wav2vec_criterion.py at commit 3d262bb2. Differs from: a distractor from
-    everywhere is never the frame itself; with several sub-batches each has its own perplexity, of which fairseq takes
-    the last.
+    everywhere is never the frame itself; across_negatives are a frame's own, and not those of its neighbours; with
+    several sub-batches each has its own perplexity, of which NVIDIA takes the last.
     """
 
     settings: Contrastive
@@ -121,16 +119,14 @@ class ContrastiveHead(Head):
         hidden = weights > 0
         features = encoded.at(FEATURES).values.astype(jnp.float32)
         quantized = self.quantizer(features, step=step, noise=draws.noise)
-        targets, candidates, eligible = self._projected(quantized.values), quantized, hidden
+        targets, eligible = self._projected(quantized.values), hidden
         if settings.from_everywhere:
-            candidates = self.quantizer(features, step=step, noise=draws.noise_everywhere)
-            eligible = length_mask(frames.lengths, hidden.shape[1])
+            eligible = self._counted_frames(frames, batch) > 0
         contrast = contrastive_loss(
             self.predictions(frames.values.astype(jnp.float32)),
             targets,
-            self._projected(candidates.values) if settings.from_everywhere else targets,
             self._within(draws, eligible),
-            equal=jnp.all(quantized.codes[:, :, None] == candidates.codes[:, None], axis=-1),
+            equal=jnp.all(quantized.codes[:, :, None] == quantized.codes[:, None], axis=-1),
             temperature=settings.temperature,
             others=self._others(draws, quantized, targets, hidden),
         )
@@ -192,6 +188,12 @@ class ContrastiveHead(Head):
         equal = jnp.all(jnp.concatenate(codes, axis=2) == quantized.codes[:, :, None], axis=-1)
         return Distractors(jnp.concatenate(vectors, axis=2), equal)
 
+    def _counted_frames(self, frames: Frames, batch: Batch) -> Float[Array, "B T"]:
+        """1 for frames that have a part in means over all of them."""
+        num_frames = frames.values.shape[1]
+        lengths = jnp.full_like(frames.lengths, num_frames) if self.settings.counts_padding else frames.lengths
+        return length_mask(lengths, num_frames) * batch.weights[:, None]
+
     def _of_sub_batches(
         self, encoded: Encoded, batch: Batch, quantized: Quantized, weights: Float[Array, "B T"]
     ) -> Sums:
@@ -201,21 +203,20 @@ class ContrastiveHead(Head):
         def split(array: Array) -> Array:
             return array.reshape(parts, -1, *array.shape[1:])
 
-        weights, entries = split(weights), settings.quantizer.groups * settings.quantizer.entries
-        num = jnp.sum(weights, axis=(1, 2))
+        entries = settings.quantizer.groups * settings.quantizer.entries
+        num = jnp.sum(split(weights), axis=(1, 2))
         perplexities = jax.vmap(perplexity)
         best = jax.nn.one_hot(quantized.best, settings.quantizer.entries)
-        used = perplexities(split(quantized.probabilities), weights)
+        counted = self._counted_frames(encoded.frames, batch) if settings.from_everywhere else weights
+        used = perplexities(split(quantized.probabilities), split(counted))
         values = {
-            "code_perplexity": perplexities(split(best), weights),
+            "code_perplexity": perplexities(split(best), split(counted)),
             "prob_perplexity": used,
             "diversity": settings.diversity * (entries - used) / entries,
         }
         if settings.penalty:
             inner = encoded.at(EXTRACTOR)
-            counts = length_mask(inner.lengths, inner.values.shape[1]) * batch.weights[:, None]
-            if settings.counts_padding:
-                counts = jnp.ones_like(counts)
+            counts = self._counted_frames(inner, batch)
             squares = split(jnp.mean(inner.values**2, axis=-1) * counts).sum((1, 2))
             values["penalty"] = settings.penalty * squares / jnp.maximum(split(counts).sum((1, 2)), 1.0)
         return {name: Sum(jnp.sum(value * num), jnp.sum(num)) for name, value in values.items()}

@@ -26,25 +26,24 @@ class Contrast(NamedTuple):
 def contrastive_loss(
     predictions: Float[Array, "B T D"],
     targets: Float[Array, "B T D"],
-    candidates: Float[Array, "B S D"],
-    counts: Int[Array, "B T S"],
+    counts: Int[Array, "B T T"],
     *,
-    equal: Bool[Array, "B T S"],
+    equal: Bool[Array, "B T T"],
     temperature: float,
     others: Distractors | None = None,
 ) -> Contrast:
     """-log of the softmax, over a frame's target and its distractors, of cosine / temperature.
 
-    `counts`: how many times each candidate of a row is a distractor of each of its frames; `equal`: where it equals the
-    frame's target, and so does not count; `others`: more distractors. The similarities of all frames and candidates are
-    one product of matrices, so that no distractor is copied.
+    `counts`: of each frame (first T), how many times the target of each frame of its row (last axis) is its distractor;
+    `equal`: where that equals the frame's own target, and so does not count; `others`: more distractors. The
+    similarities of a row's frames and targets are one product of matrices, so that no distractor is copied.
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), equation 3; `compute_preds` in fairseq's models/wav2vec/wav2vec2.py
     and criterions/wav2vec_criterion.py at commit 3d262bb2.
     """
-    predictions, targets, candidates = (_unit(each) for each in (predictions, targets, candidates))
+    predictions, targets = _unit(predictions), _unit(targets)
     own = jnp.sum(predictions * targets, axis=-1)[..., None]
-    scores = [own, jnp.einsum("btd,bsd->bts", predictions, candidates)]
+    scores = [own, jnp.einsum("btd,bsd->bts", predictions, targets)]
     weights = [jnp.ones_like(own), jnp.where(equal, 0, counts).astype(own.dtype)]
     excluded = jnp.any(equal & (counts > 0), axis=-1)
     if others is not None:

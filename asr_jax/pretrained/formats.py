@@ -12,13 +12,15 @@ from safetensors.numpy import save_file
 from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import conformer, icefall, quartznet, squeezeformer_keras, squeezeformer_nemo
+from asr_jax.pretrained import conformer, icefall, quartznet, squeezeformer_keras, squeezeformer_nemo, wav2vec2
 from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -49,15 +51,23 @@ class Format(NamedTuple):
     claims: Callable[[Weights], bool]
     """Whether the names are such."""
     find: Callable[..., Paths]
-    """`find(weights, encoder's settings, ctc_head=…)`."""
+    """`find(weights, encoder's settings, **heads)`."""
     export: Callable[..., dict[str, np.ndarray]]
-    """`export(variables, encoder's settings, ctc_head=…)`: the other way, or an error where a weight has no name."""
+    """`export(variables, encoder's settings, **heads)`: the other way, or an error where a weight has no name."""
+    heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
+    """The heads that have names there."""
 
 
 def ctc_head(model: Model) -> str | None:
     """Path of the parameters of the model's first CTC head on the encoder's output."""
     of_output = (name for name, head in model.heads.items() if isinstance(head, CTC) and head.tap == OUTPUT)
     return next((f"heads_{name}" for name in of_output), None)
+
+
+def wav2vec2_heads(model: Model) -> dict[str, Any]:
+    """Its CTC head, and path and settings of its head of pre-training; None where there is none."""
+    contrastive = ((f"heads_{name}", head) for name, head in model.heads.items() if isinstance(head, Contrastive))
+    return {"ctc_head": ctc_head(model), "contrastive": next(contrastive, None)}
 
 
 FORMATS = (
@@ -80,6 +90,14 @@ FORMATS = (
         "keras", "the paper's authors' (Keras) of a Squeezeformer", Squeezeformer, squeezeformer_keras.claims,
         squeezeformer_keras.find, squeezeformer_keras.export,
     ),
+    Format(
+        "huggingface", "Hugging Face's of a wav2vec 2.0", Wav2Vec2, wav2vec2.claims_huggingface, wav2vec2.find,
+        wav2vec2.export_huggingface, wav2vec2_heads,
+    ),
+    Format(
+        "fairseq", "fairseq's or NVIDIA's of a wav2vec 2.0", Wav2Vec2, wav2vec2.claims_fairseq, wav2vec2.find,
+        wav2vec2.export_fairseq, wav2vec2_heads,
+    ),
 )  # fmt: skip
 
 
@@ -101,7 +119,7 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
             f"no weights of {type(model.encoder).__name__} by the names of {names}: "
             + (f"expected one of {', '.join(known)}" if known else "no other system has such a model")
         )
-    return known[names].export(weights, model.encoder, ctc_head=ctc_head(model))
+    return known[names].export(weights, model.encoder, **known[names].heads(model))
 
 
 def save_exported(weights: Weights, names: str, symbols: Symbols, out: Path, *, like: Path | None) -> None:
@@ -171,7 +189,7 @@ def imported(weights: Weights, model: Model) -> Paths:
         return dict(weights), []
     for known in FORMATS:
         if isinstance(model.encoder, known.encoder) and known.claims(weights):
-            return known.find(weights, model.encoder, ctc_head=ctc_head(model))
+            return known.find(weights, model.encoder, **known.heads(model))
     names = ", ".join(sorted(weights)[:3]) or "nothing"
     raise UserError(
         f"weights named {names} … for {type(model.encoder).__name__}: expected our own names ({OURS[0]}encoder/…), or "

@@ -1,0 +1,288 @@
+"""wav2vec 2.0 of Hugging Face's transformers, from the folders that it writes: outputs, losses, gradients, training."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import GOLDENS, max_abs, relative, report
+
+from asr_jax.audio.presets import wav2vec2
+from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.pytrees import join, unflatten
+from asr_jax.heads.contrastive import ContrastiveHead, Draws
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
+from asr_jax.optim.schedules import RunLength
+from asr_jax.pretrained.formats import imported, load_weights
+from asr_jax.pretrained.wav2vec2 import export_huggingface
+from asr_jax.pretrained.wav2vec2_settings import Settings, settings_of_huggingface
+
+pytestmark = pytest.mark.golden
+
+# Compile time is most of these tests' time, and what is compiled runs once.
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+FOLDERS = sorted(path.parent for path in (GOLDENS / "hf_wav2vec2").glob("*/config.json"))
+
+
+def folders_with(name: str) -> list[Any]:
+    return [pytest.param(folder, id=folder.name) for folder in FOLDERS if (folder / name).is_file()]
+
+
+def of_heads(kind: str) -> list[Any]:
+    return [case for case in folders_with("expected.json") if kind in config_of(case.values[0])["architectures"][0]]
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
+
+
+@dataclass(frozen=True)
+class Case:
+    """A folder, and a model of ours with its weights."""
+
+    arrays: dict[str, np.ndarray]
+    said: dict[str, Any]
+    settings: Settings
+    model: Model
+    params: Any
+
+
+@cache
+def case_of(folder: Path) -> Case:
+    config = config_of(folder)
+    settings = settings_of_huggingface(config, folder)
+    encoder = replace(
+        settings.encoder,
+        extractor_norm=settings.encoder.extractor_norm.replace("group", "group_padded"),
+        time_mask=replace(settings.encoder.time_mask, probability=0.0),
+        channel_mask=replace(settings.encoder.channel_mask, probability=0.0),
+        taps=("features", *(f"layer_{number}" for number in range(settings.encoder.num_layers))),
+    )
+    heads = {"ctc": CTC(dropout=0.0)} if "CTC" in config["architectures"][0] else {"pretrain": settings.contrastive}
+    model = Model(encoder=encoder, heads=heads, front_end=wav2vec2(normalise=True), augment=())
+    found, left = imported(load_weights(folder / "model.safetensors")[0], model)
+    assert left == []
+    params = jax.tree.map(jnp.asarray, unflatten(found)["params"])
+    return Case(
+        load_file(folder / "expected.safetensors"),
+        json.loads((folder / "expected.json").read_text()),
+        settings._replace(encoder=encoder),
+        model,
+        params,
+    )
+
+
+def batch_of(case: Case, *, masked: bool) -> Batch:
+    values, labels = case.arrays["input/input_values"], case.arrays.get("input/labels")
+    rows, samples = values.shape
+    labels = np.full((rows, 1), -100) if labels is None else labels
+    mask = case.arrays["input/attention_mask"] if masked else np.ones((rows, samples))
+    return Batch(
+        audio=None,
+        features=jnp.asarray(values)[..., None],
+        lengths=jnp.asarray(mask.sum(axis=1), jnp.int32),
+        tokens=jnp.asarray(np.maximum(labels, 0), jnp.int32),
+        token_lengths=jnp.asarray((labels >= 0).sum(axis=1), jnp.int32),
+        weights=jnp.ones(rows),
+        records=jnp.arange(rows, dtype=jnp.int32),
+    )
+
+
+@cache
+def recognised(folder: Path, masked: bool) -> Any:
+    """Loss by the peer's reduction, logits and inner outputs, and gradients."""
+    case, config = case_of(folder), config_of(folder)
+    model = case.model.build(vocab_size=config["vocab_size"], blank_id=config["pad_token_id"], precision="f32")
+    batch = batch_of(case, masked=masked)
+
+    @fast_jit
+    def gradient(params: Any) -> Any:
+        def loss(params: Any) -> Any:
+            encoded = model.apply({"params": params}, batch, step=None, method="encode")
+            value = ctc(model, params, batch, config["ctc_loss_reduction"])
+            return value, (encoded, model.apply({"params": params}, batch, method="emit")["ctc"])
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    (loss, (encoded, emitted)), gradients = gradient(case.params)
+    return loss, encoded, emitted, gradients
+
+
+def ctc(model: Any, params: Any, batch: Batch, reduction: str, *, step: Any = None) -> Any:
+    """The sum over utterances, or the mean of each utterance's loss over its labels."""
+    rows = batch if reduction == "sum" else batch.replace(weights=1 / (len(batch.weights) * batch.token_lengths))
+    return model.apply({"params": params}, rows, step=step, rngs={"dropout": jax.random.key(0)})["ctc/loss"].total
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("folder", of_heads("CTC"))
+def test_outputs_and_loss(folder: Path, masked: bool, record_property: Any) -> None:
+    case, (loss, encoded, emitted, _) = case_of(folder), recognised(folder, masked)
+    out, name = case.arrays, "out_masked" if masked else "out_nomask"
+    lengths = np.asarray(encoded.frames.lengths)
+    if masked:
+        np.testing.assert_array_equal(lengths, out["out/feat_lengths"])
+    valid = np.arange(encoded.frames.values.shape[1])[None, :, None] < lengths[:, None, None]
+    num = case.settings.encoder.num_layers
+    hidden = {f"hidden_{number + 1}": encoded.taps[f"layer_{number}"] for number in range(num)}
+    found = {"last_hidden_state": encoded.frames, "extract_features": encoded.taps["features"], **hidden}
+    for which, frames in found.items():
+        difference = max_abs(frames.values * valid, out[f"{name}/{which}"] * valid)
+        assert report(record_property, f"{name} {which}", difference) < 1e-4
+    expected = np.asarray(jax.nn.log_softmax(out[f"{name}/logits"]))
+    difference = max_abs(emitted.values * valid, expected * valid)
+    assert report(record_property, f"{name} log-probabilities", difference) < 1e-4
+    assert report(record_property, f"{name} loss", abs(float(loss) / float(out[f"{name}/loss"]) - 1)) < 1e-5
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("folder", of_heads("CTC"))
+def test_gradients_by_the_peers_names(folder: Path, masked: bool, record_property: Any) -> None:
+    case, (_, _, _, gradients) = case_of(folder), recognised(folder, masked)
+    actual = export_huggingface({"params": gradients}, case.settings.encoder, ctc_head="heads_ctc")
+    check_gradients(actual, part(case.arrays, "grad_masked/" if masked else "grad_nomask/"), record_property)
+
+
+def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def check_gradients(actual: dict[str, Any], expected: dict[str, np.ndarray], record_property: Any) -> None:
+    """Names that the peer has no gradient for have none here."""
+    largest = max(float(np.abs(array).max()) for array in expected.values())
+    zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
+    assert actual.keys() >= expected.keys()
+    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, before a softmax
+        assert np.abs(actual[name]).max() < 1e-5 * largest, name
+    differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
+    worst = max(differences, key=differences.__getitem__)
+    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+
+
+@pytest.mark.parametrize("folder", of_heads("CTC"))
+def test_samples_are_normalised(folder: Path, record_property: Any) -> None:
+    arrays = case_of(folder).arrays
+    lengths = jnp.asarray(arrays["input/waveform_lengths"], jnp.int32)
+    found = wav2vec2(normalise=True)(jnp.asarray(arrays["input/waveform_raw"]) * 32768, lengths)
+    difference = max_abs(found.values[..., 0], arrays["input/input_values"])
+    assert report(record_property, "samples", difference) < 1e-4
+
+
+@cache
+def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
+    """Sums and the gradient of their total by the peer's names, with its masks, distractors and noise."""
+    case = case_of(folder)
+    arrays, settings = case.arrays, case.settings.contrastive
+    quantizer = settings.quantizer
+    if mode == "train":
+        quantizer = replace(quantizer, start_temperature=case.said["gumbel_tau"], end_temperature=0.1)
+        settings = replace(settings, quantizer=quantizer)
+    batch = batch_of(case, masked="feature_attention_mask" in " ".join(arrays))
+    mask = jnp.asarray(arrays["input/mask_time_indices"], bool)
+    noise = arrays["input/gumbel_noise"].reshape(*mask.shape, quantizer.groups, quantizer.entries)
+    places = jnp.asarray(arrays["input/sampled_negative_indices"] % mask.shape[1], jnp.int32)
+    draws = Draws(jnp.asarray(noise), within=places)
+    encoder, head = case.settings.encoder.build(dtype=jnp.float32), ContrastiveHead(settings)
+    step = None if mode == "eval" else jnp.int32(0)
+
+    @fast_jit
+    def gradient(params: Any) -> Any:
+        def loss(params: Any) -> Any:
+            frames, rngs = Frames(batch.features, batch.lengths), {"dropout": jax.random.key(0)}
+            encoded = encoder.apply({"params": params["encoder"]}, frames, step=step, mask=mask, rngs=rngs)
+            sums = head.apply({"params": params["heads_pretrain"]}, encoded, batch, step=step, draws=draws)
+            # Not trained, the quantiser's entries are counted there by those taken, without a gradient.
+            diversity = sums["diversity"].total if mode == "train" else 0.0
+            return sums["loss"].total + diversity, sums
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    grads, sums = gradient(case.params)
+    contrastive = ("heads_pretrain", settings)
+    theirs = export_huggingface({"params": grads}, case.settings.encoder, ctc_head=None, contrastive=contrastive)
+    return sums, theirs
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("folder", of_heads("PreTraining"))
+def test_losses_of_pretraining(folder: Path, mode: str, record_property: Any) -> None:
+    case, (sums, _) = case_of(folder), pretraining(folder, mode)
+    out = part(case.arrays, f"out_{mode}/")
+    assert float(sums["loss"].weight) == case.said["masked_frames"]
+    expected = float(out["contrastive_loss"])
+    assert report(record_property, f"{mode} loss", abs(float(sums["loss"].total) / expected - 1)) < 1e-5
+    perplexity = sums["prob_perplexity" if mode == "train" else "code_perplexity"]
+    assert abs(float(perplexity.total / perplexity.weight) / float(out["codevector_perplexity"]) - 1) < 1e-5
+    if mode == "train":
+        factor = case.settings.contrastive.diversity
+        expected = factor * float(out["diversity_loss"])
+        assert report(record_property, "diversity", abs(float(sums["diversity"].total) / expected - 1)) < 1e-5
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("folder", of_heads("PreTraining"))
+def test_gradients_of_pretraining(folder: Path, mode: str, record_property: Any) -> None:
+    _, actual = pretraining(folder, mode)
+    check_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"), record_property)
+
+
+@pytest.mark.parametrize("folder", folders_with("trajectory.json"))
+def test_trajectory(folder: Path, record_property: Any) -> None:
+    """Ten updates of AdamW: losses, norms of gradients and the parameters after them."""
+    case, config = case_of(folder), config_of(folder)
+    said, after = json.loads((folder / "trajectory.json").read_text()), load_file(folder / "trajectory.safetensors")
+    hparams, rates = said["hparams"], jnp.asarray(said["lr_used"])
+    model = case.model.build(vocab_size=config["vocab_size"], blank_id=config["pad_token_id"], precision="f32")
+    frozen = (("encoder/mask", NEVER), ("encoder/extractor/.*", NEVER if hparams["freeze_feature_encoder"] else 0.0))
+    optimizer = AdamW(
+        b1=hparams["betas"][0], b2=hparams["betas"][1], eps=hparams["eps"], clip_at=hparams["clip_norm"],
+        weight_decay=hparams["weight_decay"], decay_factors=EVERYTHING, freeze_updates=(*frozen, ("rest", 0.0)),
+    )  # fmt: skip
+    updater = replace(optimizer.build(RunLength(len(rates), 1)), rate=lambda updates: rates[updates])
+    batch, params = batch_of(case, masked=True), case.params
+    trained, held = updater.split(params)
+    state = updater.init(trained)
+
+    @fast_jit
+    def update(trained: Any, state: Any, number: Any) -> Any:
+        def loss(trained: Any) -> Any:
+            return ctc(model, join(trained, held), batch, config["ctc_loss_reduction"], step=number)
+
+        value, grads = jax.value_and_grad(loss)(trained)
+        changes, state = updater.update(grads, state, trained, updates=number)
+        return value, jax.tree.map(jnp.add, trained, changes), state
+
+    losses = []
+    for number in range(len(rates)):
+        value, trained, state = update(trained, state, jnp.int32(number))
+        losses.append(float(value))
+    assert report(record_property, "losses", relative(losses, said["loss"])) < 1e-3
+    found = export_huggingface({"params": join(trained, held)}, case.settings.encoder, ctc_head="heads_ctc")
+    expected = part(after, "after10/")
+    assert found.keys() == expected.keys()
+    differences = {name: relative(found[name], expected[name]) for name in expected}
+    worst = max(differences, key=differences.__getitem__)
+    assert report(record_property, f"parameters, worst ({worst})", differences[worst]) < 1e-3
+
+
+@pytest.mark.parametrize("folder", [pytest.param(folder, id=folder.name) for folder in FOLDERS])
+def test_names_there_and_back(folder: Path) -> None:
+    """Both files of a folder, and the names that the newest transformers writes."""
+    case = next((f for f in FOLDERS if f.name == folder.name.removesuffix("_legacynames")), folder)
+    model, params = case_of(case).model, case_of(case).params
+    files = [
+        path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin") and "expected" not in path.name
+    ]
+    for file in (file for file in files if "trajectory" not in file.name):
+        found, left = imported(load_weights(file)[0], model)
+        assert left == []
+        again = unflatten(found)["params"]
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, again, params)))

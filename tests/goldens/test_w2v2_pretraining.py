@@ -1,0 +1,196 @@
+"""wav2vec 2.0 as fairseq and NVIDIA compute it, from their weights: outputs, losses and gradients of pre-training."""
+
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GoldenCase, golden_cases, max_abs, relative, report
+
+from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.pytrees import unflatten
+from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
+from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.pretrained.wav2vec2 import export_fairseq, find
+from asr_jax.pretrained.wav2vec2_settings import settings_of_fairseq
+
+pytestmark = pytest.mark.golden
+
+# Compile time is most of these tests' time, and what is compiled runs once.
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+HEAD = "heads_pretrain"
+MODES = ("eval", "train")
+CASES = [
+    case
+    for family in ("fairseq_w2v2", "dle_w2v2")
+    for case in golden_cases(family, "*")
+    if case.values[0] is None or "log_fields" in case.values[0].info
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A case, and what our model gives with the peer's weights."""
+
+    arrays: dict[str, np.ndarray]
+    fields: list[str]
+    encoder: Wav2Vec2
+    head: Contrastive
+    params: Any
+    padded: Encoded
+    whole: Encoded
+    """Of the same batch with padding that counts as valid."""
+    alone: Encoded
+    """Of the last utterance."""
+
+
+@cache
+def run_of(path: Any) -> Run:
+    case = next(case.values[0] for case in CASES if case.values[0].path == path)
+    arrays = case.arrays()
+    said = settings_of_fairseq(case.info["config"], path)
+    encoder = replace(
+        said.encoder,
+        extractor_norm=said.encoder.extractor_norm.replace("group", "group_padded"),
+        mask_padding=False,
+        taps=(*said.encoder.taps, *(f"layer_{number}" for number in said.encoder.tapped_layers())),
+    )
+    head = replace(said.contrastive, counts_padding=True)
+    weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
+    found, left = find(weights, encoder, ctc_head=None, contrastive=(HEAD, head))
+    assert left == []
+    params = jax.tree.map(jnp.asarray, unflatten(found)["params"])
+    model = encoder.build(dtype=jnp.float32)
+
+    @fast_jit
+    def encode(samples: Any, lengths: Any) -> Encoded:
+        return model.apply({"params": params["encoder"]}, Frames(samples, lengths), step=None)
+
+    samples, lengths = jnp.asarray(arrays["input/source"])[..., None], lengths_of(arrays)
+    padded, whole = encode(samples, lengths), encode(samples, jnp.full_like(lengths, samples.shape[1]))
+    alone = encode(samples[-1:, : int(lengths[-1])], lengths[-1:])
+    return Run(arrays, case.info["log_fields"], encoder, head, params, padded, whole, alone)
+
+
+def lengths_of(arrays: dict[str, np.ndarray]) -> Any:
+    return jnp.asarray((~arrays["input/padding_mask"]).sum(axis=1), jnp.int32)
+
+
+def valid(frames: Frames) -> np.ndarray:
+    return np.arange(frames.values.shape[1])[None, :, None] < np.asarray(frames.lengths)[:, None, None]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs(case: GoldenCase, record_property: Any) -> None:
+    run = run_of(case.path)
+    counts = valid(run.padded.frames)
+    np.testing.assert_array_equal(~counts[..., 0], run.arrays["eval_padded/padding_mask"])
+    differences = {
+        "padded": max_abs(run.padded.frames.values * counts, run.arrays["eval_padded/x"] * counts),
+        "without a mask": max_abs(run.whole.frames.values, run.arrays["eval_nopad/x"]),
+        "alone": max_abs(run.alone.frames.values, run.arrays["eval_last_alone/x"]),
+        "features": max_abs(run.padded.taps["features"].values, run.arrays["eval_padded/features"]),
+    }
+    for name in (name for name in run.arrays if name.startswith("eval_padded/layer_")):
+        tap = run.padded.taps[name.removeprefix("eval_padded/").removesuffix("_TBC")]
+        differences[name] = max_abs(tap.values * counts, run.arrays[name].transpose(1, 0, 2) * counts)
+    for name, difference in differences.items():
+        assert report(record_property, name, difference) < 1e-4
+
+
+@cache
+def pretraining(path: Any, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
+    """Sums and the gradient of their total by the peer's names, with its masks, distractors and noise."""
+    run = run_of(path)
+    arrays, lengths = run.arrays, lengths_of(run.arrays)
+    mask, rows = jnp.asarray(arrays["input/mask_indices"]), len(run.arrays["input/mask_indices"])
+    zeros = jnp.zeros(rows, jnp.int32)
+    batch = Batch(
+        audio=None, features=jnp.zeros((rows, 1, 1)), lengths=zeros, tokens=zeros[:, None], token_lengths=zeros,
+        weights=jnp.ones(rows), records=zeros,
+    )  # fmt: skip
+    encoder, head = run.encoder.build(dtype=jnp.float32), ContrastiveHead(run.head)
+    step = None if mode == "eval" else jnp.int32(0)
+    frames = Frames(jnp.asarray(arrays["input/source"])[..., None], lengths)
+    draws = draws_of(run, mode)
+
+    @fast_jit
+    def gradient(params: Any) -> Any:
+        def loss(params: Any) -> Any:
+            rngs = {"dropout": jax.random.key(0), "mask": jax.random.key(0)}  # of rate 0
+            encoded = encoder.apply({"params": params["encoder"]}, frames, step=step, mask=mask, rngs=rngs)
+            sums = head.apply({"params": params[HEAD]}, encoded, batch, step=step, draws=draws)
+            return sum(sums[name].total for name in ("loss", "diversity", "penalty")), sums
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    grads, sums = gradient(run.params)
+    return sums, export_fairseq({"params": grads}, run.encoder, ctc_head=None, contrastive=(HEAD, run.head))
+
+
+def draws_of(run: Run, mode: str) -> Draws:
+    """The peer's, which count hidden frames alone, for all frames."""
+    mask, places, head = run.arrays["input/mask_indices"], run.arrays[f"input/neg_idxs_{mode}"], run.head
+    rows, frames = mask.shape
+    hidden = np.stack([np.flatnonzero(row) for row in mask])
+    num = hidden.shape[1]
+
+    def for_all(drawn: np.ndarray) -> Any:
+        full = np.zeros((rows, frames, *drawn.shape[2:]), drawn.dtype)
+        for row in range(rows):
+            full[row, hidden[row]] = drawn[row]
+        return jnp.asarray(full)
+
+    noise = None
+    if mode == "train":  # fairseq and NVIDIA name it differently
+        given = next(array for name, array in run.arrays.items() if name.startswith("input/gumbel_noise"))
+        shape = (rows, -1, head.quantizer.groups, head.quantizer.entries)
+        noise = jnp.asarray(given.reshape(shape)) if head.from_everywhere else for_all(given.reshape(shape))
+    if head.from_everywhere:
+        return Draws(noise, within=for_all(places.reshape(rows, num, -1) % frames))
+    places = places.reshape(rows, num, -1)
+    in_batch = places // num * frames + hidden[places // num, places % num]
+    if not head.across_negatives:
+        return Draws(noise, within=for_all(in_batch % frames))
+    # There a frame's distractors are those of a stretch of all indices, which mixes its own with its neighbours'.
+    return Draws(noise, within=jnp.zeros((rows, frames, 0), jnp.int32), across=for_all(in_batch))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_losses(case: GoldenCase, mode: str, record_property: Any) -> None:
+    run, (sums, _) = run_of(case.path), pretraining(case.path, mode)
+    expected = dict(zip(run.fields, run.arrays[f"{mode}_pretrain/log"].tolist(), strict=True))
+    assert float(sums["loss"].weight) == expected["sample_size"] == expected["count"]
+    for name, total in (("loss", "loss_0"), ("diversity", "loss_1"), ("penalty", "loss_2")):
+        difference = abs(float(sums[name].total) / expected[total] - 1)
+        assert report(record_property, f"{mode} {name}, relative", difference) < 1e-5
+    assert float(sums["accuracy"].total) == expected["correct"]
+    for name in ("prob_perplexity", "code_perplexity"):
+        assert abs(float(sums[name].total / sums[name].weight) / expected[name] - 1) < 1e-5
+    if mode == "train":
+        assert float(run.head.quantizer.temperature(jnp.int32(0))) == expected["temp"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_by_the_peers_names(case: GoldenCase, mode: str, record_property: Any) -> None:
+    run, (_, actual) = run_of(case.path), pretraining(case.path, mode)
+    prefix = f"{mode}_pretrain_grad/"
+    expected = {name.removeprefix(prefix): array for name, array in run.arrays.items() if name.startswith(prefix)}
+    if not expected:
+        pytest.skip(f"{case.path.name} has no gradients of {mode}")
+    for name in [name for name in expected if ".qkv." in name]:  # one product there
+        for part, array in zip(("q_proj", "k_proj", "v_proj"), np.split(expected.pop(name), 3), strict=True):
+            expected[name.replace("qkv", part)] = array
+    largest = max(float(np.abs(array).max()) for array in expected.values())
+    zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
+    assert actual.keys() >= expected.keys()
+    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, before a softmax
+        assert np.abs(actual[name]).max() < 1e-5 * largest, name
+    differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
+    worst = max(differences, key=differences.__getitem__)
+    assert report(record_property, f"{mode} gradients, worst ({worst})", differences[worst]) < 1e-3
