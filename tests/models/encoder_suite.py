@@ -14,7 +14,7 @@ from support import max_abs, relative
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.pytrees import flatten
-from asr_jax.models.base import Encoder, EncoderSettings
+from asr_jax.models.base import Encoder, EncoderSettings, MaskingEncoder
 
 # Compile time is most of these tests' time, and what is compiled runs a few times only.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -167,8 +167,14 @@ def make(suite: type[EncoderSuite]) -> Made:
         return encoder.apply({"params": params, **stats}, frames, step=None)
 
     def loss(params: Any, frames: Frames, targets: Any, key: Any, step: Any) -> Any:
-        rngs = {"dropout": key, "regularise": jax.random.fold_in(key, 1)}
-        encoded, _ = encoder.apply({"params": params, **stats}, frames, step=step, rngs=rngs, mutable=list(stats))
+        rngs = {name: jax.random.fold_in(key, number) for number, name in enumerate(("dropout", "regularise", "mask"))}
+        hiding = {}
+        if isinstance(encoder, MaskingEncoder):
+            size = frames.values.shape[1]
+            hiding["mask"] = encoder.draw_mask(rngs["mask"], frames.lengths, size, sub_batches=1)
+        encoded, _ = encoder.apply(
+            {"params": params, **stats}, frames, step=step, rngs=rngs, mutable=list(stats), **hiding
+        )
         out = encoded.frames
         valid = length_mask(out.lengths, out.values.shape[1])[:, :, None]
         return jnp.sum(jnp.where(valid, out.values - targets, 0.0) ** 2) / valid.sum()

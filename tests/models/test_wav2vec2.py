@@ -1,0 +1,180 @@
+"""wav2vec 2.0: what every encoder must do, published sizes, the hourglass, and frames that are hidden."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from encoder_suite import EncoderSuite
+from support import max_abs
+
+from asr_jax.audio.presets import nemo, wav2vec2
+from asr_jax.core.batch import Frames
+from asr_jax.core.pytrees import flatten, num_elements
+from asr_jax.models.base import Model
+from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
+from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.waveform_convs import ConvLayer, extracted, strided_conv
+
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+TINY = Wav2Vec2(
+    extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2), ConvLayer(12, 2, 2)),
+    dim=16,
+    num_heads=2,
+    feedforward_dim=24,
+    position_kernel=6,
+    position_groups=2,
+    num_layers=2,
+    time_mask=SpanMask(0.5, 3),
+    dropout=0.0,
+    attention_dropout=0.0,
+    input_dropout=0.0,
+    feature_dropout=0.0,
+    layer_drop=0.0,
+)
+
+
+class TestWav2Vec2(EncoderSuite):
+    """With an hourglass whose last frame is filled up, in the rows that are shorter too."""
+
+    settings = replace(
+        TINY,
+        hourglass=Hourglass(1, 1, 3, 1, "linear"),
+        taps=("extractor", "features", "layer_0", "layer_2"),
+        time_mask=SpanMask(0.05, 2, min_spans=1, same_count=False),  # what is hidden is not over-fitted
+        channel_mask=SpanMask(0.05, 1, min_spans=0),
+        extractor_gradient=0.5,
+    )
+    num_features = 1
+    bucket, bigger_bucket = 144, 163
+    lengths = (144, 100, 9, 125)
+    updates_to_over_fit = 240
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm_first": True, "extractor_norm": "layer", "extractor_bias": True, "rotary": True},
+        {"hourglass": Hourglass(0, 2, 2, 0)},
+    ],
+)
+def test_padding_does_not_matter_elsewhere(changes: dict[str, Any]) -> None:
+    encoder, rng = replace(TINY, **changes).build(dtype=jnp.float32), np.random.default_rng(0)
+    samples, lengths = rng.normal(size=(3, 300, 1)).astype(np.float32), np.array([300, 211, 123], np.int32)
+    frames = Frames(jnp.asarray(samples), jnp.asarray(lengths))
+    params = fast_jit(lambda: encoder.init(jax.random.key(0), frames, step=None))()
+    encode = fast_jit(lambda frames: encoder.apply(params, frames, step=None).frames)
+    batch = encode(frames)
+    for row, length in enumerate(lengths):
+        alone = encode(Frames(jnp.asarray(samples[row : row + 1, :length]), jnp.asarray(lengths[row : row + 1])))
+        assert max_abs(batch.values[row, : alone.values.shape[1]], alone.values[0]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("settings", "millions"),
+    [(Wav2Vec2.base(), 94.37), (Wav2Vec2.large(), 315.44), (Wav2Vec2.base_hourglass(4), 94.37)],
+)
+def test_published_numbers_of_parameters(settings: Wav2Vec2, millions: float) -> None:
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jnp.zeros((1, 800, 1)), jnp.array([800]))
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    assert round(num_elements(shapes) / 1e6, 2) == millions
+
+
+def test_frames_of_published_sizes() -> None:
+    """20 ms apart, 25 ms long."""
+    layers = Wav2Vec2.base().extractor
+    assert [extracted(number, layers) for number in (399, 400, 719, 720, 16000)] == [0, 1, 1, 2, 49]
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "frames"), [(10, 5, 52), (3, 2, 17), (3, 2, 18), (2, 2, 9), (2, 3, 11), (1, 1, 4)]
+)
+def test_strided_conv_is_xlas(size: int, stride: int, frames: int) -> None:
+    """Values and gradients, whatever frames are left over."""
+    rng = np.random.default_rng(0)
+    x, kernel = (jnp.float32(rng.normal(size=shape)) for shape in ((2, frames, 3), (size, 3, 4)))
+    form = ("NWC", "WIO", "NWC")
+
+    def other(x: Any, kernel: Any) -> Any:
+        return jax.lax.conv_general_dilated(x, kernel, (stride,), "VALID", dimension_numbers=form)
+
+    def both(x: Any, kernel: Any) -> Any:
+        found = []
+        for conv in (lambda x, kernel: strided_conv(x, kernel, stride), other):
+            y, backward = jax.vjp(conv, x, kernel)
+            found.append((y, *backward(jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))))
+        return found
+
+    ours, xlas = fast_jit(both)(x, kernel)
+    assert all(max_abs(mine, xla) < 1e-5 for mine, xla in zip(ours, xlas, strict=True))
+
+
+def test_hidden_frames_are_one_vector_and_the_targets_are_not_hidden() -> None:
+    settings = replace(TINY, taps=("features",), position_kernel=1)
+    encoder, rng = settings.build(dtype=jnp.float32), np.random.default_rng(0)
+    samples = [jnp.float32(rng.normal(size=(1, 300, 1))) for _ in range(2)]
+    lengths, num = jnp.array([300], jnp.int32), encoder.output_length(300)
+    params = fast_jit(lambda: encoder.init(jax.random.key(0), Frames(samples[0], lengths), step=None))()
+    encode = fast_jit(lambda x, mask: encoder.apply(params, Frames(x, lengths), step=None, mask=mask))
+    everything, nothing = jnp.ones((1, num), bool), jnp.zeros((1, num), bool)
+    first, second = (encode(each, everything) for each in samples)
+    assert max_abs(first.frames.values, second.frames.values) < 1e-6
+    np.testing.assert_array_equal(first.mask, everything)
+    open_ = encode(samples[0], nothing)
+    assert max_abs(first.taps["features"].values, open_.taps["features"].values) == 0
+    assert max_abs(first.frames.values, open_.frames.values) > 0.1
+
+
+def test_masks_lie_within_rows_and_are_as_many_in_each_row_of_a_sub_batch() -> None:
+    encoder = replace(TINY, time_mask=SpanMask(0.5, 3)).build(dtype=jnp.float32)
+    lengths = jnp.array([600, 480, 300, 0, 600, 150, 150, 600], jnp.int32)
+    frames = np.asarray(encoder.output_length(lengths))
+    for sub_batches in (1, 4):
+        draw = fast_jit(partial(encoder.draw_mask, size=600, sub_batches=sub_batches))
+        mask = np.asarray(draw(jax.random.key(1), lengths))
+        assert not mask[np.arange(mask.shape[1]) >= frames[:, None]].any()
+        for part in np.split(np.arange(8), sub_batches):
+            assert len({int(mask[row].sum()) for row in part if frames[row]}) == 1
+
+
+def test_parameters_have_depths() -> None:
+    for settings in (TINY, replace(TINY, hourglass=Hourglass(1, 2, 2, 1, "linear")), replace(TINY, norm_first=True)):
+        encoder = settings.build(dtype=jnp.float32)
+        frames = Frames(jnp.zeros((1, 300, 1)), jnp.array([300]))
+        shapes = flatten(jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"])  # noqa: B023
+        found = {path: settings.depths(path) for path in shapes}
+        assert all(len(found[path]) == shape.shape[0] for path, shape in shapes.items() if "/layers/" in path)
+        assert {depth for depths in found.values() for depth in depths} == set(range(settings.num_depths()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 18}, "num_heads is 12"),
+        ({"num_heads": 5}, "expected what divides dim"),
+        ({"hourglass": Hourglass(), "norm_first": True}, "expected one of them"),
+        ({"taps": ("layer_7",)}, "expected some of extractor, features, layer_0, layer_1"),
+        ({"projected": False}, "features have 12 values, expected dim"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+    ],
+)
+def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **({"num_heads": 12} | changes if "dim" in changes else changes))
+
+
+def test_features_instead_of_samples() -> None:
+    """A front-end of mel bins in the place of the convolutions, as NVIDIA's spectrogram features."""
+    settings = replace(TINY, extractor=(), num_features=80, taps=("features",))
+    Model(encoder=settings, front_end=nemo(), augment=())
+    with pytest.raises(ValueError, match="set both alike"):
+        Model(encoder=settings, front_end=wav2vec2(), augment=())
+    with pytest.raises(ValueError, match="expected Waveform"):
+        Model(encoder=TINY, front_end=nemo(), augment=())
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.ones((1, 20, 80)), jnp.array([20]))
+    found, _ = fast_jit(lambda: encoder.init_with_output(jax.random.key(0), frames, step=None))()
+    assert found.frames.values.shape == (1, 20, 16)
