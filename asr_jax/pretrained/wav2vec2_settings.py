@@ -23,6 +23,40 @@ class Settings(NamedTuple):
     """Whether samples are normalised; None where it does not say."""
 
 
+def settings_of(path: Path) -> Settings:
+    """Of a checkpoint of fairseq or NVIDIA (.pt), pre-trained or fine-tuned, or a folder of Hugging Face.
+
+    Raises: UserError where it says nothing of a wav2vec 2.0, or what is not there here.
+    """
+    if path.is_dir():
+        config = read_json(path / "config.json")
+        found = settings_of_huggingface(config, path)
+        processor = next((path / name for name in PROCESSORS if (path / name).is_file()), None)
+        said = read_json(processor) if processor else {}
+        return found._replace(normalise=said.get("feature_extractor", said).get("do_normalize"))
+    loaded = load_torch(path)
+    # Newer files of fairseq have `cfg`, older ones `args`; a fine-tuned model has what it began as within its own.
+    said = loaded.get("cfg") or loaded.get("args") if isinstance(loaded, Mapping) else None
+    outer = _model_of(said)
+    inner = _model_of(outer["w2v_args"]) if outer.get("w2v_args") else {}
+    if "conv_feature_layers" not in {**inner, **outer} and "encoder_embed_dim" not in {**inner, **outer}:
+        raise UserError(f"{path} says nothing of its model: expected a wav2vec 2.0 of fairseq or NVIDIA, or --init.path alone")
+    task = _plain(_plain(said).get("task", {}))
+    known = {name: value for name, value in outer.items() if value is not None}
+    return settings_of_fairseq({**inner, **known}, path, normalise=task.get("normalize", outer.get("normalize")))
+
+
+def _model_of(said: Any) -> dict[str, Any]:
+    """Of what a file says of a run, the part on its model."""
+    plain = _plain(said)
+    return _plain(plain["model"]) if isinstance(plain.get("model"), Mapping) else plain
+
+
+def _plain(said: Any) -> dict[str, Any]:
+    """Settings that are a dictionary or attributes of an object."""
+    return dict(said) if isinstance(said, Mapping) else dict(getattr(said, "__dict__", {}))
+
+
 def settings_of_fairseq(said: Mapping[str, Any], path: Any, *, normalise: bool | None = None) -> Settings:
     """Of the model's settings in a file of fairseq or NVIDIA; `path` is where they come from. Names that a file does
     not have are at fairseq's defaults.
