@@ -4,22 +4,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asr_jax.audio.logmel import LogMel
+from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.presets import nemo
 from asr_jax.core.errors import UserError
 from asr_jax.models.base import EncoderSettings
-from asr_jax.pretrained import quartznet, squeezeformer_nemo
+from asr_jax.pretrained import huggingface, quartznet, squeezeformer_nemo, w2v_bert_settings
 from asr_jax.pretrained.conformer import config_of, conformer_of
 from asr_jax.pretrained.nemo_files import check_settings, nemo_config
 
 
 def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     """The encoder of a `.nemo` file (Conformer, FastConformer, Squeezeformer, QuartzNet, Jasper, Citrinet) or of the
-    folder of a Parakeet of Hugging Face, with `changes` of its fields.
+    folder of a Parakeet or a W2V-BERT of Hugging Face, with `changes` of its fields.
 
     Raises: UserError where it is another model, or has what there is none of here.
     """
     if Path(path).suffix != ".nemo":
+        if huggingface.model_type(Path(path)) == w2v_bert_settings.MODEL_TYPE:
+            return w2v_bert_settings.w2v_bert_of(path, **changes)
         return conformer_of(path, **changes)
     config = nemo_config(Path(path))
     said = config.get("encoder")
@@ -34,11 +36,13 @@ def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     return known[target]()
 
 
-def front_end_of(path: str | Path) -> LogMel:
-    """The front-end that such a model was trained with: the preset `nemo` with its number of mel bins.
+def front_end_of(path: str | Path) -> FrontEnd:
+    """The front-end that such a model was trained with: the preset `nemo` with its number of mel bins, or `w2v_bert`.
 
     Raises: UserError where the file's is another.
     """
+    if huggingface.model_type(Path(path)) == w2v_bert_settings.MODEL_TYPE:
+        return w2v_bert_settings.front_end_of(Path(path))
     config, names = config_of(Path(path))
     if names == "huggingface":
         return nemo(num_mels=config["encoder_config"]["num_mel_bins"])
