@@ -16,6 +16,8 @@ from typing import Any
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError
 
+FILES = (".safetensors", ".pt", ".nemo")
+
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m asr_jax.average", description=__doc__)
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
         "--like", type=Path, metavar="ORIGINAL.nemo", help="the .nemo file to copy all but weights from"
     )
     options = parser.parse_args(arguments)
-    is_file = options.out.suffix in (".safetensors", ".pt", ".nemo")
+    is_file = options.out.suffix in FILES
     if options.names not in ("ours", "huggingface") and not is_file:
         raise UserError(f"--names {options.names} is for weights alone: expected --out NAME.safetensors, .pt or .nemo")
     if options.names == "ours" and is_file and options.out.suffix != ".safetensors":
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
 def _write(weights: Any, options: argparse.Namespace) -> str:
     """Writes a file of weights, or a folder of Hugging Face's; gives what is to be said of their names."""
     from asr_jax.config import load_experiment
-    from asr_jax.pretrained.formats import SUFFIXES, exported, save_exported, save_huggingface, save_weights
+    from asr_jax.pretrained.formats import exported, save_exported, save_huggingface, save_weights
     from asr_jax.text.tokenizer import load_tokenizer
     from asr_jax.training.run import EXPERIMENT, TOKENIZER
 
@@ -69,7 +71,7 @@ def _write(weights: Any, options: argparse.Namespace) -> str:
         save_weights(weights, tokenizer.symbols, options.out)
         return ""
     model = load_experiment(options.run / EXPERIMENT).model
-    if options.out.suffix in SUFFIXES:
+    if options.out.suffix in FILES:
         named = exported(weights, model, options.names)
         save_exported(named, options.names, tokenizer.symbols, options.out, like=options.like)
     else:

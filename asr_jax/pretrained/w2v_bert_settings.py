@@ -8,6 +8,7 @@ from typing import Any
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.presets import w2v_bert
+from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
@@ -39,9 +40,10 @@ SETTINGS = {
     "adapter_kernel_size":     "adapter_kernel_size",
     "adapter_stride":          "adapter_stride",
 }  # fmt: skip
+SPAN_MASKS = {"time_mask": "time", "channel_mask": "feature"}
 SPANS = {"probability": "prob", "length": "length", "min_spans": "min_masks"}
 CHOICES = {"activation": "hidden_act", "adapter_activation": "adapter_act"}
-OF_ADAPTERS = ("add_adapter", "num_adapter_layers", "output_hidden_size", "use_intermediate_ffn_before_adapter")
+OF_ADAPTERS = ("add_adapter", "num_adapter_layers", "use_intermediate_ffn_before_adapter", "output_hidden_size")
 ACTIVATIONS: dict[str, ActivationName] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu", "selu": "selu",
@@ -67,7 +69,7 @@ def w2v_bert_of(path: str | Path, **changes: Any) -> W2VBert:
         "model_type": MODEL_TYPE, "position_embeddings_type": ("relative_key", "relative", "rotary", None),
         **dict.fromkeys(CHOICES.values(), tuple(ACTIVATIONS)),
     }  # fmt: skip
-    spans = [f"mask_{axis}_{theirs}" for axis in ("time", "feature") for theirs in SPANS.values()]
+    spans = [f"mask_{axis}_{theirs}" for axis in SPAN_MASKS.values() for theirs in SPANS.values()]
     needed = {*SETTINGS.values(), *spans, *OF_ADAPTERS, *CHOICES.values(), "position_embeddings_type"}
     if missing := sorted((needed | {"model_type"}) - said.keys()):
         raise UserError(f"{file} has no {', '.join(missing)}: expected settings of a {MODEL_TYPE} model")
@@ -84,27 +86,17 @@ def w2v_bert_of(path: str | Path, **changes: Any) -> W2VBert:
 
 
 def _settings(said: Mapping[str, Any]) -> W2VBert:
-    time, channels = (
-        replace(mask, **{ours: said[f"mask_{axis}_{theirs}"] for ours, theirs in SPANS.items()})
-        for mask, axis in ((W2VBert.time_mask, "time"), (W2VBert.channel_mask, "feature"))
-    )
-    adapters = {}
+    ours: dict[str, Any] = {name: said[theirs] for name, theirs in SETTINGS.items()}
+    ours |= {name: ACTIVATIONS[said[theirs]] for name, theirs in CHOICES.items()}
+    for name, axis in SPAN_MASKS.items():
+        found = {part: said[f"mask_{axis}_{theirs}"] for part, theirs in SPANS.items()}
+        ours[name] = replace(getattr(W2VBert, name), **found)
     if said["add_adapter"]:
         width = said["output_hidden_size"]
-        adapters = {
-            "num_adapters": said["num_adapter_layers"],
-            "adapter_dim": None if width == said["hidden_size"] else width,
-            "intermediate": said["use_intermediate_ffn_before_adapter"],
-            "mask_padding": False,
-        }
-    return W2VBert(
-        positions=said["position_embeddings_type"] or "none",
-        time_mask=time,
-        channel_mask=channels,
-        **adapters,
-        **{ours: said[theirs] for ours, theirs in SETTINGS.items()},
-        **{ours: ACTIVATIONS[said[theirs]] for ours, theirs in CHOICES.items()},
-    )
+        ours["num_adapters"], ours["intermediate"] = (said[name] for name in OF_ADAPTERS[1:3])
+        ours["adapter_dim"] = None if width == said["hidden_size"] else width
+        ours["mask_padding"] = False
+    return W2VBert(positions=said["position_embeddings_type"] or "none", **ours)
 
 
 def front_end_of(folder: Path) -> FrontEnd:
@@ -126,13 +118,13 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
 
     Raises: UserError for a model that is no such one.
     """
-    settings, heads = model.encoder, [head for head in model.heads.values() if isinstance(head, CTC)]
-    if not isinstance(settings, W2VBert) or len(model.heads) != 1 or not heads:
-        raise UserError(f"heads are {', '.join(model.heads)}: expected one of CTC, which transformers has")
+    settings, (head, *more) = model.encoder, model.heads.values()
+    if not isinstance(settings, W2VBert) or not isinstance(head, CTC) or head.tap != OUTPUT or more:
+        raise UserError(f"heads are {', '.join(model.heads)}: expected one, of CTC on the output, as transformers has")
     if model.front_end != w2v_bert():
         raise UserError("the front-end is not the preset w2v_bert, which transformers has; expected that")
     return {
-        huggingface.CONFIG: {**_config(settings), **huggingface.label_ids(symbols), "final_dropout": heads[0].dropout},
+        huggingface.CONFIG: {**_config(settings), **huggingface.label_ids(symbols), "final_dropout": head.dropout},
         huggingface.PREPROCESSOR: {
             "feature_extractor_type": "SeamlessM4TFeatureExtractor", "processor_class": "Wav2Vec2BertProcessor",
             "feature_size": 80, "num_mel_bins": 80, "padding_side": "right", "padding_value": model.front_end.padding,
@@ -146,7 +138,11 @@ def _config(settings: W2VBert) -> dict[str, Any]:
     theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())} | {"silu": "swish"}
     if unknown := {settings.activation, settings.adapter_activation} - theirs_of.keys():
         raise UserError(f"activation {', '.join(unknown)}: expected one of {', '.join(theirs_of)}")
-    masks = {"time": settings.time_mask, "feature": settings.channel_mask}
+    masks = {
+        f"mask_{axis}_{theirs}": getattr(getattr(settings, name), part)
+        for name, axis in SPAN_MASKS.items()
+        for part, theirs in SPANS.items()
+    }
     return {
         "architectures": ["Wav2Vec2BertForCTC"],
         "model_type": MODEL_TYPE,
@@ -155,11 +151,7 @@ def _config(settings: W2VBert) -> dict[str, Any]:
         "ctc_loss_reduction": "mean",
         **{theirs: getattr(settings, ours) for ours, theirs in SETTINGS.items()},
         **{theirs: theirs_of[getattr(settings, ours)] for ours, theirs in CHOICES.items()},
-        **{
-            f"mask_{axis}_{theirs}": getattr(mask, ours)
-            for axis, mask in masks.items()
-            for ours, theirs in SPANS.items()
-        },
+        **masks,
         "position_embeddings_type": None if settings.positions == "none" else settings.positions,
         "add_adapter": settings.num_adapters > 0,
         "num_adapter_layers": max(settings.num_adapters, 1),
