@@ -13,6 +13,11 @@ from asr_jax.pretrained.conformer import config_of, conformer_of
 from asr_jax.pretrained.nemo_files import check_settings, nemo_config
 
 
+def describes_itself(path: str) -> bool:
+    """Whether a file or folder of weights says what model it is of, as `encoder_of` and `front_end_of` read it."""
+    return path.endswith(".nemo") or (bool(path) and (Path(path) / huggingface.CONFIG).is_file())
+
+
 def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     """The encoder of a `.nemo` file (Conformer, FastConformer, Squeezeformer, QuartzNet, Jasper, Citrinet) or of the
     folder of a Parakeet or a W2V-BERT of Hugging Face, with `changes` of its fields.

@@ -1,6 +1,7 @@
 """Features, hidden states, logits, loss, gradients and ten updates of transformers' Wav2Vec2BertForCTC."""
 
 import json
+import subprocess
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from support import GOLDENS, max_abs, relative, report
 
 from asr_jax.audio.stages import Normalise
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.golden
 
 # Compile time is most of these tests' time, and what is compiled runs once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+REFERENCE = Path(__file__).parents[2] / ".venv-reference/bin/python"
+SIDE = Path(__file__).parent / "transformers_logits.py"
 FAMILY = GOLDENS / "hf_w2vbert"
 FOLDERS = sorted(path.parent for path in FAMILY.glob("*/expected.safetensors"))
 NONE = [pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no folders in {FAMILY}: set ASR_JAX_GOLDENS"))]
@@ -263,6 +266,33 @@ def test_a_folder_comes_out_as_it_went_in(folder: Path, tmp_path: Path) -> None:
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     other = {name for name in case.config.keys() & written.keys() if written[name] != case.config[name]}
     assert other <= {"ctc_loss_reduction", "ctc_zero_infinity", "final_dropout"}, "of training alone"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", CASES)
+def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record_property: Any) -> None:
+    """Weights that are not the folder's: as if they had been trained here."""
+    if not REFERENCE.exists():
+        pytest.skip("no environment of scripts/setup_reference.sh")
+    case, rng = case_of(folder), np.random.default_rng(0)
+    trained = jax.tree.map(lambda x: np.float32(x * (1 + 0.1 * rng.normal(size=x.shape))), case.variables)
+    save_huggingface(trained, case.model, case.tokenizer.symbols, tmp_path / "out")
+    waves = {name: case.arrays[f"input/{name}"] for name in ("waveform", "waveform_lengths")}
+    save_file(waves, tmp_path / "in.safetensors")
+    command = [REFERENCE, SIDE, tmp_path / "out", tmp_path / "in.safetensors", tmp_path / "found.safetensors"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = load_file(tmp_path / "found.safetensors")
+    mask = found["attention_mask"]
+    batch = case.batch.replace(features=found["input_features"], lengths=np.int32(mask.sum(axis=1)))
+    given = jax.tree.map(jnp.asarray, (trained, batch))
+    emitted = fast_jit(lambda v, batch: case.recogniser.apply(v, batch, method="emit"))(*given)["ctc"]
+    expected = np.asarray(jax.nn.log_softmax(found["logits"]))
+    lengths = np.asarray(emitted.lengths)
+    difference = max_abs(case.valid(emitted.values, lengths)[:, : expected.shape[1]], case.valid(expected, lengths))
+    assert report(record_property, "log-probabilities", difference) < 1e-4
+    labels = [" " if name == "|" else name for name in json.loads(done.stdout)]
+    assert labels == ["<pad>" if symbol is None else symbol for symbol in case.tokenizer.symbols]
 
 
 def test_padded_frames_are_found() -> None:
