@@ -125,6 +125,9 @@ class Init:
     strict: bool = True
     """Refuse weights that are missing, left over, or of another shape. The rows of a head whose vocabulary is another
     one are no mismatch: those of shared pieces are kept."""
+    new: tuple[str, ...] = ()
+    """Regular expressions of whole paths of parameters that may be new: where the weights do not have them, or have
+    them in another shape, they are random, as with a head for a model that had none: heads_.*"""
     tokenizer: str = ""
     """The tokenizer that the weights were trained with, where they do not bring it (files of other systems): the folder
     of one, or a vocabulary as data.tokenizer.path takes it."""
@@ -132,6 +135,11 @@ class Init:
     def __post_init__(self) -> None:
         if self.tokenizer and not self.path:
             raise ValueError(f"tokenizer is {self.tokenizer!r} and path is empty: expected weights that it belongs to")
+        for pattern in self.new:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"new: {pattern!r} is no regular expression: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Weights that a run begins with, of another run, a checkpoint or a file, and an account of what became of them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,9 +118,17 @@ def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Se
         )
     if not (account.loaded or account.kept_rows):
         raise UserError("\n".join([*account.lines(), "none of it fits this model: is it another one?"]))
-    if experiment.init.strict and (account.missing or account.mismatched or account.unused):
-        mend = "expected weights for all of the model and no others; --init.strict False takes what fits"
+    lacking = [path for path in [*account.missing, *account.mismatched] if not _may_be_new(path, experiment.init.new)]
+    if experiment.init.strict and (lacking or account.unused):
+        mend = (
+            "expected weights for all of the model and no others; --init.new PATTERN names what may be random, "
+            "--init.strict False takes what fits"
+        )
         raise UserError("\n".join([*account.lines(), mend]))
+
+
+def _may_be_new(path: str, patterns: Sequence[str]) -> bool:
+    return any(re.fullmatch(pattern, path.partition("/")[2]) for pattern in patterns)
 
 
 def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:
