@@ -86,7 +86,7 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
     theirs = tuple(symbols or ours)
     needed = flatten(shapes)
     account = Account(str(path), unused=sorted(weights.keys() - needed.keys()) + left)
-    if not symbols:
+    if not symbols and any(name.startswith(HEADS) for name in weights):
         account.remark = (
             "which piece each label of a head is there is not known: rows are taken as they are; --init.tokenizer "
             "names the tokenizer that the weights were trained with"
