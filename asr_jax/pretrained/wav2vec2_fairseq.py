@@ -136,7 +136,7 @@ def _mask(said: Mapping[str, Any], prefix: str, *, probability: float, min_spans
         probability=said.get(f"{prefix}_prob", probability),
         length=said.get(f"{prefix}_length", 10),
         min_spans=min_spans,
-        same_count=said.get("require_same_masks", True) if prefix == "mask" else False,
+        same_count=said.get("require_same_masks", True),
         selection=said.get(f"{prefix}_selection", "static"),
         other=said.get(f"{prefix}_other", 0.0),
     )
