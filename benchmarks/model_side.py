@@ -202,8 +202,22 @@ class Parakeet(nn.Module):
         return self.output(x), lengths.clamp(max=x.shape[1])
 
 
+class W2VBert(nn.Module):
+    """W2V-BERT with CTC of transformers; `sizes`: fields of `Wav2Vec2BertConfig`."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+        from transformers import Wav2Vec2BertConfig, Wav2Vec2BertForCTC
+
+        self.model = Wav2Vec2BertForCTC(Wav2Vec2BertConfig(**sizes, vocab_size=vocabulary))
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        mask = (torch.arange(features.shape[1])[None] < lengths[:, None]).long()
+        return self.model(features, attention_mask=mask).logits, self.model._get_feat_extract_output_lengths(lengths)
+
+
 MODELS = {"icefall": (Icefall, 80), "quartznet": (QuartzNet, 64), "squeezeformer": (Squeezeformer, 80),
-          "parakeet": (Parakeet, 80)}  # fmt: skip
+          "parakeet": (Parakeet, 80), "w2v_bert": (W2VBert, 160)}  # fmt: skip
 """By name, with the values of a frame of their features."""
 
 

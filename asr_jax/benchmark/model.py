@@ -26,7 +26,10 @@ REFERENCE = ROOT / ".venv-reference/bin/python"
 SIDE = ROOT / "benchmarks/model_side.py"
 PROG = "python -m asr_jax.benchmark model"
 
-PEERS = {"Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet"}
+PEERS = {
+    "Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet",
+    "W2VBert": "w2v_bert",
+}  # fmt: skip
 """Which of benchmarks/model_side.py stands beside an encoder, by the name of its settings."""
 OF_ZIPFORMER = (
     "num_mels", "embed_channels", "downsampling", "dims", "num_layers", "unmasked_dims", "num_heads", "query_dims",
@@ -155,6 +158,10 @@ def _sizes(encoder: Any, peer: str) -> dict[str, Any]:
         return {name: said[name] for name in OF_ZIPFORMER}
     if peer == "quartznet":  # the residual blocks of 5x5, 10x5 and 15x5 stand 1, 2 and 3 times
         return {"blocks": encoder.copies or max(block.copies for block in encoder.blocks)}
+    if peer == "w2v_bert":
+        from asr_jax.pretrained.w2v_bert_settings import config_of
+
+        return config_of(encoder)
     if peer == "squeezeformer":
         first, last = encoder.reduced
         names = {"n_layers": "num_layers", "d_model": "dim", "n_heads": "num_heads", "conv_kernel_size": "kernel_size"}
