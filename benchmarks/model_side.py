@@ -202,55 +202,56 @@ class Parakeet(nn.Module):
         return self.output(x), lengths.clamp(max=x.shape[1])
 
 
-class Transformers(nn.Module):
-    """wav2vec 2.0 or W2V-BERT of transformers with a CTC head; `sizes`: its config.json, and `frozen` where the
-    convolutions of samples are not trained."""
+class W2VBert(nn.Module):
+    """W2V-BERT with CTC of transformers; `sizes`: fields of `Wav2Vec2BertConfig`."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+        from transformers import Wav2Vec2BertConfig, Wav2Vec2BertForCTC
+
+        self.model = Wav2Vec2BertForCTC(Wav2Vec2BertConfig(**sizes, vocab_size=vocabulary))
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        mask = (torch.arange(features.shape[1])[None] < lengths[:, None]).long()
+        return self.model(features, attention_mask=mask).logits, self.model._get_feat_extract_output_lengths(lengths)
+
+
+class Wav2Vec2(nn.Module):
+    """wav2vec 2.0 of transformers, with CTC or in pre-training, for which masks and distractors are drawn once, before;
+    `sizes`: fields of `Wav2Vec2Config`, its `architectures`, and `frozen` where the convolutions are not trained."""
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
         import transformers
 
-        sizes = dict(sizes)
-        frozen, name = sizes.pop("frozen"), sizes.pop("architectures")[0]
-        config = getattr(transformers, name.removesuffix("ForCTC") + "Config")(**sizes, vocab_size=vocabulary)
-        self.model = getattr(transformers, name)(config)
+        frozen, name = sizes.pop("frozen"), sizes["architectures"][0]
+        self.model = getattr(transformers, name)(transformers.Wav2Vec2Config(**sizes, vocab_size=vocabulary))
+        self.pretrains = name == "Wav2Vec2ForPreTraining"
+        self.drawn: dict[str, Tensor] = {}
         if frozen:
             self.model.freeze_feature_encoder()
 
-    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        given = features[..., 0] if features.shape[-1] == 1 else features  # samples
-        logits = self.model(given).logits
-        return logits, lengths.clamp(max=logits.shape[1])
+    def forward(self, samples: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return self.model(samples[..., 0]).logits, self.model._get_feat_extract_output_lengths(lengths)
 
-
-class Pretraining(nn.Module):
-    """wav2vec 2.0 of transformers in pre-training, masks and distractors drawn before; `sizes` as `Transformers`."""
-
-    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
-        super().__init__()
-        from transformers import Wav2Vec2Config, Wav2Vec2ForPreTraining
-
-        self.model = Wav2Vec2ForPreTraining(Wav2Vec2Config(**{**sizes, "architectures": None, "frozen": None}))
-        self.drawn: dict[str, Tensor] = {}
-
-    def loss(self, features: Tensor) -> Tensor:
+    def loss(self, samples: Tensor) -> Tensor:
+        """Of pre-training."""
         if not self.drawn:
             from transformers.models.wav2vec2 import modeling_wav2vec2 as source
 
-            config, rows = self.model.config, len(features)
-            shape = (rows, int(self.model._get_feat_extract_output_lengths(features.shape[1])))
+            config, rows = self.model.config, len(samples)
+            shape = (rows, int(self.model._get_feat_extract_output_lengths(samples.shape[1])))
             mask = source._compute_mask_indices(shape, config.mask_time_prob, config.mask_time_length, min_masks=2)
             negatives = source._sample_negative_indices(shape, config.num_negatives, mask)
             self.drawn = {
                 "mask_time_indices": torch.tensor(mask, dtype=torch.long),
                 "sampled_negative_indices": torch.tensor(negatives, dtype=torch.long),
             }
-        return self.model(features[..., 0], **self.drawn).loss
+        return self.model(samples[..., 0], **self.drawn).loss
 
 
-MODELS = {"transformers": (Transformers, 1), "w2v_bert": (Transformers, 160), "pretraining": (Pretraining, 1),
-          "icefall": (Icefall, 80), "quartznet": (QuartzNet, 64), "squeezeformer": (Squeezeformer, 80),
-          "parakeet": (Parakeet, 80)}  # fmt: skip
+MODELS = {"icefall": (Icefall, 80), "quartznet": (QuartzNet, 64), "squeezeformer": (Squeezeformer, 80),
+          "parakeet": (Parakeet, 80), "w2v_bert": (W2VBert, 160), "wav2vec2": (Wav2Vec2, 1)}  # fmt: skip
 """By name, with the values of a frame of their features."""
 
 
@@ -276,7 +277,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def loss() -> Tensor:
-        if hasattr(model, "loss"):
+        if getattr(model, "pretrains", False):
             return model.loss(features)
         logits, out_lengths = model(features, lengths)
         log_probs = logits.log_softmax(-1).transpose(0, 1)

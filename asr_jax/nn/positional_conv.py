@@ -5,6 +5,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from asr_jax.kernels.grouped_conv.api import grouped_conv
+from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import per_channel
 from asr_jax.nn.remat import saved
 
@@ -33,4 +34,4 @@ class PositionalConv(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (width,))
         kernel = direction * (gain / norm)[:, None, None]
         y = saved(grouped_conv(x.astype(jnp.float32), kernel))
-        return nn.gelu(y + per_channel(bias, y), approximate=False).astype(x.dtype)
+        return gelu(y + per_channel(bias, y)).astype(x.dtype)

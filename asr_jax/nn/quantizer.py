@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.schedules import Step
 
@@ -85,7 +86,7 @@ class GumbelQuantizer(nn.Module):
         settings, width = self.settings, x.shape[-1]
         x = x.astype(jnp.float32)
         for number in range(settings.depth - 1):
-            x = nn.gelu(Linear(settings.factor * width, name=f"inner_{number}")(x), approximate=False)
+            x = gelu(Linear(settings.factor * width, name=f"inner_{number}")(x))
         deviation = 1.0 if settings.depth == 1 else None
         logits = Linear(settings.groups * settings.entries, deviation=deviation, name="logits")(x)
         logits = logits.reshape(*x.shape[:2], settings.groups, settings.entries)

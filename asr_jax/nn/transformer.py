@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
+from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.remat import Remat, rematerialised
@@ -93,7 +94,7 @@ class TransformerLayer(nn.Module):
         x += self._dropout(attention(y, shared.allowed, step=shared.step), sizes.dropout, shared.step)
         x = x if sizes.norm_first else self._norm("attention_norm", x)
         y = self._norm("norm", x) if sizes.norm_first else x
-        y = nn.gelu(self._linear("in", sizes.feedforward_dim, y), approximate=False)
+        y = gelu(self._linear("in", sizes.feedforward_dim, y))
         y = self._linear("out", x.shape[-1], self._dropout(y, sizes.activation_dropout, shared.step))
         x += self._dropout(y, sizes.dropout, shared.step)
         x = x if sizes.norm_first else self._norm("norm", x)

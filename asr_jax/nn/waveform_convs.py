@@ -8,6 +8,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import per_channel, project
 from asr_jax.nn.normalization import GroupNorm, layer_norm
 from asr_jax.nn.remat import saved
@@ -56,7 +57,7 @@ class ConvExtractor(nn.Module):
                 x = layer_norm(1e-5, name=f"norm_{number}")(x).astype(x.dtype)
             elif number == 0:
                 x = GroupNorm(layer.channels, self.norm == "group_padded", name="norm_0")(x, lengths)
-            x = nn.gelu(x, approximate=False)
+            x = gelu(x)
         return x
 
 

@@ -124,7 +124,7 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
     if model.front_end != w2v_bert():
         raise UserError("the front-end is not the preset w2v_bert, which transformers has; expected that")
     return {
-        huggingface.CONFIG: {**_config(settings), **huggingface.label_ids(symbols), "final_dropout": head.dropout},
+        huggingface.CONFIG: {**config_of(settings), **huggingface.label_ids(symbols), "final_dropout": head.dropout},
         huggingface.PREPROCESSOR: {
             "feature_extractor_type": "SeamlessM4TFeatureExtractor", "processor_class": "Wav2Vec2BertProcessor",
             "feature_size": 80, "num_mel_bins": 80, "padding_side": "right", "padding_value": model.front_end.padding,
@@ -134,7 +134,11 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _config(settings: W2VBert) -> dict[str, Any]:
+def config_of(settings: W2VBert) -> dict[str, Any]:
+    """What a config.json says of a Wav2Vec2BertForCTC, but for its labels.
+
+    Raises: UserError for an activation that transformers does not have.
+    """
     theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())} | {"silu": "swish"}
     if unknown := {settings.activation, settings.adapter_activation} - theirs_of.keys():
         raise UserError(f"activation {', '.join(unknown)}: expected one of {', '.join(theirs_of)}")

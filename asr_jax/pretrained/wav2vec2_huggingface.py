@@ -9,6 +9,7 @@ from typing import Any
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
+from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
@@ -134,14 +135,12 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
     if not normalises and model.front_end != wav2vec2():
         raise UserError("the front-end is not the preset wav2vec2, which transformers has; expected that")
     labels: dict[str, Any] = {}
+    config = config_of(settings, head)
     if isinstance(head, CTC):
         labels = huggingface.label_files(symbols, processor="Wav2Vec2Processor")
-        of_head: dict[str, Any] = {**huggingface.label_ids(symbols), "final_dropout": head.dropout}
-        of_head |= {"architectures": ["Wav2Vec2ForCTC"], "ctc_loss_reduction": "mean", "ctc_zero_infinity": True}
-    elif isinstance(head, Contrastive):
-        of_head = _config_of_head(head)
+        config |= huggingface.label_ids(symbols)
     return {
-        huggingface.CONFIG: {**_config(settings), **of_head},
+        huggingface.CONFIG: config,
         huggingface.PREPROCESSOR: {
             "feature_extractor_type": "Wav2Vec2FeatureExtractor", "processor_class": "Wav2Vec2Processor",
             "feature_size": 1, "sampling_rate": 16000, "padding_side": "right", "padding_value": 0.0,
@@ -151,7 +150,11 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _config(settings: Wav2Vec2) -> dict[str, Any]:
+def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
+    """What a config.json says of an encoder and its head, without labels.
+
+    Raises: UserError where transformers has no such model.
+    """
     there_is_none = {
         "an hourglass": settings.hourglass is not None,
         "rotary positions": settings.rotary,
@@ -174,10 +177,16 @@ def _config(settings: Wav2Vec2) -> dict[str, Any]:
         **{theirs: getattr(settings, ours) for ours, theirs in ENCODER.items()},
         "apply_spec_augment": settings.time_mask.probability > 0 or settings.channel_mask.probability > 0,
         **masks,
+        **_config_of_head(head),
     }
 
 
-def _config_of_head(head: Contrastive) -> dict[str, Any]:
+def _config_of_head(head: HeadSettings) -> dict[str, Any]:
+    if isinstance(head, CTC):
+        as_here = {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}
+        return {"architectures": ["Wav2Vec2ForCTC"], "final_dropout": head.dropout, **as_here}
+    if not isinstance(head, Contrastive):
+        raise UserError(f"transformers has no wav2vec 2.0 with a head {type(head).__name__}")
     there_is_none = {
         "across_negatives": head.across_negatives, "codebook_negatives": head.codebook_negatives,
         "from_everywhere": head.from_everywhere, "gated_targets": head.gated_targets, "depth": head.quantizer.depth > 1,
