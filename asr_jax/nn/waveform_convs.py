@@ -16,6 +16,7 @@ from asr_jax.nn.remat import saved
 ExtractorNorm = Literal["group", "group_padded", "layer"]
 """group: each channel over an utterance's frames, after the first convolution alone; group_padded: over all frames of
 the padded row, as PyTorch's trainers have it; layer: over the channels of a frame, after each convolution."""
+FEW = 64
 
 
 class ConvLayer(NamedTuple):
@@ -82,7 +83,8 @@ def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride
     are several times slower on CPUs (BUILD_NOTES.md).
 
     Blocks of `stride` frames are rows of a matrix; a block is multiplied with the taps that lie in it, and what the
-    next blocks give is added.
+    next blocks give is added. Where a frame sees few numbers, as with samples, these are put beside each other first:
+    the output, which is much larger, is then written once.
     """
     size, width = kernel.shape[0], x.shape[-1]
     frames = (x.shape[1] - size) // stride + 1
@@ -90,6 +92,9 @@ def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride
     needed = (frames + spanned - 1) * stride
     x = jnp.pad(x[:, :needed], ((0, 0), (0, max(needed - x.shape[1], 0)), (0, 0)))
     blocks = x.reshape(len(x), -1, stride * width)
+    if size * width <= FEW:
+        seen = jnp.concatenate([blocks[:, number : number + frames] for number in range(spanned)], axis=-1)
+        return project(seen[..., : size * width], kernel.reshape(size * width, -1))
     y: Any = 0.0
     for number in range(spanned):
         taps = kernel[number * stride : (number + 1) * stride].reshape(-1, kernel.shape[-1])
