@@ -180,7 +180,7 @@ def _newest(weights: Weights, names: Names) -> dict[str, np.ndarray]:
         for name, array in weights.items():
             name = re.sub(prefixes, "", name)
             name = re.sub(r"^(feature_extractor\.conv_layers\.\d+)\.conv\.", r"\1.0.", name)
-            name = re.sub(r"^(feature_extractor\.conv_layers\.\d+)\.norm\.", r"\1.2.", name)
+            name = re.sub(r"^(feature_extractor\.conv_layers\.\d+)\.norm\.", r"\1.2.", name).replace("._group_norm", "")
             parts = ("q_proj", "k_proj", "v_proj") if ".qkv." in name else ("",)
             for part, share in zip(parts, np.split(array, len(parts)), strict=True):
                 renamed[name.replace(".qkv.", f".{part}.")] = share

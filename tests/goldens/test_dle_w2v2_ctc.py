@@ -1,0 +1,96 @@
+"""wav2vec 2.0 with CTC as NVIDIA fine-tunes it: outputs, loss and gradients, and inference with a masked norm."""
+
+import re
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GoldenCase, golden_cases, max_abs, relative, report
+
+from asr_jax.audio.presets import wav2vec2
+from asr_jax.core.batch import Batch
+from asr_jax.core.pytrees import unflatten
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.pretrained.wav2vec2 import export_fairseq, find
+from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
+
+pytestmark = pytest.mark.golden
+
+# Compile time is most of these tests' time, and what is compiled runs once.
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+CASES = golden_cases("dle_w2v2", "ctc_*")
+
+
+@cache
+def run_of(path: Any) -> Any:
+    """The case's arrays, our settings, log-probabilities by mode, the loss and its gradient by the peer's names."""
+    case = next(case.values[0] for case in CASES if case.values[0].path == path)
+    arrays, config = case.arrays(), case.info["config"]
+    said = settings_of_fairseq(config, path).encoder
+    # While training, padding enters the norm there; a masked extractor leaves it out, in inference alone.
+    padded = not config["masked_feature_extractor"] and said.extractor_norm == "group"
+    encoder = replace(said, extractor_norm="group_padded" if padded else said.extractor_norm, mask_padding=False)
+    encoder = replace(encoder, taps=(), time_mask=replace(said.time_mask, probability=0.0))
+    model = Model(encoder=encoder, heads={"ctc": CTC(dropout=0.0)}, front_end=wav2vec2(), augment=())
+    weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
+    found, left = find(weights, encoder, ctc_head="heads_ctc")
+    assert left == []
+    params = jax.tree.map(jnp.asarray, unflatten(found)["params"])
+    recogniser = model.build(vocab_size=len(case.info["symbols"]), blank_id=0, precision="f32")
+    target, rows = arrays["input/target"], len(arrays["input/target"])
+    lengths = jnp.asarray(arrays["input/target_lengths"], jnp.int32)
+    batch = Batch(
+        audio=None, features=jnp.asarray(arrays["input/source"])[..., None],
+        lengths=jnp.asarray((~arrays["input/padding_mask"]).sum(axis=1), jnp.int32),
+        tokens=jnp.asarray(target, jnp.int32), token_lengths=lengths, weights=jnp.ones(rows),
+        records=jnp.arange(rows, dtype=jnp.int32),
+    )  # fmt: skip
+
+    @fast_jit
+    def gradient(params: Any) -> Any:
+        def loss(params: Any) -> Any:
+            rngs = {"dropout": jax.random.key(0)}  # of rate 0
+            sums = recogniser.apply({"params": params}, batch, step=jnp.int32(0), rngs=rngs)
+            return sums["ctc/loss"].total, recogniser.apply({"params": params}, batch, method="emit")["ctc"]
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    (loss, emitted), grads = gradient(params)
+    return arrays, loss, emitted, export_fairseq({"params": grads}, encoder, ctc_head="heads_ctc")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_log_probabilities_and_loss(case: GoldenCase, record_property: Any) -> None:
+    arrays, loss, emitted, _ = run_of(case.path)
+    valid = np.arange(emitted.values.shape[1])[None, :, None] < np.asarray(emitted.lengths)[:, None, None]
+    np.testing.assert_array_equal(~valid[..., 0], arrays["out/padding_mask"])
+    for name in ("log_probs_TBC", "infer_TBC"):
+        if f"out/{name}" in arrays:
+            expected = jax.nn.log_softmax(arrays[f"out/{name}"].transpose(1, 0, 2))
+            assert (
+                report(record_property, name, max_abs(np.where(valid, emitted.values, 0), np.where(valid, expected, 0)))
+                < 1e-4
+            )
+    if "out/ctc_loss_sum" in arrays:
+        assert report(record_property, "loss", abs(float(loss) / float(arrays["out/ctc_loss_sum"]) - 1)) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_by_the_peers_names(case: GoldenCase, record_property: Any) -> None:
+    arrays, _, _, actual = run_of(case.path)
+    prefixes = r"grad/w2v_encoder\.(w2v_model\.)?"
+    expected = {re.sub(prefixes, "", name): array for name, array in arrays.items() if name.startswith("grad/")}
+    if not expected:
+        pytest.skip(f"{case.path.name} is of inference: it has no gradients")
+    largest = max(float(np.abs(array).max()) for array in expected.values())
+    zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
+    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, before a softmax; the mask
+        assert np.abs(actual[name]).max() < 1e-5 * largest, name
+    differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
+    worst = max(differences, key=differences.__getitem__)
+    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
