@@ -175,7 +175,7 @@ def test_the_first_utterance_alone(folder: Path, record_property: Any) -> None:
 @pytest.mark.parametrize("folder", CASES)
 def test_loss_and_gradients_by_the_peers_names(folder: Path, record_property: Any) -> None:
     case, (loss, _, _, _, gradients) = case_of(folder), run_case(folder)
-    assert report(record_property, "loss", abs(loss / float(case.arrays["out/loss"]) - 1)) < 1e-5
+    assert report(record_property, "loss", relative(loss, case.arrays["out/loss"])) < 1e-5
     expected = {name[5:]: array for name, array in case.arrays.items() if name.startswith("grad/")}
     # The learned frame of masks, where nothing is masked, has no gradient there.
     unused = gradients.keys() - expected.keys()
@@ -220,8 +220,8 @@ def test_ten_updates(folder: Path, record_property: Any) -> None:
         norms.append(float(optax.tree.norm(grads)))
         changes, state = update(grads, state, params, updates=jnp.int32(number))
         params = optax.apply_updates(params, changes)
-    assert report(record_property, "losses", max(np.abs(np.array(losses) / said["loss"] - 1))) < 1e-3
-    assert report(record_property, "norms", max(np.abs(np.array(norms) / said["grad_norm_before_clip"] - 1))) < 1e-3
+    assert report(record_property, "losses", max(map(relative, losses, said["loss"]))) < 1e-3
+    assert report(record_property, "norms", max(map(relative, norms, said["grad_norm_before_clip"]))) < 1e-3
     found = exported({"params": unflatten(flatten(params) | flatten(held))}, case.model, "huggingface")
     assert found.keys() == expected.keys()
     # Adam makes updates of the size of the rate of what is zero but for rounding.
