@@ -295,9 +295,9 @@ def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record
     assert labels == ["<pad>" if symbol is None else symbol for symbol in case.tokenizer.symbols]
 
 
-def test_padded_frames_are_found() -> None:
-    """The mask that the cases are compared with leaves something to compare."""
-    for folder in FOLDERS:
-        case = case_of(folder)
-        mask = np.asarray(length_mask(case.batch.lengths, case.arrays["input/attention_mask"].shape[1]))
-        np.testing.assert_array_equal(mask, case.arrays["input/attention_mask"].astype(bool))
+@pytest.mark.parametrize("folder", CASES)
+def test_padding_is_behind_the_frames(folder: Path) -> None:
+    """What the lengths say is the peer's mask."""
+    case = case_of(folder)
+    mask = case.arrays["input/attention_mask"]
+    np.testing.assert_array_equal(length_mask(case.batch.lengths, mask.shape[1]), mask.astype(bool))
