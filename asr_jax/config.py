@@ -54,6 +54,9 @@ class Training:
     """Validate and save at the end of each epoch as well."""
     validate_live: bool = True
     """Validate the live weights beside the averaged ones, which take as long again."""
+    validate_loss: bool = False
+    """Compute the loss of the validation set beside its error rate, which takes as long again; without augmentation.
+    Where nothing is recognised, as in pre-training, it is what validation finds in any case."""
     sample_every: int = 0
     """Updates from one look at a few transcripts of the validation set to the next; 0: at validations alone."""
     save_minutes: float = 15.0
@@ -61,7 +64,7 @@ class Training:
     keep_last: int = 2
     """Newest checkpoints that are kept, beside the best and the milestones."""
     keep_best: int = 1
-    """Checkpoints of lowest validation WER that are kept."""
+    """Checkpoints of lowest validation WER that are kept; of lowest loss where nothing is recognised."""
     milestones: tuple[int, ...] = ()
     """Updates whose checkpoints are kept for good (of those that are saved)."""
     log_every: int = 50
@@ -73,7 +76,7 @@ class Training:
     max_failed: int = 200
     """Updates in a row that may be not finite before the run stops; each changes nothing."""
     patience: int = 0
-    """Validations in a row without a better error rate after which the run ends; 0: it goes on."""
+    """Validations in a row without a better error rate (or loss, likewise) after which the run ends; 0: it goes on."""
     max_hours: float = 0.0
     """Hours after which a job saves and ends, to be started again; 0: no limit."""
     epochs_this_job: float = 0.0
@@ -124,7 +127,8 @@ class Init:
     (config.json and its weights); empty: random ones."""
     strict: bool = True
     """Refuse weights that are missing, left over, or of another shape. The rows of a head whose vocabulary is another
-    one are no mismatch: those of shared pieces are kept."""
+    one are no mismatch: those of shared pieces are kept. Nor are heads where model and weights have no kind of them in
+    common, as when a pre-trained encoder is fine-tuned: they begin anew."""
     tokenizer: str = ""
     """The tokenizer that the weights were trained with, where they do not bring it (files of other systems): the folder
     of one, or a vocabulary as data.tokenizer.path takes it."""
@@ -165,10 +169,24 @@ class Experiment:
 
     def __post_init__(self) -> None:
         problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
-        problems += wrong_types(self)
+        problems += wrong_types(self) or self._of_texts()
         problems += [f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value]
         if problems:
             raise ValueError("; ".join(problems))
+
+    def _of_texts(self) -> list[str]:
+        """What is wrong between the heads and what there is of texts."""
+        problems, learning = [], [name for name, head in self.model.heads.items() if head.recognises]
+        if learning and self.data.tokenizer.kind == "none":
+            problems.append(
+                f"data.tokenizer.kind is none and model.heads.{learning[0]} learns from labels: expected another kind, "
+                "such as characters, or heads for pre-training alone"
+            )
+        if not learning and self.training.sample_every:
+            problems.append(
+                f"training.sample_every is {self.training.sample_every} and no head finds texts: expected 0"
+            )
+        return problems
 
     @property
     def folder(self) -> Path:
@@ -183,8 +201,9 @@ MAY_CHANGE = (
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
     "training.save_minutes", "training.num_samples", "training.max_skipped", "training.max_failed",
     "training.keep_last", "training.keep_best", "training.milestones", "training.validate_epochs",
-    "training.validate_live", "training.sample_every", "training.patience", "training.max_hours",
-    "training.epochs_this_job", "training.profile", "training.alarm_wer", "training.alarm_updates",
+    "training.validate_live", "training.validate_loss", "training.sample_every", "training.patience",
+    "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
+    "training.alarm_updates",
     "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
     "data.workers", "data.threads", "data.cache", "model.encoder.remat",
     "decoding",

@@ -1,6 +1,6 @@
 """Weights that a run begins with, of another run, a checkpoint or a file, and an account of what became of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,11 +103,22 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
         else:
             given.whole[name] = weights[name].astype(value.dtype)
             account.loaded.append(name)
-    _check(experiment, account, len(theirs), [weights[name].shape for name in weights if name.startswith(HEADS)])
+    _check_tokenizer(experiment, account, len(theirs), [weights[n].shape for n in weights if n.startswith(HEADS)])
+    has_other_heads = not _of_heads(weights) & _of_heads(needed)
+    if has_other_heads and any(name.startswith(HEADS) for name in account.missing):
+        account.remark = "the heads are others than those that the weights were trained with, and begin anew"
+    _check(experiment, account, has_other_heads=has_other_heads)
     return given
 
 
-def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Sequence[tuple[int, ...]]) -> None:
+def _of_heads(paths: Iterable[str]) -> set[str]:
+    """What there is in heads, whatever these are called: heads of one kind have such parameters in common."""
+    return {path.split("/", 2)[2] for path in paths if path.startswith(HEADS)}
+
+
+def _check_tokenizer(
+    experiment: Experiment, account: Account, num_symbols: int, heads: Sequence[tuple[int, ...]]
+) -> None:
     """`heads`: shapes of the heads' parameters in what is given."""
     if experiment.init.tokenizer and heads and not any(shape[-1:] == (num_symbols,) for shape in heads):
         raise UserError(
@@ -115,9 +126,16 @@ def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Se
             f"have {', '.join(sorted({str(shape[-1]) for shape in heads if shape}))} labels: expected the tokenizer "
             "that they were trained with"
         )
+
+
+def _check(experiment: Experiment, account: Account, *, has_other_heads: bool) -> None:
+    """`has_other_heads`: whether model and weights have no kind of head in common, as after pre-training; such heads
+    are told of and are no mistake."""
     if not (account.loaded or account.kept_rows):
         raise UserError("\n".join([*account.lines(), "none of it fits this model: is it another one?"]))
-    if experiment.init.strict and (account.missing or account.mismatched or account.unused):
+    unmatched = [*account.missing, *account.mismatched, *account.unused]
+    wrong = [path for path in unmatched if not (has_other_heads and path.startswith(HEADS))]
+    if experiment.init.strict and wrong:
         mend = "expected weights for all of the model and no others; --init.strict False takes what fits"
         raise UserError("\n".join([*account.lines(), mend]))
 

@@ -42,9 +42,10 @@ _may_lack_texts: ContextVar[bool] = ContextVar("may_lack_texts", default=False)
 
 
 @contextmanager
-def texts_may_lack() -> Iterator[None]:
-    """Within the block, entries that say nothing of what is said are read with an empty text: for transcription."""
-    token = _may_lack_texts.set(True)
+def texts_may_lack(may: bool = True) -> Iterator[None]:
+    """Within the block, if they `may`, entries that say nothing of what is said are read with an empty text: for
+    transcription, and for training on audio alone."""
+    token = _may_lack_texts.set(may)
     try:
         yield
     finally:
@@ -141,11 +142,11 @@ def label_ids(value: Any) -> tuple[int, ...] | None:
     raise Unusable(f'tokens are {shown(value)}; expected ids, whole numbers from 0: [1, 2, 3] or "1 2 3"')
 
 
-def objects(fields: Fields, name: str) -> list[Fields]:
+def objects(fields: Fields, name: str, *, least: int = 1) -> list[Fields]:
     """A list of objects. Raises: Unusable."""
     value = fields.get(name)
-    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
-        raise Unusable(f'"{name}" is {shown(value)}; expected a list of objects, at least one')
+    if not isinstance(value, list) or len(value) < least or not all(isinstance(item, dict) for item in value):
+        raise Unusable(f'"{name}" is {shown(value)}; expected a list of objects, at least {least}')
     return value
 
 
