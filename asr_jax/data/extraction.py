@@ -201,6 +201,7 @@ def _features(
     """Frames by row of the index; what cannot be read is added to `skipped`."""
     for loaded in batches:
         skipped += loaded.skipped
+        assert loaded.batch.audio is not None, "the index is of audio"
         frames = extractor.compute(loaded.batch.audio, loaded.batch.lengths)
         values, lengths = np.asarray(frames.values, extractor.dtype), np.asarray(frames.lengths)
         for i in np.flatnonzero(loaded.batch.weights):

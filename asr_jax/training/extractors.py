@@ -1,4 +1,4 @@
-"""What a trained run makes of audio, for other uses: frames of a layer of its encoder, or the codes of its quantiser."""
+"""What a trained run makes of audio, for other uses: a layer of its encoder, or the codes of its quantiser."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,9 +27,12 @@ def of_layer(trained: Trained, layer: str) -> Extractor:
     """
     tap = {LAST: OUTPUT}.get(layer, f"layer_{layer}" if layer.isdecimal() else layer)
     model = _with_tap(trained, tap)
-    return _extractor(
-        trained, tap, lambda variables, batch: model.apply(variables, batch, step=None, method="encode").at(tap)
-    )
+
+    def frames(variables: Any, batch: Batch) -> Any:
+        encoded: Any = model.apply(variables, batch, step=None, method="encode")
+        return encoded.at(tap)
+
+    return _extractor(trained, frames, what=tap)
 
 
 def of_codes(trained: Trained) -> Extractor:
@@ -44,8 +47,12 @@ def of_codes(trained: Trained) -> Extractor:
             f"--codes: {trained.folder} has no quantiser, its heads are {', '.join(model.heads)}; expected a run that "
             "was pre-trained"
         )
-    codes = _extractor(trained, "codes", lambda variables, batch: model.apply(variables, batch, method="emit")[head])
-    return replace(codes, dtype="int32")
+
+    def codes(variables: Any, batch: Batch) -> Any:
+        emitted: Any = model.apply(variables, batch, method="emit")
+        return emitted[head]
+
+    return replace(_extractor(trained, codes, what="codes"), dtype="int32")
 
 
 def _with_tap(trained: Trained, tap: str) -> Recogniser:
@@ -62,7 +69,7 @@ def _with_tap(trained: Trained, tap: str) -> Recogniser:
     return make_model(replace(trained.experiment, model=tapped), trained.tokenizer)
 
 
-def _extractor(trained: Trained, what: str, function: Callable[[Any, Batch], Any]) -> Extractor:
+def _extractor(trained: Trained, function: Callable[[Any, Batch], Any], *, what: str) -> Extractor:
     program = jax.jit(function)
     variables = jax.device_put(jax.device_get(trained.variables), jax.devices()[0])
 

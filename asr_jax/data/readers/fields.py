@@ -142,11 +142,11 @@ def label_ids(value: Any) -> tuple[int, ...] | None:
     raise Unusable(f'tokens are {shown(value)}; expected ids, whole numbers from 0: [1, 2, 3] or "1 2 3"')
 
 
-def objects(fields: Fields, name: str, *, least: int = 1) -> list[Fields]:
+def objects(fields: Fields, name: str) -> list[Fields]:
     """A list of objects. Raises: Unusable."""
     value = fields.get(name)
-    if not isinstance(value, list) or len(value) < least or not all(isinstance(item, dict) for item in value):
-        raise Unusable(f'"{name}" is {shown(value)}; expected a list of objects, at least {least}')
+    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
+        raise Unusable(f'"{name}" is {shown(value)}; expected a list of objects, at least one')
     return value
 
 

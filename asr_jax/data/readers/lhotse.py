@@ -30,8 +30,9 @@ def records(cut: Fields) -> Iterator[Record]:
     _check_transforms(recording)
     path, channel = _file(recording, cut.get("channel", 0))
     start_s, length_s = _span(cut)
-    supervisions = f.objects(cut, "supervisions", least=0 if f.may_lack_text() else 1)
-    for supervision in supervisions or [{}]:
+    is_silent = f.may_lack_text() and not cut.get("supervisions")
+    supervisions = [{}] if is_silent else f.objects(cut, "supervisions")
+    for supervision in supervisions:
         first_s, part_s = start_s, length_s
         if len(supervisions) > 1:
             first_s, part_s = _span(supervision)
@@ -43,7 +44,7 @@ def records(cut: Fields) -> Iterator[Record]:
             path, channel=channel, start_s=0.0 if whole else first_s, length_s=None if whole else part_s
         )
         yield Record(
-            id=f.string(supervision, f.ID, name) if len(supervisions) > 1 else name,
+            id=name if len(supervisions) == 1 else f.string(supervision, f.ID, name),
             location=str(location),
             text=f.string(supervision, f.TEXT),
             duration_s=part_s,
