@@ -3,8 +3,9 @@
 DIR becomes a run of its own, with one checkpoint: evaluate, transcribe and --init-from take it as they take RUN. With
 a name that ends in .safetensors the weights alone are written, for --init-from. With --names they have the names of
 another system, for its own programs, and --out is a .pt file as these read it (icefall's decode.py, torch.load), a
-.safetensors file, or with --names nemo --like ORIGINAL.nemo a .nemo file. To have several checkpoints to average, train
-with --training.keep-last N or with --training.milestones.
+.safetensors file, with --names nemo --like ORIGINAL.nemo a .nemo file, or with --names huggingface a folder as
+transformers reads it. To have several checkpoints to average, train with --training.keep-last N or with
+--training.milestones.
 """
 
 import argparse
@@ -14,6 +15,8 @@ from typing import Any
 
 from asr_jax.command_line import run_command
 from asr_jax.core.errors import UserError
+
+FILES = (".safetensors", ".pt", ".nemo")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -34,8 +37,8 @@ def main(arguments: Sequence[str]) -> None:
         "--like", type=Path, metavar="ORIGINAL.nemo", help="the .nemo file to copy all but weights from"
     )
     options = parser.parse_args(arguments)
-    is_file = options.out.suffix in (".safetensors", ".pt", ".nemo")
-    if options.names != "ours" and not is_file:
+    is_file = options.out.suffix in FILES
+    if options.names not in ("ours", "huggingface") and not is_file:
         raise UserError(f"--names {options.names} is for weights alone: expected --out NAME.safetensors, .pt or .nemo")
     if options.names == "ours" and is_file and options.out.suffix != ".safetensors":
         raise UserError(f"--out {options.out} is another system's kind of file: expected --names, or NAME.safetensors")
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
 
     chosen = choose(options.run, last=options.last, first=options.first, to=options.to)
     weights, told = mean_weights(options.run, chosen, live=options.weights == "live"), ""
-    if is_file:
+    if is_file or options.names != "ours":
         told = _write(weights, options)
     else:
         save_run(options.run, chosen[-1], weights, options.out)
@@ -57,9 +60,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _write(weights: Any, options: argparse.Namespace) -> str:
-    """Writes a file of weights; gives what is to be said of their names."""
+    """Writes a file of weights, or a folder of Hugging Face's; gives what is to be said of their names."""
     from asr_jax.config import load_experiment
-    from asr_jax.pretrained.formats import exported, save_exported, save_weights
+    from asr_jax.pretrained.formats import exported, save_exported, save_huggingface, save_weights
     from asr_jax.text.tokenizer import load_tokenizer
     from asr_jax.training.run import EXPERIMENT, TOKENIZER
 
@@ -67,8 +70,12 @@ def _write(weights: Any, options: argparse.Namespace) -> str:
     if options.names == "ours":
         save_weights(weights, tokenizer.symbols, options.out)
         return ""
-    named = exported(weights, load_experiment(options.run / EXPERIMENT).model, options.names)
-    save_exported(named, options.names, tokenizer.symbols, options.out, like=options.like)
+    model = load_experiment(options.run / EXPERIMENT).model
+    if options.out.suffix in FILES:
+        named = exported(weights, model, options.names)
+        save_exported(named, options.names, tokenizer.symbols, options.out, like=options.like)
+    else:
+        save_huggingface(weights, model, tokenizer.symbols, options.out)
     return f", by the names of {options.names}; of {tokenizer.vocab_size} labels {tokenizer.blank_id} is the blank"
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import gc
 import importlib.util
+import inspect
 import io
 import os
 import re
@@ -102,8 +103,16 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
                 f"of a run to continue it, or {prog} --config FILE --run-dir {known.run_dir} to begin one"
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
-    default = load_config(known.config)
+    default = load_config(known.config, init_from=_init_from(rest))
     return parse_fields(rest, default, prog=prog, of=f"--config {known.config}")
+
+
+def _init_from(arguments: Sequence[str]) -> str:
+    """The value of --init-from, by any of its spellings; empty where it is not given."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--init.path", dest="path", nargs="?", default="", const="")
+    found: str = parser.parse_known_args([_plain(argument) for argument in arguments])[0].path
+    return found
 
 
 def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog: str, of: str) -> Settings:
@@ -129,8 +138,9 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
     return _parse(arguments, default, prog=prog)
 
 
-def load_config(path: str) -> Experiment:
-    """What the function `experiment` of a Python file returns.
+def load_config(path: str, *, init_from: str = "") -> Experiment:
+    """What the function `experiment` of a Python file returns. Where it takes `init_from`, it gets the path of the
+    weights to begin with, which settings can be read from.
 
     Raises: UserError where the file is missing, cannot be run, or does not return an Experiment.
     """
@@ -145,7 +155,8 @@ def load_config(path: str) -> Experiment:
     sys.modules[spec.name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-        experiment = module.experiment()
+        takes = "init_from" in inspect.signature(module.experiment).parameters
+        experiment = module.experiment(init_from=init_from) if takes else module.experiment()
     except Exception as error:  # a config is a person's own code: say what failed in it, and where
         line = next((f":{e.lineno}" for e in _frames(error) if Path(e.filename) == file.absolute()), "")
         raise UserError(f"config {path}{line}: {type(error).__name__}: {error}") from error

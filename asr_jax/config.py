@@ -127,8 +127,11 @@ class Init:
     (config.json and its weights); empty: random ones."""
     strict: bool = True
     """Refuse weights that are missing, left over, or of another shape. The rows of a head whose vocabulary is another
-    one are no mismatch: those of shared pieces are kept. Nor are heads where model and weights have no kind of them in
-    common, as when a pre-trained encoder is fine-tuned: they begin anew."""
+    one are no mismatch: those of shared pieces are kept."""
+    new: tuple[str, ...] = ()
+    """Regular expressions of whole paths of parameters that may be new: where the weights do not have them, or have
+    them in another shape, they are random; and the model need not have them where the weights do. As with a head for a
+    model that had none, or had that of its pre-training: heads_.*"""
     tokenizer: str = ""
     """The tokenizer that the weights were trained with, where they do not bring it (files of other systems): the folder
     of one, or a vocabulary as data.tokenizer.path takes it."""
@@ -136,6 +139,11 @@ class Init:
     def __post_init__(self) -> None:
         if self.tokenizer and not self.path:
             raise ValueError(f"tokenizer is {self.tokenizer!r} and path is empty: expected weights that it belongs to")
+        for pattern in self.new:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"new: {pattern!r} is no regular expression: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -242,9 +250,12 @@ def classes(settings: Any) -> set[str]:
 
 
 def to_json(settings: Any) -> Any:
-    """JSON values; a dataclass becomes an object with its class's name under `class`."""
-    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
-        fields = {f.name: to_json(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
+    """JSON values; a dataclass, or a tuple with names, becomes an object with its class's name under `class`."""
+    if _has_fields(type(settings)):
+        names = (
+            [f.name for f in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else settings._fields
+        )
+        fields = {name: to_json(getattr(settings, name)) for name in names}
         return {"class": f"{type(settings).__module__}:{type(settings).__qualname__}"} | fields
     if isinstance(settings, dict):
         return {name: to_json(value) for name, value in settings.items()}
@@ -270,12 +281,18 @@ def from_json(values: Any) -> Any:
         cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"the experiment needs the class {values['class']}, which cannot be loaded: {error}") from error
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+    if not _has_fields(cls):
         raise UserError(f"the experiment names {values['class']}, which is not a class of settings")
     try:
         return cls(**fields)
     except (TypeError, ValueError) as error:
         raise UserError(f"the experiment's {values['class']} does not fit this version: {error}") from error
+
+
+def _has_fields(cls: Any) -> bool:
+    """Whether it is a class of settings."""
+    is_tuple = isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+    return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_tuple)
 
 
 def save_experiment(experiment: Experiment, path: Path) -> None:

@@ -202,7 +202,54 @@ class Parakeet(nn.Module):
         return self.output(x), lengths.clamp(max=x.shape[1])
 
 
-MODELS = {"icefall": (Icefall, 80), "quartznet": (QuartzNet, 64), "squeezeformer": (Squeezeformer, 80),
+class Transformers(nn.Module):
+    """wav2vec 2.0 or W2V-BERT of transformers with a CTC head; `sizes`: its config.json, and `frozen` where the
+    convolutions of samples are not trained."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+        import transformers
+
+        sizes = dict(sizes)
+        frozen, name = sizes.pop("frozen"), sizes.pop("architectures")[0]
+        config = getattr(transformers, name.removesuffix("ForCTC") + "Config")(**sizes, vocab_size=vocabulary)
+        self.model = getattr(transformers, name)(config)
+        if frozen:
+            self.model.freeze_feature_encoder()
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        given = features[..., 0] if features.shape[-1] == 1 else features  # samples
+        logits = self.model(given).logits
+        return logits, lengths.clamp(max=logits.shape[1])
+
+
+class Pretraining(nn.Module):
+    """wav2vec 2.0 of transformers in pre-training, masks and distractors drawn before; `sizes` as `Transformers`."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+        from transformers import Wav2Vec2Config, Wav2Vec2ForPreTraining
+
+        self.model = Wav2Vec2ForPreTraining(Wav2Vec2Config(**{**sizes, "architectures": None, "frozen": None}))
+        self.drawn: dict[str, Tensor] = {}
+
+    def loss(self, features: Tensor) -> Tensor:
+        if not self.drawn:
+            from transformers.models.wav2vec2 import modeling_wav2vec2 as source
+
+            config, rows = self.model.config, len(features)
+            shape = (rows, int(self.model._get_feat_extract_output_lengths(features.shape[1])))
+            mask = source._compute_mask_indices(shape, config.mask_time_prob, config.mask_time_length, min_masks=2)
+            negatives = source._sample_negative_indices(shape, config.num_negatives, mask)
+            self.drawn = {
+                "mask_time_indices": torch.tensor(mask, dtype=torch.long),
+                "sampled_negative_indices": torch.tensor(negatives, dtype=torch.long),
+            }
+        return self.model(features[..., 0], **self.drawn).loss
+
+
+MODELS = {"transformers": (Transformers, 1), "w2v_bert": (Transformers, 160), "pretraining": (Pretraining, 1),
+          "icefall": (Icefall, 80), "quartznet": (QuartzNet, 64), "squeezeformer": (Squeezeformer, 80),
           "parakeet": (Parakeet, 80)}  # fmt: skip
 """By name, with the values of a frame of their features."""
 
@@ -229,6 +276,8 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def loss() -> Tensor:
+        if hasattr(model, "loss"):
+            return model.loss(features)
         logits, out_lengths = model(features, lengths)
         log_probs = logits.log_softmax(-1).transpose(0, 1)
         return nn.functional.ctc_loss(log_probs, targets, out_lengths, torch.full((rows,), labels), zero_infinity=True)

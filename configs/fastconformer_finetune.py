@@ -1,10 +1,10 @@
 """A trained Conformer or FastConformer of NeMo, or a Parakeet-CTC of Hugging Face, fine-tuned on your own manifests.
 
-Model     PRETRAINED names a .nemo file (stt_en_fastconformer_ctc_large.nemo, …) or a folder with config.json,
+Model     --init-from names a .nemo file (stt_en_fastconformer_ctc_large.nemo, …) or a folder with config.json,
           model.safetensors and tokenizer.json (nvidia/parakeet-ctc-0.6b, …). Sizes, mel bins, tokenizer, weights and
           running statistics are read from it. Without it, weights are random, in a FastConformer of the large size.
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
-Command   PRETRAINED=MODEL.nemo python -m asr_jax.train --config configs/fastconformer_finetune.py --data.train …
+Command   python -m asr_jax.train --config configs/fastconformer_finetune.py --init-from MODEL.nemo --data.train …
 Options   --data.tokenizer.normaliser: texts must be as the model writes them. lower.v1, for models without capitals and
           punctuation (all of the CTC models above); none for those with.
           Another vocabulary: --data.tokenizer.path "" makes a tokenizer from the texts, or names another. The rows of
@@ -19,8 +19,6 @@ Recipe    NVIDIA/NeMo examples/asr/conf/asr_finetune/speech_to_text_finetune.yam
           with. GPUs and hours are not published: they depend on the data.
 """
 
-import os
-
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Init, Training
@@ -33,31 +31,31 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.pretrained.encoders import encoder_of, front_end_of
+from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
 from asr_jax.text.tokenizer import TokenizerSettings
 
-PRETRAINED = os.environ.get("PRETRAINED", "")
 MANIFESTS = "data/mine/manifests"
 
 
-def experiment() -> Experiment:
+def experiment(init_from: str = "") -> Experiment:
+    is_known = describes_itself(init_from)
     return Experiment(
         name="fastconformer_finetune",
         model=Model(
-            front_end=front_end_of(PRETRAINED) if PRETRAINED else nemo(num_mels=80),
+            front_end=front_end_of(init_from) if is_known else nemo(num_mels=80),
             augment=(SpecAugment.nemo(num_time_masks=10),),
-            encoder=encoder_of(PRETRAINED) if PRETRAINED else Conformer.fast("large"),
+            encoder=encoder_of(init_from) if is_known else Conformer.fast("large"),
             heads={"ctc": CTC(dropout=0.0, weight_by="labels")},
         ),
         data=Data(
             train=(f"{MANIFESTS}/train.jsonl",),
             validation=(f"{MANIFESTS}/validation.jsonl",),
-            tokenizer=TokenizerSettings(kind="sentencepiece", path=PRETRAINED, vocab_size=257),
+            tokenizer=TokenizerSettings(kind="sentencepiece", path=init_from if is_known else "", vocab_size=257),
             filters=Filters(min_duration_s=0.1, max_duration_s=20.0),
             buckets=Buckets(num=8, batch_seconds=600.0, batch_multiple=8),
             workers=8,
         ),
-        init=Init(path=PRETRAINED),
+        init=Init(path=init_from),
         optim=AdamW(
             schedule=WarmupHoldDecay(peak_lr=1e-4, warmup_updates=500, decay="cosine", final_share=0.05),
             b1=0.9,

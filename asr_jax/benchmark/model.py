@@ -13,20 +13,26 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from asr_jax.command_line import parse_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
+from asr_jax.heads.ctc import CTC
+from asr_jax.pretrained import w2v_bert_settings, wav2vec2_huggingface
+from asr_jax.pretrained.huggingface import CONFIG
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / ".venv-reference/bin/python"
 SIDE = ROOT / "benchmarks/model_side.py"
 PROG = "python -m asr_jax.benchmark model"
 
-PEERS = {"Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet"}
+PEERS = {
+    "Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet",
+    "Wav2Vec2": "transformers", "W2VBert": "w2v_bert",
+}  # fmt: skip
 """Which of benchmarks/model_side.py stands beside an encoder, by the name of its settings."""
 OF_ZIPFORMER = (
     "num_mels", "embed_channels", "downsampling", "dims", "num_layers", "unmasked_dims", "num_heads", "query_dims",
@@ -51,6 +57,8 @@ def main(arguments: Sequence[str]) -> None:
         )
     experiment = parse_experiment(rest, prog=PROG)
     peer = PEERS.get(type(experiment.model.encoder).__name__)
+    if peer == "transformers" and not any(isinstance(head, CTC) for head in experiment.model.heads.values()):
+        peer = "pretraining"
     if options.peer:
         _check_peer(type(experiment.model.encoder).__name__, peer)
     if options.json:
@@ -148,9 +156,18 @@ def _check_same_size(ours: int, theirs: int) -> None:
         )
 
 
-def _sizes(encoder: Any, peer: str) -> dict[str, Any]:
-    """What the peer's code takes for an encoder of these settings, by its names."""
+def _sizes(experiment: Any, peer: str) -> dict[str, Any]:
+    """What the peer's code takes for a model of these settings, by its names."""
+    encoder = experiment.model.encoder
     said = asdict(encoder)
+    if peer in ("transformers", "w2v_bert", "pretraining"):
+        symbols = [None, *"abc"]
+        of = wav2vec2_huggingface if peer != "w2v_bert" else w2v_bert_settings
+        config = of.folder_files(replace(experiment.model, augment=()), symbols)[CONFIG]
+        labels = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+        return {name: value for name, value in config.items() if name not in labels} | {
+            "frozen": getattr(encoder, "extractor_gradient", 1.0) == 0.0
+        }
     if peer == "icefall":
         return {name: said[name] for name in OF_ZIPFORMER}
     if peer == "quartznet":  # the residual blocks of 5x5, 10x5 and 15x5 stand 1, 2 and 3 times
@@ -175,7 +192,7 @@ def _theirs(experiment: Any, peer: str, options: Any, num_frames: int) -> dict[s
     """
     settings = {
         "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels,
-        "sizes": _sizes(experiment.model.encoder, peer),
+        "sizes": _sizes(experiment, peer),
         "vocabulary": options.vocabulary, "threads": os.cpu_count() or 1, "repeats": options.repeats,
     }  # fmt: skip
     done = subprocess.run(

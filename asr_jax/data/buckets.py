@@ -122,14 +122,15 @@ def make_buckets(
 
     Where a bucket's last batch would be short, its rows are spread evenly over the same number of batches instead.
 
-    Raises: UserError for no records, for edges below the longest record, and where `num_devices` times `sub_batches`
-    does not divide `batch_multiple`.
+    Raises: UserError for no records, for edges below the longest record, and where `num_devices` or `sub_batches` do
+    not divide `batch_multiple`.
     """
-    if settings.batch_multiple % (num_devices * sub_batches):
-        parts = f" in {sub_batches} sub-batches" if sub_batches > 1 else ""
+    multiple = math.lcm(num_devices, sub_batches)
+    if settings.batch_multiple % multiple:
+        parts = f" and into {sub_batches} sub-batches (model.sub_batches)" if sub_batches > 1 else ""
         raise UserError(
             f"batch_multiple {settings.batch_multiple} cannot be split over {num_devices} devices{parts}; "
-            f"set data.buckets.batch_multiple to a multiple of {num_devices * sub_batches}"
+            f"set data.buckets.batch_multiple to a multiple of {multiple}"
         )
     if not len(lengths):
         raise UserError("no records to plan: the manifests are empty or every record was dropped")

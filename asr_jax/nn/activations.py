@@ -1,10 +1,26 @@
 """Activation functions."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+ActivationName = Literal["relu", "clipped_relu", "hardtanh", "selu", "silu", "gelu", "gelu_tanh", "identity"]
+"""clipped_relu is relu up to 20, hardtanh the identity from -1 to 1, gelu_tanh gelu with the tanh in the place of the
+normal distribution."""
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "clipped_relu": lambda x: jnp.clip(x, 0, 20),
+    "hardtanh": lambda x: jnp.clip(x, -1, 1),
+    "selu": jax.nn.selu,
+    "silu": jax.nn.silu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "identity": lambda x: x,
+}
 
 
 def swoosh_l(x: Float[Array, "..."]) -> Float[Array, "..."]:

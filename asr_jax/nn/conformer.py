@@ -1,4 +1,4 @@
-"""What Conformer, FastConformer and Squeezeformer are made of: relative attention, convolution and feed-forward."""
+"""What Conformer, Squeezeformer and W2V-BERT are made of: relative attention, convolution and feed-forward."""
 
 from functools import partial
 from typing import Any, Literal
@@ -11,9 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm, layer_norm
-from asr_jax.nn.positions import relative_shift
+from asr_jax.nn.positions import clipped_distances, relative_shift
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 
@@ -26,15 +27,19 @@ batch, as PyTorch's trainers have it; layer: over the channels of a frame."""
 
 
 class RelativeAttention(nn.Module):
-    """Self-attention whose scores are (q + u) · k + (q + v) · W position, divided by √d of a head.
+    """Self-attention whose scores are (q + u) · k + (q + v) · W position, divided by √d of a head; or with `distances`
+    q · k + q · a, a learned for each distance of key and query; or q · k alone.
 
-    Source: Dai et al. 2019, "Transformer-XL" (arXiv:1901.02860), section 3.3, as in Conformer (arXiv:2005.08100).
+    Source: Dai et al. 2019, "Transformer-XL" (arXiv:1901.02860), section 3.3, as in Conformer (arXiv:2005.08100); of
+    `distances` Shaw et al. 2018 (arXiv:1803.02155), equation 4.
     """
 
     num_heads: int
     use_bias: bool = True
     dropout: float = 0.0
     """Of attention weights."""
+    distances: tuple[int, int] | None = None
+    """How many frames before and behind a query have learned keys of their own; all beyond have that of the last."""
     blind: Literal["mean", "zeros"] = "mean"
     """What a query takes that may see no key: the mean of all values, or zeros. It is padding, and matters to what
     looks at padding alone."""
@@ -49,18 +54,22 @@ class RelativeAttention(nn.Module):
         *,
         step: Step,
         biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
+        turned: Float[Array, "B T D"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising; without them scores are
-        q · k / √d. `allowed`: which keys (last axis) each query may see. `biases`: u and v where layers share them."""
-        width = x.shape[-1]
+        """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising; without them scores are those
+        of `distances`. `allowed`: which keys (last axis) each query may see. `biases`: u and v where layers share
+        them. `turned`: what queries and keys are made of instead of x, such as x with rotary positions."""
+        width, looking = x.shape[-1], x if turned is None else turned
         query, key, value = (
-            self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(x))
-            for name in ("query", "key", "value")
+            self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(given))
+            for name, given in (("query", looking), ("key", looking), ("value", x))
         )
         # The sums of scores are in float32, in which they stay: float16 would overflow, bfloat16 blur the softmax.
         in_float32 = partial(jnp.einsum, preferred_element_type=jnp.float32)
         if positions is None:
             scores = in_float32("bthc,bshc->bhts", query, key)
+            if self.distances is not None:
+                scores += self._by_distance(query, *self.distances)
         else:
             offsets = self._heads(Linear(width, use_bias=False, dtype=self.dtype, name="positions")(positions))
             by_content, by_position = self._biases(query.shape[-1]) if biases is None else biases
@@ -77,6 +86,13 @@ class RelativeAttention(nn.Module):
         mixed = jnp.einsum("bhts,bshc->bthc", weights, value).reshape(*x.shape[:2], width)
         return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
 
+    def _by_distance(self, query: Float[Array, "B T H C"], left: int, right: int) -> Float[Array, "B H T T"]:
+        """All queries times the keys of all distances, and of these products for each key that of its distance."""
+        shape = (left + 1 + right, query.shape[-1])
+        table = self.param("distance_embedding", nn.initializers.normal(0.02), shape).astype(query.dtype)
+        scores = jnp.einsum("bthc,rc->bhtr", query, table, preferred_element_type=jnp.float32)
+        return clipped_distances(jax.lax.optimization_barrier(scores), left)  # the barrier as above
+
     def _heads(self, x: Float[Array, "*rest D"]) -> Float[Array, "*rest H C"]:
         return x.reshape(*x.shape[:-1], self.num_heads, -1)
 
@@ -86,7 +102,7 @@ class RelativeAttention(nn.Module):
 
 
 class ConformerConvolution(nn.Module):
-    """Projection, activation, depthwise convolution, norm, SiLU, projection. Padding enters no valid frame.
+    """Projection, gate, depthwise convolution, norm, activation, projection. Padding enters no valid frame.
 
     Source: Gulati et al. 2020 (arXiv:2005.08100), figure 2; Kim et al. 2022, "Squeezeformer" (arXiv:2206.00888), for
     SiLU in the place of the gated linear unit.
@@ -100,6 +116,9 @@ class ConformerConvolution(nn.Module):
     norm_momentum: float = 0.1
     norm_ddof: int = 1
     """Of the running variance: see `BatchNorm`."""
+    causal: bool = False
+    """A frame sees itself and those before it."""
+    activation: ActivationName = "silu"
     use_bias: bool = True
     dtype: DTypeLike = jnp.float32
 
@@ -110,7 +129,8 @@ class ConformerConvolution(nn.Module):
         hidden = nn.glu(hidden) if self.gated else nn.silu(hidden)
         hidden = zero_padding(hidden, lengths)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
-        hidden = saved(depthwise_conv(hidden, kernel, padding=((size - 1) // 2, size // 2)))
+        padding = (size - 1, 0) if self.causal else ((size - 1) // 2, size // 2)
+        hidden = saved(depthwise_conv(hidden, kernel, padding=padding))
         if self.use_bias:
             hidden += per_channel(self.param("bias", uniform(size**-0.5), hidden.shape[-1:]), hidden)
         if self.norm == "layer":
@@ -119,20 +139,23 @@ class ConformerConvolution(nn.Module):
             padded = self.norm == "batch_padded"
             norm = BatchNorm(self.norm_momentum, self.norm_eps, padded, self.norm_ddof, name="norm")
             hidden = norm(hidden, lengths, use_running=step is None)
-        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(nn.silu(hidden))
+        hidden = ACTIVATIONS[self.activation](hidden)
+        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(hidden)
 
 
 class ConformerFeedForward(nn.Module):
-    """Projection to `hidden_dim`, SiLU, dropout, projection."""
+    """Projection to `hidden_dim`, activation, dropout, projection."""
 
     hidden_dim: int
     dropout: float = 0.0
     use_bias: bool = True
     dtype: DTypeLike = jnp.float32
+    activation: ActivationName = "silu"
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
-        hidden = nn.silu(Linear(self.hidden_dim, use_bias=self.use_bias, dtype=self.dtype, name="in")(x))
+        hidden = Linear(self.hidden_dim, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
+        hidden = ACTIVATIONS[self.activation](hidden)
         hidden = nn.Dropout(self.dropout)(hidden, deterministic=step is None)
         return Linear(x.shape[-1], use_bias=self.use_bias, dtype=self.dtype, name="out")(hidden)
 

@@ -1,18 +1,17 @@
 """Blocks of convolutions over time, which QuartzNet, Jasper and Citrinet are made of."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import zero_padding
+from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.normalization import BatchNorm, GroupNorm
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
@@ -35,20 +34,9 @@ those named padded over all frames of the padded batch, as PyTorch's trainers ha
 Residual = Literal["none", "add", "max", "dense"]
 """What joins a block's layers. none: nothing; add: the block's input, projected, is added; max: the greater of both is
 taken; dense: inputs of the dense blocks before are added as well, each by a projection of its own."""
-ActivationName = Literal["relu", "clipped_relu", "hardtanh", "selu", "silu", "gelu", "identity"]
-"""clipped_relu is relu up to 20, hardtanh the identity from -1 to 1."""
 
 EPS, MOMENTUM = 1e-3, 0.1
 """Of batch norms."""
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
-    "clipped_relu": lambda x: jnp.clip(x, 0, 20),
-    "hardtanh": lambda x: jnp.clip(x, -1, 1),
-    "selu": jax.nn.selu,
-    "silu": jax.nn.silu,
-    "gelu": partial(jax.nn.gelu, approximate=False),
-    "identity": lambda x: x,
-}
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """The convolution that tells wav2vec 2.0's layers where frames are."""
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from asr_jax.kernels.grouped_conv.api import grouped_conv
 from asr_jax.nn.linear import per_channel
+from asr_jax.nn.remat import saved
 
 
 class PositionalConv(nn.Module):
@@ -31,18 +32,5 @@ class PositionalConv(nn.Module):
         gain = self.param("gain", lambda _: norm)
         bias = self.param("bias", nn.initializers.zeros, (width,))
         kernel = direction * (gain / norm)[:, None, None]
-        y = grouped_conv(x.astype(jnp.float32), kernel, groups=self.groups)
+        y = saved(grouped_conv(x.astype(jnp.float32), kernel))
         return nn.gelu(y + per_channel(bias, y), approximate=False).astype(x.dtype)
-
-
-def grouped_conv(x: Float[Array, "B T D"], kernel: Float[Array, "K C D"], *, groups: int) -> Float[Array, "B T D"]:
-    """y[t] = Σ_k W[k] x[t + k - K // 2], each group of channels by itself, `x` being 0 outside its frames."""
-    taps = len(kernel)
-    return jax.lax.conv_general_dilated(
-        x,
-        kernel,
-        window_strides=(1,),
-        padding=((taps // 2, (taps - 1) // 2),),
-        dimension_numbers=("NWC", "WIO", "NWC"),
-        feature_group_count=groups,
-    )

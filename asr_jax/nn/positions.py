@@ -1,5 +1,6 @@
 """Relative positions in attention."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -61,3 +62,35 @@ def relative_shift(scores: Float[Array, "... T R"]) -> Float[Array, "... T T"]:
     if num_frames == 1:
         return scores
     return jnp.reshape(flat, (*rest, num_frames, num_offsets - 1))[..., :num_frames]
+
+
+def clipped_distances(scores: Float[Array, "... T R"], left: int) -> Float[Array, "... T T"]:
+    """From scores by query t and distance -left, …, right, those by query t and key s, where a distance s - t beyond
+    these counts as the last of them: y[t, s] = x[t, left + clip(s - t, -left, right)].
+
+    As `relative_shift`: in rows of one value less, each row begins one place earlier in its own. A gather would have a
+    scatter for its gradient.
+    """
+    *rest, num_frames, num_distances = scores.shape
+    size = max(num_distances, num_frames + 1)
+    pads = [(0, 0, 0)] * len(rest)
+    flat = jax.lax.pad(scores, jnp.zeros((), scores.dtype), [*pads, (0, 0, 0), (0, size - num_distances, 0)])
+    flat = flat.reshape(*rest, num_frames * size)
+    flat = jax.lax.pad(flat, jnp.zeros((), scores.dtype), [*pads, (-left, max(left - num_frames, 0), 0)])
+    near = flat[..., : num_frames * (size - 1)].reshape(*rest, num_frames, size - 1)[..., :num_frames]
+    distance = jnp.arange(num_frames)[None] - jnp.arange(num_frames)[:, None]
+    distance = distance.reshape(*(1 for _ in rest), num_frames, num_frames)
+    before = jnp.where(distance < -left, scores[..., :1], near)
+    return jnp.where(distance > num_distances - 1 - left, scores[..., -1:], before)
+
+
+def rotated(x: Float[Array, "B T H C"], base: float) -> Float[Array, "B T H C"]:
+    """Each pair of channels (c, c + C/2) turned by the frame's number · base^(-2c/C).
+
+    Source: Su et al. 2021, "RoFormer" (arXiv:2104.09864), with halves for pairs.
+    """
+    half = x.shape[-1] // 2
+    angles = np.arange(x.shape[1])[:, None] * base ** (-np.arange(half) / half)
+    cos, sin = (jnp.asarray(part, x.dtype)[None, :, None] for part in (np.cos(angles), np.sin(angles)))
+    first, second = x[..., :half], x[..., half:]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

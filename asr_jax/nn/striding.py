@@ -1,4 +1,4 @@
-"""Convolutions with strides over time and frequency, with which Conformer, FastConformer and Squeezeformer begin."""
+"""Convolutions with strides: with which Conformer and Squeezeformer begin, and of W2V-BERT's adapters."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
-from asr_jax.nn.linear import Linear, per_channel, uniform
+from asr_jax.nn.linear import Linear, per_channel, project, uniform
 
 Subsampling = Literal["striding", "dw_striding"]
 """striding: each convolution sees all channels. dw_striding: from the second on, one for each channel and a product
@@ -80,3 +80,35 @@ class HalvingConv(nn.Module):
             form = ("NHWC", "HWIO", "NHWC")
             y = jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), (2, 2), pads, dimension_numbers=form)
         return y + per_channel(bias, y)
+
+
+def gated_length(num_frames: Any, kernel_size: int, stride: int) -> Any:
+    """Frames that come out of `GatedConv`; for ints and arrays."""
+    return ((num_frames + 2 * (kernel_size // 2) - kernel_size) // stride + 1) * (num_frames > 0)
+
+
+class GatedConv(nn.Module):
+    """A convolution over time, whose first window begins stride / 2 frames before the first, and a gated linear unit.
+
+    Source: `Wav2Vec2BertAdapterLayer` in transformers 5.23. Differs from: there it gives a frame more or less than its
+    own lengths tell, where kernel and stride have other halves.
+    """
+
+    kernel_size: int
+    stride: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B S D"]:
+        size, stride, width, num_frames = self.kernel_size, self.stride, x.shape[-1], x.shape[1]
+        initial = uniform((size * width) ** -0.5)
+        kernel = self.param("kernel", initial, (size, width, 2 * width)).astype(self.dtype)
+        bias = self.param("bias", initial, (2 * width,))
+        num = gated_length(num_frames, size, stride)
+        behind = (num - 1) * stride + size - num_frames - stride // 2
+        pads = ((0, 0, 0), (stride // 2, behind, 0), (0, 0, 0))
+        x = jax.lax.pad(x.astype(self.dtype), jnp.zeros((), self.dtype), pads)
+        # One product of matrices: XLA's convolutions and their gradients are several times slower on CPUs.
+        seen = [x[:, tap : tap + (num - 1) * stride + 1 : stride] for tap in range(size)]
+        y = project(jnp.concatenate(seen, axis=-1), kernel.reshape(-1, 2 * width))
+        return nn.glu(y + per_channel(bias, y))

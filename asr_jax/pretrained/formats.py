@@ -18,9 +18,21 @@ from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import conformer, icefall, quartznet, squeezeformer_keras, squeezeformer_nemo, wav2vec2
+from asr_jax.pretrained import (
+    conformer,
+    huggingface,
+    icefall,
+    quartznet,
+    squeezeformer_keras,
+    squeezeformer_nemo,
+    w2v_bert,
+    w2v_bert_settings,
+    wav2vec2,
+    wav2vec2_huggingface,
+)
 from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -54,6 +66,8 @@ class Format(NamedTuple):
     """`find(weights, encoder's settings, **heads)`."""
     export: Callable[..., dict[str, np.ndarray]]
     """`export(variables, encoder's settings, **heads)`: the other way, or an error where a weight has no name."""
+    folder: Callable[[Model, Symbols], dict[str, Any]] | None = None
+    """What lies beside the weights in a folder of Hugging Face's: JSON files by name; None where none is written."""
     heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
     """The heads that have names there."""
 
@@ -91,12 +105,16 @@ FORMATS = (
         squeezeformer_keras.find, squeezeformer_keras.export,
     ),
     Format(
+        "huggingface", "Hugging Face's of a W2V-BERT", W2VBert, w2v_bert.claims, w2v_bert.find, w2v_bert.export,
+        w2v_bert_settings.folder_files,
+    ),
+    Format(
         "huggingface", "Hugging Face's of a wav2vec 2.0", Wav2Vec2, wav2vec2.claims_huggingface, wav2vec2.find,
-        wav2vec2.export_huggingface, wav2vec2_heads,
+        wav2vec2.export_huggingface, wav2vec2_huggingface.folder_files, wav2vec2_heads,
     ),
     Format(
         "fairseq", "fairseq's or NVIDIA's of a wav2vec 2.0", Wav2Vec2, wav2vec2.claims_fairseq, wav2vec2.find,
-        wav2vec2.export_fairseq, wav2vec2_heads,
+        wav2vec2.export_fairseq, heads=wav2vec2_heads,
     ),
 )  # fmt: skip
 
@@ -113,13 +131,32 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
 
     Raises: UserError where that has no such model, or no name for one of its weights.
     """
+    known = _format(model, names)
+    return known.export(weights, model.encoder, **known.heads(model))
+
+
+def _format(model: Model, names: str) -> Format:
     known = {each.names: each for each in FORMATS if isinstance(model.encoder, each.encoder)}
     if names not in known:
         raise UserError(
             f"no weights of {type(model.encoder).__name__} by the names of {names}: "
             + (f"expected one of {', '.join(known)}" if known else "no other system has such a model")
         )
-    return known[names].export(weights, model.encoder, **known[names].heads(model))
+    return known[names]
+
+
+def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -> None:
+    """Writes a folder that transformers reads: weights, settings and tokenizer.
+
+    Raises: UserError where that has no such model, front-end, head or labels.
+    """
+    known = _format(model, "huggingface")
+    if known.folder is None:
+        raise UserError(
+            f"no folder of {type(model.encoder).__name__} is written; expected --out NAME.safetensors, for its weights"
+        )
+    files = known.folder(model, symbols)
+    huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))
 
 
 def save_exported(weights: Weights, names: str, symbols: Symbols, out: Path, *, like: Path | None) -> None:
@@ -158,9 +195,7 @@ def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
     if path.suffix in TORCH_SUFFIXES:
         return state_dict(load_torch(path)), None
     if path.is_dir():
-        files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
-        if not files:
-            raise UserError(f"{path} has a {HF_CONFIG} and no *.safetensors: expected weights there")
+        files = huggingface.weight_files(path)
         weights = {name: array for file in files for name, array in load_weights(file)[0].items()}
         return weights, _tokenizer_symbols(path)
     try:

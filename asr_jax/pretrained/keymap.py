@@ -28,6 +28,8 @@ def transposed(*axes: int) -> Layout:
 SAME = Layout(lambda x: x, lambda x: x)
 LINEAR = transposed(1, 0)
 """[out in] to [in out]."""
+CONV_1D = transposed(2, 1, 0)
+"""[out in taps] to [taps in out]."""
 CONV_2D = transposed(2, 3, 1, 0)
 """[out in time frequency] to [time frequency in out]."""
 POINTWISE = Layout(lambda x: x[:, :, 0, 0].T, lambda x: x.T[:, :, None, None])

@@ -1,5 +1,5 @@
 """wav2vec 2.0 by the names of fairseq (commit 3d262bb2), of NVIDIA's DeepLearningExamples (729963dd) and of Hugging
-Face (transformers 5): weights. Their settings: `wav2vec2_settings`."""
+Face (transformers 5): weights. Their settings: `wav2vec2_fairseq`, `wav2vec2_huggingface`."""
 
 import re
 from typing import Any, Literal

@@ -1,6 +1,7 @@
 """Weights that a run begins with, of another run, a checkpoint or a file, and an account of what became of them."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
     theirs = tuple(symbols or ours)
     needed = flatten(shapes)
     account = Account(str(path), unused=sorted(weights.keys() - needed.keys()) + left)
-    if not symbols:
+    if not symbols and any(name.startswith(HEADS) for name in weights):
         account.remark = (
             "which piece each label of a head is there is not known: rows are taken as they are; --init.tokenizer "
             "names the tokenizer that the weights were trained with"
@@ -103,22 +104,11 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
         else:
             given.whole[name] = weights[name].astype(value.dtype)
             account.loaded.append(name)
-    _check_tokenizer(experiment, account, len(theirs), [weights[n].shape for n in weights if n.startswith(HEADS)])
-    has_other_heads = not _of_heads(weights) & _of_heads(needed)
-    if has_other_heads and any(name.startswith(HEADS) for name in account.missing):
-        account.remark = "the heads are others than those that the weights were trained with, and begin anew"
-    _check(experiment, account, has_other_heads=has_other_heads)
+    _check(experiment, account, len(theirs), [weights[name].shape for name in weights if name.startswith(HEADS)])
     return given
 
 
-def _of_heads(paths: Iterable[str]) -> set[str]:
-    """What there is in heads, whatever these are called: heads of one kind have such parameters in common."""
-    return {path.split("/", 2)[2] for path in paths if path.startswith(HEADS)}
-
-
-def _check_tokenizer(
-    experiment: Experiment, account: Account, num_symbols: int, heads: Sequence[tuple[int, ...]]
-) -> None:
+def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Sequence[tuple[int, ...]]) -> None:
     """`heads`: shapes of the heads' parameters in what is given."""
     if experiment.init.tokenizer and heads and not any(shape[-1:] == (num_symbols,) for shape in heads):
         raise UserError(
@@ -126,18 +116,19 @@ def _check_tokenizer(
             f"have {', '.join(sorted({str(shape[-1]) for shape in heads if shape}))} labels: expected the tokenizer "
             "that they were trained with"
         )
-
-
-def _check(experiment: Experiment, account: Account, *, has_other_heads: bool) -> None:
-    """`has_other_heads`: whether model and weights have no kind of head in common, as after pre-training; such heads
-    are told of and are no mistake."""
     if not (account.loaded or account.kept_rows):
         raise UserError("\n".join([*account.lines(), "none of it fits this model: is it another one?"]))
     unmatched = [*account.missing, *account.mismatched, *account.unused]
-    wrong = [path for path in unmatched if not (has_other_heads and path.startswith(HEADS))]
-    if experiment.init.strict and wrong:
-        mend = "expected weights for all of the model and no others; --init.strict False takes what fits"
+    if experiment.init.strict and not all(_may_be_new(path, experiment.init.new) for path in unmatched):
+        mend = (
+            "expected weights for all of the model and no others; --init.new PATTERN names what may be new or left "
+            "over, --init.strict False takes what fits"
+        )
         raise UserError("\n".join([*account.lines(), mend]))
+
+
+def _may_be_new(path: str, patterns: Sequence[str]) -> bool:
+    return any(re.fullmatch(pattern, path.partition("/")[2]) for pattern in patterns)
 
 
 def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:

@@ -23,7 +23,8 @@ from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.pretrained.formats import imported, load_weights
 from asr_jax.pretrained.wav2vec2 import export_huggingface
-from asr_jax.pretrained.wav2vec2_settings import Settings, settings_of_huggingface
+from asr_jax.pretrained.wav2vec2_fairseq import Settings
+from asr_jax.pretrained.wav2vec2_huggingface import settings_of_folder
 
 pytestmark = pytest.mark.golden
 
@@ -58,7 +59,7 @@ class Case:
 @cache
 def case_of(folder: Path) -> Case:
     config = config_of(folder)
-    settings = settings_of_huggingface(config, folder)
+    settings = settings_of_folder(folder)
     encoder = replace(
         settings.encoder,
         extractor_norm=settings.encoder.extractor_norm.replace("group", "group_padded"),

@@ -15,7 +15,7 @@ from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.pretrained.wav2vec2 import export_fairseq, find
-from asr_jax.pretrained.wav2vec2_settings import settings_of_fairseq
+from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 
 pytestmark = pytest.mark.golden
 

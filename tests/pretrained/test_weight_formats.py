@@ -15,12 +15,15 @@ from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.models.w2v_bert import W2VBert
+from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.formats import FORMATS, exported, imported
 
 TINY: dict[type, EncoderSettings] = {
     Conformer: Conformer.tiny(), QuartzNet: QuartzNet.tiny(num_mels=80), Squeezeformer: Squeezeformer.tiny(),
-    Zipformer: Zipformer.tiny(),
+    W2VBert: W2VBert.tiny(num_mels=80), Zipformer: Zipformer.tiny(),
+    Wav2Vec2: Wav2Vec2.tiny(extractor=(), num_features=80),
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""Settings of a wav2vec 2.0 as fairseq, NVIDIA and Hugging Face write them beside its weights."""
+"""Settings of wav2vec 2.0 in checkpoints of fairseq (commit 3d262bb2) and NVIDIA (DeepLearningExamples, 729963dd)."""
 
 import ast
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from asr_jax.core.errors import UserError
@@ -11,6 +12,7 @@ from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained.nemo_files import check_settings
+from asr_jax.pretrained.torch_files import load_torch
 
 
 class Settings(NamedTuple):
@@ -21,6 +23,34 @@ class Settings(NamedTuple):
     """Of pre-training; None where the model has no such head."""
     normalise: bool | None
     """Whether samples are normalised; None where it does not say."""
+
+
+def settings_of_checkpoint(path: Path) -> Settings:
+    """Of a checkpoint (.pt), pre-trained or fine-tuned.
+
+    Raises: UserError where it says nothing of a wav2vec 2.0, or what is not there here.
+    """
+    loaded = load_torch(path)
+    # Newer files of fairseq have `cfg`, older ones `args`; a fine-tuned model has what it began as within its own.
+    said = (loaded.get("cfg") or loaded.get("args")) if isinstance(loaded, Mapping) else None
+    outer = _model_of(said)
+    inner = _model_of(outer.pop("w2v_args", None))
+    settings = inner | {name: value for name, value in outer.items() if value is not None}
+    if not {"conv_feature_layers", "encoder_embed_dim"} & settings.keys():
+        raise UserError(f"{path} says nothing of its model: expected a wav2vec 2.0 of fairseq or NVIDIA")
+    task = _plain(_plain(said).get("task"))
+    return settings_of_fairseq(settings, path, normalise=task.get("normalize", settings.get("normalize")))
+
+
+def _model_of(said: Any) -> dict[str, Any]:
+    """Of what a file says of a run, the part on its model."""
+    plain = _plain(said)
+    return _plain(plain["model"]) if isinstance(plain.get("model"), Mapping) else plain
+
+
+def _plain(said: Any) -> dict[str, Any]:
+    """Settings that are a dictionary or attributes of an object."""
+    return dict(said) if isinstance(said, Mapping) else dict(getattr(said, "__dict__", {}))
 
 
 def settings_of_fairseq(said: Mapping[str, Any], path: Any, *, normalise: bool | None = None) -> Settings:
@@ -106,7 +136,7 @@ def _mask(said: Mapping[str, Any], prefix: str, *, probability: float, min_spans
         probability=said.get(f"{prefix}_prob", probability),
         length=said.get(f"{prefix}_length", 10),
         min_spans=min_spans,
-        same_count=said.get("require_same_masks", True) if prefix == "mask" else False,
+        same_count=said.get("require_same_masks", True),
         selection=said.get(f"{prefix}_selection", "static"),
         other=said.get(f"{prefix}_other", 0.0),
     )
@@ -138,62 +168,3 @@ def _contrastive(said: Mapping[str, Any], dim: int) -> Contrastive:
 
 def _temperatures(said: Any) -> tuple[float, float, float]:
     return tuple(ast.literal_eval(said) if isinstance(said, str) else said)
-
-
-def settings_of_huggingface(said: Mapping[str, Any], path: Any) -> Settings:
-    """Of the config.json of a wav2vec 2.0 folder; `path` is where it lies. Names that it does not have are at
-    transformers' defaults.
-
-    Raises: UserError where it says what is not there here.
-    """
-    expected = {
-        "model_type": "wav2vec2", "feat_extract_norm": ("group", "layer"), "feat_extract_activation": "gelu",
-        "hidden_act": "gelu", "add_adapter": False, "adapter_attn_dim": None, "layer_norm_eps": 1e-5,
-    }  # fmt: skip
-    check_settings(path, "config", said, expected)
-    get = said.get
-    sizes = ("conv_dim", (512,) * 7), ("conv_kernel", (10, 3, 3, 3, 3, 2, 2)), ("conv_stride", (5, 2, 2, 2, 2, 2, 2))
-    layers = tuple(ConvLayer(*layer) for layer in zip(*(get(name, usual) for name, usual in sizes), strict=True))
-    encoder = Wav2Vec2(
-        extractor=layers,
-        extractor_norm=get("feat_extract_norm", "group"),
-        extractor_bias=get("conv_bias", False),
-        dim=get("hidden_size", 768),
-        num_layers=get("num_hidden_layers", 12),
-        num_heads=get("num_attention_heads", 12),
-        feedforward_dim=get("intermediate_size", 3072),
-        norm_first=get("do_stable_layer_norm", False),
-        position_kernel=get("num_conv_pos_embeddings", 128),
-        position_groups=get("num_conv_pos_embedding_groups", 16),
-        time_mask=_mask_of_huggingface(said, "mask_time", probability=0.05, min_spans=2),
-        channel_mask=_mask_of_huggingface(said, "mask_feature", probability=0.0, min_spans=0),
-        dropout=get("hidden_dropout", 0.1),
-        attention_dropout=get("attention_dropout", 0.1),
-        activation_dropout=get("activation_dropout", 0.1),
-        input_dropout=get("feat_proj_dropout", 0.0),
-        feature_dropout=get("feat_quantizer_dropout", 0.0),
-        layer_drop=get("layerdrop", 0.1),
-        extractor_gradient=1.0,
-        taps=("features", "extractor"),
-    )
-    contrastive = Contrastive(
-        quantizer=Quantizer(get("num_codevector_groups", 2), get("num_codevectors_per_group", 320)),
-        codes_dim=get("codevector_dim", 256),
-        dim=get("proj_codevector_dim", 256),
-        num_negatives=get("num_negatives", 100),
-        temperature=get("contrastive_logits_temperature", 0.1),
-        diversity=get("diversity_loss_weight", 0.1),
-        penalty=0.0,
-    )
-    return Settings(encoder, contrastive, None)
-
-
-def _mask_of_huggingface(said: Mapping[str, Any], prefix: str, *, probability: float, min_spans: int) -> SpanMask:
-    used = said.get("apply_spec_augment", True)
-    return SpanMask(
-        probability=said.get(f"{prefix}_prob", probability) if used else 0.0,
-        length=said.get(f"{prefix}_length", 10),
-        min_spans=said.get(f"{prefix}_min_masks", min_spans),
-        same_count=False,
-        draws_last_start=True,
-    )

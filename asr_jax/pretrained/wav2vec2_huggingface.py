@@ -1,0 +1,191 @@
+"""Settings of wav2vec 2.0 in folders of Hugging Face's (transformers 5.23), in and out."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from asr_jax.audio.presets import wav2vec2
+from asr_jax.core.batch import OUTPUT
+from asr_jax.core.errors import UserError
+from asr_jax.heads.contrastive import Contrastive
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.nn.quantizer import Quantizer
+from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.pretrained import huggingface
+from asr_jax.pretrained.nemo_files import check_settings
+from asr_jax.pretrained.w2v_bert_settings import SPAN_MASKS, SPANS
+from asr_jax.pretrained.wav2vec2_fairseq import Settings
+
+MODEL_TYPE = "wav2vec2"
+# Settings that are the same there, by ours.
+ENCODER = {
+    "extractor_bias":      "conv_bias",
+    "dim":                 "hidden_size",
+    "num_layers":          "num_hidden_layers",
+    "num_heads":           "num_attention_heads",
+    "feedforward_dim":     "intermediate_size",
+    "norm_first":          "do_stable_layer_norm",
+    "position_kernel":     "num_conv_pos_embeddings",
+    "position_groups":     "num_conv_pos_embedding_groups",
+    "dropout":             "hidden_dropout",
+    "attention_dropout":   "attention_dropout",
+    "activation_dropout":  "activation_dropout",
+    "input_dropout":       "feat_proj_dropout",
+    "feature_dropout":     "feat_quantizer_dropout",
+    "layer_drop":          "layerdrop",
+}  # fmt: skip
+CONTRASTIVE = {
+    "codes_dim":           "codevector_dim",
+    "dim":                 "proj_codevector_dim",
+    "num_negatives":       "num_negatives",
+    "temperature":         "contrastive_logits_temperature",
+    "diversity":           "diversity_loss_weight",
+}  # fmt: skip
+QUANTIZER = {"groups": "num_codevector_groups", "entries": "num_codevectors_per_group"}
+EXTRACTOR = {"channels": "conv_dim", "kernel_size": "conv_kernel", "stride": "conv_stride"}
+SAME = {
+    "model_type": MODEL_TYPE, "feat_extract_activation": "gelu", "hidden_act": "gelu", "add_adapter": False,
+    "adapter_attn_dim": None, "layer_norm_eps": 1e-5,
+}  # fmt: skip
+"""What no other than that is read and written of."""
+WITHOUT_EFFECT = (
+    r"_.*|architectures|(torch_)?dtype|transformers_version|return_dict|output_(attentions|hidden_states)|vocab_size"
+    r"|(pad|bos|eos|sep)_token_id|id2label|label2id|problem_type|initializer_range|num_feat_extract_layers"
+    r"|final_dropout|ctc_.*|use_weighted_layer_sum|classifier_.*|tdnn_.*|xvector_.*|do_.*|gradient_checkpointing"
+    r"|adapter_.*|num_adapter_layers|output_hidden_size|feat_extract_dropout|mask_channel_.*|mask_(time|feature)_.*"
+    r"|apply_spec_augment|tokenizer_class|tie_word_embeddings|freeze_feat_extract_train|no_mask_.*"
+)
+"""Settings of labels, losses, other heads and how a model begins: with them an encoder gives the same."""
+
+
+def settings_of_folder(folder: Path) -> Settings:
+    """The settings that a folder was made with.
+
+    Raises: UserError where it says nothing of a wav2vec 2.0, or says what is not there here.
+    """
+    found = settings_of_huggingface(huggingface.read_json(folder / huggingface.CONFIG), folder / huggingface.CONFIG)
+    said = huggingface.front_end_settings(folder)
+    expected = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 16000}
+    check_settings(folder, "feature_extractor", said, expected)
+    return found._replace(normalise=said.get("do_normalize"))
+
+
+def settings_of_huggingface(said: Mapping[str, Any], path: Any) -> Settings:
+    """Of what a config.json says; `path` is where it lies.
+
+    Raises: UserError as `settings_of_folder`.
+    """
+    check_settings(path, "config", said, {**SAME, "feat_extract_norm": ("group", "layer")})
+    needed = {*ENCODER.values(), *EXTRACTOR.values(), "model_type", "feat_extract_norm"}
+    if missing := sorted(needed - said.keys()):
+        raise UserError(f"{path} has no {', '.join(missing)}: expected settings of a {MODEL_TYPE} model")
+    known = {*needed, *CONTRASTIVE.values(), *QUANTIZER.values(), *SAME}
+    if unknown := sorted(name for name in said.keys() - known if not re.fullmatch(WITHOUT_EFFECT, name)):
+        raise UserError(
+            f"{path} has settings that are not known here: {', '.join(unknown)}; expected those of transformers' "
+            "Wav2Vec2Config (take out of the file what changes nothing)"
+        )
+    layers = zip(*(said[name] for name in EXTRACTOR.values()), strict=True)
+    try:
+        encoder = Wav2Vec2(
+            extractor=tuple(ConvLayer(*layer) for layer in layers),
+            extractor_norm=said["feat_extract_norm"],
+            extractor_gradient=1.0,
+            taps=("features",),
+            time_mask=_span_mask(said, SPAN_MASKS["time_mask"], Wav2Vec2.time_mask),
+            channel_mask=_span_mask(said, SPAN_MASKS["channel_mask"], Wav2Vec2.channel_mask),
+            **{ours: said[theirs] for ours, theirs in ENCODER.items()},
+        )
+        contrastive = None
+        if {*CONTRASTIVE.values(), *QUANTIZER.values()} <= said.keys():
+            quantizer = Quantizer(**{ours: said[theirs] for ours, theirs in QUANTIZER.items()})
+            same = {ours: said[theirs] for ours, theirs in CONTRASTIVE.items()}
+            contrastive = Contrastive(quantizer=quantizer, penalty=0.0, **same)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: {error}") from error
+    return Settings(encoder, contrastive, None)
+
+
+def _span_mask(said: Mapping[str, Any], axis: str, usual: SpanMask) -> SpanMask:
+    there = {ours: said.get(f"mask_{axis}_{theirs}", getattr(usual, ours)) for ours, theirs in SPANS.items()}
+    mask = replace(usual, same_count=False, draws_last_start=True, **there)
+    return mask if said.get("apply_spec_augment", True) else replace(mask, probability=0.0)
+
+
+def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
+    """What lies beside the weights in a folder that transformers reads: settings of a Wav2Vec2ForCTC or a
+    Wav2Vec2ForPreTraining, of its front-end and, of the first, of its tokenizer.
+
+    Raises: UserError for a model that is none of these.
+    """
+    settings, (head, *more) = model.encoder, model.heads.values()
+    known = isinstance(head, Contrastive) or (isinstance(head, CTC) and head.tap == OUTPUT)
+    if not isinstance(settings, Wav2Vec2) or not known or more:
+        raise UserError(
+            f"heads are {', '.join(model.heads)}: expected one, of CTC on the output or of pre-training, as "
+            "transformers has"
+        )
+    normalises = model.front_end == wav2vec2(normalise=True)
+    if not normalises and model.front_end != wav2vec2():
+        raise UserError("the front-end is not the preset wav2vec2, which transformers has; expected that")
+    labels: dict[str, Any] = {}
+    if isinstance(head, CTC):
+        labels = huggingface.label_files(symbols, processor="Wav2Vec2Processor")
+        of_head: dict[str, Any] = {**huggingface.label_ids(symbols), "final_dropout": head.dropout}
+        of_head |= {"architectures": ["Wav2Vec2ForCTC"], "ctc_loss_reduction": "mean", "ctc_zero_infinity": True}
+    elif isinstance(head, Contrastive):
+        of_head = _config_of_head(head)
+    return {
+        huggingface.CONFIG: {**_config(settings), **of_head},
+        huggingface.PREPROCESSOR: {
+            "feature_extractor_type": "Wav2Vec2FeatureExtractor", "processor_class": "Wav2Vec2Processor",
+            "feature_size": 1, "sampling_rate": 16000, "padding_side": "right", "padding_value": 0.0,
+            "do_normalize": normalises, "return_attention_mask": settings.extractor_norm == "layer",
+        },
+        **labels,
+    }  # fmt: skip
+
+
+def _config(settings: Wav2Vec2) -> dict[str, Any]:
+    there_is_none = {
+        "an hourglass": settings.hourglass is not None,
+        "rotary positions": settings.rotary,
+        "features instead of samples": not settings.extractor,
+        "no projection": not settings.projected,
+    }
+    if others := [what for what, used in there_is_none.items() if used]:
+        raise UserError(f"the encoder has {', '.join(others)}, which transformers' wav2vec 2.0 has not")
+    masks = {
+        f"mask_{axis}_{theirs}": getattr(getattr(settings, name), ours)
+        for name, axis in SPAN_MASKS.items()
+        for ours, theirs in SPANS.items()
+    }
+    return {
+        **SAME,
+        "dtype": "float32",
+        "feat_extract_norm": settings.extractor_norm.removesuffix("_padded"),
+        "num_feat_extract_layers": len(settings.extractor),
+        **{theirs: [getattr(layer, ours) for layer in settings.extractor] for ours, theirs in EXTRACTOR.items()},
+        **{theirs: getattr(settings, ours) for ours, theirs in ENCODER.items()},
+        "apply_spec_augment": settings.time_mask.probability > 0 or settings.channel_mask.probability > 0,
+        **masks,
+    }
+
+
+def _config_of_head(head: Contrastive) -> dict[str, Any]:
+    there_is_none = {
+        "across_negatives": head.across_negatives, "codebook_negatives": head.codebook_negatives,
+        "from_everywhere": head.from_everywhere, "gated_targets": head.gated_targets, "depth": head.quantizer.depth > 1,
+    }  # fmt: skip
+    if others := [what for what, used in there_is_none.items() if used]:
+        raise UserError(f"pre-training has {', '.join(others)}, which transformers' wav2vec 2.0 has not")
+    return {
+        "architectures": ["Wav2Vec2ForPreTraining"],
+        **{theirs: getattr(head, ours) for ours, theirs in CONTRASTIVE.items()},
+        **{theirs: getattr(head.quantizer, ours) for ours, theirs in QUANTIZER.items()},
+    }

@@ -1,0 +1,70 @@
+"""W2V-BERT 2.0 of a folder of Hugging Face's, fine-tuned with CTC on your own manifests.
+
+Model     --init-from names a local folder with config.json and model.safetensors, or several files with their index
+          (facebook/w2v-bert-2.0, or one that transformers fine-tuned). Sizes and rates are read from it; a head that it
+          has not is new, and of one for other labels the rows of those that both have are kept. Without it, weights are
+          random, in the released size of 580 M parameters.
+Data      any manifests. Labels are the characters of the training texts, in lower case.
+Command   python -m asr_jax.train --config configs/w2v_bert_finetune.py --init-from DIR --data.train TRAIN.jsonl \
+              --data.validation VALIDATION.jsonl
+Back      python -m asr_jax.average runs/w2v_bert_finetune --last 1 --names huggingface --out FOLDER, for transformers
+Options   --model.encoder.num-adapters 1 --init.new 'heads_.*' 'encoder/adapter.*': a new adapter, which halves the
+          frame rate. --model.encoder.remat elementwise: faster, where there is memory for it. Capital letters and
+          punctuation: --data.tokenizer.normaliser none. Few labels: --optim.freeze-updates 'encoder/.*' 500 rest 0.
+Expected  depends on the data; nothing is published for seed 003's trainer, nor measured here at this size.
+Recipe    seed 003, "Training With The Rust Burn Trainer" (RustedBytes/w2v-bert-uk at commit adec09e): AdamW with 1e-4,
+          betas 0.9 and 0.999, decay 5e-4, no clipping; its example has batches of 16 records, 5 epochs, bf16, and
+          computes activations again. Different here: the rate falls linearly to 0 after 500 updates of warm-up (its
+          warm-up of 20 epochs does not end in 5); eps 1e-8 instead of Burn's 1e-5; gradients are clipped at 1; weight
+          decay spares norms and biases; weights are averaged; batches are of audio seconds; 5 % of the frames are
+          hidden, as transformers does it by default (Wav2Vec2BertConfig.mask_time_prob).
+"""
+
+from typing import Any
+
+from asr_jax.audio.presets import w2v_bert
+from asr_jax.config import Experiment, Init, Training
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.data.filters import Filters
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.w2v_bert import W2VBert
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
+from asr_jax.text.tokenizer import TokenizerSettings
+
+MANIFESTS = "data/mine/manifests"
+CHANGES: dict[str, Any] = {"masks": True, "remat": "layers"}
+
+
+def experiment(init_from: str = "") -> Experiment:
+    is_known = describes_itself(init_from)
+    return Experiment(
+        name="w2v_bert_finetune",
+        model=Model(
+            front_end=front_end_of(init_from) if is_known else w2v_bert(),
+            augment=(),
+            encoder=encoder_of(init_from, **CHANGES) if is_known else W2VBert(**CHANGES),
+            heads={"ctc": CTC(dropout=0.1)},
+        ),
+        data=Data(
+            train=(f"{MANIFESTS}/train.jsonl",),
+            validation=(f"{MANIFESTS}/validation.jsonl",),
+            tokenizer=TokenizerSettings(kind="characters", normaliser="lower.v1"),
+            filters=Filters(min_duration_s=0.1, max_duration_s=30.0),
+            buckets=Buckets(num=8, batch_seconds=160.0, batch_multiple=8),
+            workers=8,
+        ),
+        init=Init(path=init_from, new=("heads_.*",)),
+        optim=AdamW(
+            schedule=WarmupHoldDecay(peak_lr=1e-4, warmup_updates=500, decay="linear"),
+            b1=0.9,
+            b2=0.999,
+            weight_decay=5e-4,
+            clip_at=1.0,
+        ),
+        training=Training(num_epochs=5, precision="bf16", ema=EMA(0.999), validate_every=500, log_every=50),
+    )

@@ -1,0 +1,303 @@
+"""Features, hidden states, logits, loss, gradients and ten updates of transformers' Wav2Vec2BertForCTC."""
+
+import json
+import subprocess
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from safetensors.numpy import load_file, save_file
+from support import GOLDENS, max_abs, relative, report
+
+from asr_jax.audio.stages import Normalise
+from asr_jax.core.batch import Batch, Frames, length_mask
+from asr_jax.core.pytrees import flatten, pick, unflatten
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model, Recogniser
+from asr_jax.models.w2v_bert import EMBED, W2VBert
+from asr_jax.optim.optimizers import EVERYTHING, AdamW
+from asr_jax.optim.schedules import RunLength
+from asr_jax.pretrained.encoders import encoder_of, front_end_of
+from asr_jax.pretrained.formats import exported, imported, load_weights, save_huggingface
+from asr_jax.text.tokenizer import Tokenizer, TokenizerSettings, given_tokenizer
+
+pytestmark = pytest.mark.golden
+
+# Compile time is most of these tests' time, and what is compiled runs once.
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+REFERENCE = Path(__file__).parents[2] / ".venv-reference/bin/python"
+SIDE = Path(__file__).parent / "transformers_logits.py"
+FAMILY = GOLDENS / "hf_w2vbert"
+FOLDERS = sorted(path.parent for path in FAMILY.glob("*/expected.safetensors"))
+NONE = [pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no folders in {FAMILY}: set ASR_JAX_GOLDENS"))]
+CASES = [pytest.param(folder, id=folder.name) for folder in FOLDERS] or NONE
+TRAJECTORIES = [
+    pytest.param(folder, id=folder.name) for folder in FOLDERS if (folder / "trajectory.safetensors").is_file()
+] or NONE
+
+
+@dataclass(frozen=True)
+class Case:
+    """A folder, and our model with its weights."""
+
+    folder: Path
+    config: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    weights: dict[str, np.ndarray]
+    model: Model
+    tokenizer: Tokenizer
+    recogniser: Recogniser
+    variables: dict[str, Any]
+    batch: Batch
+
+    @property
+    def num_frames(self) -> np.ndarray:
+        """Of the features of each row."""
+        return self.arrays["input/attention_mask"].sum(axis=1)
+
+    def valid(self, array: Any, lengths: np.ndarray) -> np.ndarray:
+        """`array` without what lies beyond the lengths."""
+        return np.asarray(array) * (np.arange(array.shape[1]) < lengths[:, None])[:, :, None]
+
+
+@cache
+def case_of(folder: Path) -> Case:
+    arrays, config = load_file(folder / "expected.safetensors"), json.loads((folder / "config.json").read_text())
+    settings = encoder_of(folder)
+    assert isinstance(settings, W2VBert)
+    settings = replace(settings, taps=(EMBED, *(f"layer_{number}" for number in range(settings.num_layers))))
+    model = Model(encoder=settings, heads={"ctc": CTC(dropout=0.0)}, front_end=front_end_of(folder), augment=())
+    weights, symbols = load_weights(folder)
+    tokenizer = given_tokenizer(TokenizerSettings(path=str(folder), normaliser="none"))
+    assert symbols == tokenizer.symbols
+    assert (tokenizer.vocab_size, tokenizer.blank_id) == (config["vocab_size"], config["pad_token_id"])
+    found, left = imported(weights, model)
+    assert left == []
+    labels = arrays["input/labels"]
+    counts = (labels >= 0).sum(axis=1)
+    # mean: of each row's loss over its labels, and then over rows.
+    mean = 1 / (np.maximum(counts, 1) * len(labels)) if config["ctc_loss_reduction"] == "mean" else np.ones(len(labels))
+    batch = Batch(
+        audio=None,
+        features=jnp.asarray(arrays["input/input_features"]),
+        lengths=jnp.asarray(arrays["input/attention_mask"].sum(axis=1), jnp.int32),
+        tokens=jnp.asarray(np.maximum(labels, 0), jnp.int32),
+        token_lengths=jnp.asarray(counts, jnp.int32),
+        weights=jnp.asarray(mean, jnp.float32),
+        records=jnp.arange(len(labels), dtype=jnp.int32),
+    )
+    recogniser = model.build(vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision="f32")
+    return Case(folder, config, arrays, weights, model, tokenizer, recogniser, unflatten(found), batch)
+
+
+@cache
+def program(folder: Path) -> Any:
+    """Of parameters: the loss with what the encoder and the head give, and its gradients."""
+    case = case_of(folder)
+
+    def loss(params: Any) -> Any:
+        sums, kept = case.recogniser.apply(
+            {"params": params}, case.batch, step=None, mutable=["intermediates"],
+            capture_intermediates=lambda module, _: module.name in ("encoder", "embed_norm", "output"),
+        )  # fmt: skip
+        return sums["ctc/loss"].total, kept["intermediates"]
+
+    return fast_jit(jax.value_and_grad(loss, has_aux=True))
+
+
+@cache
+def run_case(folder: Path) -> Any:
+    """Loss, encoded frames, norm of the features, logits, and gradients by the peer's names."""
+    case = case_of(folder)
+    (loss, kept), gradients = program(folder)(case.variables["params"])
+    (encoded,), (norm,) = kept["encoder"]["__call__"], kept["encoder"]["embed_norm"]["__call__"]
+    (logits,) = kept["heads_ctc"]["output"]["__call__"]
+    return float(loss), encoded, norm, logits, exported({"params": gradients}, case.model, "huggingface")
+
+
+@pytest.mark.parametrize("folder", CASES)
+def test_features(folder: Path, record_property: Any) -> None:
+    case = case_of(folder)
+    waves, lengths = case.arrays["input/waveform"] * 32768, case.arrays["input/waveform_lengths"]
+    front_end = case.model.front_end
+    frames = fast_jit(lambda *given: front_end(*given))(jnp.float32(waves), jnp.asarray(lengths, jnp.int32))
+    np.testing.assert_array_equal(frames.lengths, case.num_frames)
+    expected = case.valid(case.arrays["input/input_features"], case.num_frames)[:, : frames.values.shape[1]]
+    # Where a bin is 40 dB below its frame's strongest, 32-bit rounding decides (tests/goldens/test_front_ends.py).
+    bare = replace(front_end, then=())
+    assert isinstance(front_end.then[0], Normalise)
+    log_mels = fast_jit(lambda *given: bare(*given))(jnp.float32(waves), jnp.asarray(lengths, jnp.int32))
+    strong = (log_mels.values > log_mels.values.max(axis=2, keepdims=True) - np.log(1e4)).astype(jnp.float32)
+    strong = np.asarray(front_end.then[1](log_mels.replace(values=strong), step=None).values)
+    difference = (case.valid(frames.values, case.num_frames) - expected) * strong[:, : frames.values.shape[1]]
+    assert strong.mean() > 0.5
+    assert report(record_property, "features", max_abs(difference, 0.0)) < 1e-4
+
+
+@pytest.mark.parametrize("folder", CASES)
+def test_hidden_states_and_logits(folder: Path, record_property: Any) -> None:
+    case, (_, encoded, norm, logits, _) = case_of(folder), run_case(folder)
+    num_layers, lengths = case.config["num_hidden_layers"], case.arrays["out/feat_lengths"]
+    np.testing.assert_array_equal(encoded.frames.lengths, lengths)
+    names = [EMBED, *(f"layer_{number}" for number in range(num_layers))]
+    found = {f"hidden_{number}": encoded.taps[name].values for number, name in enumerate(names)}
+    for name, values in {"extract_features": norm, **found}.items():
+        expected = case.valid(case.arrays[f"out/{name}"], case.num_frames)
+        assert report(record_property, name, max_abs(case.valid(values, case.num_frames), expected)) < 1e-4
+    for name, values in {"last_hidden_state": encoded.frames.values, "logits": logits}.items():
+        expected = case.valid(case.arrays[f"out/{name}"], lengths)
+        difference = max_abs(case.valid(values, lengths)[:, : expected.shape[1]], expected[:, : values.shape[1]])
+        assert report(record_property, name, difference) < 1e-4
+
+
+@pytest.mark.parametrize("folder", CASES)
+def test_the_first_utterance_alone(folder: Path, record_property: Any) -> None:
+    case = case_of(folder)
+    expected, length = case.arrays["out/logits_first_alone"], int(case.arrays["out/feat_lengths"][0])
+    assert case.batch.features is not None
+    row = Frames(case.batch.features[:1], case.batch.lengths[:1])
+
+    def logits(params: Any) -> Any:
+        encoded = case.model.encoder.build(dtype=jnp.float32).apply({"params": params["encoder"]}, row, step=None)
+        output = params["heads_ctc"]["output"]
+        return encoded.frames.values @ output["kernel"] + output["bias"][None, None]
+
+    found = fast_jit(logits)(case.variables["params"])[:, :length]
+    assert report(record_property, "logits alone", max_abs(found, expected[:, :length])) < 1e-4
+
+
+@pytest.mark.parametrize("folder", CASES)
+def test_loss_and_gradients_by_the_peers_names(folder: Path, record_property: Any) -> None:
+    case, (loss, _, _, _, gradients) = case_of(folder), run_case(folder)
+    assert report(record_property, "loss", abs(loss / float(case.arrays["out/loss"]) - 1)) < 1e-5
+    expected = {name[5:]: array for name, array in case.arrays.items() if name.startswith("grad/")}
+    # The learned frame of masks, where nothing is masked, has no gradient there.
+    unused = gradients.keys() - expected.keys()
+    assert expected.keys() <= gradients.keys() == case.weights.keys()
+    assert not any(gradients[name].any() for name in unused)
+    zero = vanishing(expected)
+    largest = max(float(np.abs(array).max()) for array in expected.values())
+    assert all(name.endswith("linear_k.bias") and np.abs(gradients[name]).max() < 1e-6 * largest for name in zero)
+    differences = {name: relative(gradients[name], expected[name]) for name in expected.keys() - zero}
+    worst = max(differences, key=differences.__getitem__)
+    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+
+
+def vanishing(gradients: dict[str, np.ndarray]) -> set[str]:
+    """Those that are zero but for rounding, with no relative accuracy: of the bias of keys, which softmax cancels."""
+    largest = max(float(np.abs(array).max()) for array in gradients.values())
+    return {name for name, array in gradients.items() if np.abs(array).max() < 1e-6 * largest}
+
+
+@pytest.mark.parametrize("folder", TRAJECTORIES)
+def test_ten_updates(folder: Path, record_property: Any) -> None:
+    case, after = case_of(folder), load_file(folder / "trajectory.safetensors")
+    said = json.loads((folder / "trajectory.json").read_text())
+    expected = {name.removeprefix("after10/"): array for name, array in after.items() if name.startswith("after10/")}
+    start, gradients = case.variables["params"], run_case(folder)[-1]
+    # What has no gradient there is left alone.
+    idle = {name for name in gradients if f"grad/{name}" not in case.arrays}
+    marks = {name: np.full_like(array, name in idle) for name, array in case.weights.items()}
+    is_idle = {name.removeprefix("params/"): array.any() for name, array in imported(marks, case.model)[0].items()}
+    params, held = pick(start, lambda path: not is_idle[path]), pick(start, lambda path: bool(is_idle[path]))
+    hparams, table = said["hparams"], jnp.asarray(said["lr_used"], jnp.float32)
+    optimizer = AdamW(
+        clip_at=hparams["clip_norm"], weight_decay=hparams["weight_decay"], decay_factors=EVERYTHING,
+        b1=hparams["betas"][0], b2=hparams["betas"][1], eps=hparams["eps"],
+    )  # fmt: skip
+    updater = replace(optimizer.build(RunLength(1, 1)), rate=lambda step: table[step])
+    state, update, losses, norms = updater.init(params), fast_jit(updater.update), [], []
+    for number in range(len(table)):
+        (loss, _), grads = program(folder)(unflatten(flatten(params) | flatten(held)))
+        grads = pick(grads, lambda path: not is_idle[path])
+        losses.append(float(loss))
+        norms.append(float(optax.tree.norm(grads)))
+        changes, state = update(grads, state, params, updates=jnp.int32(number))
+        params = optax.apply_updates(params, changes)
+    assert report(record_property, "losses", max(np.abs(np.array(losses) / said["loss"] - 1))) < 1e-3
+    assert report(record_property, "norms", max(np.abs(np.array(norms) / said["grad_norm_before_clip"] - 1))) < 1e-3
+    found = exported({"params": unflatten(flatten(params) | flatten(held))}, case.model, "huggingface")
+    assert found.keys() == expected.keys()
+    # Adam makes updates of the size of the rate of what is zero but for rounding.
+    zero = vanishing({name: array for name, array in gradients.items() if name not in idle})
+    assert all(name.endswith("linear_k.bias") for name in zero)
+    assert all(max_abs(found[name], expected[name]) < 2 * float(table.sum()) for name in zero)
+    # So it does of single values of a tensor: its difference is taken as a whole.
+    distances = {
+        name: float(np.linalg.norm(found[name] - expected[name]) / np.linalg.norm(expected[name]))
+        for name in expected.keys() - zero
+    }
+    worst = max(distances, key=distances.__getitem__)
+    assert report(record_property, f"weights, worst ({worst})", distances[worst]) < 1e-3
+    (_, kept), _ = program(folder)(unflatten(flatten(params) | flatten(held)))
+    lengths = case.arrays["out/feat_lengths"]
+    (logits,) = kept["heads_ctc"]["output"]["__call__"]
+    difference = relative(case.valid(logits, lengths), case.valid(after["final_logits"], lengths))
+    assert report(record_property, "logits after them", difference) < 1e-3
+
+
+@pytest.mark.parametrize("folder", CASES)
+def test_a_folder_comes_out_as_it_went_in(folder: Path, tmp_path: Path) -> None:
+    case = case_of(folder)
+    save_huggingface(case.variables, case.model, case.tokenizer.symbols, tmp_path / "out")
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert files == [
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+        "tokenizer_config.json",
+        "vocab.json",
+    ]
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert found.keys() == case.weights.keys()
+    for name, array in case.weights.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert found[name].dtype == array.dtype
+    assert json.loads((tmp_path / "out" / "vocab.json").read_text()) == json.loads((folder / "vocab.json").read_text())
+    taps = getattr(case.model.encoder, "taps", ())
+    assert encoder_of(tmp_path / "out", taps=taps) == case.model.encoder
+    assert front_end_of(tmp_path / "out") == case.model.front_end
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    other = {name for name in case.config.keys() & written.keys() if written[name] != case.config[name]}
+    assert other <= {"ctc_loss_reduction", "ctc_zero_infinity", "final_dropout"}, "of training alone"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", CASES)
+def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record_property: Any) -> None:
+    """Weights that are not the folder's: as if they had been trained here."""
+    if not REFERENCE.exists():
+        pytest.skip("no environment of scripts/setup_reference.sh")
+    case, rng = case_of(folder), np.random.default_rng(0)
+    trained = jax.tree.map(lambda x: np.float32(x * (1 + 0.1 * rng.normal(size=x.shape))), case.variables)
+    save_huggingface(trained, case.model, case.tokenizer.symbols, tmp_path / "out")
+    waves = {name: case.arrays[f"input/{name}"] for name in ("waveform", "waveform_lengths")}
+    save_file(waves, tmp_path / "in.safetensors")
+    command = [REFERENCE, SIDE, tmp_path / "out", tmp_path / "in.safetensors", tmp_path / "found.safetensors"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = load_file(tmp_path / "found.safetensors")
+    mask = found["attention_mask"]
+    batch = case.batch.replace(features=found["input_features"], lengths=np.int32(mask.sum(axis=1)))
+    given = jax.tree.map(jnp.asarray, (trained, batch))
+    emitted = fast_jit(lambda v, batch: case.recogniser.apply(v, batch, method="emit"))(*given)["ctc"]
+    expected = np.asarray(jax.nn.log_softmax(found["logits"]))
+    lengths = np.asarray(emitted.lengths)
+    difference = max_abs(case.valid(emitted.values, lengths)[:, : expected.shape[1]], case.valid(expected, lengths))
+    assert report(record_property, "log-probabilities", difference) < 1e-4
+    labels = [" " if name == "|" else name for name in json.loads(done.stdout)]
+    assert labels == ["<pad>" if symbol is None else symbol for symbol in case.tokenizer.symbols]
+
+
+def test_padded_frames_are_found() -> None:
+    """The mask that the cases are compared with leaves something to compare."""
+    for folder in FOLDERS:
+        case = case_of(folder)
+        mask = np.asarray(length_mask(case.batch.lengths, case.arrays["input/attention_mask"].shape[1]))
+        np.testing.assert_array_equal(mask, case.arrays["input/attention_mask"].astype(bool))

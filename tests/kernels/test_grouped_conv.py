@@ -1,0 +1,60 @@
+"""Convolution by groups: both forms against a sum written out in NumPy, and their gradients against each other."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import max_abs, relative
+
+from asr_jax.kernels.grouped_conv.api import grouped_conv
+
+SHAPES = ("rows", "frames", "taps", "groups", "ins", "outs")
+# Odd and even numbers of taps, more taps than frames, one of each, one group, other numbers of channels out.
+CASES = [
+    (2, 13, 6, 2, 3, 3), (3, 20, 5, 3, 2, 2), (1, 3, 8, 2, 2, 2), (1, 1, 1, 1, 1, 1), (2, 9, 2, 1, 4, 4),
+    (2, 11, 4, 2, 3, 5), (1, 40, 16, 4, 1, 2),
+]  # fmt: skip
+
+
+def draw(*shape: int, seed: int = 0) -> jnp.ndarray:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def by_definition(x: np.ndarray, kernel: np.ndarray, groups: int) -> np.ndarray:
+    taps, _, outs = kernel.shape
+    out = np.zeros((*x.shape[:2], outs))
+    for group, (part, filters) in enumerate(zip(np.split(x, groups, 2), np.split(kernel, groups, 2), strict=True)):
+        for t in range(x.shape[1]):
+            for k in range(taps):
+                if 0 <= (source := t + k - taps // 2) < x.shape[1]:
+                    out[:, t, group * filters.shape[2] :][:, : filters.shape[2]] += part[:, source] @ filters[k]
+    return out
+
+
+@pytest.mark.parametrize("implementation", ["lax", "by_frequency"])
+@pytest.mark.parametrize(SHAPES, CASES)
+def test_value(rows: int, frames: int, taps: int, groups: int, ins: int, outs: int, implementation: str) -> None:
+    x, kernel = draw(rows, frames, groups * ins), draw(taps, ins, groups * outs, seed=1)
+    y = grouped_conv(x, kernel, implementation=implementation)
+    assert max_abs(y, by_definition(np.asarray(x), np.asarray(kernel), groups)) < 1e-5
+
+
+@pytest.mark.parametrize(SHAPES, CASES)
+def test_gradients(rows: int, frames: int, taps: int, groups: int, ins: int, outs: int) -> None:
+    x, kernel = draw(rows, frames, groups * ins), draw(taps, ins, groups * outs, seed=1)
+    weights = draw(rows, frames, groups * outs, seed=2)
+
+    @jax.jit
+    def gradients(x: jax.Array, kernel: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        forms = [partial(grouped_conv, implementation=form) for form in ("lax", "by_frequency")]
+        return [jax.vjp(form, x, kernel)[1](weights) for form in forms]
+
+    of_lax, ours = gradients(x, kernel)
+    assert all(relative(actual, expected) < 1e-5 for actual, expected in zip(ours, of_lax, strict=True))
+
+
+def test_channels_that_are_in_no_groups() -> None:
+    with pytest.raises(ValueError, match="expected whole groups"):
+        grouped_conv(draw(1, 4, 5), draw(3, 2, 4))

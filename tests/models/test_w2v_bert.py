@@ -1,0 +1,232 @@
+"""W2V-BERT: the suite of all encoders, the sizes, and what its settings change."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from encoder_suite import EncoderSuite, Made, fast_jit
+from flax.errors import InvalidRngError
+from support import max_abs, relative
+
+from asr_jax.core.batch import Frames
+from asr_jax.core.pytrees import flatten, num_elements
+from asr_jax.models.base import Encoder
+from asr_jax.models.w2v_bert import EMBED, RATES, Positions, W2VBert
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.striding import GatedConv, gated_length
+
+NO_DROPOUT: dict[str, Any] = dict.fromkeys(RATES, 0.0)
+TINY = W2VBert(
+    num_mels=16, dim=12, num_layers=2, num_heads=2, feedforward_dim=20, kernel_size=5, left_distance=4,
+    right_distance=2, masks=False, **NO_DROPOUT,
+)  # fmt: skip
+FULL = replace(TINY, num_adapters=1, adapter_dim=8, intermediate=True, taps=("layer_0", EMBED), time_mask=SpanMask(0.0))
+MASKS = replace(
+    TINY, num_layers=1, masks=True, time_mask=replace(TINY.time_mask, length=2, min_spans=1),
+    channel_mask=replace(TINY.channel_mask, length=1, min_spans=1, probability=0.01), taps=(EMBED,),
+)  # fmt: skip
+
+
+class TestW2VBert(EncoderSuite):
+    """With an adapter and all that comes with it."""
+
+    settings = FULL
+    num_features = FULL.num_mels
+    updates_to_over_fit = 200  # the adapter takes a while to let anything through
+
+    def test_taps_are_inner_frames(self, made: Made) -> None:
+        whole = made.encode(made.params, self.frames())
+        one = replace(TINY, num_layers=1, time_mask=SpanMask(0.0)).build(dtype=jnp.float32)
+        names = ("embed", "embed_norm", "layers")
+        params = {name: jax.tree.map(jnp.asarray, made.params[name]) for name in names}
+        params["layers"] = jax.tree.map(lambda x: x[:1], params["layers"])
+        encoded = fast_jit(lambda params: one.apply({"params": params}, self.frames(), step=None))(params)
+        np.testing.assert_array_equal(whole.taps["layer_0"].lengths, self.lengths)
+        for row in range(len(self.lengths)):
+            assert max_abs(self.valid(whole.taps["layer_0"], row), self.valid(encoded.frames, row)) < 1e-5
+
+    def test_depths_of_parameters(self, made: Made) -> None:
+        depths = {path: FULL.depths(path) for path in flatten(made.params)}
+        assert depths["embed/kernel"] == depths["embed_norm/scale"] == (0,)
+        assert depths["layers/norm/scale"] == (1, 2)
+        assert depths["intermediate/in/kernel"] == depths["adapter_embed/kernel"] == (3,)
+        assert depths["adapter_0/feed_forward/in/kernel"] == (3,)
+        assert {depth for found in depths.values() for depth in found} == set(range(FULL.num_depths()))
+
+
+@cache
+def shapes_of(settings: W2VBert) -> Any:
+    """Of all parameters."""
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jnp.zeros((1, 20, settings.num_mels)), jnp.array([20]))
+    return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+
+
+@cache
+def params_of(settings: W2VBert) -> Any:
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.3, leaf.shape), jnp.float32), shapes_of(settings))
+
+
+VALUES = np.random.default_rng(1).normal(size=(2, 20, TINY.num_mels)).astype(np.float32)
+FRAMES = Frames(jnp.asarray(VALUES), jnp.array([20, 11]))
+
+
+@cache
+def gradient_of(settings: W2VBert) -> Any:
+    """A function of parameters and a key: frames, and gradients of what the second row gives."""
+    encoder = settings.build(dtype=jnp.float32)
+
+    def loss(params: Any, frames: Frames, key: Any) -> Any:
+        encoded = encoder.apply({"params": params}, frames, step=jnp.int32(0), rngs={"dropout": key}).frames
+        return jnp.sum(encoded.values[1, :6] ** 2), encoded.values
+
+    return fast_jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def test_masks_hide_frames_and_channels_in_training_alone() -> None:
+    encoder, params = MASKS.build(dtype=jnp.float32), params_of(MASKS)
+
+    def training(params: Any) -> Any:
+        rngs = {"dropout": jax.random.key(0)}
+        embedded = encoder.apply({"params": params}, FRAMES, step=jnp.int32(0), rngs=rngs).taps[EMBED].values
+        return jnp.sum(embedded), embedded
+
+    (_, trained), grads = fast_jit(jax.value_and_grad(training, has_aux=True))(params)
+    served = fast_jit(lambda p: encoder.apply({"params": p}, FRAMES, step=None).taps[EMBED].values)(params)
+    num_learned = 0
+    for row, length in enumerate(FRAMES.lengths):
+        zero = (trained[row, :length] == 0).all(axis=0)
+        assert zero.sum() == 1
+        learned = (trained[row] == params["mask"][None])[:, ~zero].all(axis=1)
+        assert 1 <= learned.sum() <= 2
+        num_learned += int(learned.sum())
+        np.testing.assert_array_equal((trained[row] == served[row])[:, ~zero].all(axis=1), ~learned)
+    assert grads["mask"].max() == num_learned
+
+
+@pytest.mark.parametrize("positions", sorted({*get_args(Positions)} - {"relative_key"}))
+def test_other_positions(positions: Positions) -> None:
+    """Padding has no influence, the order of frames has (as the convolutions see it), parameters have gradients."""
+    settings = replace(TINY, positions=positions, num_layers=1)
+    run, params = gradient_of(settings), params_of(settings)
+    noisy = FRAMES.replace(values=FRAMES.values.at[1, 11:].add(3.0))
+    (_, values), grads = run(params, FRAMES, jax.random.key(0))
+    (_, again), more = run(params, noisy, jax.random.key(0))
+    assert max_abs(values[1, :11], again[1, :11]) < 1e-6
+    assert max(relative(other, leaf) for other, leaf in zip(*map(jax.tree.leaves, (more, grads)), strict=True)) < 1e-4
+    assert [path for path, leaf in flatten(grads).items() if not leaf.any()] == ["mask"]  # nothing is hidden
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_dropout_is_of_training(rate: str) -> None:
+    """Without a random stream: training asks for one, evaluation does not."""
+    encoder = replace(TINY, **{rate: 0.5}).build(dtype=jnp.float32)
+
+    def apply(encoder: Encoder, step: Any) -> None:
+        jax.eval_shape(lambda p: encoder.apply({"params": p}, FRAMES, step=step).frames.values, shapes_of(TINY))
+
+    apply(encoder, None)
+    apply(TINY.build(dtype=jnp.float32), jnp.int32(0))
+    with pytest.raises(InvalidRngError, match="dropout"):
+        apply(encoder, jnp.int32(0))
+
+
+def test_layers_are_left_out_while_training() -> None:
+    settings = replace(TINY, layer_drop=0.5, taps=(EMBED, "layer_0"))
+    encoder, params = settings.build(dtype=jnp.float32), params_of(TINY)
+    run = fast_jit(lambda key: encoder.apply({"params": params}, FRAMES, step=jnp.int32(0), rngs={"dropout": key}))
+    found = [run(jax.random.key(number)) for number in range(24)]
+    kept = [
+        (bool((each.taps["layer_0"].values != each.taps[EMBED].values).any()),
+         bool((each.frames.values != each.taps["layer_0"].values).any()))
+        for each in found
+    ]  # fmt: skip
+    assert len({*kept}) == 4  # each layer by itself
+    whole = fast_jit(lambda: encoder.apply({"params": params}, FRAMES, step=None))()
+    assert max_abs(found[kept.index((True, True))].frames.values, whole.frames.values) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["elementwise", "products", "layers"])
+def test_remat_gives_the_same_gradients(remat: Remat) -> None:
+    settings, key = replace(TINY, layer_drop=0.3, attention_dropout=0.2, dropout=0.1), jax.random.key(0)
+    plain, again = (
+        flatten(gradient_of(replace(settings, remat=each))(params_of(TINY), FRAMES, key)[1]) for each in ("none", remat)
+    )
+    # Of the bias of keys, which softmax cancels, it is rounding.
+    assert max(relative(again[path], plain[path]) for path in plain if not path.endswith("key/bias")) < 1e-4
+
+
+@pytest.mark.parametrize(("kernel_size", "stride"), [(3, 2), (1, 2), (4, 3), (5, 2), (3, 1), (2, 5)])
+def test_adapters_give_as_many_frames_as_they_say(kernel_size: int, stride: int) -> None:
+    conv, params = GatedConv(kernel_size, stride), {"kernel": jnp.ones((kernel_size, 3, 6)), "bias": jnp.zeros(6)}
+    for num_frames in (1, 2, 20, 21):
+        found = jax.eval_shape(lambda x: conv.apply({"params": params}, x), jnp.zeros((1, num_frames, 3)))
+        assert found.shape == (1, gated_length(num_frames, kernel_size, stride), 3)
+    assert gated_length(np.arange(3), kernel_size, stride)[0] == gated_length(0, kernel_size, stride) == 0
+
+
+def test_padding_enters_adapters_where_it_may() -> None:
+    params = params_of(replace(TINY, num_adapters=1))
+    noisy = FRAMES.replace(values=FRAMES.values.at[1, 11:].set(0.0), lengths=jnp.array([20, 11]))
+
+    def last(mask_padding: bool, frames: Frames) -> Any:
+        encoder = replace(TINY, num_adapters=1, mask_padding=mask_padding).build(dtype=jnp.float32)
+        return fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(params)[1, 5]
+
+    alone = Frames(FRAMES.values[:, :11], jnp.array([11, 11]))
+    assert max_abs(last(True, noisy), last(True, alone)) < 1e-5
+    assert max_abs(last(False, noisy), last(False, alone)) > 1e-3
+    assert max_abs(last(False, noisy), last(False, FRAMES)) < 1e-5  # what lies behind is what the layers make of 0
+
+
+# The released model's 580.5 M are those of facebook/w2v-bert-2.0's model card.
+@pytest.mark.parametrize(
+    ("settings", "millions"),
+    [(W2VBert(), 580.5), (W2VBert.rust(), 580.5), (W2VBert(num_adapters=1), 605.7), (W2VBert.tiny(), 0.9)],
+)
+def test_sizes(settings: W2VBert, millions: float) -> None:
+    assert round(num_elements(shapes_of(settings)) / 1e6, 1) == millions
+
+
+def test_a_model_that_masks_nothing_has_no_learned_frame() -> None:
+    assert "mask" in shapes_of(TINY)
+    assert "mask" not in shapes_of(replace(TINY, time_mask=SpanMask(0.0)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 13}, "dim is 13, expected a multiple of 2, for 2 heads"),
+        ({"positions": "rotary", "dim": 6}, "expected a multiple of 4"),
+        ({"positions": "relative", "dim": 9, "num_heads": 3}, "expected an even one"),
+        ({"num_heads": 0}, "num_heads is 0, expected at least 1"),
+        ({"kernel_size": 4}, "expected an odd number"),
+        ({"left_distance": -1}, "left_distance is -1, expected at least 0"),
+        ({"adapter_dim": 8}, "expected num_adapters above 0"),
+        ({"intermediate": True}, "expected num_adapters above 0"),
+        ({"num_adapters": 1, "adapter_dim": 9}, "adapter_dim is 9, expected a multiple of num_heads"),
+        ({"adapter_stride": 0}, "adapter_stride is 0"),
+        ({"norm_eps": 0.0}, "expected more than 0"),
+        ({"taps": ("layer_2",)}, "some of embed and layer_0 to layer_1"),
+        ({"layer_drop": 1.0}, "less than 1"),
+    ],
+)
+def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
+
+
+def test_frames_of_another_width() -> None:
+    with pytest.raises(ValueError, match="80 values, expected num_mels, 16"):
+        jax.eval_shape(
+            lambda: TINY.build(dtype=jnp.float32).init(
+                jax.random.key(0), Frames(jnp.zeros((1, 20, 80)), jnp.array([20])), step=None
+            )
+        )

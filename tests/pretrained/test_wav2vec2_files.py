@@ -1,0 +1,174 @@
+"""wav2vec 2.0's checkpoints and folders: settings and weights of what people have, and folders written for others."""
+
+import json
+import pickle
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GOLDENS
+
+from asr_jax.audio.presets import wav2vec2
+from asr_jax.core.batch import Batch
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten, unflatten
+from asr_jax.heads.contrastive import Contrastive
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
+from asr_jax.nn.quantizer import Quantizer
+from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.pretrained.encoders import encoder_of, front_end_of, wav2vec2_settings
+from asr_jax.pretrained.formats import exported, imported, load_weights, save_exported, save_huggingface
+from asr_jax.pretrained.torch_writer import save_torch
+from asr_jax.pretrained.wav2vec2_fairseq import conv_layers
+
+SMALL = Wav2Vec2(
+    extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2)), dim=16, num_layers=2, num_heads=2, feedforward_dim=24,
+    position_kernel=6, position_groups=2, taps=("features",),
+)  # fmt: skip
+LETTERS = (None, "<s>", "</s>", "<unk>", " ", "e", "t")
+CHECKPOINTS = [
+    pytest.param(path, id=f"{path.parent.name}-{path.stem}")
+    for family in ("fairseq_w2v2", "dle_w2v2")
+    for path in sorted((GOLDENS / family).glob("*.pt"))
+]
+
+
+def weights_of(model: Model) -> dict[str, Any]:
+    """Random parameters."""
+    made = model.build(vocab_size=len(LETTERS), blank_id=0, precision="f32")
+    rows = jnp.zeros(2, jnp.int32)
+    batch = Batch(
+        audio=None, features=jnp.zeros((2, 1200, 1)), lengths=rows + 1200, tokens=rows[:, None] + 1,
+        token_lengths=rows + 1, weights=jnp.ones(2), records=rows,
+    )  # fmt: skip
+    streams = {name: jax.random.key(0) for name in ("params", "mask", "dropout")}
+    shapes = jax.eval_shape(lambda: made.init(streams, batch, step=None))["params"]
+    rng = np.random.default_rng(0)
+    return {"params": jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)}
+
+
+def model_of(encoder: Wav2Vec2 = SMALL, **changes: Any) -> Model:
+    heads = {"ctc": CTC(dropout=0.05)}
+    return Model(**{"encoder": encoder, "heads": heads, "front_end": wav2vec2(), "augment": (), **changes})
+
+
+PRETRAINING = model_of(
+    heads={"pretrain": Contrastive(quantizer=Quantizer(2, 6), codes_dim=8, dim=10, num_negatives=5, penalty=0.0)}
+)
+
+
+@pytest.mark.parametrize("model", [model_of(), PRETRAINING], ids=["ctc", "pretraining"])
+def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
+    """Weights, sizes, masks, rates and heads."""
+    weights = weights_of(model)
+    save_huggingface(weights, model, LETTERS, tmp_path)
+    found, left = imported(load_weights(tmp_path)[0], model)
+    assert left == []
+    again = flatten(unflatten(found)["params"])
+    assert all(np.array_equal(again[path], value) for path, value in flatten(weights["params"]).items())
+    said = wav2vec2_settings(tmp_path)
+    masks = {
+        name: replace(getattr(SMALL, name), same_count=False, draws_last_start=True)
+        for name in ("time_mask", "channel_mask")
+    }
+    assert said.encoder == replace(SMALL, extractor_gradient=1.0, **masks)
+    assert front_end_of(tmp_path) == model.front_end
+    if "pretrain" in model.heads:
+        assert said.contrastive == model.heads["pretrain"]
+    else:
+        assert load_weights(tmp_path)[1] == LETTERS
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": replace(SMALL, hourglass=Hourglass(1, 1, 2, 0))}, "the encoder has an hourglass"),
+        ({"encoder": replace(SMALL, rotary=True)}, "the encoder has rotary positions"),
+        ({"heads": {"ctc": CTC(), "other": CTC()}}, "expected one, of CTC"),
+        ({"heads": {"pretrain": Contrastive(across_negatives=2, penalty=0.0)}}, "pre-training has across_negatives"),
+        ({"front_end": replace(wav2vec2(), dither=0.1)}, "expected that"),
+    ],
+)
+def test_what_transformers_has_not(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        save_huggingface({"params": {}}, model_of(**changes), LETTERS, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_fairseqs_names_there_and_back(tmp_path: Path) -> None:
+    """With an hourglass, as NVIDIA has it; in a file that its programs read."""
+    encoder = replace(SMALL, hourglass=Hourglass(1, 1, 2, 1, "linear"), extractor_norm="layer", extractor_bias=True)
+    model = replace(PRETRAINING, encoder=encoder)
+    weights = weights_of(model)
+    file = tmp_path / "checkpoint.pt"
+    save_exported(exported(weights, model, "fairseq"), "fairseq", LETTERS, file, like=None)
+    found, left = imported(load_weights(file)[0], model)
+    assert left == []
+    again = flatten(unflatten(found)["params"])
+    assert all(np.array_equal(again[path], value) for path, value in flatten(weights["params"]).items())
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS)
+def test_checkpoints_say_what_they_are_of(path: Path) -> None:
+    """Nothing but the file is needed, and all of its weights are found."""
+    said = wav2vec2_settings(path)
+    assert encoder_of(path) == said.encoder
+    model = model_of(said.encoder, heads={"pretrain": said.contrastive}, front_end=front_end_of(path))
+    found, left = imported(load_weights(path)[0], model)
+    assert left == []
+    expected = flatten(weights_of(model)["params"])
+    assert {name.removeprefix("params/"): array.shape for name, array in found.items()} == {
+        name: array.shape for name, array in expected.items()
+    }
+
+
+def test_a_fine_tuned_checkpoint_has_its_pre_trained_settings_within(tmp_path: Path) -> None:
+    """Those of fine-tuning count, where it says them."""
+    inner = {"conv_feature_layers": "[(8, 5, 3)] + [(8, 3, 2)] * 1", "encoder_embed_dim": 16, "encoder_layers": 2}
+    inner |= {"encoder_attention_heads": 2, "encoder_ffn_embed_dim": 24, "conv_pos": 6, "conv_pos_groups": 2}
+    outer = {"_name": "wav2vec_ctc", "w2v_args": {"model": inner | {"dropout": 0.3}}, "dropout": 0.0, "mask_prob": 0.2}
+    settings = tmp_path / "settings.pt"
+    with zipfile.ZipFile(settings, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"cfg": {"model": outer, "task": {"normalize": True}}}))
+    said = wav2vec2_settings(settings)
+    assert (said.encoder.dropout, said.encoder.time_mask.probability, said.encoder.dim) == (0.0, 0.2, 16)
+    assert front_end_of(settings) == wav2vec2(normalise=True)
+
+    weights = exported(weights_of(model_of(said.encoder)), model_of(said.encoder), "fairseq")
+    named = {f"w2v_encoder.{'' if name.startswith('proj.') else 'w2v_model.'}{name}": v for name, v in weights.items()}
+    save_torch({"model": named}, tmp_path / "weights.pt")
+    found, left = imported(load_weights(tmp_path / "weights.pt")[0], model_of(said.encoder))
+    assert left == []
+    assert "params/heads_ctc/output/kernel" in found
+
+
+def test_expressions_of_convolutions_are_not_run() -> None:
+    assert conv_layers("[(512,10,5)]+[(512,3,2)]*2", "file")[1:] == (ConvLayer(512, 3, 2),) * 2
+    for wrong in ("__import__('os').getcwd()", "[(512, 10)]", "[(1, 2, 3)"):
+        with pytest.raises(UserError, match="expected lists of"):
+            conv_layers(wrong, "file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act is relu, expected gelu"),
+        ({"add_adapter": True}, "add_adapter is True"),
+        ({"hidden_size": None}, "config.json has no hidden_size"),
+        ({"new_thing": 3}, "not known here: new_thing"),
+        ({"num_attention_heads": 5}, "num_heads is 5"),
+    ],
+)
+def test_folders_with_what_there_is_none_of_here(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    save_huggingface(weights_of(model_of()), model_of(), LETTERS, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
+    with pytest.raises(UserError, match=message):
+        wav2vec2_settings(tmp_path)

@@ -1,0 +1,106 @@
+"""From a folder of Hugging Face's to one again: the command that fine-tunes it, and the one that writes it."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from asr_jax import average, train
+from asr_jax.audio.io import write_flac
+from asr_jax.audio.presets import w2v_bert
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten
+from asr_jax.data.manifest import write_manifest
+from asr_jax.data.records import Record
+from asr_jax.models.base import Model
+from asr_jax.models.w2v_bert import W2VBert
+from asr_jax.observe.events import read_events
+from asr_jax.pretrained.encoders import encoder_of
+from asr_jax.pretrained.huggingface import save_folder
+from asr_jax.pretrained.w2v_bert import export
+from asr_jax.pretrained.w2v_bert_settings import folder_files
+from asr_jax.training.trained import load_trained
+
+SETTINGS = W2VBert(dim=8, num_layers=1, num_heads=2, feedforward_dim=8, kernel_size=3, layer_drop=0.0)
+QUICK = (
+    "--training.num-updates", "3", "--training.precision", "f32", "--data.workers", "0", "--log-every", "1",
+    "--data.buckets.num", "1", "--optim.schedule.warmup-updates", "0", "--training.ema.decay", "0",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, records = tmp_path_factory.mktemp("data"), []
+    for number in range(8):
+        samples = np.random.default_rng(number).integers(-3000, 3000, 16000 + 700 * number).astype(np.int16)
+        write_flac(folder / f"{number}.flac", samples, 16000)
+        text = "Ab cab"[: 3 + number % 4]
+        records.append(Record(str(number), str(folder / f"{number}.flac"), text, len(samples) / 16000))
+    write_manifest(folder / "train.jsonl", records)
+    return folder / "train.jsonl"
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of an encoder without a head, as the released model's."""
+    encoder, frames = SETTINGS.build(dtype=jnp.float32), Frames(jnp.zeros((1, 8, 160)), jnp.array([8]))
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
+    weights = export({"params": {"encoder": params}}, SETTINGS, ctc_head=None)
+    files = folder_files(Model(SETTINGS, front_end=w2v_bert()), (None,))
+    folder = tmp_path_factory.mktemp("pretrained") / "folder"
+    save_folder(
+        folder, files={name: files[name] for name in ("config.json", "preprocessor_config.json")}, weights=weights
+    )
+    return folder
+
+
+def tune(pretrained: Path, manifest: Path, run: Path, *more: str) -> None:
+    data = ("--data.train", str(manifest), "--data.validation", str(manifest))
+    config = ("--config", "configs/w2v_bert_finetune.py", "--init-from", str(pretrained), "--run-dir", str(run))
+    train.main([*config, *data, *QUICK, *more])
+
+
+def test_from_a_folder_to_a_run_to_a_folder(pretrained: Path, manifest: Path, tmp_path: Path) -> None:
+    tune(pretrained, manifest, tmp_path / "run", "--optim.freeze-updates", "encoder/.*", "-1", "rest", "0")
+    trained = load_trained(tmp_path / "run")
+    assert trained.experiment.model.encoder == encoder_of(pretrained, masks=True, remat="layers")
+    assert trained.tokenizer.symbols == (" ", "a", "b", "c", None)
+    (told,) = (event["data"] for event in read_events(tmp_path / "run" / "events.jsonl", "initialised"))
+    assert told["missing"] == ["params/heads_ctc/output/bias", "params/heads_ctc/output/kernel"]
+    losses = [e["data"]["losses"]["total"] for e in read_events(tmp_path / "run" / "events.jsonl", "train_step")]
+    assert len(losses) == 3
+    assert np.isfinite(losses).all()
+
+    out = tmp_path / "tuned-1.0"
+    average.main([str(tmp_path / "run"), "--last", "1", "--names", "huggingface", "--out", str(out)])
+    written, before = load_file(out / "model.safetensors"), load_file(pretrained / "model.safetensors")
+    for name, array in before.items():
+        np.testing.assert_array_equal(written[f"wav2vec2_bert.{name}"], array, err_msg=name)  # it was held still
+    head = flatten(trained.variables)["params/heads_ctc/output/kernel"]
+    np.testing.assert_array_equal(written["lm_head.weight"], np.asarray(head).T)
+    assert json.loads((out / "vocab.json").read_text()) == {"|": 0, "a": 1, "b": 2, "c": 3, "<pad>": 4}
+    config = json.loads((out / "config.json").read_text())
+    assert (config["vocab_size"], config["pad_token_id"], config["architectures"]) == (5, 4, ["Wav2Vec2BertForCTC"])
+
+    # That folder again, with an adapter: the rows of the head stay those of its labels.
+    adapter = ("--model.encoder.num-adapters", "1", "--init.new", "heads_.*", "encoder/adapter.*")
+    tune(out, manifest, tmp_path / "more", *adapter, "--optim.freeze-updates", "rest", "3")
+    again = flatten(load_trained(tmp_path / "more").variables)
+    np.testing.assert_array_equal(again["params/heads_ctc/output/kernel"], head)
+    assert "params/encoder/adapter_0/residual_conv/kernel" in again
+
+
+def test_what_the_folder_lacks_is_refused_where_it_may_not_be_new(
+    pretrained: Path, manifest: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"missing: params/encoder/adapter_0(.|\n)*--init.new PATTERN"):
+        tune(pretrained, manifest, tmp_path / "run", "--model.encoder.num-adapters", "1")
+    with pytest.raises(UserError, match=r"new: '\(' is no regular expression"):
+        tune(pretrained, manifest, tmp_path / "run", "--init.new", "(")
