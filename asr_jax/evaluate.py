@@ -211,8 +211,10 @@ def show_losses(results: Sequence[Mapping[str, Any]]) -> list[str]:
         for manifest, figures in result["sets"].items():
             run = {"run": f"{Path(result['run']).name} {result['checkpoint']}"} if len(results) > 1 else {}
             counts = {name: figures[name] for name in ("utterances", "skipped")}
-            named = {"total": figures["loss"], **figures["losses"], **figures["metrics"]}
-            rows.append(run | {"set": manifest} | named | counts)
+            parts = figures["losses"] | figures["metrics"]
+            heads = {name.partition("/")[0] for name in parts}
+            named = {name.partition("/")[2] if len(heads) == 1 else name: value for name, value in parts.items()}
+            rows.append(run | {"set": manifest, "total": figures["loss"]} | named | counts)
     told = [title(result) for result in results]
     print_table(rows, title=told[0] if len(told) == 1 else "")
     for line in told[1:] and told:

@@ -196,7 +196,7 @@ def validation_line(data: Data) -> str:
     place = f"{set_name(data)} at update {data['update']:,}"
     if measure_of(data) == "loss":
         figures = data.get("losses", {}) | data.get("metrics", {})
-        said = "  ".join(f"{name} {_number(value, '.4g')}" for name, value in figures.items())
+        said = "  ".join(f"{name.rpartition('/')[2]} {_number(value, '.4g')}" for name, value in figures.items())
         loss = _number(data.get("loss"), ".4g")
         return f"{place}: loss {loss}  ({said})  of {data.get('utterances', 0):,} utterances"
     errors = "  ".join(f"{name[0].upper()} {data[name]:,}" for name in ("substitutions", "deletions", "insertions"))
