@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -14,7 +15,7 @@ from asr_jax.audio.io import write_flac
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.config import Experiment, Init, Training
-from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, replicated
 from asr_jax.core.pytrees import flatten
@@ -164,12 +165,8 @@ def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pret
     found = result["sets"][manifest]
     assert (found["loss"], found["metrics"]) == (told["loss"], told["metrics"])
     assert (found["utterances"], found["skipped"]) == (HELD_BACK, 0)
-    for words in (
-        "pretrain/diversity",
-        "pretrain/accuracy",
-        f"{told['loss']:.4g}",
-        "checkpoint 6, averaged weights, f32",
-    ):
+    accuracy = f"{100 * told['metrics']['pretrain/accuracy']:.2f} %"
+    for words in ("diversity", accuracy, f"{told['loss']:.4g}", "checkpoint 6, averaged weights, f32"):
         assert words in said
     for option in (["--predictions", str(tmp_path / "p.jsonl")], ["--calibrate"], ["--decoding.kind", "beam"]):
         with pytest.raises(UserError, match=rf"was only pre-trained and finds no texts: expected no {option[0]}"):
@@ -220,7 +217,7 @@ def test_the_loss_of_the_validation_set_stands_beside_its_error_rate(folder, tun
             token_lengths=np.array([labels.shape[1]], np.int32), weights=np.ones(1, np.float32),
             records=np.zeros(1, np.int32),
         )  # fmt: skip
-        found = trained.model.apply(trained.variables, batch, step=None)["ctc/loss"]
+        found = trained.model.apply(trained.variables, jax.tree.map(jnp.asarray, batch), step=None)["ctc/loss"]
         total, weight = total + float(found.total), weight + float(found.weight)
     assert last["loss"] == pytest.approx(total / weight, rel=1e-5)
 
@@ -238,8 +235,8 @@ def test_a_layer_of_a_trained_encoder_as_features(folder, tuned, tmp_path, layer
         assert len(row["features"]) == row["rows"] * dim
     if layer == "output":
         audio = Location.parse(records[1].location).audio(rate_hz=16000)
-        frames = Frames(trained.model.front_end(audio[None], np.array([len(audio)])).values, np.array([len(audio)]))
-        encoder = trained.experiment.model.encoder.build(dtype=np.float32)
+        frames = trained.model.front_end(jnp.asarray(audio[None]), jnp.array([len(audio)]))
+        encoder = trained.experiment.model.encoder.build(dtype=jnp.float32)
         alone = encoder.apply({"params": trained.variables["params"]["encoder"]}, frames, step=None).frames
         np.testing.assert_allclose(np.reshape(rows[1]["features"], alone.values[0].shape), alone.values[0], atol=2e-5)
 
