@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,9 +201,10 @@ class Recogniser(nn.Module):
         ints and arrays."""
         return self._lengths(lengths if of_features else self.front_end.output_length(lengths))[tap]
 
-    def labelled_length(self, lengths: Any, *, of_features: bool = False) -> Any:
-        """As `output_length`, of what the head reads that texts are found by."""
-        return self.output_length(lengths, tap=self.heads[self.ctc_head].tap, of_features=of_features)
+    @property
+    def labelled_length(self) -> Callable[..., Any]:
+        """`output_length` of what the head reads that texts are found by. Raises: UserError as `ctc_head`."""
+        return functools.partial(self.output_length, tap=self.heads[self.ctc_head].tap)
 
     def frame_times(self, *, tap: str = OUTPUT) -> FrameTimes:
         """Of those frames. Ready features count as made by the model's own front-end."""

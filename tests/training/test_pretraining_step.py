@@ -109,26 +109,28 @@ def batch_of(seed: int, rows: int = 4) -> Batch:
     return batch.replace(weights=weights, records=batch.records + 100 * seed)
 
 
-def gradients(recipe: Recipe, state: Any, *batches: Batch, num_devices: int = 1) -> Any:
-    """What the batches of one update add up to."""
-    mesh = data_mesh(num_devices)
-    state = jax.device_put(state, replicated(mesh))
-    spread = [(jnp.int32(number), global_batch(batch, mesh)) for number, batch in enumerate(batches)]
+class Steps:
+    """What of a recipe is compiled, once for each shape and mesh."""
 
-    @jax.jit
-    def weights_of(batch: Batch, position: Any) -> Any:
-        return batch_weights(recipe.model, batch, random_streams(state.key, position))
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.weights = jax.jit(lambda key, batch, place: batch_weights(recipe.model, batch, random_streams(key, place)))
+        self._accumulate = jax.jit(partial(accumulate, recipe))
 
-    each = [weights_of(batch, position) for position, batch in spread]
-    weights = jax.tree.map(lambda *of_batches: sum(of_batches), *each)
-    metrics = ("accuracy", "code_perplexity", "prob_perplexity", "diversity")
-    names = {*weights, *(f"pretrain/{name}" for name in metrics)}
-    found = jax.device_put(nothing_accumulated(recipe, state, names), replicated(mesh))
-    add = jax.jit(partial(accumulate, recipe))
-    for position, batch in spread:
-        found = add(state, found, batch, weights, position)
-    np.testing.assert_allclose(weights["pretrain/loss"], found.sums["pretrain/loss"].weight)
-    return found
+    def gradients(self, state: Any, *batches: Batch, num_devices: int = 1) -> Any:
+        """What the batches of one update add up to."""
+        mesh = data_mesh(num_devices)
+        state = jax.device_put(state, replicated(mesh))
+        spread = [(jnp.int32(number), global_batch(batch, mesh)) for number, batch in enumerate(batches)]
+        each = [self.weights(state.key, batch, place) for place, batch in spread]
+        weights = jax.tree.map(lambda *of_batches: sum(of_batches), *each)
+        metrics = ("accuracy", "code_perplexity", "prob_perplexity", "diversity")
+        names = {*weights, *(f"pretrain/{name}" for name in metrics)}
+        found = jax.device_put(nothing_accumulated(self.recipe, state, names), replicated(mesh))
+        for place, batch in spread:
+            found = self._accumulate(state, found, batch, weights, place)
+        np.testing.assert_allclose(weights["pretrain/loss"], found.sums["pretrain/loss"].weight)
+        return found
 
 
 def begun(recipe: Recipe) -> Any:
@@ -139,12 +141,12 @@ def begun(recipe: Recipe) -> Any:
 def test_two_batches_are_one_of_both(diversity: float, penalty: float, sub_batches: int) -> None:
     """Where nothing depends on what else is in the batch; or where it is parted into these two."""
     head = Known(**HEAD, diversity=diversity, penalty=penalty)
-    recipe = recipe_of(head)
-    state, first, second = begun(recipe), batch_of(1), batch_of(2)
-    hidden = [gradients(recipe, state, batch).sums["pretrain/loss"].weight for batch in (first, second)]
+    steps = Steps(recipe_of(head))
+    state, first, second = begun(steps.recipe), batch_of(1), batch_of(2)
+    hidden = [steps.weights(state.key, batch, jnp.int32(0))["pretrain/loss"] for batch in (first, second)]
     assert hidden[0] != hidden[1] > 0
-    split = gradients(recipe, state, first, second)
-    whole = gradients(recipe_of(head, sub_batches=sub_batches), state, joined(first, second))
+    split = steps.gradients(state, first, second)
+    whole = Steps(recipe_of(head, sub_batches=sub_batches)).gradients(state, joined(first, second))
     assert_close(split.grads, whole.grads, rtol=1e-5)
     terms = {name for name in split.sums if sub_batches > 1 or "perplexity" not in name}
     assert len(terms) >= 2
@@ -155,20 +157,20 @@ def test_two_batches_are_one_of_both(diversity: float, penalty: float, sub_batch
 
 def test_any_number_of_devices_gives_the_same_gradient() -> None:
     """Each with several of the sub-batches, with one, or with a part of one."""
-    recipe, batch = recipe_of(Contrastive(**HEAD), sub_batches=2), batch_of(3, rows=8)
-    state = begun(recipe)
-    alone = gradients(recipe, state, batch)
+    steps, batch = Steps(recipe_of(Contrastive(**HEAD), sub_batches=2)), batch_of(3, rows=8)
+    state = begun(steps.recipe)
+    alone = steps.gradients(state, batch)
     assert alone.sums["pretrain/loss"].weight > 0
     for num_devices in (2, 4):
-        found = gradients(recipe, state, batch, num_devices=num_devices)
+        found = steps.gradients(state, batch, num_devices=num_devices)
         assert_close(found.grads, alone.grads, rtol=1e-5)
         for name, value in alone.sums.items():
             np.testing.assert_allclose(found.sums[name].mean(), value.mean(), rtol=1e-5, err_msg=name)
 
 
 def test_a_row_that_counts_nothing_changes_nothing() -> None:
-    recipe, batch = recipe_of(Known(**HEAD, diversity=0.1, penalty=10.0)), batch_of(4)
-    state = begun(recipe)
+    steps, batch = Steps(recipe_of(Known(**HEAD, diversity=0.1, penalty=10.0))), batch_of(4)
+    state = begun(steps.recipe)
     louder = batch.replace(audio=batch.audio.at[-1].multiply(3))
-    assert_close(gradients(recipe, state, louder).grads, gradients(recipe, state, batch).grads, rtol=1e-5)
+    assert_close(steps.gradients(state, louder).grads, steps.gradients(state, batch).grads, rtol=1e-5)
     assert replace(Contrastive(**HEAD), num_negatives=9).chance() == {"accuracy": 0.1, "code_perplexity": 2.0}
