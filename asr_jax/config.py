@@ -55,8 +55,9 @@ class Training:
     validate_live: bool = True
     """Validate the live weights beside the averaged ones, which take as long again."""
     validate_loss: bool = False
-    """Compute the loss of the validation set beside its error rate, which takes as long again; without augmentation.
-    Where nothing is recognised, as in pre-training, it is what validation finds in any case."""
+    """Compute the loss of the validation set beside its error rate, which takes as long again; without augmentation,
+    and of those texts that have labels which fit (loss_utterances in the event). Where nothing is recognised, as in
+    pre-training, it is what validation finds in any case."""
     sample_every: int = 0
     """Updates from one look at a few transcripts of the validation set to the next; 0: at validations alone."""
     save_minutes: float = 15.0

@@ -244,7 +244,7 @@ class Model:
 
     sub_batches: int = 1
     """Parts of a batch in which frames are hidden, and codes counted, as if each were a batch: as many as devices give
-    what a device by itself would."""
+    what a device by itself would. data.buckets.batch_multiple must be a multiple of it."""
 
     def __post_init__(self) -> None:
         if not self.heads:

@@ -132,7 +132,8 @@ class Validator:
             return {}
         threads = setup.experiment.data.threads
         figures, skipped = measure(self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped)
-        report_skipped(setup.folder, self._log, skipped)
+        if not setup.recognises:  # else what was read is scored, whether it has a loss or not
+            report_skipped(setup.folder, self._log, skipped)
         return figures | {"loss_utterances": figures["utterances"]}
 
     def _recognised(self, weights: Tree, num_samples: int, is_stopped: Callable[[], bool]) -> dict[str, Any]:
