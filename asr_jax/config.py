@@ -54,6 +54,10 @@ class Training:
     """Validate and save at the end of each epoch as well."""
     validate_live: bool = True
     """Validate the live weights beside the averaged ones, which take as long again."""
+    validate_loss: bool = False
+    """Compute the loss of the validation set beside its error rate, which takes as long again; without augmentation,
+    and of those texts that have labels which fit (loss_utterances in the event). Where nothing is recognised, as in
+    pre-training, it is what validation finds in any case."""
     sample_every: int = 0
     """Updates from one look at a few transcripts of the validation set to the next; 0: at validations alone."""
     save_minutes: float = 15.0
@@ -61,7 +65,7 @@ class Training:
     keep_last: int = 2
     """Newest checkpoints that are kept, beside the best and the milestones."""
     keep_best: int = 1
-    """Checkpoints of lowest validation WER that are kept."""
+    """Checkpoints of lowest validation WER that are kept; of lowest loss where nothing is recognised."""
     milestones: tuple[int, ...] = ()
     """Updates whose checkpoints are kept for good (of those that are saved)."""
     log_every: int = 50
@@ -73,7 +77,7 @@ class Training:
     max_failed: int = 200
     """Updates in a row that may be not finite before the run stops; each changes nothing."""
     patience: int = 0
-    """Validations in a row without a better error rate after which the run ends; 0: it goes on."""
+    """Validations in a row without a better error rate (or loss, likewise) after which the run ends; 0: it goes on."""
     max_hours: float = 0.0
     """Hours after which a job saves and ends, to be started again; 0: no limit."""
     epochs_this_job: float = 0.0
@@ -127,7 +131,8 @@ class Init:
     one are no mismatch: those of shared pieces are kept."""
     new: tuple[str, ...] = ()
     """Regular expressions of whole paths of parameters that may be new: where the weights do not have them, or have
-    them in another shape, they are random, as with a head for a model that had none: heads_.*"""
+    them in another shape, they are random; and the model need not have them where the weights do. As with a head for a
+    model that had none, or had that of its pre-training: heads_.*"""
     tokenizer: str = ""
     """The tokenizer that the weights were trained with, where they do not bring it (files of other systems): the folder
     of one, or a vocabulary as data.tokenizer.path takes it."""
@@ -173,10 +178,24 @@ class Experiment:
 
     def __post_init__(self) -> None:
         problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
-        problems += wrong_types(self)
+        problems += wrong_types(self) or self._of_texts()
         problems += [f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value]
         if problems:
             raise ValueError("; ".join(problems))
+
+    def _of_texts(self) -> list[str]:
+        """What is wrong between the heads and what there is of texts."""
+        problems, learning = [], [name for name, head in self.model.heads.items() if head.recognises]
+        if learning and self.data.tokenizer.kind == "none":
+            problems.append(
+                f"data.tokenizer.kind is none and model.heads.{learning[0]} learns from labels: expected another kind, "
+                "such as characters, or heads for pre-training alone"
+            )
+        if not learning and self.training.sample_every:
+            problems.append(
+                f"training.sample_every is {self.training.sample_every} and no head finds texts: expected 0"
+            )
+        return problems
 
     @property
     def folder(self) -> Path:
@@ -191,8 +210,9 @@ MAY_CHANGE = (
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
     "training.save_minutes", "training.num_samples", "training.max_skipped", "training.max_failed",
     "training.keep_last", "training.keep_best", "training.milestones", "training.validate_epochs",
-    "training.validate_live", "training.sample_every", "training.patience", "training.max_hours",
-    "training.epochs_this_job", "training.profile", "training.alarm_wer", "training.alarm_updates",
+    "training.validate_live", "training.validate_loss", "training.sample_every", "training.patience",
+    "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
+    "training.alarm_updates",
     "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
     "data.workers", "data.threads", "data.cache", "model.encoder.remat",
     "decoding",
@@ -231,9 +251,12 @@ def classes(settings: Any) -> set[str]:
 
 
 def to_json(settings: Any) -> Any:
-    """JSON values; a dataclass becomes an object with its class's name under `class`."""
-    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
-        fields = {f.name: to_json(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
+    """JSON values; a dataclass, or a tuple with names, becomes an object with its class's name under `class`."""
+    if _has_fields(type(settings)):
+        names = (
+            [f.name for f in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else settings._fields
+        )
+        fields = {name: to_json(getattr(settings, name)) for name in names}
         return {"class": f"{type(settings).__module__}:{type(settings).__qualname__}"} | fields
     if isinstance(settings, dict):
         return {name: to_json(value) for name, value in settings.items()}
@@ -259,12 +282,18 @@ def from_json(values: Any) -> Any:
         cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"the experiment needs the class {values['class']}, which cannot be loaded: {error}") from error
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+    if not _has_fields(cls):
         raise UserError(f"the experiment names {values['class']}, which is not a class of settings")
     try:
         return cls(**fields)
     except (TypeError, ValueError) as error:
         raise UserError(f"the experiment's {values['class']} does not fit this version: {error}") from error
+
+
+def _has_fields(cls: Any) -> bool:
+    """Whether it is a class of settings."""
+    is_tuple = isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+    return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_tuple)
 
 
 def save_experiment(experiment: Experiment, path: Path) -> None:

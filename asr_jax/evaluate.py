@@ -1,7 +1,7 @@
 """Error rates of runs on manifests: `python -m asr_jax.evaluate RUN … --data MANIFEST … [--json OUT]`.
 
 A set's rate comes with the interval that holds it in 95 % of resamples, by bootstrap over its speakers. `--predictions`
-of two runs are compared by `python -m asr_jax.compare`.
+of two runs are compared by `python -m asr_jax.compare`. Of a run that was only pre-trained: its losses and metrics.
 """
 
 import argparse
@@ -46,27 +46,33 @@ def main(arguments: Sequence[str]) -> None:
 
     check_names(options)
 
+    from asr_jax.data.readers.fields import texts_may_lack
     from asr_jax.data.reading import read_records
 
     in_folder = bool(options.log_probs) and options.log_probs.suffix != ".safetensors"
     for out, is_folder in ((options.json, False), (options.predictions, several), (options.log_probs, in_folder)):
         if out:
             check_writable(out, is_folder=is_folder)
-    records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
+    with texts_may_lack(not any(map(recognises, options.runs))):
+        records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
     if options.log_probs:
         from asr_jax.training.log_probs import check_ids
 
         check_ids(options.log_probs, records)
     results = []
     for run in options.runs:
-        trained = load(run, options)
-        decoding = decoding_of(flags, trained.experiment.decoding)
-        results.append(evaluate_run(trained, decoding, records, options))
+        if recognises(run):
+            trained = load(run, options)
+            decoding = decoding_of(flags, trained.experiment.decoding)
+            results.append(evaluate_run(trained, decoding, records, options))
+        else:
+            check_options_of_losses(run, options, flags)
+            results.append(evaluate_losses(load(run, options), records))
     nothing = show(results, by=options.by)
     if options.json:
         options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
     if nothing:
-        raise RunError(f"{', '.join(nothing)}: no word could be scored; the reasons are above")
+        raise RunError(f"{', '.join(nothing)}: nothing could be scored; the reasons are above")
     skipped, scored = max(numbers(result["sets"]) for result in results)
     if skipped:
         raise RunError(
@@ -107,11 +113,7 @@ def evaluate_run(
             for manifest, (data, found) in zip(records, recognised, strict=True):
                 lines = ({"set": manifest} | line for line in predictions(data, found, trained.tokenizer))
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    result = {
-        "run": str(trained.folder),
-        "checkpoint": trained.updates,
-        "weights": trained.weights,
-        "precision": trained.experiment.training.precision,
+    result = what_it_is(trained) | {
         "decoding": str(decoding),
         "normaliser": trained.tokenizer.normaliser,
         "calibrated": decoder.calibration is not None,
@@ -124,6 +126,46 @@ def evaluate_run(
             trained.folder, trained.updates, trained.weights, decoding, confidences, is_right
         )
     return result
+
+
+def recognises(run: Path) -> bool:
+    """Whether a run finds texts; True where there is none, of which its loading tells."""
+    from asr_jax.config import load_experiment
+    from asr_jax.training.run import EXPERIMENT
+
+    path = run_folder(run.resolve()) / EXPERIMENT
+    return not path.exists() or load_experiment(path).model.recognises
+
+
+def check_options_of_losses(run: Path, options: argparse.Namespace, flags: Sequence[str]) -> None:
+    """Raises: UserError where texts are asked for of a run that finds none."""
+    names = ("predictions", "log_probs", "calibrate")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)] + list(flags[:1])
+    if given:
+        raise UserError(f"{run} was only pre-trained and finds no texts: expected no {given[0]}")
+
+
+def evaluate_losses(trained: Any, records: Mapping[str, Any]) -> dict[str, Any]:
+    """What one set of weights that finds no texts gives on all sets: what it is, and the losses of each set."""
+    from asr_jax.training.losses import measure
+
+    losses, sets = trained.losses(), {}
+    for manifest, of_set in records.items():
+        figures, skipped = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
+        sets[manifest] = figures
+        for entry in skipped:
+            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}", file=sys.stderr)
+    return what_it_is(trained) | {"sets": sets}
+
+
+def what_it_is(trained: Any) -> dict[str, Any]:
+    """Which weights a result is of, and what they are computed in."""
+    return {
+        "run": str(trained.folder),
+        "checkpoint": trained.updates,
+        "weights": trained.weights,
+        "precision": trained.experiment.training.precision,
+    }
 
 
 def check_names(options: argparse.Namespace) -> None:
@@ -155,7 +197,33 @@ def predictions_of(path: Path, trained: Any, *, is_folder: bool) -> Path:
 
 
 def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
-    """Prints one table of all runs and sets, and what is to be known of them; gives the sets without a scored word."""
+    """Prints a table of all runs and sets with error rates, with what is to be known of them, and one of those with
+    losses; gives the sets of which nothing could be scored."""
+    of_losses = [result for result in results if "decoding" not in result]
+    results = [result for result in results if "decoding" in result]
+    return (show_rates(results, by=by) if results else []) + (show_losses(of_losses) if of_losses else [])
+
+
+def show_losses(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """As `show`."""
+    rows = []
+    for result in results:
+        for manifest, figures in result["sets"].items():
+            run = {"run": f"{Path(result['run']).name} {result['checkpoint']}"} if len(results) > 1 else {}
+            counts = {name: figures[name] for name in ("utterances", "skipped")}
+            parts = figures["losses"] | figures["metrics"]
+            heads = {name.partition("/")[0] for name in parts}
+            named = {name.partition("/")[2] if len(heads) == 1 else name: value for name, value in parts.items()}
+            rows.append(run | {"set": manifest, "total": figures["loss"]} | named | counts)
+    told = [title(result) for result in results]
+    print_table(rows, title=told[0] if len(told) == 1 else "")
+    for line in told[1:] and told:
+        say(console_for(), line)
+    return [manifest for result in results for manifest, each in result["sets"].items() if not each["utterances"]]
+
+
+def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
+    """As `show`."""
     are_several = len(results) > 1
     rows = []
     for result in results:
@@ -183,10 +251,9 @@ def numbers(sets: Mapping[str, Any]) -> tuple[int, int]:
 
 def title(result: Mapping[str, Any]) -> str:
     """Which weights a result is of, and how it was made."""
-    return (
-        f"{result['run']}, checkpoint {result['checkpoint']}, {result['weights']} weights, {result['precision']}, "
-        f"{result['decoding']}, text normalised by {result['normaliser']}"
-    )
+    of_texts = f", {result['decoding']}, text normalised by {result['normaliser']}" if "decoding" in result else ""
+    weights = f"{result['weights']} weights, {result['precision']}"
+    return f"{result['run']}, checkpoint {result['checkpoint']}, {weights}{of_texts}"
 
 
 def table_rows(manifest: str, counts: dict[str, Any], *, by: str) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """Audio to ready features in Parquet: `python -m asr_jax.extract_features --input IN … --output OUT`.
 
 The features are those that training would compute, by the same compiled front-end; `--data.train OUT` trains on them.
+`RUN --layer 6` writes what a layer of a trained encoder gives instead, `RUN --codes` the codes of a pre-trained one's
+quantiser, a number for each group and frame.
 An interrupted call goes on where it was: what is done is kept in parts beside OUT until a file is whole.
 """
 
@@ -27,14 +29,24 @@ def main(arguments: Sequence[str]) -> None:
         help="a .parquet file or, where an input is a folder, a folder: NNNN-NAME.parquet for each file in it",
     )  # fmt: skip
     of = parser.add_mutually_exclusive_group()
+    of.add_argument("trained", nargs="?", type=Path, metavar="RUN", help="as --run, first of all arguments")
     of.add_argument("--config", help="whose front-end is used; by default Kaldi's filter bank of 80")
-    of.add_argument("--run", type=Path, help="folder of a run whose front-end is used")
+    of.add_argument("--run", type=Path, help="folder of a run, or a checkpoint, whose front-end or weights are used")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--layer", help="of RUN's encoder: its number, from 0, another of its taps, such as features, or output"
+    )
+    what.add_argument("--codes", action="store_true", help="of RUN's quantiser")
     parser.add_argument("--tokenizer", default="", metavar="PATH", help="also write token ids: as data.tokenizer.path")
     parser.add_argument("--normaliser", default="lower.v1", help="of the texts before they are tokenised (%(default)s)")
     parser.add_argument("--max-duration-s", type=float, default=30.0, help="longer ones are left out (%(default)s)")
     parser.add_argument("--max-samples", type=int, default=0, help="only the first so many of each input")
     parser.add_argument("--jobs", type=int, default=0, help="worker processes that read audio; 0: threads")
+    parser.set_defaults(checkpoint=None, live=False, precision=None)  # RUN/checkpoints/N names another checkpoint
     options = parser.parse_args(arguments)
+    options.run = options.run or options.trained
+    if (options.layer or options.codes) and not options.run:
+        raise UserError("--layer and --codes are of a trained run: expected asr_jax.extract_features RUN --layer …")
     if not options.max_duration_s > 0 or options.max_samples < 0 or options.jobs < 0:
         raise UserError(
             f"--max-duration-s {options.max_duration_s:g}, --max-samples {options.max_samples}, --jobs {options.jobs}: "
@@ -78,22 +90,34 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
 
 def _extractor(options: Any) -> Callable[..., int]:
     """What extracts the features of some inputs into one file, and gives how many records cannot be used."""
-    from asr_jax.audio.features import KaldiFbank
     from asr_jax.data.extraction import extract
     from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer
 
-    experiment = load_config(options.config) if options.config else None
-    if options.run:
-        experiment = load_experiment(options.run / "experiment.json")
-    front_end = experiment.model.front_end if experiment else KaldiFbank()
     tokenizer = None
     if options.tokenizer:
         tokenizer = given_tokenizer(TokenizerSettings(path=options.tokenizer, normaliser=options.normaliser))
 
     return functools.partial(
-        extract, front_end=front_end, tokenizer=tokenizer, max_duration_s=options.max_duration_s,
+        extract, extractor=_frames(options), tokenizer=tokenizer, max_duration_s=options.max_duration_s,
         max_samples=options.max_samples, workers=options.jobs,
     )  # fmt: skip
+
+
+def _frames(options: Any) -> Any:
+    """What makes the frames."""
+    from asr_jax.audio.features import KaldiFbank
+    from asr_jax.data.extraction import Extractor
+
+    if options.layer or options.codes:
+        from asr_jax.training.extractors import of_codes, of_layer
+        from asr_jax.training.recognition_options import load
+
+        trained = load(options.run, options)
+        return of_codes(trained) if options.codes else of_layer(trained, options.layer)
+    experiment = load_config(options.config) if options.config else None
+    if options.run:
+        experiment = load_experiment(options.run / "experiment.json")
+    return Extractor.of_front_end(experiment.model.front_end if experiment else KaldiFbank())
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ def plan(experiment: Experiment) -> PlannedData:
     return plan_training(
         records, experiment.data, tokenizer=tokenizer, output_length=model.output_length,
         front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
+        sub_batches=experiment.model.sub_batches,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ def main(arguments: Sequence[str]) -> None:
     experiment = parse_experiment(arguments, prog="python -m asr_jax.train")
 
     from asr_jax.core.processes import is_main, join  # after parsing: --help and mistakes need not wait for it
+    from asr_jax.metrics.measure import NAMES, measure_of, shown
     from asr_jax.training.loop import train
     from asr_jax.training.preview import dry_run, show_schedule
     from asr_jax.training.run import CURVES, EVENTS
@@ -38,7 +39,9 @@ def main(arguments: Sequence[str]) -> None:
     folder = summary["folder"]
     if summary.get("already"):
         print(f"already trained: {summary['update']} updates in {folder}; {summary['already']}")
-    print(f"validation WER {summary['wer']:.2%}, best {summary['best_wer']:.2%}; checkpoint {summary['checkpoint']}")
+    measure = measure_of(summary)
+    last, best = (shown(measure, summary[name]) for name in (measure, f"best_{measure}"))
+    print(f"validation {NAMES[measure]} {last}, best {best}; checkpoint {summary['checkpoint']}")
     print(f"events {folder}/{EVENTS}; curves {folder}/{CURVES}; evaluate: python -m asr_jax.evaluate {folder} --data …")
 
 

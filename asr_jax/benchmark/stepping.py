@@ -46,8 +46,9 @@ class Stepping:
         self._state = state.replace(updates=jnp.int32(SETTLED))
         self._batch = _batch(settings.front_end, rows, seconds, labels, vocabulary)
         self.num_frames = int(self._batch.signal.shape[1])
-        sums = jax.eval_shape(lambda: model.apply(recipe.of_model(state), self._batch, step=None))
-        weights = batch_weights(model, self._batch, random_streams(state.key, jnp.int32(0)))
+        streams = random_streams(state.key, jnp.int32(0))
+        sums = jax.eval_shape(lambda: model.apply(recipe.of_model(state), self._batch, step=None, rngs=streams))
+        weights = batch_weights(model, self._batch, streams)
         self._zeros = nothing_accumulated(recipe, self._state, sums)
         self._arguments = (self._state, self._zeros, self._batch, weights, jnp.int32(0))
 

@@ -58,7 +58,7 @@ def step_times(setup: Any) -> list[dict[str, Any]]:
         position = next(p for p in range(setup.train.plan.batches_per_epoch) if setup.train.plan[p].bucket == k)
         read_ms = _median_ms(source.__getitem__, position)
         batch = global_batch(source[position].batch, setup.mesh)
-        weights = steps.weights[bucket](batch)
+        weights = steps.weights[bucket](batch, state.key, np.int32(0))
         features_ms = _median_ms(jitted, state.params, batch, "features")
         forward_ms = _median_ms(jitted, state.params, batch, "loss")
         zeros = steps.begin(state)

@@ -23,11 +23,12 @@ from asr_jax.checkpoints.integrity import damage, seal
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.processes import is_main, on_main
 from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.metrics.measure import measure_of
 
 
 def _is_news(record: LogRecord) -> bool:
     """False for the tracebacks that Orbax logs of a failed save, seven times (`wait` raises what they say), and for its
-    words that a handler was replaced, a checkpoint saved without an error rate, or an item read alone, all meant."""
+    words that a handler was replaced, a checkpoint saved without a measure, or an item read alone, all meant."""
     known = ("Type handler registry", "did not provide metrics", "Metadata file does not exist")
     return record.exc_info is None and not any(part in record.getMessage() for part in known)
 
@@ -43,7 +44,7 @@ ocp.type_handlers.register_type_handler(
 UNFINISHED = ".orbax-checkpoint-tmp"
 METRICS = "metrics/metrics"
 OTHERS = 1e6
-"""What is added to error rates that do not count: more than any can be."""
+"""What is added to measures that do not count: more than any can be."""
 # Folders beside that of the checkpoints.
 REFUSED, REPLACED = "refused", "replaced"
 
@@ -52,7 +53,8 @@ class Checkpoints:
     """Checkpoints by number of updates, each with the items `state`, `average` and `meta`.
 
     `state` is what training continues from, `average` the averaged weights that evaluation uses, `meta` JSON: where
-    the data goes on, the experiment, the summary. The best has the lowest validation WER of those of one decoding.
+    the data goes on, the experiment, the summary. The best has the lowest measure of those of one decoding: the
+    validation WER or, of runs that find no texts, the validation loss.
     """
 
     def __init__(
@@ -64,7 +66,8 @@ class Checkpoints:
         milestones: tuple[int, ...] = (),
         decoding: str = "",
     ) -> None:
-        """`decoding`: the digest of what finds the error rates that are saved; those of others come behind them."""
+        """`decoding`: the digest of what finds the error rates that are saved, empty where none are; those of others
+        come behind them."""
         rank = functools.partial(_rank, decoding=decoding)
         policies: list[Any] = [preservation.LatestN(keep_last)]
         if milestones:
@@ -126,15 +129,8 @@ class Checkpoints:
 
     @property
     def best(self) -> int | None:
-        """Number of updates of the checkpoint with the lowest validation WER."""
+        """Number of updates of the checkpoint with the lowest measure."""
         return self._manager.best_step()
-
-    @property
-    def best_wer(self) -> float | None:
-        """Validation WER of the best checkpoint."""
-        best = self.best
-        metrics = None if best is None else self._manager.metrics(best)
-        return None if metrics is None else float(metrics["wer"])
 
     def path(self, updates: int) -> Path:
         return self.folder / str(updates)
@@ -153,10 +149,12 @@ class Checkpoints:
             shutil.rmtree(self.folder.parent / REPLACED, ignore_errors=True)
         return done
 
-    def save(self, updates: int, *, state: Tree, average: Tree, meta: dict[str, Any], wer: float | None = None) -> None:
+    def save(
+        self, updates: int, *, state: Tree, average: Tree, meta: dict[str, Any], measured: dict[str, Any] | None = None
+    ) -> None:
         """Begins to write and returns once the arrays are copied; the caller may then overwrite them.
 
-        `wer`: of the validation; without it the checkpoint is never the best.
+        `measured`: by its name, the one measure of the validation; without it the checkpoint is never the best.
 
         Raises: RunError where the checkpoint before could not be written.
         """
@@ -172,7 +170,7 @@ class Checkpoints:
                 average=ocp.args.StandardSave(average),
                 meta=ocp.args.JsonSave(meta),
             ),
-            metrics=None if wer is None else {"wer": wer, "decoding": self._decoding},
+            metrics=measured and measured | {"decoding": self._decoding},
         )
 
     def restore(self, updates: int, *, state: Tree, average: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
@@ -263,14 +261,16 @@ def _reason(error: BaseException) -> str:
 
 
 def _rank(metrics: Mapping[str, Any], *, decoding: str) -> float:
-    """The lowest is the best: error rates of this decoding by themselves, before those of others."""
+    """The lowest is the best: error rates of this decoding by themselves, before those of others; what is no number
+    comes last."""
     is_other = metrics.get("decoding", decoding) != decoding
-    return float(metrics["wer"]) + OTHERS * is_other
+    value = float(metrics[measure_of(metrics)])
+    return value + OTHERS * is_other if math.isfinite(value) else math.inf
 
 
 def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
-    """The best checkpoint of a run by validation WER, of those that the decoding found that found the last of them; or
-    the one asked for.
+    """The best checkpoint of a run by its measure, of those that the decoding found that found the last of them; or the
+    one asked for.
 
     Raises: UserError where there is none, or not that one, or where it is damaged.
     """

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Int16, Int32, Shaped
+from jaxtyping import Array, Bool, Float, Int, Int16, Int32, Real, Shaped
 
 from asr_jax.core.pytrees import AnyArray
 
@@ -38,7 +38,7 @@ class Batch(struct.PyTreeNode):
 class Frames(struct.PyTreeNode):
     """A sequence of vectors per row and how many of them are valid."""
 
-    values: Float[AnyArray, "B T D"]
+    values: Real[AnyArray, "B T D"]
     lengths: Int[AnyArray, " B"]
 
 

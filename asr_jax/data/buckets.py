@@ -113,6 +113,7 @@ def make_buckets(
     scale: Scale,
     speeds: Sequence[float] = (1.0,),
     num_devices: int = 1,
+    sub_batches: int = 1,
     shares: Float[np.ndarray, " R"] | None = None,
 ) -> tuple[Bucket, ...]:
     """The buckets that hold every record at every speed, shortest first; each `length` is whole front-end hops.
@@ -121,18 +122,21 @@ def make_buckets(
 
     Where a bucket's last batch would be short, its rows are spread evenly over the same number of batches instead.
 
-    Raises: UserError for no records, for edges below the longest record, and where `num_devices` does not divide
-    `batch_multiple`.
+    Raises: UserError for no records, for edges below the longest record, and where `num_devices` or `sub_batches` do
+    not divide `batch_multiple`.
     """
-    if settings.batch_multiple % num_devices:
+    multiple = math.lcm(num_devices, sub_batches)
+    if settings.batch_multiple % multiple:
+        parts = f" and into {sub_batches} sub-batches (model.sub_batches)" if sub_batches > 1 else ""
         raise UserError(
-            f"batch_multiple {settings.batch_multiple} cannot be split over {num_devices} devices; "
-            f"set data.buckets.batch_multiple to a multiple of {num_devices}"
+            f"batch_multiple {settings.batch_multiple} cannot be split over {num_devices} devices{parts}; "
+            f"set data.buckets.batch_multiple to a multiple of {multiple}"
         )
     if not len(lengths):
         raise UserError("no records to plan: the manifests are empty or every record was dropped")
     entries = perturbed_lengths(lengths, speeds)
     labels = np.tile(num_labels, len(speeds))
+    least = TOKEN_MULTIPLE if labels.any() else 0  # of audio alone
     weights = np.ones(len(entries)) if shares is None else np.tile(shares, len(speeds))
     edges = _edges(entries, settings, scale, weights)
     bucket_of = np.searchsorted(edges, entries)
@@ -140,7 +144,7 @@ def make_buckets(
     for k in np.flatnonzero(np.bincount(bucket_of)):
         member = bucket_of == k
         length = _round_up(int(edges[k]) + int(settings.slack_s * scale.per_s), scale.hop)
-        for num_tokens, of_labels in _by_labels(labels[member], settings.num_by_labels, weights[member]):
+        for num_tokens, of_labels in _by_labels(labels[member], settings.num_by_labels, weights[member], least):
             rows = _rows(entries[member][of_labels], length, settings, scale, weights[member][of_labels])
             buckets.append(Bucket(length, num_tokens, rows, int(edges[k])))
     return tuple(buckets)
@@ -180,9 +184,9 @@ def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale, weights: np.nda
     return edges
 
 
-def _by_labels(num_labels: np.ndarray, num: int, weights: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Room for labels, and which entries have it, of each part of a bucket."""
-    rounded = np.maximum(-(-num_labels // TOKEN_MULTIPLE), 1) * TOKEN_MULTIPLE
+def _by_labels(num_labels: np.ndarray, num: int, weights: np.ndarray, least: int) -> list[tuple[int, np.ndarray]]:
+    """Room for labels, at least so many, and which entries have it, of each part of a bucket."""
+    rounded = np.maximum(-(-num_labels // TOKEN_MULTIPLE) * TOKEN_MULTIPLE, least)
     edges = least_padding(rounded, num, weights)
     part_of = np.searchsorted(edges, rounded)
     return [(int(edge), part_of == part) for part, edge in enumerate(edges)]

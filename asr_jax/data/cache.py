@@ -21,6 +21,7 @@ from asr_jax.data.columns import Columns, load_columns, save_columns
 from asr_jax.data.locations import UNPACKED, Location
 from asr_jax.data.measuring import Measured
 from asr_jax.data.readers.base import Reader
+from asr_jax.data.readers.fields import may_lack_text
 from asr_jax.data.records import Refused
 
 VERSION = 3
@@ -69,7 +70,7 @@ class Read:
 
 def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float) -> Path:
     """Where what is read of these inputs is kept, named by the paths, sizes and times of all their files."""
-    digest = hashlib.sha256(f"{VERSION} {trim_db}".encode())
+    digest = hashlib.sha256(f"{VERSION} {trim_db}{' texts may lack' if may_lack_text() else ''}".encode())
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
         for name in reader.files(path):

@@ -15,6 +15,7 @@ from asr_jax.data.index import Index, OutputLength, build_index, scale_of
 from asr_jax.data.inputs import Role, has_validation, resolve
 from asr_jax.data.mixing import Mixing, epoch_shares
 from asr_jax.data.plan import BatchPlan
+from asr_jax.data.readers.fields import texts_may_lack
 from asr_jax.data.readers.folders import walking_once
 from asr_jax.data.reading import Input, Records, read_inputs
 from asr_jax.data.splits import split
@@ -128,7 +129,7 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     inputs, validation_inputs = _resolved(data.train, validation_of)
     train, validation = _read_training(data, inputs, seed, is_split=not validation_of)
     if validation is None:
-        validation = read_inputs(validation_inputs, cache=data.cache)
+        validation = _read(data, validation_inputs)
     validation = _some(validation, data.max_validation_samples)
     return Sets(train, validation, is_split=not validation_of)
 
@@ -145,10 +146,15 @@ def read_training(data: Data, *, seed: int) -> Records:
 
 def _read_training(data: Data, inputs: Sequence[Input], seed: int, *, is_split: bool) -> tuple[Records, Records | None]:
     """The training set, and the validation set where it is cut from that."""
-    train, cut = read_inputs(inputs, trim_db=data.trim_db, cache=data.cache), None
+    train, cut = _read(data, inputs, trim_db=data.trim_db), None
     if is_split:
         train, cut = split(train, share=data.validation_share, seed=seed)
     return _some(train, data.max_train_samples), cut
+
+
+def _read(data: Data, inputs: Sequence[Input], *, trim_db: float = 0.0) -> Records:
+    with texts_may_lack(data.tokenizer.kind == "none"):
+        return read_inputs(inputs, trim_db=trim_db, cache=data.cache)
 
 
 def _validation_of(data: Data) -> tuple[str, ...]:
@@ -191,10 +197,11 @@ def plan_training(
     front_end: FrontEnd,
     seed: int,
     num_devices: int,
+    sub_batches: int = 1,
 ) -> PlannedData:
     """Index and plan of the training set: shuffled, at every speed, without what the filters drop.
 
-    `output_length`: of a `models.base.Recogniser`.
+    `output_length`, `sub_batches`: of a `models.base.Recogniser`.
     """
     scale = scale_of_records(records, front_end)
     frames = functools.partial(output_length, of_features=scale.of_features)
@@ -206,8 +213,9 @@ def plan_training(
             "faster; expected --data.speeds 1.0 --data.speed-jitter 0"
         )
     index, dropped = build_index(
-        records, scale=scale, tokenizer=tokenizer, given_labels=data.tokenizer.takes_ids, output_length=frames,
-        filters=data.filters, max_speed=max(data.speeds) + data.speed_jitter,
+        records, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
+        given_labels=data.tokenizer.takes_ids, output_length=frames, filters=data.filters,
+        max_speed=max(data.speeds) + data.speed_jitter,
     )  # fmt: skip
     if not len(index):
         raise UserError(
@@ -220,7 +228,8 @@ def plan_training(
     sources, shares = _mixed(index, data)
     buckets = make_buckets(
         index.lengths, num_labels, data.buckets, scale=scale, speeds=slowest(data.speeds, data.speed_jitter),
-        num_devices=num_devices, shares=None if sources is None or shares is None else shares[sources],
+        num_devices=num_devices, sub_batches=sub_batches,
+        shares=None if sources is None or shares is None else shares[sources],
     )  # fmt: skip
     plan = BatchPlan(
         index.lengths, num_labels, buckets, seed=seed, speeds=data.speeds, jitter=data.speed_jitter,

@@ -61,7 +61,7 @@ def plan_evaluation(
     return PlannedData(index, plan, dropped)
 
 
-def plan_alignment(
+def plan_with_labels(
     records: Records,
     buckets: Sequence[Bucket],
     *,
@@ -71,9 +71,10 @@ def plan_alignment(
     takes_ids: bool,
     output_length: OutputLength,
     num_devices: int,
+    has_windows: bool,
 ) -> PlannedData:
-    """As `plan_evaluation` with windows, and with labels, for which each shape has room. What has none (no text, or one
-    with what no symbol stands for), and what has more of them than frames, is dropped and named.
+    """As `plan_evaluation`, and with labels, for which each shape has room. What has none (no text, or one with what no
+    symbol stands for), and what has more of them than frames (`output_length`), is dropped and named.
 
     Raises: NoRecords where none is left; UserError for token ids that are not the tokenizer's.
     """
@@ -86,7 +87,7 @@ def plan_alignment(
     dropped.merge(unreadable)
     if not len(index):
         raise NoRecords("no record can be aligned", dropped)
-    index, num = _windowed_last(index, buckets, scale)
+    index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
     lengths, num_labels = index.lengths[:num], index.num_labels()[:num]
     by_length = {bucket.longest: bucket for bucket in _shapes(lengths, buckets, scale, own, num_devices)}
     shapes = [by_length[longest] for longest in sorted(by_length)]
@@ -140,8 +141,10 @@ def in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Buck
 
 
 def _with_reference(records: Records, tokenizer: Tokenizer, *, takes_ids: bool) -> tuple[Records, Dropped]:
-    """The records that say what is said, and the others."""
+    """The records that say what is said, and the others: without labels nobody asks."""
     columns, dropped = records.columns, Dropped()
+    if not tokenizer.has_labels:
+        return records, dropped
     ids_alone = columns.has_labels[records.rows] & (columns.num_chars[records.rows] == 0)
     for place in np.flatnonzero(ids_alone).tolist():
         record = records[place]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class Filters:
     def none(cls) -> "Filters":
         """Nothing up to a day long is dropped for its duration or text: for evaluation."""
         return cls(min_duration_s=0.0, max_duration_s=LONGEST_S, max_chars=1 << 31, max_chars_per_s=math.inf)
+
+    def of_audio(self) -> "Filters":
+        """The rules about durations alone."""
+        return replace(Filters.none(), min_duration_s=self.min_duration_s, max_duration_s=self.max_duration_s)
 
 
 @dataclass(frozen=True)

@@ -77,9 +77,10 @@ def build_index(
 ) -> tuple[Index, Dropped]:
     """The records that pass all rules, tokenised once, and those that do not.
 
-    `tokenizer`: None where labels are not needed. `given_labels`: token ids of a manifest count, and texts only where
-    it has none. `output_length` gives encoder frames for lengths (ints and arrays): a record whose labels no CTC path
-    can fit, at the fastest speed `max_speed` that it will be played at, is dropped; None leaves that rule out.
+    `tokenizer`: None where labels are not needed; rules about texts do not count then. `given_labels`: token ids of a
+    manifest count, and texts only where it has none. `output_length` gives encoder frames for lengths (ints and
+    arrays): a record whose labels no CTC path can fit, at the fastest speed `max_speed` that it will be played at, is
+    dropped; None leaves that rule out.
 
     Raises: UserError where audio and ready features are mixed, or all features have another width than the model takes.
     """
@@ -88,7 +89,9 @@ def build_index(
         dropped.add(entry.reason, name=entry.id, location=entry.location, kind=kind_of(entry.reason))
     _check_kind(records, scale)
     keep = _of_width(records, scale, dropped)
-    for broken in broken_rules(columns.duration_s[records.rows], columns.num_chars[records.rows], filters or Filters()):
+    rules = filters or Filters()
+    rules = rules if tokenizer else rules.of_audio()
+    for broken in broken_rules(columns.duration_s[records.rows], columns.num_chars[records.rows], rules):
         for place, value in zip(broken.places.tolist(), broken.values.tolist(), strict=True):
             if keep[place]:
                 _drop(dropped, records, place, broken.reason, value, broken.limit)

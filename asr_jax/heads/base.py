@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from flax import linen as nn
 from jax.typing import DTypeLike
@@ -14,6 +14,9 @@ from asr_jax.core.sums import Sums
 
 class Head(nn.Module):
     """A head's parameter names are part of the checkpoint's format."""
+
+    needs_mask: ClassVar[bool] = False
+    """Whether it is of the frames that the encoder hides: they are hidden in evaluation as well then."""
 
     @property
     def tap(self) -> str:
@@ -44,6 +47,9 @@ class Head(nn.Module):
 class HeadSettings:
     """Settings of a head; `build` makes its module."""
 
+    recognises: ClassVar[bool] = False
+    """Whether it learns from labels, and texts are found by it."""
+
     scale: float = 1.0
     """Weight of the head's terms in the sum of all heads' losses."""
 
@@ -54,6 +60,10 @@ class HeadSettings:
     def check(self, *, taps: Collection[str], views: int) -> None:
         """Raises: ValueError where the head needs what the model does not have. `taps`: of its encoder; `views`: of
         each utterance while training."""
+
+    def chance(self) -> dict[str, float]:
+        """Of some of its metrics, by name, what they are where nothing is learned."""
+        return {}
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Head:
         """The module for a vocabulary of `vocab_size` labels, blank included."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,10 @@ class Contrastive(HeadSettings):
         if views != 1:
             raise ValueError(f"the model's views are {views}: expected 1")
 
+    def chance(self) -> dict[str, float]:
+        choices = 1 + self.num_negatives + self.across_negatives + self.codebook_negatives
+        return {"accuracy": 1 / choices, "code_perplexity": float(self.quantizer.groups)}
+
     def taps(self) -> tuple[str, ...]:
         """The encoder's inner outputs that it reads."""
         return (FEATURES, EXTRACTOR) if self.penalty else (FEATURES,)
@@ -101,6 +105,8 @@ class ContrastiveHead(Head):
     everywhere is never the frame itself; across_negatives are a frame's own, and not those of its neighbours; with
     several sub-batches each has its own perplexity, of which NVIDIA takes the last.
     """
+
+    needs_mask: ClassVar[bool] = True
 
     settings: Contrastive
 

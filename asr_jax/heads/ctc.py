@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ WeightBy = Literal["utterances", "labels", "frames"]
 @dataclass(frozen=True)
 class CTC(HeadSettings):
     """A CTC head."""
+
+    recognises: ClassVar[bool] = True
 
     dropout: float = 0.1
     """Dropout before the projection."""

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,11 +118,12 @@ class Recogniser(nn.Module):
         """Of the batch's rows; while training, of the views of the first row, then of those of the second, and so on:
         a row's views lie on its device."""
         frames = self.augmented(batch, step=step)
+        views, parts = (1, 1) if step is None else (self.views, self.sub_batches)
         if isinstance(self.encoder, MaskingEncoder):
-            encoded = self.encoder(frames, step=step, mask=self._mask(frames.lengths, frames.values.shape[1]))
+            encoded = self.encoder(frames, step=step, mask=self._mask(frames.lengths, frames.values.shape[1], parts))
         else:
             encoded = self.encoder(frames, step=step)
-        return encoded.replace(views=1 if step is None else self.views, sub_batches=self.sub_batches)
+        return encoded.replace(views=views, sub_batches=parts)
 
     def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
         """The batch's own features, or those of its audio, changed by the augmentations when training. They take no
@@ -166,15 +167,15 @@ class Recogniser(nn.Module):
         num_frames, size = batch.lengths, batch.signal.shape[1]
         if batch.features is None:
             num_frames, size = (self.front_end.output_length(number) for number in (num_frames, size))
-        lengths, mask = self._lengths(num_frames), self._mask(num_frames, size)
+        lengths, mask = self._lengths(num_frames), self._mask(num_frames, size, self.sub_batches)
         weights = {name: head.weight(lengths, batch, mask=mask) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
 
-    def _mask(self, lengths: Int[Array, " B"], size: int) -> Bool[Array, "B T"] | None:
-        """The frames to hide from the layers: none where there is no stream "mask", as in evaluation."""
+    def _mask(self, lengths: Int[Array, " B"], size: int, sub_batches: int) -> Bool[Array, "B T"] | None:
+        """The frames to hide from the layers: none where there is no stream "mask", as in recognition."""
         if not isinstance(self.encoder, MaskingEncoder) or not self.has_rng("mask"):
             return None
-        return self.encoder.draw_mask(self.make_rng("mask"), lengths, size, sub_batches=self.sub_batches)
+        return self.encoder.draw_mask(self.make_rng("mask"), lengths, size, sub_batches=sub_batches)
 
     @property
     def ctc_head(self) -> str:
@@ -184,13 +185,26 @@ class Recogniser(nn.Module):
         """
         heads = {name: head for name, head in self.heads.items() if isinstance(head, CTCHead)}
         if not heads:
-            raise UserError(f"the model's heads ({', '.join(self.heads)}) are not of CTC: expected one that is")
+            raise UserError(
+                f"the model gives no texts: none of its heads ({', '.join(self.heads)}) is of CTC. Fine-tune it first: "
+                "python -m asr_jax.train --config A_CONFIG_WITH_CTC --init-from RUN"
+            )
         return min(heads, key=lambda name: heads[name].tap != OUTPUT)
+
+    @property
+    def needs_mask(self) -> bool:
+        """Whether evaluation of the losses hides frames."""
+        return any(head.needs_mask for head in self.heads.values())
 
     def output_length(self, lengths: Any, *, tap: str = OUTPUT, of_features: bool = False) -> Any:
         """Frames of the encoder's output, or of a tap, for a number of samples, or of frames of ready features; for
         ints and arrays."""
         return self._lengths(lengths if of_features else self.front_end.output_length(lengths))[tap]
+
+    @property
+    def labelled_length(self) -> Callable[..., Any]:
+        """`output_length` of what the head reads that texts are found by. Raises: UserError as `ctc_head`."""
+        return functools.partial(self.output_length, tap=self.heads[self.ctc_head].tap)
 
     def frame_times(self, *, tap: str = OUTPUT) -> FrameTimes:
         """Of those frames. Ready features count as made by the model's own front-end."""
@@ -230,7 +244,7 @@ class Model:
 
     sub_batches: int = 1
     """Parts of a batch in which frames are hidden, and codes counted, as if each were a batch: as many as devices give
-    what a device by itself would."""
+    what a device by itself would. data.buckets.batch_multiple must be a multiple of it."""
 
     def __post_init__(self) -> None:
         if not self.heads:
@@ -255,6 +269,11 @@ class Model:
                 head.check(taps=taps, views=self.views)
             except ValueError as error:
                 raise ValueError(f"heads.{name}: {error}") from error
+
+    @property
+    def recognises(self) -> bool:
+        """Whether it gives texts, and learns from labels."""
+        return any(head.recognises for head in self.heads.values())
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         dtype = compute_dtype(precision)

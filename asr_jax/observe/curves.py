@@ -1,4 +1,4 @@
-"""A run's curves as one picture: loss, error rates, learning rate, throughput and padding by update.
+"""A run's curves as one picture: loss, error rates or accuracy, learning rate, throughput and padding by update.
 
 `python -m asr_jax.observe.curves RUN_DIR [--out PNG]`
 """
@@ -18,9 +18,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from asr_jax.core.errors import UserError
+from asr_jax.metrics.measure import NAMES, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.tables import set_name
-from asr_jax.observe.timeline import best_of, timeline
+from asr_jax.observe.timeline import best_of, of_used_weights, timeline
 
 INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
 COLOURS = ("#2a6fbb", "#d1603d", "#3a8f5c", "#8458a8", "#b08a1e", "#5b7683")
@@ -40,8 +41,11 @@ def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str])
     figure.suptitle(run[:60], x=0.013, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
     figure.text(0.987, 0.982, _caption(steps, validations), ha="right", va="top", color=GREY, fontsize=10)
     (loss, errors), (rate, speed) = figure.subplots(2, 2)
-    _draw_loss(loss, steps)
-    _draw_errors(errors, validations)
+    _draw_loss(loss, steps, validations)
+    if any("wer" in event["data"] for event in validations):
+        _draw_errors(errors, validations)
+    else:
+        _draw_accuracy(errors, steps, validations)
     _draw_learning_rate(rate, steps)
     _draw_speed(speed, steps)
     last = max((event["data"]["update"] for event in [*steps, *validations]), default=1)
@@ -60,15 +64,18 @@ def smooth(values: np.ndarray, *, num_points: int) -> np.ndarray:
     return np.array([values[max(i - reach, 0) : i + reach + 1].mean() for i, reach in enumerate(reaches)])
 
 
-def _draw_loss(axes: Axes, steps: Sequence[Event]) -> None:
+def _draw_loss(axes: Axes, steps: Sequence[Event], validations: Sequence[Event]) -> None:
     updates, losses = _series(steps, "losses", "total")
-    if not _begin(axes, "Training loss", updates, "train_step"):
+    if not _begin(axes, "Loss", updates, "train_step"):
         return
+    validated, values = _series(of_used_weights(validations), "loss")
+    if len(values):
+        axes.plot(validated, values, color=COLOURS[1], linewidth=2, marker="o", markersize=3.5, label="validation")
     num_points = max(5, len(losses) // 30) | 1
     axes.plot(updates, losses, color=COLOURS[0], alpha=0.3, linewidth=1, marker=_marker(updates), label="events")
     mean = smooth(losses, num_points=num_points)
     axes.plot(updates, mean, color=COLOURS[0], linewidth=2, label=f"mean of {num_points} events")
-    _log_where_wide(axes, losses)
+    _log_where_wide(axes, np.append(losses, values))
     axes.legend(frameon=False, loc="upper right", fontsize=9)
 
 
@@ -87,6 +94,22 @@ def _draw_errors(axes: Axes, validations: Sequence[Event]) -> None:
         axes.set_ylim(0, min(1.15 * max(np.max(percents), 1.0), 105))
         _log_where_wide(axes, percents)
         axes.legend(frameon=False, loc="upper right", fontsize=9)
+
+
+def _draw_accuracy(axes: Axes, steps: Sequence[Event], validations: Sequence[Event]) -> None:
+    """Of pre-training: how often the true target is told from others."""
+    percents = np.zeros(0)
+    for index, (name, events) in enumerate((("training", steps), ("validation", of_used_weights(validations)))):
+        metrics = {metric for event in events for metric in event["data"].get("metrics", {})}
+        for metric in sorted(metric for metric in metrics if metric.endswith("/accuracy")):
+            updates, shares = _series(events, "metrics", metric)
+            marker = "o" if name == "validation" else _marker(updates)
+            axes.plot(updates, 100 * shares, label=name, color=COLOURS[index], lw=2, marker=marker, ms=3.5)
+            percents = np.append(percents, 100 * shares)
+    title = "Contrastive accuracy (%)" if len(percents) else "Validation"
+    if _begin(axes, title, percents, "validation"):
+        axes.set_ylim(0, min(1.15 * max(np.max(percents), 1.0), 105))
+        axes.legend(frameon=False, loc="upper left", fontsize=9)
 
 
 def _log_where_wide(axes: Axes, values: np.ndarray) -> None:
@@ -166,7 +189,9 @@ def _caption(steps: Sequence[Event], validations: Sequence[Event]) -> str:
     if steps and "epoch" in steps[-1]["data"]:
         parts.append(f"epoch {steps[-1]['data']['epoch']:,}")
     if best := best_of(validations):
-        parts.append(f"best WER {100 * best['data']['wer']:.2f} % at update {best['data']['update']:,}")
+        measure = measure_of(best["data"])
+        value = shown(measure, best["data"][measure])
+        parts.append(f"best {NAMES[measure]} {value} at update {best['data']['update']:,}")
     return "  ·  ".join(parts)
 
 

@@ -1,9 +1,9 @@
 """What in a run's events a person should look at: each detector has a name, and says what to do."""
 
 import math
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from asr_jax.observe.events import Event
@@ -17,6 +17,14 @@ BLANK_SHARE = 0.95
 BLANK_AFTER_UPDATES = 200
 """A model that has hardly begun gives blanks alone, rightly."""
 WAITING_SHARE = 0.2
+COLLAPSED = 1.5
+"""Times the least perplexity of codes that there can be: below, nearly all frames get the same ones."""
+COLLAPSED_AFTER_UPDATES = 200
+"""A quantiser that has hardly begun uses few of its entries."""
+GUESSED = 1.5
+"""Times chance: with an accuracy below, a model guesses."""
+GUESSED_UPDATES = 1000
+"""For so long, while the loss falls by less than 1 %."""
 
 Warn = Callable[..., None]
 
@@ -31,9 +39,13 @@ class Detectors:
     warn: Warn
     alarm_wer: float
     alarm_updates: int
+    chance: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of pre-training, by name, where nothing is learned: the accuracy of guesses, and the perplexity of codes
+    that are all the same."""
 
     def __post_init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=30)
+        self._guesses: dict[str, deque[tuple[int, float, float]]] = defaultdict(deque)
         self._told: set[str] = set()
 
     def __call__(self, event: Event) -> None:
@@ -41,6 +53,7 @@ class Detectors:
         if event["event"] == "train_step":
             self._loss(data)
             self._waiting(data)
+            self._pretraining(data)
         elif event["event"] == "validation":
             self._blank(data)
             self._error_rate(data)
@@ -75,6 +88,47 @@ class Detectors:
             "waiting for data", share > WAITING_SHARE, data,
             f"{share:.0%} of the time was spent waiting for batches: raise --data.workers or --data.threads, or bring "
             "the data nearer (a local disk, FLAC instead of MP3, ready features)", waiting_share=share,
+        )  # fmt: skip
+
+    def _pretraining(self, data: dict[str, Any]) -> None:
+        metrics = data.get("metrics", {})
+        for name, chance in self.chance.items():
+            value, head = metrics.get(name), name.split("/")[0]
+            if value is None:
+                continue
+            if name.endswith("/code_perplexity"):
+                self._collapse(data, head, value, least=chance)
+            elif name.endswith("/accuracy"):
+                self._guessing(data, head, value, chance=chance)
+
+    def _collapse(self, data: dict[str, Any], head: str, perplexity: float, *, least: float) -> None:
+        self._tell(
+            "collapse", data["update"] >= COLLAPSED_AFTER_UPDATES and perplexity < COLLAPSED * least, data,
+            f"the perplexity of the codes is {perplexity:.3g}, and {least:g} where all frames get the same: targets do "
+            "not differ, and loss and accuracy say nothing. Begin another run, from a checkpoint before it if there is "
+            f"one (--init-from RUN/checkpoints/N), with a larger model.heads.{head}.diversity, a lower learning rate "
+            "(optim.schedule.peak_lr), a longer warm-up or larger batches",
+            code_perplexity=perplexity,
+        )  # fmt: skip
+
+    def _guessing(self, data: dict[str, Any], head: str, accuracy: float, *, chance: float) -> None:
+        loss, guesses = data["losses"].get("total"), self._guesses[head]
+        if loss is None:
+            return
+        guesses.append((data["update"], accuracy, loss))
+        while len(guesses) > 1 and data["update"] - guesses[1][0] >= GUESSED_UPDATES:
+            guesses.popleft()
+        is_long, half = data["update"] - guesses[0][0] >= GUESSED_UPDATES, len(guesses) // 2
+        losses = [each for _, _, each in guesses]
+        mean = sum(each for _, each, _ in guesses) / len(guesses)
+        falls = is_long and sum(losses[-half:]) < 0.99 * sum(losses[:half])
+        self._tell(
+            "guessing", is_long and not falls and mean < GUESSED * chance, data,
+            f"the accuracy was {mean:.2%} over the last {GUESSED_UPDATES:,} updates, guessing gives {chance:.2%}, and "
+            f"the loss ({loss:.4g}) does not fall: nothing is learned. Hear whether the audio is what it should be, "
+            "look how many frames are hidden (model.encoder.time_mask), and try another learning rate "
+            "(optim.schedule.peak_lr), a longer warm-up or larger batches",
+            accuracy=mean,
         )  # fmt: skip
 
     def _blank(self, data: dict[str, Any]) -> None:

@@ -35,8 +35,9 @@ EVENTS: dict[str, str] = {
     "throughput {metrics/throughput.py: rates}",
     "validation_start": "a validation begins: update, set, weights, utterances",
     "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), decoding (its digest), "
-    "loss, wer, cer, substitutions, deletions, insertions, words, utterances, skipped, by_source, empty_share, and "
-    "what else metrics/scoring.py: score gives of the whole set, samples [{id, reference, hypothesis}]",
+    "wer, cer, substitutions, deletions, insertions, words, utterances, skipped, by_source, empty_share, and "
+    "what else metrics/scoring.py: score gives of the whole set, samples [{id, reference, hypothesis}]; of the loss, "
+    "where it is asked for or nothing is recognised: loss, losses {term: ..}, metrics, loss_utterances",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",
     "checkpoint_saved": "a checkpoint is on disk: update, path",
     "warning": "what a person should look at: message, update, detector (its name), and what it measured",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.metrics.measure import NAMES, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
 from asr_jax.observe.tables import percent
@@ -113,9 +114,11 @@ def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:
     if not (found := best_of(validations)):
         return "best checkpoint: no validation yet"
     best = found["data"]
+    measure = measure_of(best)
     path = next((e["data"]["path"] for e in saved if e["data"]["update"] == best["update"]), "not kept")
-    last = f"; the last validation: {percent(used[-1]['wer'])}"
-    return f"best checkpoint: WER {percent(best['wer'])} at update {best['update']:,}, {path}{last}"
+    last = f"; the last validation: {shown(measure, used[-1][measure])}"
+    said = f"{NAMES[measure]} {shown(measure, best[measure])}"
+    return f"best checkpoint: {said} at update {best['update']:,}, {path}{last}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from asr_jax.metrics.measure import NAMES, measure_of, shown
 from asr_jax.observe.events import Event
 from asr_jax.observe.tables import console_for, percent, print_table, quantity, say, set_name
 from asr_jax.observe.transcripts import aligned_lines
@@ -38,7 +39,7 @@ class ProgressView:
         self._task = self._bar.add_task("starting", total=None, done="")
         self._run: Data = {}
         self._first: Data | None = None
-        self._wer: str | None = None
+        self._validated: str | None = None
         self._printed: int | None = None
         self._numbers = ""
         self._views: dict[str, Callable[[Data], None]] = {
@@ -109,7 +110,7 @@ class ProgressView:
         self._first = self._first or data
         total, update = self._run.get("num_updates"), data["update"]
         epoch = _of(data["epoch"], self._run.get("num_epochs"))
-        self._numbers = step_numbers(data, left_s=self._left_s(data), wer=self._wer)
+        self._numbers = step_numbers(data, left_s=self._left_s(data), validated=self._validated)
         done = _of(update, total)
         self._bar.update(self._task, description=f"epoch {epoch}", total=total, completed=update, done=done)
         self._start_live()
@@ -119,7 +120,8 @@ class ProgressView:
             self._say(f"epoch {epoch} | update {done} | {self._numbers}")
 
     def _validation(self, data: Data) -> None:
-        self._wer = f"WER {percent(data.get('wer'))} at {data['update']:,}"
+        measure = measure_of(data)
+        self._validated = f"{NAMES[measure]} {shown(measure, data.get(measure))} at {data['update']:,}"
         self._bar.update(self._task, description="training")
         self._say(validation_line(data), style="bold")
         self._samples(data)
@@ -174,25 +176,34 @@ class ProgressView:
             say(self.console, line, style=style)
 
 
-def step_numbers(data: Data, *, left_s: float | int | None, wer: str | None) -> str:
-    """The numbers of a train_step on one line."""
+def step_numbers(data: Data, *, left_s: float | int | None, validated: str | None) -> str:
+    """The numbers of a train_step on one line. `validated`: what the last validation gave."""
     speed = data.get("throughput", {})
     parts = [f"loss {_number(data['losses'].get('total'), '.4g')}", f"lr {_number(data.get('learning_rate'), '.2e')}"]
+    accuracies = [value for name, value in data.get("metrics", {}).items() if name.endswith("/accuracy")]
+    parts += [f"accuracy {percent(accuracy)}" for accuracy in accuracies]
     if speed.get("audio_s_per_s"):
         parts.append(f"{_number(speed['audio_s_per_s'], ',.1f')} audio-s/s")
     if speed.get("padding_share") is not None:
         parts.append(f"padding {percent(speed['padding_share'], digits=1)}")
     if left_s is not None:
         parts.append(f"left {clock(left_s)}")
-    return " | ".join(parts + ([wer] if wer else []))
+    return " | ".join(parts + ([validated] if validated else []))
 
 
 def validation_line(data: Data) -> str:
-    """WER and CER of a validation with the counts that they come from."""
+    """WER and CER of a validation with the counts that they come from, or its loss with all terms and metrics."""
+    place = f"{set_name(data)} at update {data['update']:,}"
+    if measure_of(data) == "loss":
+        figures = data.get("losses", {}) | data.get("metrics", {})
+        said = "  ".join(f"{name.rpartition('/')[2]} {_number(value, '.4g')}" for name, value in figures.items())
+        loss = _number(data.get("loss"), ".4g")
+        return f"{place}: loss {loss}  ({said})  of {data.get('utterances', 0):,} utterances"
     errors = "  ".join(f"{name[0].upper()} {data[name]:,}" for name in ("substitutions", "deletions", "insertions"))
     counts = f"{errors}  of {data['words']:,} words, {data['utterances']:,} utterances"
     rates = f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}"
-    return f"{set_name(data)} at update {data['update']:,}: {rates}  {counts}"
+    loss = f"  loss {_number(data['loss'], '.4g')}" if "loss" in data else ""
+    return f"{place}: {rates}  {counts}{loss}"
 
 
 def clock(seconds: float | int) -> str:

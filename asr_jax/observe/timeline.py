@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from asr_jax.metrics.measure import measure_of
 from asr_jax.observe.events import Event
 
 
@@ -26,17 +27,17 @@ def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
 
 
 def of_used_weights(validations: Sequence[Event]) -> list[Event]:
-    """Validations with an error rate of the weights that evaluation uses: the averaged ones where there are any."""
-    known = [event for event in validations if event["data"].get("wer") is not None]
+    """Validations with a measure of the weights that evaluation uses: the averaged ones where there are any."""
+    known = [event for event in validations if event["data"].get(measure_of(event["data"])) is not None]
     return [event for event in known if event["data"].get("weights") == "ema"] or known
 
 
 def best_of(validations: Sequence[Event]) -> Event | None:
-    """The validation of lowest error rate, of those that the decoding of the last one found: others do not compare. Of
+    """The validation of lowest measure, of those that the decoding of the last one found: others do not compare. Of
     equal ones the last, as evaluation takes it."""
     used = of_used_weights(validations)
     alike = [event for event in used if event["data"].get("decoding") == used[-1]["data"].get("decoding")]
-    return min(reversed(alike), key=lambda event: event["data"]["wer"]) if alike else None
+    return min(reversed(alike), key=lambda event: event["data"][measure_of(event["data"])]) if alike else None
 
 
 def _drop_from(events: list[Event], update: int) -> None:

@@ -42,6 +42,11 @@ class Tokenizer:
         """How many ids there are, the blank among them."""
         return len(self.symbols)
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether there is any id beside the blank: not for audio alone."""
+        return self.vocab_size > 1
+
     @functools.cached_property
     def blank_id(self) -> int:
         """The id of the blank, which no text encodes to."""

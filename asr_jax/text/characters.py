@@ -1,4 +1,4 @@
-"""Characters, whole words or given ids as symbols. What is not among them is an error, never an `<unk>`."""
+"""Characters, whole words, given ids or nothing as symbols. What is not among them is an error, never an `<unk>`."""
 
 import functools
 import itertools
@@ -108,3 +108,18 @@ class IdTokenizer(ListedTokenizer):
 
     def _decode(self, ids: Sequence[int]) -> str:
         return " ".join(self.symbols[i] or "" for i in ids)
+
+
+@dataclass(frozen=True)
+class NoTokenizer(ListedTokenizer):
+    """No label but the blank: every text encodes to none. For models that learn from audio alone."""
+
+    symbols: tuple[str | None, ...] = (None,)
+    normaliser: str = "none"
+    kind: ClassVar[str] = "none"
+
+    def _encode(self, text: str) -> list[int]:
+        return []
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return ""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
-from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, WordTokenizer
+from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, NoTokenizer, WordTokenizer
 from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 from asr_jax.text.sentencepiece import Pieces, SentencePieceTokenizer
 from asr_jax.text.vocabularies import read_vocabulary
@@ -17,16 +17,19 @@ __all__ = ["OutOfVocabulary", "Tokenizer", "TokenizerSettings", "given_tokenizer
 
 HF_CONFIG = "config.json"
 """What a folder of a model of Hugging Face's has, and that of a tokenizer of ours has not."""
-KINDS = {kind.kind: kind for kind in (CharacterTokenizer, WordTokenizer, SentencePieceTokenizer, IdTokenizer)}
+KINDS = {
+    kind.kind: kind for kind in (CharacterTokenizer, WordTokenizer, SentencePieceTokenizer, IdTokenizer, NoTokenizer)
+}
 
 
 @dataclass(frozen=True)
 class TokenizerSettings:
     """How text becomes labels. The tokenizer is made from the training texts and stored with the run."""
 
-    kind: Literal["characters", "words", "sentencepiece", "ids"] = "characters"
+    kind: Literal["characters", "words", "sentencepiece", "ids", "none"] = "characters"
     """characters: a label for each character; words: one for each word of the training texts, and no other word can be
-    recognised; sentencepiece: subword units found in the training texts; ids: the token ids that manifests bring."""
+    recognised; sentencepiece: subword units found in the training texts; ids: the token ids that manifests bring; none:
+    no labels, for pre-training on audio, whose manifests need no texts."""
     path: str = ""
     """A tokenizer that is there, instead of one made from the training texts: the folder of one, a SentencePiece
     .model, Hugging Face's vocab.json or tokenizer.json, fairseq's dict.ltr.txt, or a model whose tokenizer is kept: a
@@ -57,6 +60,8 @@ class TokenizerSettings:
             raise ValueError(f"vocab_size {self.vocab_size}: expected at least 4 (blank, unknown and two pieces)")
         if not 0.98 <= self.character_coverage <= 1:  # what SentencePiece takes
             raise ValueError(f"character_coverage {self.character_coverage}: expected 0.98 to 1")
+        if self.kind == "none" and self.path:
+            raise ValueError(f"kind is none, no labels, and path is {self.path}: expected one of the two")
         if self.blank_id >= 0 and not self.takes_ids:
             raise ValueError(f"blank_id {self.blank_id}: expected -1 where the tokenizer is made from texts")
 
@@ -88,6 +93,8 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], *, larges
 
     Raises: UserError where texts and settings do not go together.
     """
+    if settings.kind == "none":
+        return NoTokenizer()
     if settings.kind == "ids":
         return IdTokenizer.up_to(largest_id, blank_id=settings.blank)
     if settings.kind == "characters":

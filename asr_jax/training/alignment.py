@@ -1,7 +1,6 @@
 """Alignment of recordings with their texts: the forward pass and Viterbi in one program, in the shapes of training;
 of audio that is much longer, over the frames of windows."""
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.dataset import PlannedData
-from asr_jax.data.evaluation import plan_alignment
+from asr_jax.data.evaluation import plan_with_labels
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
@@ -48,13 +47,12 @@ class AlignedRecord(NamedTuple):
 
 
 def plan(trained: Trained, records: Records) -> PlannedData:
-    """The records in the shapes of training, with labels. Raises: UserError as `plan_alignment`."""
+    """The records in the shapes of training, with labels. Raises: UserError as `plan_with_labels`."""
     model = trained.model
-    data = plan_alignment(
+    data = plan_with_labels(
         records, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
         takes_ids=trained.experiment.data.tokenizer.takes_ids,
-        output_length=functools.partial(model.output_length, tap=model.heads[model.ctc_head].tap),
-        num_devices=trained.mesh.size,
+        output_length=model.labelled_length, num_devices=trained.mesh.size, has_windows=True,
     )  # fmt: skip
     check_labels(data, trained.tokenizer)
     return data

@@ -34,7 +34,8 @@ def lower_beginning(recipe: Recipe, *, seed: int, made_of: str | None = None) ->
     def begin() -> Beginning:
         # rbg draws in one operation where the default generator is a loop to compile for each parameter.
         key = jax.random.key(seed, impl="rbg")
-        sums, variables = recipe.model.init_with_output({"params": key}, _example(recipe.model), step=None)
+        streams = {"params": key, "mask": key, "dropout": key}  # what some heads draw without training, too
+        sums, variables = recipe.model.init_with_output(streams, _example(recipe.model), step=None)
         state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
         return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)), empty_sums(sums))
 

@@ -1,26 +1,24 @@
 """Evaluation and transcription: the forward pass in the shapes of training, and what a decoder makes of it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jax.stages import Compiled, Lowered
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Batch, Frames
-from asr_jax.core.meshes import abstract, global_batch, replicated
+from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import gathered
-from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.buckets import Bucket, Scale
 from asr_jax.data.dataset import PlannedData
 from asr_jax.data.records import Record
-from asr_jax.data.source import BatchSource, open_batches
+from asr_jax.data.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.decoding.ctc import Decoding
 from asr_jax.decoding.transcript import Transcript, to_json
 from asr_jax.metrics.confidence import Calibration, confidence_report
@@ -29,6 +27,7 @@ from asr_jax.metrics.scoring import Recognised, score
 from asr_jax.models.base import Recogniser
 from asr_jax.text.normalise import normalise
 from asr_jax.text.tokenizer import Tokenizer
+from asr_jax.training.by_shape import ByShape
 from asr_jax.training.compile import abstract_batch
 
 
@@ -75,7 +74,7 @@ class Decoder:
         gives_log_probs: bool = False,
         made_of: str | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.mesh, self.made_of = model, tokenizer, mesh, made_of
+        self.model, self.tokenizer, self.mesh = model, tokenizer, mesh
         self.head = head or model.ctc_head
         times = model.frame_times(tap=model.heads[self.head].tap)
         # A beam search is the work of all processes; best paths are little of it, and each process takes all.
@@ -84,36 +83,22 @@ class Decoder:
         self.text = decoding.build(tokenizer, times=times, num_shares=self._share[1])
         self.calibration = calibration
         self._gives_log_probs = gives_log_probs
-        self._variables = abstract(variables, replicated(mesh))
-        self._compiled: dict[tuple[int, ...], Future[Any]] = {}
-        self._pool = ThreadPoolExecutor(1)
+        self.programs = ByShape(
+            f"decode_{self.head}_{self.text.settings.kind}{'_log_probs' * gives_log_probs}", self._emit, variables,
+            mesh=mesh, made_of=made_of, then=lambda outputs: self.text.prepare(outputs[0]),
+        )  # fmt: skip
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Begins to compile the shapes of buckets."""
-        gives = "_log_probs" * self._gives_log_probs
-        for bucket in buckets:
-            batch = without_labels(abstract_batch(bucket, self.mesh, scale))
-            key = batch.signal.shape
-            if key not in self._compiled:
-                program = lower(
-                    f"decode_{self.head}_{self.text.settings.kind}{gives}", self._emit, self._variables, batch,
-                    made_of=self.made_of, out_shardings=replicated(self.mesh),
-                )  # fmt: skip
-                self._compiled[key] = self._pool.submit(self._compile, program.lowered)
-
-    def _compile(self, program: Lowered) -> Compiled:
-        reduced, *_ = program.out_info
-        self.text.prepare(reduced)
-        return program.compile()
+        self.programs.prepare(without_labels(abstract_batch(bucket, self.mesh, scale)) for bucket in buckets)
 
     def wait(self) -> None:
         """Returns when all shapes that were prepared are compiled."""
-        for compiled in self._compiled.values():
-            compiled.result()
+        self.programs.wait()
 
     def __call__(self, variables: Tree, batch: Batch) -> Emitted:
         """Of a global batch without labels; on the device, and perhaps not yet there."""
-        return Emitted(*self._compiled[batch.signal.shape].result()(variables, batch))
+        return Emitted(*self.programs(variables, batch))
 
     def finish(self, emitted: Emitted) -> dict[int, Transcript]:
         """The text of every row that was read, by row of the index; of a beam search with several processes, those of
@@ -152,7 +137,22 @@ def without_labels(batch: Batch) -> Batch:
 
 
 class BrokenOff(Exception):
-    """Recognition was asked to stop."""
+    """Evaluation was asked to stop."""
+
+
+def batches_of(
+    data: PlannedData, *, workers: int, threads: int, is_stopped: Callable[[], bool]
+) -> Generator[LoadedBatch]:
+    """All batches of a set that is evaluated, this process's rows of them; to be closed.
+
+    Raises: BrokenOff where `is_stopped`, asked before each batch, says so.
+    """
+    source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
+    with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
+        for loaded in batches:
+            if is_stopped():
+                raise BrokenOff
+            yield loaded
 
 
 def recognise(
@@ -173,11 +173,8 @@ def recognise(
     transcripts: dict[int, Transcript] = {}
     skipped: list[dict[str, Any]] = []
     before: Emitted | None = None
-    source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
-    with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
+    with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
-            if is_stopped():
-                raise BrokenOff
             skipped += loaded.skipped
             emitted = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
             if before:  # while the device has the next one to do

@@ -118,11 +118,11 @@ def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Se
         )
     if not (account.loaded or account.kept_rows):
         raise UserError("\n".join([*account.lines(), "none of it fits this model: is it another one?"]))
-    lacking = [path for path in [*account.missing, *account.mismatched] if not _may_be_new(path, experiment.init.new)]
-    if experiment.init.strict and (lacking or account.unused):
+    unmatched = [*account.missing, *account.mismatched, *account.unused]
+    if experiment.init.strict and not all(_may_be_new(path, experiment.init.new) for path in unmatched):
         mend = (
-            "expected weights for all of the model and no others; --init.new PATTERN names what may be random, "
-            "--init.strict False takes what fits"
+            "expected weights for all of the model and no others; --init.new PATTERN names what may be new or left "
+            "over, --init.strict False takes what fits"
         )
         raise UserError("\n".join([*account.lines(), mend]))
 

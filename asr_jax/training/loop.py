@@ -37,13 +37,12 @@ from asr_jax.training.beginning import (
     training_from,
 )  # fmt: skip
 from asr_jax.training.compile import CompiledSteps, compile_steps
-from asr_jax.training.evaluate import Decoder, used_buckets
 from asr_jax.training.initial_weights import Given, read_initial_weights
 from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import Reporter, Unread
 from asr_jax.training.saving import Saver
-from asr_jax.training.setup import ADDED, Setup, made_of, set_up
+from asr_jax.training.setup import ADDED, Setup, set_up
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, JOB_DONE, Timetable
@@ -77,13 +76,17 @@ def train(experiment: Experiment) -> dict[str, Any]:
             ]
         log = stack.enter_context(EventLog(folder / folders.EVENTS, enabled=is_main(), sinks=sinks))
         warn = functools.partial(log.write, "warning")
-        sinks.append(Detectors(warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates))
+        sinks.append(
+            Detectors(
+                warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates, chance=_chance(experiment)
+            )
+        )
         for line in begun["refused"]:
             log.write("warning", message=line)
         checkpoints = stack.enter_context(
             Checkpoints(
                 folder / folders.CHECKPOINTS, keep_last=training.keep_last, keep_best=training.keep_best,
-                milestones=training.milestones, decoding=experiment.decoding.digest(),
+                milestones=training.milestones, decoding=setup.decoding_digest,
             )
         )  # fmt: skip
         try:
@@ -99,6 +102,12 @@ def train(experiment: Experiment) -> dict[str, Any]:
         if wrong := _close(folder):
             log.write("warning", message=wrong)
     return summary
+
+
+def _chance(experiment: Experiment) -> dict[str, float]:
+    """Of metrics, by their names in events, what they are where nothing is learned."""
+    of_heads = ((name, head.chance()) for name, head in experiment.model.heads.items())
+    return {f"{name}/{metric}": value for name, values in of_heads for metric, value in values.items()}
 
 
 def _close(folder: Path) -> str:
@@ -204,14 +213,14 @@ def _train(
         of_model = setup.recipe.of_model(shapes.state)
         given = together(lambda: read_initial_weights(experiment, setup.tokenizer, of_model))
         agree({"initial weights": given.digest()})
+    validator = Validator(setup, log, shapes, best=saver.best, num=saver.num_without_gain)
     with ThreadPoolExecutor(1) as pool:
         drawing = pool.submit(beginning.compile) if checkpoints.latest is None else None
-        steps, decoder = _compile(setup, log, shapes)
+        steps = _compile(setup, log, shapes, validator)
     if drawing:
         (state, average), update = _begun(setup, log, drawing.result(), given), 0
     else:
         state, average, update = _restored(log, checkpoints, shapes)
-    validator = Validator(setup, log, decoder, shapes.state, best_wer=saver.best_wer, num=saver.num_without_gain)
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread = Unread(setup.folder, log, records=setup.train.index.records, limit=training.max_skipped)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
@@ -242,14 +251,14 @@ def _train(
             # one, and breaks off what has begun: the job that continues this one makes up for it.
             if not signal and (due.validates or validator.no_gain()):
                 if found := validator.validate(state, average, update, is_stopped=signals.have_come):
-                    summary = saver.summary(found, update, best_wer=validator.best_wer)
+                    summary = saver.summary(found, update, best=validator.best)
                 signal = signals.agreed()
             elif not signal and due.samples:
                 validator.show_samples(average, update)
             ends = signal or due.ends or validator.no_gain()
             if summary or (update > first and (ends or (due.at_line and saver.is_overdue()))):
                 saver.save(
-                    update, state, average, summary=summary, best_wer=validator.best_wer,
+                    update, state, average, summary=summary, best=validator.best,
                     num_without_gain=validator.num_without_gain,
                 )  # fmt: skip
             if ends:
@@ -304,23 +313,19 @@ def _ended(
     raise Stopped(message, ends)
 
 
-def _compile(setup: Setup, log: EventLog, shapes: Beginning) -> tuple[CompiledSteps, Decoder]:
+def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validator) -> CompiledSteps:
     """All that training and validation will run, before anything runs."""
     started_s, buckets, number = time.monotonic(), setup.train.plan.buckets, itertools.count(1)
     log.write("compile_start", shapes=len(buckets))
-    decoder = Decoder(
-        setup.model, setup.tokenizer, mesh=setup.mesh, variables=shapes.average, decoding=setup.experiment.decoding,
-        made_of=made_of(setup.experiment, setup.tokenizer),
-    )  # fmt: skip
-    decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
+    validator.prepare()
     steps = compile_steps(
         setup.recipe, buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
         num_batches=setup.experiment.training.accumulate, sounds=setup.sounds, made_of=setup.made_of,
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
     )  # fmt: skip
-    decoder.wait()
+    validator.wait()
     log.write("compile", rows=steps.table, seconds=round(time.monotonic() - started_s, 1))
-    return steps, decoder
+    return steps
 
 
 def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) -> tuple[TrainState, Tree]:

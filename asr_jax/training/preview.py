@@ -63,7 +63,8 @@ def dry_run(experiment: Experiment) -> None:
     Raises: UserError where a run could not begin.
     """
     setup = set_up(experiment, folders.find_run(experiment))
-    experiment.decoding.build(setup.tokenizer, times=setup.model.frame_times())
+    if setup.recognises:
+        experiment.decoding.build(setup.tokenizer, times=setup.model.frame_times())
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
     shapes = abstract_beginning(beginning, setup.mesh)
     if experiment.init.path:
@@ -84,7 +85,7 @@ def dry_run(experiment: Experiment) -> None:
         found: dict[str, Any] = {}
         if position is not None:
             batch = global_batch(source[position].batch, setup.mesh)
-            weights = steps.weights[bucket](batch)
+            weights = steps.weights[bucket](batch, state.key, np.int32(position))
             accumulated = steps.accumulate[bucket](state, steps.begin(state), batch, weights, np.int32(position))
             loss = total_loss(jax.device_get(accumulated.sums), jax.device_get(weights), setup.recipe.scales)
             norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(accumulated.grads))]

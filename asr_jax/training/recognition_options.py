@@ -37,7 +37,7 @@ def recognition_parser(*, epilog: str = ABOUT, **options: Any) -> argparse.Argum
         epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
     )
     group = parser.add_argument_group("model")
-    group.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation WER")
+    group.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation")
     group.add_argument("--live", action="store_true", help="the live weights instead of their average")
     group.add_argument("--precision", choices=("f32", "tf32", "bf16", "f16"), help="instead of that of training")
     group.add_argument("--device", choices=tuple(DEVICES), help="what to compute on, instead of the best there is")

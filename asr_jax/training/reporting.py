@@ -18,7 +18,7 @@ from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
 from asr_jax.training.run import SKIPPED, VOIDED, append_lines, append_skipped, skipped_records
 from asr_jax.training.setup import Setup
-from asr_jax.training.step import UpdateReport
+from asr_jax.training.step import UpdateReport, total_of
 
 
 class Unread:
@@ -132,8 +132,7 @@ class Reporter:
         applied = [report for report in reports if report.applied]
         means = {name: value.mean() for name, value in merge(report.sums for report in applied).items()}
         losses = {name: means.get(name, math.nan) for name in self._loss_terms}
-        scales = self._setup.recipe.scales
-        total = sum(scales[name.split("/")[0]] * mean for name, mean in losses.items())
+        total = total_of(losses, self._setup.recipe.scales)
         scaling = {"loss_scale": float(reports[-1].loss_scale)} if self._setup.recipe.loss_scale else {}
         self._log.write(
             "train_step", update=update, epoch=self._setup.groups.epoch(update), losses={"total": total} | losses,

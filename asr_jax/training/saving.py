@@ -20,9 +20,9 @@ class Saver:
 
     def __init__(self, setup: Setup, log: EventLog, checkpoints: Checkpoints, *, num_parameters: int) -> None:
         self.num_parameters = num_parameters
-        self.num_without_gain, self.best_wer, self.owes_validation = 0, None, False
+        self.num_without_gain, self.best, self.owes_validation = 0, None, False
         self.forgets = ""
-        """Why the best error rate so far counts no more; empty where it does."""
+        """Why the best measure so far counts no more; empty where it does."""
         self._setup, self._log, self._checkpoints = setup, log, checkpoints
         self._saved_s = time.monotonic()
 
@@ -45,23 +45,27 @@ class Saver:
         return summary and summary | self._places(latest) | {"already": more}
 
     def _remember(self, meta: Mapping[str, Any]) -> None:
-        """The best error rate so far, and since when: where it was found by the decoding that finds the next ones."""
-        before = from_json(meta["experiment"]).decoding
-        if meta.get("decoding", before.digest()) == self._setup.experiment.decoding.digest():
-            self.num_without_gain, self.best_wer = meta["num_without_gain"], meta["best_wer"]
-        elif meta["best_wer"] is not None:
+        """The best measure so far, and since when: where it was found by the decoding that finds the next ones."""
+        before, best = from_json(meta["experiment"]).decoding, meta[self._name_of_best]
+        if meta.get("decoding", before.digest()) == self._setup.decoding_digest:
+            self.num_without_gain, self.best = meta["num_without_gain"], best
+        elif best is not None:
             self.forgets = (
-                f"the best validation WER, {meta['best_wer']:.2%}, was found by another decoding ({before}) and does "
-                f"not compare with those of {self._setup.experiment.decoding}: best and patience begin anew"
+                f"the best validation WER, {best:.2%}, was found by another decoding ({before}) and does not compare "
+                f"with those of {self._setup.experiment.decoding}: best and patience begin anew"
             )
 
-    def summary(self, found: dict[str, Any], update: int, *, best_wer: float | None) -> dict[str, Any]:
-        """What a validation says of the run, for people and scripts. `best_wer`: of all of its validations."""
+    @property
+    def _name_of_best(self) -> str:
+        return f"best_{self._setup.measure}"
+
+    def summary(self, figures: Mapping[str, Any], update: int, *, best: float | None) -> dict[str, Any]:
+        """What a validation says of the run, for people and scripts. `best`: of the measure of all validations."""
+        told = ("wer", "cer", "loss", "losses", "metrics")
         return {
             "update": update,
-            "wer": found["wer"],
-            "cer": found["cer"],
-            "best_wer": best_wer,
+            **{name: figures[name] for name in told if name in figures},
+            self._name_of_best: best,
             "seconds": round(self._log.elapsed_s, 1),
             "parameters": self.num_parameters,
         } | self._places(update)
@@ -73,11 +77,11 @@ class Saver:
         average: Tree,
         *,
         summary: dict[str, Any] | None,
-        best_wer: float | None,
+        best: float | None,
         num_without_gain: int,
     ) -> None:
         """Begins to write, once the checkpoint before is written; `summary` where a validation came before it,
-        `best_wer` of all of them, `num_without_gain` validations in a row up to here.
+        `best` of all of them, `num_without_gain` validations in a row up to here.
 
         Raises: RunError where the checkpoint before could not be written.
         """
@@ -85,15 +89,15 @@ class Saver:
         meta = {
             "data_position": self._setup.groups.positions(update).start,
             "num_without_gain": num_without_gain,
-            "best_wer": best_wer,
-            "decoding": self._setup.experiment.decoding.digest(),
+            self._name_of_best: best,
+            "decoding": self._setup.decoding_digest,
             "data": self._setup.data_fingerprints(),
             "experiment": to_json(self._setup.experiment),
             "tokenizer": tokenizer_files(self._setup.folder),
             "summary": summary,
         }
-        wer = summary["wer"] if summary else None
-        self._checkpoints.save(update, state=state, average=average, meta=meta, wer=wer)
+        measured: dict[str, Any] = {self._setup.measure: summary[self._setup.measure]} if summary else {}
+        self._checkpoints.save(update, state=state, average=average, meta=meta, measured=measured or None)
         self._saved_s = time.monotonic()
 
     def is_overdue(self) -> bool:

@@ -21,8 +21,9 @@ from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import set_products
 from asr_jax.core.pytrees import digest_of
 from asr_jax.data.dataset import Data, PlannedData, Sets, plan_training, read_sets
-from asr_jax.data.evaluation import plan_evaluation
+from asr_jax.data.evaluation import plan_evaluation, plan_with_labels
 from asr_jax.data.reading import Records
+from asr_jax.metrics.measure import Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
 from asr_jax.optim.schedules import RunLength
@@ -48,6 +49,8 @@ class Setup:
     sets: Sets
     train: PlannedData
     validation: PlannedData
+    for_losses: PlannedData | None
+    """The validation set for its losses; None where they are not asked for."""
     num_updates: int
     groups: Groups
     sounds: dict[str, np.ndarray]
@@ -56,6 +59,21 @@ class Setup:
     @property
     def model(self) -> Recogniser:
         return self.recipe.model
+
+    @property
+    def recognises(self) -> bool:
+        """Whether validation finds texts."""
+        return self.experiment.model.recognises
+
+    @property
+    def measure(self) -> Measure:
+        """What the best checkpoint, and patience, go by."""
+        return "wer" if self.recognises else "loss"
+
+    @property
+    def decoding_digest(self) -> str:
+        """Equal where error rates compare; empty where there are none."""
+        return self.experiment.decoding.digest() if self.recognises else ""
 
     @property
     def made_of(self) -> str | None:
@@ -89,7 +107,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     front_end = experiment.model.front_end
     train = plan_training(
         sets.train, data, tokenizer=tokenizer, output_length=model.output_length, front_end=front_end,
-        seed=experiment.seed, num_devices=mesh.size,
+        seed=experiment.seed, num_devices=mesh.size, sub_batches=experiment.model.sub_batches,
     )  # fmt: skip
     check_labels(train, tokenizer)
     of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
@@ -101,6 +119,17 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     sounds = read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=data.threads)
     groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)
     num_updates = run_length(training.num_updates, training.num_epochs, groups.updates_per_epoch)
+    as_trained: dict[str, Any] = {
+        "scale": train.index.scale, "front_end": front_end, "tokenizer": tokenizer,
+        "takes_ids": data.tokenizer.takes_ids, "num_devices": mesh.size,
+    }  # fmt: skip
+    validation = plan_evaluation(sets.validation, train.plan.buckets, **as_trained)
+    for_losses = None if experiment.model.recognises else validation
+    if experiment.model.recognises and training.validate_loss:
+        for_losses = plan_with_labels(
+            sets.validation, train.plan.buckets, output_length=model.labelled_length, has_windows=False, **as_trained
+        )
+        check_labels(for_losses, tokenizer)
     return Setup(
         experiment=experiment,
         folder=folder,
@@ -109,14 +138,12 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         recipe=make_recipe(experiment, model, RunLength(num_updates, groups.updates_per_epoch)),
         sets=sets,
         train=train,
-        validation=plan_evaluation(
-            sets.validation, train.plan.buckets, scale=train.index.scale, front_end=front_end, tokenizer=tokenizer,
-            takes_ids=data.tokenizer.takes_ids, num_devices=mesh.size,
-        ),
+        validation=validation,
+        for_losses=for_losses,
         num_updates=num_updates,
         groups=groups,
         sounds=sounds,
-    )  # fmt: skip
+    )
 
 
 def make_model(experiment: Experiment, tokenizer: Tokenizer) -> Recogniser:
@@ -196,7 +223,7 @@ def make_tokenizer(data: Data, folder: Path, records: Records) -> Tokenizer:
     if data.tokenizer.path:
         return given_tokenizer(data.tokenizer)
     columns = records.columns
-    if data.tokenizer.kind != "ids" and columns.has_labels.any() and not columns.num_chars.any():
+    if data.tokenizer.kind not in ("ids", "none") and columns.has_labels.any() and not columns.num_chars.any():
         raise UserError(
             "the training data have token ids and no texts: expected --data.tokenizer.kind ids, or "
             "--data.tokenizer.path of the tokenizer that made them"

@@ -149,6 +149,11 @@ def total_loss(sums: Sums, weights: Mapping[str, Float[AnyArray, ""]], scales: M
     return jnp.sum(jnp.stack(terms))
 
 
+def total_of(means: Mapping[str, float], scales: Mapping[str, float]) -> float:
+    """As `total_loss`, of the mean of each term, for people: NaN where a term has none."""
+    return sum(scales[name.split("/")[0]] * mean for name, mean in means.items())
+
+
 def nothing_accumulated(recipe: Recipe, state: TrainState, names: Iterable[str]) -> Accumulated:
     """Zeros to begin an update with; `names` of the sums that the model gives."""
     return Accumulated(

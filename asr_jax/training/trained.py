@@ -29,6 +29,7 @@ from asr_jax.text.tokenizer import Tokenizer, load_tokenizer
 from asr_jax.training.beginning import abstract_beginning, lower_beginning
 from asr_jax.training.calibration import Weights, read_calibration
 from asr_jax.training.evaluate import Decoder
+from asr_jax.training.losses import Losses
 from asr_jax.training.run import CHECKPOINTS, EXPERIMENT, PLAN, SPLIT, TOKENIZER
 from asr_jax.training.setup import made_of, make_model, make_recipe
 
@@ -64,6 +65,12 @@ class Trained:
             made_of=made_of(self.experiment, self.tokenizer), **options,
         )  # fmt: skip
 
+    def losses(self) -> Losses:
+        """What computes them, for `training.losses.measure`."""
+        scales = {name: head.scale for name, head in self.experiment.model.heads.items()}
+        program = made_of(self.experiment, self.tokenizer)
+        return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, made_of=program)
+
     def plan(self, records: Records, *, has_windows: bool = False) -> PlannedData:
         """The records in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
         see `plan_evaluation`."""
@@ -76,7 +83,7 @@ class Trained:
 def load_trained(
     folder: Path, *, updates: int | None = None, precision: Precision | None = None, live: bool = False
 ) -> Trained:
-    """The best checkpoint by validation WER, or the one after `updates` updates; its averaged weights, or the `live`
+    """The best checkpoint by validation, or the one after `updates` updates; its averaged weights, or the `live`
     ones, which are all that a run without averages has. `precision`: to compute in, instead of that of training.
 
     Raises: UserError where the folder is not a run or has no such checkpoint.

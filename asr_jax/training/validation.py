@@ -1,5 +1,6 @@
 """Validation while a run goes on: of the averaged and of the live weights, samples, and whether anything is gained."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,20 @@ from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.source import BatchSource
 from asr_jax.observe.events import EventLog
-from asr_jax.training.evaluate import BrokenOff, Decoder, Recognition, evaluate, samples, without_labels
+from asr_jax.training.beginning import Beginning
+from asr_jax.training.evaluate import (
+    BrokenOff,
+    Decoder,
+    Recognition,
+    evaluate,
+    samples,
+    used_buckets,
+    without_labels,
+)
+from asr_jax.training.losses import Losses, measure
 from asr_jax.training.reporting import report_skipped
 from asr_jax.training.run import SKIPPED
-from asr_jax.training.setup import Setup
+from asr_jax.training.setup import Setup, made_of
 from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"
@@ -22,38 +33,61 @@ LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_referen
 
 
 class Validator:
-    """Validates and writes events; knows how many validations in a row brought no better error rate."""
+    """Validates and writes events; knows how many validations in a row brought no better measure."""
 
-    def __init__(
-        self, setup: Setup, log: EventLog, decoder: Decoder, shapes: TrainState, *, best_wer: float | None, num: int
-    ) -> None:
-        """`shapes`: of the state; `best_wer`, `num`: the best error rate so far, and validations without gain since."""
-        self._setup, self._log, self._decoder = setup, log, decoder
+    def __init__(self, setup: Setup, log: EventLog, shapes: Beginning, *, best: float | None, num: int) -> None:
+        """`shapes`: of state and average; `best`, `num`: the best measure so far, and validations without gain since
+        then."""
+        self._setup, self._log, self._shapes = setup, log, shapes
+        self.best, self.num_without_gain = best, num
         self._evaluated: Any = setup.recipe.evaluated
-        if setup.recipe.lora.rank:  # adapters are added to their kernels: compiled before anything runs
-            self._evaluated = jax.jit(setup.recipe.evaluated).lower(shapes).compile()
-        self.best_wer, self.num_without_gain = best_wer, num
+        program = made_of(setup.experiment, setup.tokenizer)
+        of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "made_of": program}
+        decoding, scales = setup.experiment.decoding, setup.recipe.scales
+        self._decoder = self._losses = None
+        if setup.recognises:
+            self._decoder = Decoder(setup.model, setup.tokenizer, decoding=decoding, **of_model)
+        if setup.for_losses:
+            self._losses = Losses(setup.model, scales, **of_model)
+
+    def prepare(self) -> None:
+        """Begins to compile, in the background, all that validation will run."""
+        setup = self._setup
+        if self._decoder:
+            self._decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
+        if self._losses and setup.for_losses:
+            self._losses.prepare(used_buckets(setup.for_losses), setup.for_losses.index.scale)
+
+    def wait(self) -> None:
+        """Returns when that is compiled."""
+        if self._setup.recipe.lora.rank:  # adapters are added to their kernels: compiled before anything runs
+            self._evaluated = jax.jit(self._setup.recipe.evaluated).lower(self._shapes.state).compile()
+        if self._decoder:
+            self._decoder.wait()
+        if self._losses:
+            self._losses.wait()
 
     def validate(
         self, state: TrainState, average: Tree, update: int, *, is_stopped: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """Error rates of the weights that evaluation uses; those of the live ones are told as well. None where
+        """Figures of the weights that evaluation uses; those of the live ones are told as well. None where
         `is_stopped`, asked between batches, broke it off.
 
-        Raises: RunError where nothing could be scored.
+        Raises: RunError where nothing could be measured.
         """
         training = self._setup.experiment.training
         num, used = training.num_samples, "ema" if training.ema.decay else "live"
         try:
             if training.ema.decay and training.validate_live:
                 self._of(self._evaluated(state), "live", update, num_samples=0, is_stopped=is_stopped)
-            counts = self._of(average, used, update, num_samples=num, is_stopped=is_stopped)
+            figures = self._of(average, used, update, num_samples=num, is_stopped=is_stopped)
         except BrokenOff:
             return None
-        is_better = self.best_wer is None or counts["wer"] < self.best_wer
+        value = figures[self._setup.measure]
+        is_better = value < (math.inf if self.best is None else self.best)
         self.num_without_gain = 0 if is_better else self.num_without_gain + 1
-        self.best_wer = counts["wer"] if is_better else self.best_wer
-        return counts
+        self.best = value if is_better else self.best
+        return figures
 
     def no_gain(self) -> str:
         """Why the run ends where it gained nothing for long; empty where it goes on."""
@@ -64,6 +98,7 @@ class Validator:
 
     def show_samples(self, average: Tree, update: int) -> None:
         """Transcripts of the first batch of the validation set."""
+        assert self._decoder, "settings without one have no samples"
         setup, tokenizer = self._setup, self._setup.tokenizer
         data = setup.validation
         source = BatchSource(
@@ -77,20 +112,41 @@ class Validator:
     def _of(
         self, weights: Tree, name: str, update: int, *, num_samples: int, is_stopped: Callable[[], bool]
     ) -> dict[str, Any]:
-        setup, data = self._setup, self._setup.validation
-        self._log.write("validation_start", update=update, weights=name, utterances=len(data.index))
-        threads = setup.experiment.data.threads
-        counts, found = evaluate(self._decoder, weights, data, workers=0, threads=threads, is_stopped=is_stopped)
-        shown = samples(data, found, setup.tokenizer, num_samples)
-        report_skipped(setup.folder, self._log, found.skipped)
-        if counts["wer"] is None:
+        setup = self._setup
+        utterances = len(setup.validation.index)
+        self._log.write("validation_start", update=update, weights=name, utterances=utterances)
+        figures = self._measured(weights, is_stopped) | self._recognised(weights, num_samples, is_stopped)
+        if not figures["utterances"] or (setup.measure == "wer" and figures["wer"] is None):
             raise RunError(
-                "no word of the validation set could be scored: none of its audio can be read, or its texts are empty; "
-                f"see {setup.folder / SKIPPED}"
+                "nothing of the validation set could be measured: none of its audio can be read, or its texts are "
+                f"empty; see {setup.folder / SKIPPED}"
             )
-        counts = {name: value for name, value in counts.items() if name not in LEFT_OUT}
-        empty_share = counts["empty_hypotheses"] / counts["utterances"]
-        counts |= {"epoch": setup.groups.epoch(update), "empty_share": empty_share}
-        counts["decoding"] = setup.experiment.decoding.digest()
-        self._log.write("validation", update=update, weights=name, samples=shown, **counts)
-        return counts
+        epoch = setup.groups.epoch(update)
+        self._log.write("validation", update=update, weights=name, epoch=epoch, **figures)
+        return figures
+
+    def _measured(self, weights: Tree, is_stopped: Callable[[], bool]) -> dict[str, Any]:
+        """The loss and what belongs to it; nothing where it is not asked for."""
+        setup = self._setup
+        if not self._losses or not setup.for_losses:
+            return {}
+        threads = setup.experiment.data.threads
+        figures, skipped = measure(self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped)
+        if not setup.recognises:  # else what was read is scored, whether it has a loss or not
+            report_skipped(setup.folder, self._log, skipped)
+        return figures | {"loss_utterances": figures["utterances"]}
+
+    def _recognised(self, weights: Tree, num_samples: int, is_stopped: Callable[[], bool]) -> dict[str, Any]:
+        """Error rates and samples; nothing where no text is found."""
+        setup = self._setup
+        if not self._decoder:
+            return {}
+        threads = setup.experiment.data.threads
+        counts, found = evaluate(
+            self._decoder, weights, setup.validation, workers=0, threads=threads, is_stopped=is_stopped
+        )
+        report_skipped(setup.folder, self._log, found.skipped)
+        empty_share = counts["empty_hypotheses"] / max(counts["utterances"], 1)
+        told = {name: value for name, value in counts.items() if name not in LEFT_OUT}
+        shown = samples(setup.validation, found, setup.tokenizer, num_samples)
+        return told | {"empty_share": empty_share, "decoding": setup.decoding_digest, "samples": shown}

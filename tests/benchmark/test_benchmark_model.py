@@ -9,9 +9,15 @@ from jax import lax
 
 from asr_jax.benchmark import __main__ as command
 from asr_jax.benchmark import model
-from asr_jax.benchmark.stepping import largest_operations, readable
+from asr_jax.benchmark.stepping import Stepping, largest_operations, readable
+from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.programs import products
+from asr_jax.data.dataset import Data
+from asr_jax.heads.contrastive import Contrastive
+from asr_jax.models.base import Model
+from asr_jax.text.tokenizer import TokenizerSettings
+from tests.training.test_pretraining_step import HEAD, Hiding
 
 CONFIG = ("--config", "tests/toy_config.py")
 
@@ -91,6 +97,17 @@ def test_a_configs_model(tmp_path, capsys):
     assert min(figures["rates"].values()) > 0
     assert 1 <= len(figures["operations"]) <= 5
     assert 0 < sum(each["share"] for each in figures["operations"]) <= 1
+
+
+def test_a_model_that_hides_frames_is_timed():
+    model = Model(encoder=Hiding(), heads={"pretrain": Contrastive(**HEAD)}, sub_batches=2)
+    of_audio = Data(train=("x",), tokenizer=TokenizerSettings(kind="none"))
+    experiment = Experiment(name="x", model=model, data=of_audio)
+    stepping = Stepping(experiment, rows=2, seconds=0.5, labels=3, vocabulary=5)
+    assert {name: len(each) for name, each in stepping.times(1).items()} == dict.fromkeys(
+        ("forward", "gradient", "update", "step"), 1
+    )
+    assert stepping.cost()["parameters"] > 160 * 8
 
 
 def test_another_model_is_not_timed_as_the_same(monkeypatch, tmp_path):

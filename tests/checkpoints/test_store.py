@@ -26,9 +26,12 @@ def on_mesh():
     return lambda tree: jax.device_put(tree, replicated(data_mesh(2)))
 
 
-def save(checkpoints, number, on_mesh, wer):
+def save(checkpoints, number, on_mesh, wer, *, measure="wer"):
     average = on_mesh({"params": {"w": jnp.full(2, number / 10)}})
-    checkpoints.save(number, state=on_mesh(state_at(number)), average=average, meta={"data_position": number}, wer=wer)
+    checkpoints.save(
+        number, state=on_mesh(state_at(number)), average=average, meta={"data_position": number},
+        measured=None if wer is None else {measure: wer},
+    )  # fmt: skip
 
 
 def test_what_is_kept_and_what_comes_back(tmp_path, on_mesh):
@@ -43,7 +46,6 @@ def test_what_is_kept_and_what_comes_back(tmp_path, on_mesh):
     with Checkpoints(folder) as again:
         assert again.latest == 50
         assert again.best == 20
-        assert again.best_wer == 0.3
         sharding = replicated(data_mesh(2))
         shapes = abstract(jax.eval_shape(lambda: state_at(0)), sharding)
         average_shapes = {"params": {"w": jax.ShapeDtypeStruct((2,), jnp.float32, sharding=sharding)}}
@@ -69,7 +71,7 @@ def test_error_rates_of_another_decoding_do_not_make_the_best(tmp_path, on_mesh)
         for number, wer in ((40, 0.5), (50, 0.4), (60, 0.6)):
             save(checkpoints, number, on_mesh, wer)
         checkpoints.wait()
-        assert (checkpoints.best, checkpoints.best_wer) == (50, 0.4)
+        assert checkpoints.best == 50
     assert sorted(int(path.name) for path in folder.iterdir()) == [50, 60]
     with Checkpoints(folder, keep_last=1, decoding="beam") as checkpoints:
         save(checkpoints, 70, on_mesh, 0.45)
@@ -78,12 +80,21 @@ def test_error_rates_of_another_decoding_do_not_make_the_best(tmp_path, on_mesh)
     assert checkpoint_to_evaluate(folder) == 70
 
 
+def test_losses_are_ranked_as_error_rates_are_and_what_is_no_number_comes_last(tmp_path, on_mesh):
+    with Checkpoints(tmp_path, keep_last=9) as checkpoints:
+        for number, loss in ((10, 6.5), (20, float("nan")), (30, 2.5), (40, 3.0)):
+            save(checkpoints, number, on_mesh, loss, measure="loss")
+        checkpoints.wait()
+        assert checkpoints.best == 30
+    assert checkpoint_to_evaluate(tmp_path) == 30
+
+
 def test_saved_arrays_may_be_overwritten_at_once(tmp_path, on_mesh):
     overwrite = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
     with Checkpoints(tmp_path) as checkpoints:
         state = on_mesh({"w": jnp.zeros(1_000_000)})
         average = on_mesh({"params": {"w": jnp.ones(2)}, "batch_stats": {}})
-        checkpoints.save(1, state=state, average=average, meta={}, wer=1.0)
+        checkpoints.save(1, state=state, average=average, meta={}, measured={"wer": 1.0})
         overwrite(state)
     with Checkpoints(tmp_path) as checkpoints:
         sharding = replicated(data_mesh(2))
@@ -110,7 +121,7 @@ def test_a_checkpoint_that_is_written_again_is_there_all_the_while(tmp_path, on_
         save(checkpoints, 10, on_mesh, 0.5)
         checkpoints.wait()
         assert checkpoints.finished() == 10
-        assert (checkpoints.latest, checkpoints.best, checkpoints.best_wer) == (10, 10, 0.5)
+        assert (checkpoints.latest, checkpoints.best) == (10, 10)
     assert not (tmp_path / "replaced").exists()
     assert refuse_damaged(folder) == []
 

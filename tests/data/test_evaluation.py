@@ -8,7 +8,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import UserError
 from asr_jax.data.buckets import Bucket
 from asr_jax.data.dataset import PlannedData
-from asr_jax.data.evaluation import evaluation_buckets, plan_alignment, plan_evaluation
+from asr_jax.data.evaluation import evaluation_buckets, plan_evaluation, plan_with_labels
 from asr_jax.data.index import scale_of
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
@@ -43,9 +43,9 @@ def test_audio_that_is_much_longer_is_for_windows_and_comes_last() -> None:
     """An hour, and what is a little longer than 4 × 31840 samples: no batch has them, and no shape is as long."""
     made = [Record(str(i), f"/{i}.flac", "ab", seconds) for i, seconds in enumerate((3600.0, 0.5, 7.97, 7.95, 1.9))]
     short = plan(*(record for record in made if record.duration_s < 7.96))
-    aligned = plan_alignment(
+    aligned = plan_with_labels(
         Records.of(made), BUCKETS, scale=AUDIO, front_end=KaldiFbank(), tokenizer=LETTERS, takes_ids=False,
-        output_length=lambda num, of_features: num // 640, num_devices=2,
+        output_length=lambda num, of_features: num // 640, num_devices=2, has_windows=True,
     )  # fmt: skip
     for data in (plan(*made, has_windows=True), aligned):
         assert [record.id for record in data.index.records] == ["1", "3", "4", "0", "2"]

@@ -58,7 +58,15 @@ def sparse(log):
     log.write("validation", update=20, wer=0.0)
 
 
-@pytest.mark.parametrize("write", [nothing, one_point, not_finite, sparse], ids=lambda write: write.__name__)
+def pretraining(log):
+    steps(log, range(10, 50, 10), metrics={"pretrain/accuracy": 0.2})
+    for weights in ("live", "ema"):
+        log.write("validation", update=40, weights=weights, loss=3.0, metrics={"pretrain/accuracy": 0.3})
+
+
+@pytest.mark.parametrize(
+    "write", [nothing, one_point, not_finite, sparse, pretraining], ids=lambda write: write.__name__
+)
 def test_few_and_odd_events_are_drawn(tmp_path, write):
     picture = drawn(tmp_path / "run", write)
     assert picture.shape == (975, 1560, 4)

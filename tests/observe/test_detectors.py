@@ -4,10 +4,14 @@ import pytest
 
 from asr_jax.observe.detectors import Detectors
 
+CHANCE = {"pretrain/accuracy": 0.01, "pretrain/code_perplexity": 2.0}
+
 
 def told(*events, alarm_wer=0.5, alarm_updates=300):
     found = []
-    detectors = Detectors(lambda **data: found.append(data), alarm_wer=alarm_wer, alarm_updates=alarm_updates)
+    detectors = Detectors(
+        lambda **data: found.append(data), alarm_wer=alarm_wer, alarm_updates=alarm_updates, chance=CHANCE
+    )
     for name, data in events:
         detectors({"event": name, "timestamp_ms": 0, "data": data})
     return found
@@ -15,6 +19,11 @@ def told(*events, alarm_wer=0.5, alarm_updates=300):
 
 def step(update, loss, waiting=0.0):
     return "train_step", {"update": update, "losses": {"total": loss}, "throughput": {"waiting_share": waiting}}
+
+
+def pretraining(update, *, accuracy=0.3, perplexity=90.0, loss=5.0):
+    name, data = step(update, loss)
+    return name, data | {"metrics": {"pretrain/accuracy": accuracy, "pretrain/code_perplexity": perplexity}}
 
 
 def validation(update, wer=0.2, empty=0.0, weights="ema"):
@@ -48,6 +57,30 @@ def test_what_is_wrong_is_named_with_advice(events, detector, word):
     (found,) = told(*events)
     assert found["detector"] == detector
     assert word in found["message"]
+
+
+def test_codes_that_are_all_the_same_are_told_once():
+    healthy = [pretraining(update) for update in range(0, 400, 50)]
+    early = [pretraining(update, perplexity=2.0) for update in (50, 150)]
+    assert told(*early, *healthy) == []
+    found = told(*healthy, *(pretraining(update, perplexity=2.1, accuracy=0.99) for update in (400, 450, 500)))
+    assert [(data["detector"], data["update"], data["code_perplexity"]) for data in found] == [("collapse", 400, 2.1)]
+    assert "model.heads.pretrain.diversity" in found[0]["message"]
+
+
+def test_guesses_for_long_are_told_where_the_loss_does_not_fall():
+    def steps(accuracy, slope, last=1500):
+        return [pretraining(u, accuracy=accuracy, loss=5.0 - slope * u) for u in range(0, last + 1, 50)]
+
+    assert told(*steps(0.3, 0.0)) == []
+    assert told(*steps(0.011, 1e-3)) == []  # it falls
+    assert told(*steps(0.011, 0.0, last=900)) == []  # not for long
+    found = told(*steps(0.011, 0.0))
+    assert [(data["detector"], data["update"]) for data in found] == [("guessing", 1000)]
+    assert found[0]["accuracy"] == pytest.approx(0.011)
+    assert "guessing gives 1.00%" in found[0]["message"]
+    after = [pretraining(u, accuracy=0.3, loss=3.0) for u in range(1550, 4000, 50)]
+    assert len(told(*steps(0.011, 0.0), *after)) == 1
 
 
 def test_what_is_right_or_early_is_not():

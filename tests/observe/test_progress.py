@@ -87,6 +87,18 @@ def test_time_left_counts_from_the_resume():
     assert "left 0:00:30" in lines[4]
 
 
+def test_a_validation_by_its_loss_stays_on_the_line_with_the_accuracy():
+    losses, metrics = {"pretrain/loss": 2.5, "pretrain/diversity": 0.0625}, {"pretrain/accuracy": 0.25}
+    found = {"update": 30, "weights": "ema", "loss": 2.5625, "losses": losses, "metrics": metrics, "utterances": 7}
+    text = shown(START, step(20), event("validation", **found), step(40, metrics=metrics), plain_every=1)
+    assert "validation (ema) at update 30: loss 2.562  (loss 2.5  diversity 0.0625  accuracy 0.25)  of 7" in text
+    last = text.splitlines()[-1]
+    assert "| accuracy 25.00 % |" in last
+    assert last.endswith("| loss 2.562 at 30")
+    both = shown(event("validation", **VALIDATION | found | {"samples": []}))
+    assert both.strip().endswith("of 1,542 words, 7 utterances  loss 2.562")
+
+
 def test_a_validation_with_its_counts_and_transcripts():
     lines = shown(event("validation", **VALIDATION)).splitlines()
     assert lines[0] == "dev (ema) at update 30: WER 8.12 %  CER 3.10 %  S 31  D 9  I 4  of 1,542 words, 120 utterances"

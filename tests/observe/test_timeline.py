@@ -37,6 +37,14 @@ def test_a_job_that_starts_over_wins_and_kinds_of_validation_are_apart(tmp_path)
     assert [data["update"] for data in kept] == [10, 10, 10, 20, 20, 20]
 
 
+def test_without_error_rates_the_best_has_the_lowest_loss(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        for update, loss in ((10, 4.0), (20, 3.0), (30, float("nan")), (40, 3.5)):
+            log.write("validation", update=update, weights="live", loss=loss)
+    assert best_of(timeline(read_events(path))["validation"])["data"]["update"] == 20
+
+
 def test_the_best_is_the_last_of_the_lowest_that_the_last_decoding_found(tmp_path):
     path = tmp_path / "events.jsonl"
     assert best_of([]) is None

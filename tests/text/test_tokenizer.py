@@ -45,6 +45,17 @@ def test_round_trip_save_and_load(kind, changes, script, tmp_path):
         assert None not in ids
 
 
+def test_no_labels_at_all(tmp_path):
+    tokenizer = train_tokenizer(TokenizerSettings(kind="none"), iter(TEXTS["latin"]))
+    tokenizer.save(tmp_path)
+    assert load_tokenizer(tmp_path) == tokenizer
+    assert (tokenizer.vocab_size, tokenizer.blank_id, tokenizer.has_labels) == (1, 0, False)
+    assert (tokenizer.encode("any text"), tokenizer.decode([])) == ([], "")
+    assert train_tokenizer(settings("characters"), TEXTS["latin"]).has_labels
+    with pytest.raises(ValueError, match="kind is none, no labels, and path is x: expected one of the two"):
+        TokenizerSettings(kind="none", path="x")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_blank_is_the_last_of_all_ids(kind):
     tokenizer = train_tokenizer(settings(kind), TEXTS["latin"])

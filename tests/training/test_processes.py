@@ -28,7 +28,8 @@ def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT,
     sets = ["--data.train", manifests / train, "--data.validation", manifests / "validation.jsonl"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
     command = ["tests.training.recorded", log, "never", "--config", ROOT / "tests/resume_config.py"]
-    command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10, *more]
+    command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10]
+    command += ["--training.validate-loss", "True", *more]
     return Forked(*command, env=with_devices(devices, **environment), cwd=cwd)
 
 
@@ -59,8 +60,13 @@ def errors(folder):
     return [(data["wer"], data["cer"], data["samples"], data["skipped"]) for data in found]
 
 
+def validation_losses(folder):
+    return [event["data"]["loss"] for event in read_events(folder / "events.jsonl", "validation")]
+
+
 def assert_alike(folder, alone):
     np.testing.assert_allclose(losses(folder), losses(alone), rtol=1e-5)
+    np.testing.assert_allclose(validation_losses(folder), validation_losses(alone), rtol=1e-5)
     assert len(losses(folder)) == UPDATES // 2
     assert errors(folder) == errors(alone)
     assert (folder / "skipped.jsonl").read_text() == (alone / "skipped.jsonl").read_text()

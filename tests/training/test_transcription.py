@@ -149,7 +149,9 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training
     assert [each.record.id for each in found] == list("012345")
     assert [bool(each.transcript) for each in found] == [True, True, True, True, False, True]
     assert found[4].reason
-    assert set(made._compiled) <= {(bucket.batch_size, bucket.length) for bucket in BUCKETS}
+    assert {signal for signal, _ in made.programs.compiled} <= {
+        (bucket.batch_size, bucket.length) for bucket in BUCKETS
+    }
     assert sum(told) == pytest.approx(sum(each.duration_s for each in records), rel=0.1)
     for each in found[1], found[3]:
         whole = whole_of(trained, sound(each.record.duration_s, int(each.record.id)))
@@ -216,7 +218,7 @@ def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(tra
         return made, data, found, log_probs_in(tmp_path / name)
 
     made, data, found, values = heard(records, form)
-    assert max(length for _, length in made._compiled) < WHOLE * 1.5 * 48000
+    assert max(length for (_, length), _ in made.programs.compiled) < WHOLE * 1.5 * 48000
     assert [data.index.records[row].id for row in data.windowed_rows] == ["0", "2", "0"][: len(records) - 3]
     assert [each["id"] for each in found.skipped] == ["2"]
     counts, _ = scored(data, found, TOKENIZER)

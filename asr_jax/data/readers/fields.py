@@ -42,9 +42,10 @@ _may_lack_texts: ContextVar[bool] = ContextVar("may_lack_texts", default=False)
 
 
 @contextmanager
-def texts_may_lack() -> Iterator[None]:
-    """Within the block, entries that say nothing of what is said are read with an empty text: for transcription."""
-    token = _may_lack_texts.set(True)
+def texts_may_lack(may: bool = True) -> Iterator[None]:
+    """Within the block, if they `may`, entries that say nothing of what is said are read with an empty text: for
+    transcription, and for training on audio alone."""
+    token = _may_lack_texts.set(may)
     try:
         yield
     finally:

@@ -83,7 +83,7 @@ def _walk(folder: str) -> Iterator[str]:
 
 def _record(path: str, name: str, there: set[str]) -> Record:
     text, tokens = _sidecar(path, TEXT_ENDINGS, there), _sidecar(path, TOKEN_ENDINGS, there)
-    if text is None and tokens is None:
+    if text is None and tokens is None and not f.may_lack_text():
         raise Unusable(
             f"no text beside it: expected {f.base_name(path)} with {', '.join(TEXT_ENDINGS)} or {TOKEN_ENDINGS[0]}"
         )

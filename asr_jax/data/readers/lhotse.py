@@ -30,7 +30,8 @@ def records(cut: Fields) -> Iterator[Record]:
     _check_transforms(recording)
     path, channel = _file(recording, cut.get("channel", 0))
     start_s, length_s = _span(cut)
-    supervisions = f.objects(cut, "supervisions")
+    is_silent = f.may_lack_text() and not cut.get("supervisions")
+    supervisions = [{}] if is_silent else f.objects(cut, "supervisions")
     for supervision in supervisions:
         first_s, part_s = start_s, length_s
         if len(supervisions) > 1:

@@ -83,7 +83,7 @@ def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members) -> Rec
     text = _content(tar, text_file).strip() if text_file else None
     tokens = _content(tar, token_file) if token_file else None
     labels = f.label_ids(f.first(fields, f.LABELS) if tokens is None else tokens)
-    if text is None and labels is None and f.first(fields, f.TEXT) is None:
+    if text is None and labels is None and f.first(fields, f.TEXT) is None and not f.may_lack_text():
         raise Unusable(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
     location = Location(os.path.abspath(path), audio.offset_data, audio.size, name=os.path.basename(audio.name))
     return Record(

@@ -1,0 +1,290 @@
+"""Pre-training on audio alone as a run: validated, saved, resumed, evaluated, its layers and codes extracted, and then
+fine-tuned."""
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from asr_jax import align, evaluate, extract_features, plan, transcribe
+from asr_jax.audio.io import write_flac
+from asr_jax.audio.presets import wav2vec2
+from asr_jax.checkpoints.store import checkpoint_to_evaluate
+from asr_jax.config import Experiment, Init, Training
+from asr_jax.core.batch import Batch
+from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import data_mesh, replicated
+from asr_jax.core.pytrees import flatten
+from asr_jax.data.buckets import Buckets
+from asr_jax.data.dataset import Data
+from asr_jax.data.locations import Location
+from asr_jax.data.readers.fields import texts_may_lack
+from asr_jax.data.reading import read_records
+from asr_jax.heads.contrastive import Contrastive
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.nn.quantizer import Quantizer
+from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.observe.events import read_events
+from asr_jax.observe.health import health
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.training import preview
+from asr_jax.training.loop import train
+from asr_jax.training.losses import measure
+from asr_jax.training.stopping import Stopped
+from asr_jax.training.trained import load_trained
+
+NUM, HELD_BACK = 20, 5
+ENCODER = Wav2Vec2(
+    extractor=(ConvLayer(4, 20, 10), ConvLayer(6, 8, 8)), dim=8, num_heads=2, feedforward_dim=8, num_layers=1,
+    position_kernel=4, position_groups=2, time_mask=SpanMask(0.5, 3), dropout=0.1, layer_drop=0.0,
+)  # fmt: skip
+HEAD = Contrastive(quantizer=Quantizer(groups=2, entries=6), codes_dim=8, dim=8, num_negatives=4)
+MODEL = Model(
+    encoder=replace(ENCODER, taps=("features", "extractor")), heads={"pretrain": HEAD}, front_end=wav2vec2(),
+    augment=(), sub_batches=2,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Recordings of noise, and manifests that say nothing of what is said, and such that do."""
+    folder, rng = tmp_path_factory.mktemp("noise"), np.random.default_rng(0)
+    rows = []
+    for number in range(NUM + HELD_BACK):
+        samples = rng.normal(0, 300 * (number % 7 + 1), 6000 + 240 * (number % 3)).clip(-32768, 32767).astype(np.int16)
+        write_flac(folder / f"{number}.flac", samples, 16000)
+        rows.append({"id": f"u{number}", "audio_path": f"{number}.flac", "duration": len(samples) / 16000})
+    for name, part in (("train", rows[:NUM]), ("validation", rows[NUM:])):
+        texts = [row | {"text": "".join(rng.choice(list("abc"), 2))} for row in part]
+        for kind, lines in ((name, part), (f"{name}_text", texts)):
+            (folder / f"{kind}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def data(folder, kind="", **changes):
+    sets = {name: (str(folder / f"{name}{kind}.jsonl"),) for name in ("train", "validation")}
+    buckets = Buckets(num=1, batch_seconds=3.4, batch_multiple=8)
+    return Data(**({**sets, "buckets": buckets, "tokenizer": TokenizerSettings(kind="none")} | changes))
+
+
+def experiment(folder, run, **changes):
+    settings = {
+        "model": MODEL, "data": data(folder),
+        "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),
+        "training": Training(num_updates=6, validate_every=3, log_every=1, ema=EMA(0.5)),
+    }  # fmt: skip
+    return Experiment(name="tiny", run_dir=str(run), **settings | changes)
+
+
+def events(run, *names):
+    return [event["data"] for event in read_events(run / "events.jsonl", *names)]
+
+
+def weights(run, updates=None):
+    return {path: np.asarray(leaf) for path, leaf in flatten(load_trained(run, updates=updates).variables).items()}
+
+
+@pytest.fixture(scope="module")
+def pretrained(folder, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "pretrained"
+    summary = train(experiment(folder, run))
+    assert summary["update"] == 6
+    assert summary["best_loss"] <= summary["loss"]
+    return run
+
+
+def test_the_validation_loss_is_what_the_best_checkpoint_goes_by(pretrained):
+    validations = events(pretrained, "validation")
+    assert [(each["update"], each["weights"]) for each in validations] == [
+        (3, "live"), (3, "ema"), (6, "live"), (6, "ema"),
+    ]  # fmt: skip
+    for each in validations:
+        assert each["utterances"] == HELD_BACK
+        assert each["loss"] == pytest.approx(sum(each["losses"].values()))
+        assert each["losses"].keys() == {"pretrain/loss", "pretrain/diversity", "pretrain/penalty"}
+        assert each["metrics"].keys() == {"pretrain/accuracy", "pretrain/code_perplexity", "pretrain/prob_perplexity"}
+        assert 2 <= each["metrics"]["pretrain/code_perplexity"] <= 12
+        assert "wer" not in each
+    losses = {each["update"]: each["loss"] for each in validations if each["weights"] == "ema"}
+    best = min(losses, key=lambda update: (losses[update], -update))
+    assert checkpoint_to_evaluate(pretrained / "checkpoints") == best
+    assert f"best checkpoint: loss {losses[best]:.4g} at update {best}," in health(pretrained / "events.jsonl")[-1]
+    assert not events(pretrained, "recompiled")
+    assert (pretrained / "curves.png").stat().st_size > 5000
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit(folder, pretrained, tmp_path):
+    run = experiment(folder, tmp_path / "run")
+    with pytest.raises(Stopped):
+        train(replace(run, training=replace(run.training, max_hours=1e-9)))
+    assert train(run)["loss"] == events(pretrained, "run_complete")[0]["loss"]
+    found = weights(tmp_path / "run", 6)
+    for path, leaf in weights(pretrained, 6).items():
+        np.testing.assert_array_equal(found[path], leaf, err_msg=path)
+    assert "already" in train(run)
+
+
+def test_validations_of_the_same_weights_are_the_same_bits_on_any_number_of_devices_nearly(folder, pretrained):
+    trained = load_trained(pretrained, updates=6)
+    records = read_records_without_texts(folder / "validation.jsonl")
+    figures, skipped = measure(trained.losses(), trained.variables, trained.plan(records))
+    (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (6, "ema")]
+    assert {name: figures[name] for name in ("loss", "losses", "metrics")} == {
+        name: told[name] for name in ("loss", "losses", "metrics")
+    }
+    assert skipped == []
+    one = data_mesh(1)
+    alone = replace(trained, mesh=one, variables=jax.device_put(jax.device_get(trained.variables), replicated(one)))
+    of_one, _ = measure(alone.losses(), alone.variables, alone.plan(records))
+    for kind in ("losses", "metrics"):
+        for name, value in figures[kind].items():
+            assert of_one[kind][name] == pytest.approx(value, rel=1e-5), name
+
+
+def read_records_without_texts(path):
+    with texts_may_lack():
+        return read_records([path], role="validation")
+
+
+def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pretrained, tmp_path, capsys):
+    out, manifest = tmp_path / "losses.json", str(folder / "validation.jsonl")
+    evaluate.main([str(pretrained), "--data", manifest, "--checkpoint", "6", "--json", str(out)])
+    said = capsys.readouterr().out
+    (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (6, "ema")]
+    (result,) = json.loads(out.read_text())["runs"]
+    assert (result["checkpoint"], result["weights"]) == (6, "averaged")
+    found = result["sets"][manifest]
+    assert (found["loss"], found["metrics"]) == (told["loss"], told["metrics"])
+    assert (found["utterances"], found["skipped"]) == (HELD_BACK, 0)
+    accuracy = f"{100 * told['metrics']['pretrain/accuracy']:.2f} %"
+    for words in ("diversity", accuracy, f"{told['loss']:.4g}", "checkpoint 6, averaged weights, f32"):
+        assert words in said
+    for option in (["--predictions", str(tmp_path / "p.jsonl")], ["--calibrate"], ["--decoding.kind", "beam"]):
+        with pytest.raises(UserError, match=rf"was only pre-trained and finds no texts: expected no {option[0]}"):
+            evaluate.main([str(pretrained), "--data", manifest, *option])
+    audio = str(folder / "0.flac")
+    with pytest.raises(UserError, match=r"gives no texts: none of its heads \(pretrain\) is of CTC\. Fine-tune it"):
+        transcribe.main([str(pretrained), audio])
+    (tmp_path / "text").write_text("ab")
+    with pytest.raises(UserError, match=r"gives no texts: none of its heads \(pretrain\) is of CTC\. Fine-tune it"):
+        align.main([str(pretrained), audio, "--text", str(tmp_path / "text")])
+
+
+@pytest.fixture(scope="module")
+def tuned(folder, pretrained, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "tuned"
+    model = replace(MODEL, encoder=ENCODER, heads={"ctc": CTC(dropout=0.0)}, sub_batches=1)
+    of_texts = data(folder, "_text", tokenizer=TokenizerSettings())
+    begun = experiment(folder, run, model=model, data=of_texts, init=Init(str(pretrained), new=("heads_.*",)))
+    train(replace(begun, training=replace(begun.training, validate_loss=True)))
+    return run
+
+
+def test_a_ctc_head_is_trained_on_the_pre_trained_encoder(folder, pretrained, tuned):
+    (told,) = events(tuned, "initialised")
+    encoder = {path for path in weights(pretrained) if path.startswith("params/encoder/")}
+    assert encoder == set(told["loaded"])
+    assert set(told["missing"]) == {"params/heads_ctc/output/kernel", "params/heads_ctc/output/bias"}
+    assert {path.split("/")[1] for path in told["unused"]} == {"heads_pretrain"}
+    assert f"{len(told['unused'])} unused: params/heads_pretrain/" in told["message"]
+    assert told["mismatched"] == {}
+
+
+def test_the_loss_of_the_validation_set_stands_beside_its_error_rate(folder, tuned):
+    for each in events(tuned, "validation"):
+        assert each["losses"].keys() == {"ctc/loss"}
+        assert each["loss"] == each["losses"]["ctc/loss"] > 0
+        assert (each["utterances"], each["loss_utterances"]) == (HELD_BACK, HELD_BACK)
+    assert "best checkpoint: WER " in health(tuned / "events.jsonl")[-1]
+    # No frame is hidden: it is the loss of all rows, by the encoder as it recognises.
+    (last,) = [each for each in events(tuned, "validation") if (each["update"], each["weights"]) == (6, "ema")]
+    trained = load_trained(tuned, updates=6)
+    records = list(read_records([folder / "validation_text.jsonl"], role="validation"))
+    signals = [Location.parse(record.location).audio(rate_hz=16000) for record in records]
+    audio = np.zeros((HELD_BACK, 7000), np.int16)
+    for row, signal in zip(audio, signals, strict=True):
+        row[: len(signal)] = signal
+    ones = np.ones(HELD_BACK)
+    batch = Batch(
+        audio=jnp.asarray(audio), features=None, lengths=jnp.asarray([len(signal) for signal in signals]),
+        tokens=jnp.asarray([trained.tokenizer.encode(record.text) for record in records]),
+        token_lengths=jnp.asarray(2 * ones, jnp.int32), weights=jnp.asarray(ones, jnp.float32),
+        records=jnp.asarray(ones, jnp.int32),
+    )  # fmt: skip
+    loss = jax.jit(lambda variables: trained.model.apply(variables, batch, step=None)["ctc/loss"])(trained.variables)
+    assert last["loss"] == pytest.approx(loss.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("layer", "dim"), [("0", 8), ("features", 6), ("output", 8)])
+def test_a_layer_of_a_trained_encoder_as_features(folder, tuned, tmp_path, layer, dim):
+    rows = extracted(folder, tuned, tmp_path / "f.parquet", "--layer", layer)
+    trained = load_trained(tuned)
+    records = read_records_without_texts(folder / "validation.jsonl")
+    assert [row["id"] for row in rows] == [record.id for record in records]
+    for row, record in zip(rows, records, strict=True):
+        length = round(record.duration_s * 16000)
+        assert (row["rows"], row["cols"]) == (trained.model.output_length(length), dim)
+        assert row["duration_ms"] == round(record.duration_s * 1000)
+        assert len(row["features"]) == row["rows"] * dim
+    if layer == "output":
+        audio = Location.parse(records[1].location).audio(rate_hz=16000)
+        frames = trained.model.front_end(jnp.asarray(audio[None]), jnp.array([len(audio)]))
+        encoder = trained.experiment.model.encoder.build(dtype=jnp.float32)
+        alone = encoder.apply({"params": trained.variables["params"]["encoder"]}, frames, step=None).frames
+        np.testing.assert_allclose(np.reshape(rows[1]["features"], alone.values[0].shape), alone.values[0], atol=2e-5)
+
+
+def extracted(folder, run, out, *what):
+    extract_features.main([str(run), *what, "--input", str(folder / "validation.jsonl"), "--output", str(out)])
+    return pyarrow.parquet.read_table(out).to_pylist()
+
+
+def test_codes_of_the_quantiser(folder, pretrained, tuned, tmp_path):
+    rows = extracted(folder, pretrained, tmp_path / "c.parquet", "--codes")
+    assert pyarrow.parquet.read_schema(tmp_path / "c.parquet").field("features").type.value_type == pyarrow.int32()
+    features = extracted(folder, pretrained, tmp_path / "f.parquet", "--layer", "features")
+    quantizer = load_trained(pretrained).variables["params"]["heads_pretrain"]["quantizer"]["logits"]
+    for row, of_features in zip(rows, features, strict=True):
+        assert (row["id"], row["rows"], row["cols"]) == (of_features["id"], of_features["rows"], 2)
+        values = np.reshape(of_features["features"], (row["rows"], 6))
+        logits = values @ np.asarray(quantizer["kernel"]) + np.asarray(quantizer["bias"])
+        expected = logits.reshape(row["rows"], 2, 6).argmax(-1)
+        assert np.mean(np.reshape(row["features"], (-1, 2)) == expected) > 0.99  # ties by rounding aside
+    for arguments, said in (
+        ([str(tuned), "--codes"], "has no quantiser, its heads are ctc; expected a run that was pre-trained"),
+        ([str(tuned), "--layer", "7"], "expected some of extractor, features, layer_0; or output"),
+        (["--codes"], "are of a trained run"),
+    ):
+        with pytest.raises(UserError, match=said):
+            extract_features.main([*arguments, "--input", str(folder), "--output", str(tmp_path / "x.parquet")])
+
+
+def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
+    run = experiment(folder, tmp_path / "run")
+    preview.dry_run(run)
+    said = capsys.readouterr().out
+    assert "gradient norm" in said
+    assert "nothing was written" in said
+    planned = plan.plan(run)
+    (row,) = plan.bucket_rows(planned)
+    assert (row["labels"], row["rows"]) == (0, 8)
+    assert planned.dropped.records == {}
+    uneven = replace(run, model=replace(MODEL, sub_batches=3))
+    with pytest.raises(UserError, match=r"over 4 devices and into 3 sub-batches .* to a multiple of 12"):
+        plan.plan(uneven)
+    for changes, said in (
+        ({"model": replace(MODEL, heads={"pretrain": HEAD, "ctc": CTC()})}, "kind is none and model.heads.ctc learns"),
+        ({"training": Training(num_updates=6, sample_every=1)}, "sample_every is 1 and no head finds texts"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            experiment(folder, tmp_path / "run", **changes)

@@ -1,0 +1,176 @@
+"""The loss of pre-training in a step: over the hidden frames of all batches of an update and of all devices."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.core.sums import Sums
+from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
+from asr_jax.models.base import EncoderSettings, MaskingEncoder, Model
+from asr_jax.nn.quantizer import Quantizer
+from asr_jax.nn.span_masks import SpanMask
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training.beginning import initial_training, lower_beginning
+from asr_jax.training.state import random_streams
+from asr_jax.training.step import Recipe, accumulate, batch_weights, nothing_accumulated
+from tests.training.test_step import assert_close
+from tests.training.toy import joined, toy_batch
+
+NUM_NEGATIVES = 5
+HEAD: dict[str, Any] = {
+    "quantizer": Quantizer(groups=2, entries=4), "codes_dim": 6, "dim": 6, "num_negatives": NUM_NEGATIVES,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hiding(EncoderSettings):
+    """Pairs of frames, hidden by spans or, where `every`, each second to fourth, as the row's length says."""
+
+    every: bool = False
+
+    def build(self, *, dtype: Any) -> "HidingEncoder":
+        return HidingEncoder(self)
+
+
+class HidingEncoder(MaskingEncoder):
+    settings: Hiding
+
+    def draw_mask(self, key: Any, lengths: Any, size: int, *, sub_batches: int) -> Any:
+        lengths, size = self.output_length(lengths), self.output_length(size)
+        if self.settings.every:
+            place, every = jnp.arange(size)[None], 2 + lengths[:, None] % 3
+            return (place % every == 0) & (place < lengths[:, None])
+        keys = jax.random.split(key, sub_batches)
+        draw = jax.vmap(lambda key, lengths: SpanMask(0.5, 3)(key, lengths, size))
+        return draw(keys, lengths.reshape(sub_batches, -1)).reshape(-1, size)
+
+    @nn.compact
+    def __call__(self, frames: Frames, *, step: Any, mask: Any = None) -> Encoded:
+        rows, time, bins = frames.values.shape
+        lengths = self.output_length(frames.lengths)
+        features = frames.values[:, : time // 2 * 2].reshape(rows, time // 2, 2 * bins) / 10
+        features = nn.Dense(8, name="features")(features)
+        hidden = features if mask is None else jnp.where(mask[..., None], 0, features)
+        output = nn.tanh(nn.Conv(8, (5,), name="context")(hidden))
+        taps = {"features": Frames(features, lengths), "extractor": Frames(features, lengths)}
+        return Encoded(Frames(output, lengths), taps=taps, mask=mask)
+
+    def output_length(self, num_frames: Any) -> Any:
+        return num_frames // 2
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        return dict.fromkeys(("features", "extractor"), self.output_length(num_frames))
+
+
+@dataclass(frozen=True)
+class Known(Contrastive):
+    """A head that draws by the record of a row alone: the same in any batch."""
+
+    def build(self, **_: Any) -> "KnownHead":
+        return KnownHead(self)
+
+
+class KnownHead(ContrastiveHead):
+    def __call__(self, encoded: Encoded, batch: Batch, *, step: Any, draws: Any = None) -> Sums:
+        quantizer, frames = self.settings.quantizer, encoded.frames.values.shape[1]
+
+        def of_row(record: Any, length: Any) -> Draws:
+            noise, places = jax.random.split(jax.random.fold_in(jax.random.key(0), record))
+            within = jnp.floor(jax.random.uniform(places, (frames, NUM_NEGATIVES)) * jnp.maximum(length, 1))
+            drawn = jax.random.gumbel(noise, (frames, quantizer.groups, quantizer.entries))
+            return Draws(drawn, within.astype(jnp.int32))
+
+        return super().__call__(
+            encoded, batch, step=step, draws=jax.vmap(of_row)(batch.records, encoded.frames.lengths)
+        )
+
+
+def recipe_of(head: Contrastive, *, sub_batches: int = 1) -> Recipe:
+    encoder = Hiding(every=isinstance(head, Known))
+    model = Model(encoder=encoder, heads={"pretrain": head}, augment=(), sub_batches=sub_batches)
+    return Recipe(
+        model.build(vocab_size=1, blank_id=0, precision="f32"), {"pretrain": 1.0}, AdamW().build(RunLength(9, 9))
+    )
+
+
+def batch_of(seed: int, rows: int = 4) -> Batch:
+    """Rows of other lengths, of which other shares are hidden; the last one counts nothing."""
+    batch = toy_batch(rows=rows, seed=seed)
+    weights = jnp.asarray([1.0] * (rows - 1) + [0.0])
+    return batch.replace(weights=weights, records=batch.records + 100 * seed)
+
+
+class Steps:
+    """What of a recipe is compiled, once for each shape and mesh."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.weights = jax.jit(lambda key, batch, place: batch_weights(recipe.model, batch, random_streams(key, place)))
+        self._accumulate = jax.jit(partial(accumulate, recipe))
+
+    def gradients(self, state: Any, *batches: Batch, num_devices: int = 1) -> Any:
+        """What the batches of one update add up to."""
+        mesh = data_mesh(num_devices)
+        state = jax.device_put(state, replicated(mesh))
+        spread = [(jnp.int32(number), global_batch(batch, mesh)) for number, batch in enumerate(batches)]
+        each = [self.weights(state.key, batch, place) for place, batch in spread]
+        weights = jax.tree.map(lambda *of_batches: sum(of_batches), *each)
+        metrics = ("accuracy", "code_perplexity", "prob_perplexity", "diversity")
+        names = {*weights, *(f"pretrain/{name}" for name in metrics)}
+        found = jax.device_put(nothing_accumulated(self.recipe, state, names), replicated(mesh))
+        for place, batch in spread:
+            found = self._accumulate(state, found, batch, weights, place)
+        np.testing.assert_allclose(weights["pretrain/loss"], found.sums["pretrain/loss"].weight)
+        return found
+
+
+def begun(recipe: Recipe) -> Any:
+    return initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))[0]
+
+
+@pytest.mark.parametrize(("diversity", "penalty", "sub_batches"), [(0.0, 0.0, 1), (0.1, 10.0, 2)])
+def test_two_batches_are_one_of_both(diversity: float, penalty: float, sub_batches: int) -> None:
+    """Where nothing depends on what else is in the batch; or where it is parted into these two."""
+    head = Known(**HEAD, diversity=diversity, penalty=penalty)
+    steps = Steps(recipe_of(head))
+    state, first, second = begun(steps.recipe), batch_of(1), batch_of(2)
+    hidden = [steps.weights(state.key, batch, jnp.int32(0))["pretrain/loss"] for batch in (first, second)]
+    assert hidden[0] != hidden[1] > 0
+    split = steps.gradients(state, first, second)
+    whole = Steps(recipe_of(head, sub_batches=sub_batches)).gradients(state, joined(first, second))
+    assert_close(split.grads, whole.grads, rtol=1e-5)
+    terms = {name for name in split.sums if sub_batches > 1 or "perplexity" not in name}
+    assert len(terms) >= 2
+    for name in terms:
+        np.testing.assert_allclose(split.sums[name].total, whole.sums[name].total, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(split.sums[name].weight, whole.sums[name].weight, rtol=1e-6, err_msg=name)
+
+
+def test_any_number_of_devices_gives_the_same_gradient() -> None:
+    """Each with several of the sub-batches, with one, or with a part of one."""
+    steps, batch = Steps(recipe_of(Contrastive(**HEAD), sub_batches=2)), batch_of(3, rows=8)
+    state = begun(steps.recipe)
+    alone = steps.gradients(state, batch)
+    assert alone.sums["pretrain/loss"].weight > 0
+    for num_devices in (2, 4):
+        found = steps.gradients(state, batch, num_devices=num_devices)
+        assert_close(found.grads, alone.grads, rtol=1e-5)
+        for name, value in alone.sums.items():
+            np.testing.assert_allclose(found.sums[name].mean(), value.mean(), rtol=1e-5, err_msg=name)
+
+
+def test_a_row_that_counts_nothing_changes_nothing() -> None:
+    steps, batch = Steps(recipe_of(Known(**HEAD, diversity=0.1, penalty=10.0))), batch_of(4)
+    state = begun(steps.recipe)
+    louder = batch.replace(audio=batch.audio.at[-1].multiply(3))
+    assert_close(steps.gradients(state, louder).grads, steps.gradients(state, batch).grads, rtol=1e-5)
+    assert replace(Contrastive(**HEAD), num_negatives=9).chance() == {"accuracy": 0.1, "code_perplexity": 2.0}
