@@ -47,7 +47,7 @@ RECIPES = {
     "conformer": Recipe(Conformer.tiny(dropout=0.0), 2e-3, 5000),
     "fastconformer": Recipe(Conformer.tiny(dropout=0.0, subsampling_factor=8, kernel_size=9), 2e-3, 11500),
     # With batches of 20 s, or a warm-up of 200 updates, it stays where every letter comes by its frequency.
-    "squeezeformer": Recipe(Squeezeformer.tiny(dropout=0.0), 1e-3, 2600, batch_seconds=40.0, warmup_updates=1000),
+    "squeezeformer": Recipe(Squeezeformer.tiny(dropout=0.0), 1e-3, 4850, batch_seconds=40.0, warmup_updates=1000),
     "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 2e-3, 10000),
 }
 
