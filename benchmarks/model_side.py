@@ -250,8 +250,51 @@ class Wav2Vec2(nn.Module):
         return self.model(samples[..., 0], **self.drawn).loss
 
 
-MODELS = {"icefall": (Icefall, 80), "quartznet": (QuartzNet, 64), "squeezeformer": (Squeezeformer, 80),
-          "parakeet": (Parakeet, 80), "w2v_bert": (W2VBert, 160), "wav2vec2": (Wav2Vec2, 1)}  # fmt: skip
+class NvidiaWav2Vec2(nn.Module):
+    """wav2vec 2.0 with an hourglass, in pre-training: NVIDIA/DeepLearningExamples at commit 729963dd; `sizes`: fields
+    of its configuration that differ from Base's."""
+
+    def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
+        super().__init__()
+        sys.path.insert(0, str(PEERS / "DeepLearningExamples/PyTorch/SpeechRecognition/wav2vec2"))
+        stand_in("amp_C")
+        made = importlib.import_module("wav2vec2.model").Wav2Vec2Model
+        base = {
+            "use_spectrogram_features": False, "conv_feature_layers": "[(512,10,5)]+[(512,3,2)]*4+[(512,2,2)]*2",
+            "extractor_mode": "default", "conv_bias": False, "fp32_conv_norms": True, "masked_feature_extractor": False,
+            "encoder_embed_dim": 768, "encoder_ffn_embed_dim": 3072, "encoder_attention_heads": 12,
+            "encoder_layers": 12, "quantize_input": False, "quantize_targets": True, "mask_prob": 0.65,
+            "mask_length": 10, "mask_selection": "static", "mask_other": 0, "no_mask_overlap": False,
+            "mask_min_space": 1, "mask_channel_prob": 0.0, "mask_channel_before": False,
+            "mask_channel_selection": "static", "mask_channel_other": 0, "mask_channel_length": 10,
+            "no_mask_channel_overlap": False, "mask_channel_min_space": 1, "dropout_input": 0.1,
+            "dropout_features": 0.1, "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0,
+            "encoder_layerdrop": 0.05, "feature_grad_mult": 0.1, "num_negatives": 100, "cross_sample_negatives": 0,
+            "codebook_negatives": 0, "negatives_from_everywhere": False, "logit_temp": 0.1, "fp32_cosine_sim": True,
+            "final_dim": 256, "latent_dim": 0, "latent_vars": 320, "latent_groups": 2,
+            "latent_temp": [2.0, 0.5, 0.999995], "quantizer_depth": 1, "quantizer_factor": 3, "same_quantizer": False,
+            "target_glu": False, "fp32_pos_conv": True, "conv_pos": 128, "conv_pos_groups": 16, "activation_fn": "gelu",
+            "layer_norm_first": False, "rotary_embeddings": False, "mha": "fairseq",
+            "fp32_transformer_layernorm": True, "fp32_mha_softmax": False, "hourglass_transformer": "[2,(8,4),2]",
+            "hourglass_resample": "naive",
+        }  # fmt: skip
+        self.pretrains = True
+        self.model = made(types.SimpleNamespace(**base | sizes))
+
+    def loss(self, samples: Tensor) -> Tensor:
+        """As its `criterion.py`: negatives, diversity 0.1 and penalty 10."""
+        found = self.model(samples[..., 0], mask=True)
+        logits = self.model.get_logits(found).float()
+        contrast = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long), reduction="sum")
+        diversity, penalty = self.model.get_extra_losses(found)
+        return contrast + (0.1 * diversity + 10 * penalty) * len(logits)
+
+
+MODELS: dict[str, tuple[Callable[..., nn.Module], int]] = {
+    "icefall": (Icefall, 80), "quartznet": (QuartzNet, 64), "squeezeformer": (Squeezeformer, 80),
+    "parakeet": (Parakeet, 80), "w2v_bert": (W2VBert, 160), "wav2vec2": (Wav2Vec2, 1),
+    "nvidia_wav2vec2": (NvidiaWav2Vec2, 1),
+}  # fmt: skip
 """By name, with the values of a frame of their features."""
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv-reference, the environment of other systems that benchmarks race against: lhotse, front-ends, pyctcdecode, and the torch they need.
 # It is apart from .venv, which never sees torch. A second call does nothing when nothing changed.
-# With --peers also the sources of PyTorch originals, at the commits that they were measured at, into .peers (7 MB):
+# With --peers also the sources of PyTorch originals, at the commits that they were measured at, into .peers (8 MB):
 # what `python -m asr_jax.benchmark model --peer` runs beside our models.
 #   ASR_JAX_REFERENCE_PYTHON   the Python to use instead of the first one found
 #   PIP_EXTRA_INDEX_URL        pip's own: name PyTorch's index of CPU builds here, or torch brings gigabytes for CUDA
@@ -24,7 +24,7 @@ if [ "${1:-}" = --peers ]; then
     peer icefall k2-fsa/icefall 36e0420c7e3e849a25b3d24dbf913c424f3d23c9 \
         /icefall/utils.py /egs/librispeech/ASR/zipformer /egs/librispeech/ASR/transducer_stateless
     peer DeepLearningExamples NVIDIA/DeepLearningExamples 729963dd47e7c8bd462ad10bfac7a7b0b604e6dd \
-        /PyTorch/SpeechRecognition/QuartzNet
+        /PyTorch/SpeechRecognition/QuartzNet /PyTorch/SpeechRecognition/wav2vec2/common /PyTorch/SpeechRecognition/wav2vec2/wav2vec2
     peer NeMo NVIDIA/NeMo 8cfedd7203462cb251a914e700e5605444277561 /nemo/collections/asr
 elif [ $# -gt 0 ]; then
     echo "setup_reference.sh $*: expected --peers or nothing" >&2

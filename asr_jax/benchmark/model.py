@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
             f"{options.seconds:g}, --vocabulary {options.vocabulary}: expected at least 1, more than 0, at least 3"
         )
     experiment = parse_experiment(rest, prog=PROG)
-    peer = PEERS.get(type(experiment.model.encoder).__name__)
+    peer = _peer_of(experiment.model.encoder)
     if options.peer:
         _check_peer(type(experiment.model.encoder).__name__, peer)
     if options.json:
@@ -132,6 +132,12 @@ def median(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
+def _peer_of(encoder: Any) -> str | None:
+    if getattr(encoder, "hourglass", None):
+        return "nvidia_wav2vec2"  # transformers has none
+    return PEERS.get(type(encoder).__name__)
+
+
 def _check_peer(encoder: str, peer: str | None) -> None:
     if peer is None:
         raise UserError(f"--peer: {encoder} has no PyTorch original here; expected one of {', '.join(PEERS)}")
@@ -164,6 +170,19 @@ def _sizes(experiment: Any, peer: str) -> dict[str, Any]:
 
         is_frozen = encoder.extractor_gradient == 0
         return wav2vec2_huggingface.config_of(encoder, *experiment.model.heads.values()) | {"frozen": is_frozen}
+    if peer == "nvidia_wav2vec2":
+        from asr_jax.heads.contrastive import Contrastive
+
+        glass, (head,) = encoder.hourglass, experiment.model.heads.values()
+        if not isinstance(head, Contrastive):
+            raise UserError(f"--peer: an hourglass in pre-training stands beside NVIDIA's, and the head is {head}")
+        return {
+            "hourglass_transformer": f"[{glass.before},({glass.middle},{glass.factor}),{glass.after}]",
+            "hourglass_resample": glass.resample, "encoder_embed_dim": encoder.dim, "final_dim": head.dim,
+            "encoder_ffn_embed_dim": encoder.feedforward_dim, "encoder_attention_heads": encoder.num_heads,
+            "encoder_layerdrop": encoder.layer_drop, "num_negatives": head.num_negatives,
+            "latent_vars": head.quantizer.entries, "latent_groups": head.quantizer.groups,
+        }  # fmt: skip
     if peer == "w2v_bert":
         from asr_jax.pretrained.w2v_bert_settings import config_of
 
