@@ -53,6 +53,11 @@ def main(arguments: Sequence[str]) -> None:
             f"{options.seconds:g}, --vocabulary {options.vocabulary}: expected at least 1, more than 0, at least 3"
         )
     experiment = parse_experiment(rest, prog=PROG)
+    if options.rows % experiment.model.sub_batches:
+        raise UserError(
+            f"--rows {options.rows}: expected a multiple of model.sub_batches, {experiment.model.sub_batches}; or "
+            "--model.sub-batches 1"
+        )
     peer = _peer_of(experiment.model.encoder)
     if options.peer:
         _check_peer(type(experiment.model.encoder).__name__, peer)
