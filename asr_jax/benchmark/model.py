@@ -119,6 +119,8 @@ def show(figures: dict[str, Any]) -> None:
             {"of the step": "bytes read and written, GB (estimate)", "amount": f"{cost['bytes'] / 1e9:.2f}",
              "a second": f"{cost['bytes'] / step_s / 1e9:.1f}", "this machine": f"{rates['copy'] / 1e9:.1f}",
              "share": f"{cost['bytes'] / step_s / rates['copy']:.1%}"},
+            {"of the step": "temporary memory, GB", "amount": f"{cost['memory'] / 1e9:.2f}",
+             "a second": "", "this machine": "", "share": ""},
         ],
         title=f"products of {rates['size']:,} × {rates['size']:,}: f32 {rates['f32'] / 1e9:.1f}, "
         f"bf16 {rates['bf16'] / 1e9:.1f} GFLOP/s; copying {rates['copy'] / 1e9:.1f} GB/s",

@@ -76,15 +76,16 @@ class Stepping:
         return {"forward": forward, "gradient": gradient, "update": update, "step": step}
 
     def cost(self) -> dict[str, float]:
-        """Parameters; floating-point operations in products of the gradient, multiplications and additions; bytes that
-        it reads and writes. XLA's account of bytes counts what is in a loop once: it is multiplied by what loops do to
-        the products, which is exact where layers of a scanned stack do most of both."""
+        """Parameters; floating-point operations in products of the gradient, multiplications and additions; bytes of
+        its temporary memory; bytes that it reads and writes. XLA's account of these counts what is in a loop once:
+        it is multiplied by what loops do to the products, which is exact where layers of a scanned stack do most."""
         jaxpr = jax.make_jaxpr(self._function)(*self._arguments).jaxpr
         flops, once = products(jaxpr), products(jaxpr, loops=False)
         found = self._gradient.cost_analysis() or {}
         return {
             "parameters": num_elements(self._state.params),
             "flops": flops,
+            "memory": float(getattr(self._gradient.memory_analysis(), "temp_size_in_bytes", "nan")),
             "bytes": float(found.get("bytes accessed", float("nan"))) * flops / max(once, 1.0),
             "loops": flops / max(once, 1.0),
         }

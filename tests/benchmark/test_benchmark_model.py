@@ -87,6 +87,7 @@ def test_a_configs_model(tmp_path, capsys):
     for words in ("forward", "gradient", "update", "step", "products, GFLOP", "copying", "share"):
         assert words in said
     assert figures["cost"]["parameters"] == 160 * 10 + 10 + 10 * 12 + 12
+    assert figures["cost"]["memory"] > 0
     # The layer on 50 pairs of frames and the head on its output: forward, and backward to both kernels and to the
     # head's input; and the labels' occupancies, added up by a product with one-hot rows.
     products = 2 * 50 * (2 * 160 * 10 + 3 * 10 * 12) * 2
