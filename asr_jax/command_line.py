@@ -133,7 +133,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         raise UserError(
             f"{len(problems)} setting{'s' * (len(problems) > 1)} of {of} cannot be used:\n"
             + "\n".join(f"  {problem}" for problem in problems)
-            + "\n--help lists all fields"
+            + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help lists all fields"
         )
     return _parse(arguments, default, prog=prog)
 

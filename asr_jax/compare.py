@@ -99,6 +99,11 @@ def _said(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:
     """The difference, its significance, and what was left out."""
     difference, pairs = found["difference"], found["matched_pairs"]
     bootstrap = difference["bootstrap"]
+    if difference["wer"] is not None and not difference["wer_interval"]:
+        yield (
+            f"difference, second less first: {100 * difference['wer']:+.2f} points; no interval of "
+            f"{bootstrap['units']} {bootstrap['over']}"
+        )
     if difference["wer_interval"]:
         low, high = (100 * bound for bound in difference["wer_interval"])
         yield (
@@ -108,7 +113,8 @@ def _said(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:
         )
     few = "; below 50 segments p is rough" if pairs["segments"] < 50 else ""
     z = "" if pairs["z"] is None else f"z = {pairs['z']:.2f}, "
-    p = "no p-value: too few segments" if pairs["p_value"] is None else f"p = {pairs['p_value']:.2g}"
+    none = "too few segments" if pairs["segments"] < 2 else "all segments differ by as much, which leaves no deviation"
+    p = f"no p-value: {none}" if pairs["p_value"] is None else f"p = {pairs['p_value']:.2g}"
     yield f"matched pairs (MAPSSWE): {z}{p}, {pairs['segments']} segments in which either erred{few}"
     for path, name in zip(paths, ("only_first_ids", "only_second_ids"), strict=True):
         if found[name]:

@@ -287,6 +287,7 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
     said = f"{manifest}: "
     if counts["wer_interval"]:
         said += f"{100 * bootstrap['level']:g} % intervals by bootstrap over {bootstrap['units']} {bootstrap['over']}"
+        said += ", fewer than 10 of which make them too narrow" if bootstrap["units"] < 10 else ""
     else:
         said += "no interval: too few utterances"
     for what in ("reference", "hypothesis"):

@@ -133,6 +133,13 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     data = alignment.plan(trained, read_records([tmp_path / "m.jsonl"]))
     assert [data.index.records[row].id for row in data.windowed_rows] == ["whole", "gone"]
     assert max(bucket.length for bucket in data.plan.buckets) <= trained.buckets[-1].length
+    letters_alone = replace(trained, tokenizer=replace(trained.tokenizer, normaliser="english_letters.v1"))
+    numbered = replace(short, id="numbered", text="abc 2")
+    data = alignment.plan(letters_alone, Records.of([short, numbered]))
+    assert [record.id for record in data.index.records] == [short.id]
+    assert data.dropped.entries[0]["reason"].startswith("'2' has no labels (english_letters.v1 leaves it out)")
+    with pytest.raises(UserError, match="no record can be aligned: 1 text that the normaliser leaves out"):
+        alignment.plan(letters_alone, Records.of([numbered]))
     with pytest.raises(RunError, match="2 of 4 recordings could not be aligned"):
         main([run, "--data", str(tmp_path / "m.jsonl"), "--tokens"])
     said = capsys.readouterr()

@@ -80,6 +80,21 @@ def test_equal_systems_have_nothing_to_show(tmp_path, capsys):
     assert "differ most" not in said
 
 
+def test_differences_without_interval_or_p_value_are_said(tmp_path, capsys):
+    lines = [{"id": str(n), "reference": "a b c d", "normaliser": "none"} for n in range(30)]
+    files = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
+    for path, hypothesis in zip(files, ("a b c d", "a b x d"), strict=True):
+        path.write_text("".join(json.dumps(line | {"hypothesis": hypothesis}) + "\n" for line in lines))
+    main([*map(str, files)])
+    assert "no p-value: all segments differ by as much" in " ".join(capsys.readouterr().out.split())
+    for path in files:
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+    main([*map(str, files)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "difference, second less first: +25.00 points; no interval of 1" in said
+    assert "no p-value: too few segments" in said
+
+
 def test_files_without_the_optional_fields(tmp_path, capsys):
     path = tmp_path / "plain.jsonl"
     path.write_text(

@@ -27,7 +27,7 @@ class NoRecords(UserError):
 
     def __init__(self, what: str, dropped: Dropped) -> None:
         super().__init__(f"{what}: {'; '.join(dropped.lines())}")
-        self.dropped = dropped
+        self.what, self.dropped = what, dropped
 
 
 def plan_evaluation(

@@ -27,7 +27,8 @@ class Fusion:
     """Added for each word where there is a language model (beta)."""
     unknown_score: float = -10.0
     """Added for a word that is not known: to its log10 before the weight, and as it is while the word is open and no
-    known word begins like it, growing with its letters from the sixth on."""
+    known word begins like it, growing with its letters from the sixth on. Of a binary model without known_words, which
+    lists none, no open word is known."""
     known_words: str = ""
     """A file with a word at the begin of each line: those that are not unknown, if the language model has them; empty:
     all that it has."""
@@ -70,7 +71,8 @@ class WordScores:
         self.lexicon = listed_words(settings.lexicon) if settings.lexicon else frozenset()
         self.hot_words = frozenset(word for words in settings.hot_words for word in words.split())
         self.known = self._known_words() if self.model else None
-        """None: those that the model has, and which these are cannot be told of a binary one."""
+        """None: those that the model has, and which these are cannot be told of a binary one: any open word counts as
+        none of them."""
 
     def _known_words(self) -> frozenset[str] | None:
         if not self.settings.known_words:
@@ -148,7 +150,7 @@ class WordScores:
         """`open` of a beginning of no word that is listed."""
         if self.lexicon:
             return -math.inf
-        if self.known is None or self.settings.unit == "labels":
+        if self.model is None or self.settings.unit == "labels":
             return 0.0
         return self.settings.unknown_score * max(1.0, num_letters / USUAL_WORD)
 

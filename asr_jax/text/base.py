@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,12 @@ class Tokenizer:
         Raises: OutOfVocabulary where a kind has no symbol for a part of it.
         """
         return self._encode(normalise(text, self.normaliser))
+
+    def left_out(self, text: str) -> str:
+        """The letters and digits of a text that its normaliser takes away, each once, in order: digits, where it keeps
+        letters alone."""
+        seen = dict.fromkeys(character for character in unicodedata.normalize("NFC", text) if character.isalnum())
+        return "".join(character for character in seen if not normalise(character, self.normaliser).strip())
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids from which blanks were removed.

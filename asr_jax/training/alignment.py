@@ -16,7 +16,8 @@ from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.dataset import PlannedData
-from asr_jax.data.evaluation import plan_with_labels
+from asr_jax.data.evaluation import NoRecords, plan_with_labels
+from asr_jax.data.filters import Dropped
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
 from asr_jax.data.source import BatchSource, open_batches
@@ -28,6 +29,8 @@ from asr_jax.decoding.emissions import emissions_of
 from asr_jax.decoding.seams import Heard
 from asr_jax.decoding.spelling import Spelling
 from asr_jax.decoding.transcript import Token, Transcript
+from asr_jax.models.base import Recogniser
+from asr_jax.text.base import Tokenizer
 from asr_jax.training.compile import abstract_batch
 from asr_jax.training.evaluate import used_buckets
 from asr_jax.training.long_audio import LongAudio
@@ -47,15 +50,43 @@ class AlignedRecord(NamedTuple):
 
 
 def plan(trained: Trained, records: Records) -> PlannedData:
-    """The records in the shapes of training, with labels. Raises: UserError as `plan_with_labels`."""
+    """The records in the shapes of training, with labels. Texts of which the normaliser would leave out what is said
+    are dropped and named. Raises: UserError as `plan_with_labels`."""
     model = trained.model
-    data = plan_with_labels(
+    kept, dropped = _with_all_said(records, trained.tokenizer)
+    try:
+        data = _plan(trained, model, kept)
+    except NoRecords as error:
+        error.dropped.merge(dropped)
+        raise NoRecords(error.what, error.dropped) from None
+    data.dropped.merge(dropped)
+    check_labels(data, trained.tokenizer)
+    return data
+
+
+def no_labels(lost: str, tokenizer: Tokenizer) -> str:
+    """Why a text with these characters cannot be aligned."""
+    return f"{lost!r} has no labels ({tokenizer.normaliser} leaves it out): expected it as it is said, in words"
+
+
+def _with_all_said(records: Records, tokenizer: Tokenizer) -> tuple[Records, Dropped]:
+    dropped, is_kept = Dropped(), np.ones(len(records), bool)
+    for place, text in enumerate(records.texts()):
+        if lost := tokenizer.left_out(text):
+            record, is_kept[place] = records[place], False
+            dropped.add(
+                no_labels(lost, tokenizer), name=record.id, location=record.location, duration_s=record.duration_s,
+                kind="text that the normaliser leaves out",
+            )  # fmt: skip
+    return records.select(is_kept), dropped
+
+
+def _plan(trained: Trained, model: Recogniser, records: Records) -> PlannedData:
+    return plan_with_labels(
         records, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
         takes_ids=trained.experiment.data.tokenizer.takes_ids,
         output_length=model.labelled_length, num_devices=trained.mesh.size, has_windows=True,
     )  # fmt: skip
-    check_labels(data, trained.tokenizer)
-    return data
 
 
 def aligned_records(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:

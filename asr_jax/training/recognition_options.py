@@ -68,7 +68,9 @@ def parse_known(
         try:
             jax.devices()
         except (RuntimeError, AssertionError) as error:  # the second where JAX has no support for it
-            raise UserError(f"--device {options.device}: there is none that JAX can use: {error}") from error
+            raise UserError(
+                f"--device {options.device}: there is none that JAX can use: {error or 'it has no support for it'}"
+            ) from error
     return options, flags, others
 
 

@@ -20,6 +20,7 @@ from asr_jax.decoding.pieces import LOW_SCORE, Cutting, Piece, TextWord, pieces
 from asr_jax.decoding.seams import Heard
 from asr_jax.decoding.spelling import Spelling
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
+from asr_jax.training.alignment import no_labels
 from asr_jax.training.long_audio import LongAudio
 from asr_jax.training.trained import Trained
 
@@ -90,6 +91,9 @@ def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[lis
     words: list[TextWord] = []
     labels: list[int] = []
     for word in text.split():
+        if lost := tokenizer.left_out(word):
+            words.append(TextWord(word, len(labels), len(labels), problem=no_labels(lost, tokenizer)))
+            continue
         try:
             own = tokenizer.encode(word)
         except OutOfVocabulary as error:

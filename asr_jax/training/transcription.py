@@ -23,7 +23,8 @@ from asr_jax.training.long_audio import LongAudio
 from asr_jax.training.trained import Trained
 
 AT_ONCE = 1024
-"""Recordings that are planned and given out together."""
+"""Recordings that are planned and given out together, at most; fewer where they fill BATCHES_AT_ONCE."""
+BATCHES_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,28 @@ class Transcriber:
         self._long = LongAudio(trained, decoder, window_s=window_s, overlap_s=overlap_s, tell=tell)
         self.windows, self.longest_s = self._long.windows, self._long.longest_s
         """How long audio is cut, and from which length on."""
+        self._batch_s = self._long.bucket.batch_size * self.longest_s
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Transcribed]:
-        """What became of each recording, in order; of AT_ONCE, the short ones are heard before any is given out.
-        Records have durations and different ids."""
-        for group in batched(records, AT_ONCE):
+        """What became of each recording, in order; of so many that some batches are filled, the short ones are heard
+        before any is given out. Records have durations and different ids."""
+        for group in self._groups(records):
             short = self._short([record for record in group if not self._is_long(record)])
             long = self.of_windows(filter(self._is_long, group))
             for record in group:
                 yield next(long) if self._is_long(record) else short[record.id]
+
+    def _groups(self, records: Iterable[Record]) -> Iterator[list[Record]]:
+        """An interruption costs no more than one of them."""
+        group, seconds = list[Record](), 0.0
+        for record in records:
+            group.append(record)
+            seconds += record.duration_s if record.duration_s > 0 else 0.0
+            if seconds >= BATCHES_AT_ONCE * self._batch_s or len(group) == AT_ONCE:
+                yield group
+                group, seconds = [], 0.0
+        if group:
+            yield group
 
     def _is_long(self, record: Record) -> bool:
         return not record.num_frames and record.duration_s > self.longest_s

@@ -51,6 +51,14 @@ def test_known_words_are_those_of_the_list_that_the_model_has(model, tmp_path):
         Fusion(kenlm=model, known_words=str(tmp_path / "known")).build()
 
 
+def test_open_words_of_a_binary_model_are_unknown(model, monkeypatch):
+    monkeypatch.setattr("asr_jax.decoding.word_scores.arpa_words", lambda path: None)  # what it gives of a binary one
+    scores = Fusion(kenlm=model, unknown_score=-9.0).build()
+    # pyctcdecode 0.5.0, LanguageModel.score_partial_token: without unigrams every open word is one.
+    assert [scores.open(part) for part in ("", "th", "thethe", "the" * 4)] == [0, -9, -9, -18]
+    assert [scores.is_unknown(word) for word in ("the", "thethe")] == [False, True]
+
+
 def test_a_packed_model_is_read(model, tmp_path):
     packed = tmp_path / "lm.arpa.gz"
     packed.write_bytes(gzip.compress(ARPA.encode()))

@@ -97,6 +97,18 @@ def test_words_are_symbols_and_other_words_are_named(tmp_path):
         train_tokenizer(settings("words"), [" "])
 
 
+@pytest.mark.parametrize(
+    ("normaliser", "text", "lost"),
+    [
+        ("english_letters.v1", "Knit 2 Wörlds, it's 22 % (ok)!", "2ö"),
+        ("lower.v1", "Knit 2 Wörlds", ""),
+        ("english.v1", "uh, 2 %", ""),
+    ],
+)
+def test_what_is_said_and_the_normaliser_leaves_out(normaliser, text, lost):
+    assert CharacterTokenizer(symbols=("a", None), normaliser=normaliser).left_out(text) == lost
+
+
 def test_a_blank_may_be_anywhere():
     tokenizer = CharacterTokenizer(symbols=(None, "b", "a"), normaliser="none")
     assert tokenizer.blank_id == 0

@@ -22,6 +22,10 @@ def test_words_keep_their_form_and_labels_their_borders():
     words, labels = text_words("Ab, -- b!", letters, Spelling.of(letters))
     assert [word.text for word in words] == ["Ab, --", "b!"]
     assert labels == [1, 2, 0, 2]
+    words, labels = text_words("ab 2 b", letters, Spelling.of(letters))
+    assert [word.text for word in words] == ["ab", "2", "b"]
+    assert labels == [1, 2, 0, 2]
+    assert "'2' has no labels (english_letters.v1 leaves it out)" in words[1].problem
 
 
 def test_energies_of_frames():

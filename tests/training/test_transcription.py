@@ -29,6 +29,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.nn.conv_block import ConvBlock
 from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.training import transcription
 from asr_jax.training.evaluate import Decoder, scored
 from asr_jax.training.log_probs import LogProbs
 from asr_jax.training.long_audio import LongAudio
@@ -161,6 +162,17 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training
         starts = [word.start_s for word in each.transcript.words]
         assert starts == sorted(starts)
         assert each.transcript.words[-1].end_s <= each.record.duration_s
+
+
+def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(transcription, "BATCHES_AT_ONCE", 1)
+    path, told = write(tmp_path / "a.flac", sound(2.0, seed=1)), []
+    transcriber = Transcriber(trained, decoder(trained), tell=told.append)
+    most = transcriber.windows.size // 16000 * BUCKETS[-1].batch_size + 4
+    found = transcriber(record(path, n) for n in range(2 * most))
+    assert next(found).transcript
+    assert 0 < sum(told) <= most
+    assert sum(1 for _ in found) == 2 * most - 1
 
 
 def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path):
