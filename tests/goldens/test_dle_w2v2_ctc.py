@@ -10,19 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import GoldenCase, golden_cases, max_abs, relative, report
+from wav2vec2_programs import ctc_program, gradients
 
-from asr_jax.audio.presets import wav2vec2
-from asr_jax.core.batch import Batch
+from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import unflatten
-from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import Model
 from asr_jax.pretrained.wav2vec2 import export_fairseq, find
 from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 CASES = golden_cases("dle_w2v2", "ctc_*")
 
 
@@ -35,13 +31,11 @@ def run_of(path: Any) -> Any:
     # While training, padding enters the norm there; a masked extractor leaves it out, in inference alone.
     padded = not config["masked_feature_extractor"] and said.extractor_norm == "group"
     encoder = replace(said, extractor_norm="group_padded" if padded else said.extractor_norm, mask_padding=False)
-    encoder = replace(encoder, taps=(), time_mask=replace(said.time_mask, probability=0.0))
-    model = Model(encoder=encoder, heads={"ctc": CTC(dropout=0.0)}, front_end=wav2vec2(), augment=())
+    encoder = replace(encoder, time_mask=replace(said.time_mask, probability=0.0))
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
     found, left = find(weights, encoder, ctc_head="heads_ctc")
     assert left == []
     params = jax.tree.map(jnp.asarray, unflatten(found)["params"])
-    recogniser = model.build(vocab_size=len(case.info["symbols"]), blank_id=0, precision="f32")
     target, rows = arrays["input/target"], len(arrays["input/target"])
     lengths = jnp.asarray(arrays["input/target_lengths"], jnp.int32)
     batch = Batch(
@@ -51,16 +45,9 @@ def run_of(path: Any) -> Any:
         records=jnp.arange(rows, dtype=jnp.int32),
     )  # fmt: skip
 
-    @fast_jit
-    def gradient(params: Any) -> Any:
-        def loss(params: Any) -> Any:
-            rngs = {"dropout": jax.random.key(0)}  # of rate 0
-            sums = recogniser.apply({"params": params}, batch, step=jnp.int32(0), rngs=rngs)
-            return sums["ctc/loss"].total, recogniser.apply({"params": params}, batch, method="emit")["ctc"]
-
-        return jax.value_and_grad(loss, has_aux=True)(params)
-
-    (loss, emitted), grads = gradient(params)
+    of_head = partial(ctc_program(len(case.info["symbols"]), 0, training=True), batch=batch)
+    frames = Frames(batch.features, batch.lengths)
+    _, (loss, emitted), grads = gradients(encoder, params, frames, "heads_ctc", of_head, training=True)
     return arrays, loss, emitted, export_fairseq({"params": grads}, encoder, ctc_head="heads_ctc")
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support import GOLDENS, max_abs, relative, report
+from wav2vec2_programs import contrastive_program, ctc_program, fast_jit, gradients
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import join, unflatten
-from asr_jax.heads.contrastive import ContrastiveHead, Draws
+from asr_jax.heads.contrastive import Draws
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
@@ -28,8 +29,6 @@ from asr_jax.pretrained.wav2vec2_huggingface import settings_of_folder
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 FOLDERS = sorted(path.parent for path in (GOLDENS / "hf_wav2vec2").glob("*/config.json"))
 
 
@@ -100,27 +99,19 @@ def batch_of(case: Case, *, masked: bool) -> Batch:
 @cache
 def recognised(folder: Path, masked: bool) -> Any:
     """Loss by the peer's reduction, logits and inner outputs, and gradients."""
-    case, config = case_of(folder), config_of(folder)
-    model = case.model.build(vocab_size=config["vocab_size"], blank_id=config["pad_token_id"], precision="f32")
-    batch = batch_of(case, masked=masked)
-
-    @fast_jit
-    def gradient(params: Any) -> Any:
-        def loss(params: Any) -> Any:
-            encoded = model.apply({"params": params}, batch, step=None, method="encode")
-            value = ctc(model, params, batch, config["ctc_loss_reduction"])
-            return value, (encoded, model.apply({"params": params}, batch, method="emit")["ctc"])
-
-        return jax.value_and_grad(loss, has_aux=True)(params)
-
-    (loss, (encoded, emitted)), gradients = gradient(case.params)
+    case = case_of(folder)
+    encoded, (loss, emitted), gradients = ctc_gradients(folder, case.params, batch_of(case, masked=masked))
     return loss, encoded, emitted, gradients
 
 
-def ctc(model: Any, params: Any, batch: Batch, reduction: str, *, step: Any = None) -> Any:
-    """The sum over utterances, or the mean of each utterance's loss over its labels."""
-    rows = batch if reduction == "sum" else batch.replace(weights=1 / (len(batch.weights) * batch.token_lengths))
-    return model.apply({"params": params}, rows, step=step, rngs={"dropout": jax.random.key(0)})["ctc/loss"].total
+def ctc_gradients(folder: Path, params: Any, batch: Batch, *, training: bool = False) -> Any:
+    """The loss is the sum over utterances, or the mean of each utterance's loss over its labels."""
+    case, config = case_of(folder), config_of(folder)
+    if config["ctc_loss_reduction"] == "mean":
+        batch = batch.replace(weights=1 / (len(batch.weights) * batch.token_lengths))
+    frames = Frames(batch.features, batch.lengths)
+    of_head = partial(ctc_program(config["vocab_size"], config["pad_token_id"], training), batch=batch)
+    return gradients(case.settings.encoder, params, frames, "heads_ctc", of_head, training=training)
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -191,25 +182,15 @@ def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
     noise = arrays["input/gumbel_noise"].reshape(*mask.shape, quantizer.groups, quantizer.entries)
     places = jnp.asarray(arrays["input/sampled_negative_indices"] % mask.shape[1], jnp.int32)
     draws = Draws(jnp.asarray(noise), within=places)
-    encoder, head = case.settings.encoder.build(dtype=jnp.float32), ContrastiveHead(settings)
-    step = None if mode == "eval" else jnp.int32(0)
-
-    @fast_jit
-    def gradient(params: Any) -> Any:
-        def loss(params: Any) -> Any:
-            frames, rngs = Frames(batch.features, batch.lengths), {"dropout": jax.random.key(0)}
-            encoded = encoder.apply({"params": params["encoder"]}, frames, step=step, mask=mask, rngs=rngs)
-            sums = head.apply({"params": params["heads_pretrain"]}, encoded, batch, step=step, draws=draws)
-            # Not trained, the quantiser's entries are counted there by those taken, without a gradient.
-            diversity = sums["diversity"].total if mode == "train" else 0.0
-            return sums["loss"].total + diversity, sums
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    grads, sums = gradient(case.params)
+    # Not trained, the quantiser's entries are counted there by those taken, without a gradient.
+    terms = ("loss", "diversity") if mode == "train" else ("loss",)
+    of_head = partial(contrastive_program(settings, terms, mode == "train"), batch=batch, draws=draws)
+    frames, encoder = Frames(batch.features, batch.lengths), case.settings.encoder
+    _, sums, grads = gradients(
+        encoder, case.params, frames, "heads_pretrain", of_head, mask=mask, training=mode == "train"
+    )
     contrastive = ("heads_pretrain", settings)
-    theirs = export_huggingface({"params": grads}, case.settings.encoder, ctc_head=None, contrastive=contrastive)
-    return sums, theirs
+    return sums, export_huggingface({"params": grads}, encoder, ctc_head=None, contrastive=contrastive)
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -238,10 +219,9 @@ def test_gradients_of_pretraining(folder: Path, mode: str, record_property: Any)
 @pytest.mark.parametrize("folder", folders_with("trajectory.json"))
 def test_trajectory(folder: Path, record_property: Any) -> None:
     """Ten updates of AdamW: losses, norms of gradients and the parameters after them."""
-    case, config = case_of(folder), config_of(folder)
+    case = case_of(folder)
     said, after = json.loads((folder / "trajectory.json").read_text()), load_file(folder / "trajectory.safetensors")
     hparams, rates = said["hparams"], jnp.asarray(said["lr_used"])
-    model = case.model.build(vocab_size=config["vocab_size"], blank_id=config["pad_token_id"], precision="f32")
     frozen = (("encoder/mask", NEVER), ("encoder/extractor/.*", NEVER if hparams["freeze_feature_encoder"] else 0.0))
     optimizer = AdamW(
         b1=hparams["betas"][0], b2=hparams["betas"][1], eps=hparams["eps"], clip_at=hparams["clip_norm"],
@@ -250,21 +230,18 @@ def test_trajectory(folder: Path, record_property: Any) -> None:
     updater = replace(optimizer.build(RunLength(len(rates), 1)), rate=lambda updates: rates[updates])
     batch, params = batch_of(case, masked=True), case.params
     trained, held = updater.split(params)
-    state = updater.init(trained)
+    state = fast_jit(updater.init)(trained)
 
     @fast_jit
-    def update(trained: Any, state: Any, number: Any) -> Any:
-        def loss(trained: Any) -> Any:
-            return ctc(model, join(trained, held), batch, config["ctc_loss_reduction"], step=number)
-
-        value, grads = jax.value_and_grad(loss)(trained)
+    def update(trained: Any, state: Any, grads: Any, number: Any) -> Any:
         changes, state = updater.update(grads, state, trained, updates=number)
-        return value, jax.tree.map(jnp.add, trained, changes), state
+        return jax.tree.map(jnp.add, trained, changes), state
 
     losses = []
     for number in range(len(rates)):
-        value, trained, state = update(trained, state, jnp.int32(number))
-        losses.append(float(value))
+        _, (loss, _), grads = ctc_gradients(folder, join(trained, held), batch, training=True)
+        trained, state = update(trained, state, updater.split(grads)[0], jnp.int32(number))
+        losses.append(float(loss))
     assert report(record_property, "losses", relative(losses, said["loss"])) < 1e-3
     found = export_huggingface({"params": join(trained, held)}, case.settings.encoder, ctc_head="heads_ctc")
     expected = part(after, "after10/")

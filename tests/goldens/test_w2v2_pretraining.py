@@ -9,18 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import GoldenCase, golden_cases, max_abs, relative, report
+from wav2vec2_programs import contrastive_program, encode, fast_jit, gradients
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import unflatten
-from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
+from asr_jax.heads.contrastive import Contrastive, Draws
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.pretrained.wav2vec2 import export_fairseq, find
 from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 HEAD = "heads_pretrain"
 MODES = ("eval", "train")
 CASES = [
@@ -63,16 +62,19 @@ def run_of(path: Any) -> Run:
     found, left = find(weights, encoder, ctc_head=None, contrastive=(HEAD, head))
     assert left == []
     params = jax.tree.map(jnp.asarray, unflatten(found)["params"])
-    model = encoder.build(dtype=jnp.float32)
-
-    @fast_jit
-    def encode(samples: Any, lengths: Any) -> Encoded:
-        return model.apply({"params": params["encoder"]}, Frames(samples, lengths), step=None)
-
     samples, lengths = jnp.asarray(arrays["input/source"])[..., None], lengths_of(arrays)
-    padded, whole = encode(samples, lengths), encode(samples, jnp.full_like(lengths, samples.shape[1]))
-    alone = encode(samples[-1:, : int(lengths[-1])], lengths[-1:])
+    padded = encode(encoder, params["encoder"], Frames(samples, lengths))
+    whole = encode(encoder, params["encoder"], Frames(samples, jnp.full_like(lengths, samples.shape[1])))
+    row = Frames(samples[-1:, : int(lengths[-1])], lengths[-1:])
+    alone = encode_alone(encoder)(params["encoder"], row)
     return Run(arrays, case.info["log_fields"], encoder, head, params, padded, whole, alone)
+
+
+@cache
+def encode_alone(encoder: Wav2Vec2) -> Any:
+    """Without a mask."""
+    model = encoder.build(dtype=jnp.float32)
+    return fast_jit(lambda params, row: model.apply({"params": params}, row, step=None))
 
 
 def lengths_of(arrays: dict[str, np.ndarray]) -> Any:
@@ -112,22 +114,10 @@ def pretraining(path: Any, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
         audio=None, features=jnp.zeros((rows, 1, 1)), lengths=zeros, tokens=zeros[:, None], token_lengths=zeros,
         weights=jnp.ones(rows), records=zeros,
     )  # fmt: skip
-    encoder, head = run.encoder.build(dtype=jnp.float32), ContrastiveHead(run.head)
-    step = None if mode == "eval" else jnp.int32(0)
-    frames = Frames(jnp.asarray(arrays["input/source"])[..., None], lengths)
-    draws = draws_of(run, mode)
-
-    @fast_jit
-    def gradient(params: Any) -> Any:
-        def loss(params: Any) -> Any:
-            rngs = {"dropout": jax.random.key(0), "mask": jax.random.key(0)}  # of rate 0
-            encoded = encoder.apply({"params": params["encoder"]}, frames, step=step, mask=mask, rngs=rngs)
-            sums = head.apply({"params": params[HEAD]}, encoded, batch, step=step, draws=draws)
-            return sum(sums[name].total for name in ("loss", "diversity", "penalty")), sums
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    grads, sums = gradient(run.params)
+    frames, draws = Frames(jnp.asarray(arrays["input/source"])[..., None], lengths), draws_of(run, mode)
+    program = contrastive_program(run.head, ("loss", "diversity", "penalty"), mode == "train")
+    of_head = partial(program, batch=batch, draws=draws)
+    _, sums, grads = gradients(run.encoder, run.params, frames, HEAD, of_head, mask=mask, training=mode == "train")
     return sums, export_fairseq({"params": grads}, run.encoder, ctc_head=None, contrastive=(HEAD, run.head))
 
 

@@ -1,0 +1,102 @@
+"""Programs of wav2vec 2.0 for goldens, compiled once for all cases of the same sizes: an encoder with its gradient, and
+heads with theirs. Nearly all the time of these tests is compiling."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
+from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.wav2vec2 import Wav2Vec2
+
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@cache
+def encoder_program(settings: Wav2Vec2, training: bool) -> Callable[..., Any]:
+    """Of parameters, frames, a mask and the derivative by each value that is given: what is encoded, and the
+    parameters' gradient. Where nothing is at random, training is the same program and compiled once."""
+    encoder, step = settings.build(dtype=jnp.float32), jnp.int32(0) if training else None
+
+    @fast_jit
+    def encode(params: Any, frames: Frames, mask: Any, derivatives: Any) -> tuple[Encoded, Any]:
+        def values(params: Any) -> Any:
+            rngs = {"dropout": jax.random.key(0), "mask": jax.random.key(0)}  # of rate 0
+            encoded = encoder.apply({"params": params}, frames, step=step, mask=mask, rngs=rngs)
+            return values_of(encoded), encoded
+
+        _, backward, encoded = jax.vjp(values, params, has_aux=True)
+        return encoded, backward(derivatives)[0]
+
+    return encode
+
+
+def values_of(encoded: Encoded) -> dict[str, Any]:
+    return {OUTPUT: encoded.frames.values, **{name: tap.values for name, tap in encoded.taps.items()}}
+
+
+def with_values(encoded: Encoded, values: dict[str, Any]) -> Encoded:
+    taps = {name: tap.replace(values=values[name]) for name, tap in encoded.taps.items()}
+    return encoded.replace(frames=encoded.frames.replace(values=values[OUTPUT]), taps=taps)
+
+
+def encode(settings: Wav2Vec2, params: Any, frames: Frames, *, mask: Any = None, training: bool = False) -> Encoded:
+    """Of the encoder's parameters; without a mask nothing is hidden."""
+    rows, num_frames = len(frames.values), settings.build(dtype=jnp.float32).output_length(frames.values.shape[1])
+    widths = dict.fromkeys((OUTPUT, *settings.taps), settings.dim) | {
+        tap: settings.feature_dim for tap in settings.taps if tap in ("features", "extractor")
+    }
+    zeros = {name: jnp.zeros((rows, num_frames, width)) for name, width in widths.items()}
+    mask = jnp.zeros((rows, num_frames), bool) if mask is None else mask
+    return encoder_program(settings, training)(params, frames, mask, zeros)[0]
+
+
+def gradients(
+    settings: Wav2Vec2, params: Any, frames: Frames, name: str, of_head: Callable[..., Any], *, mask: Any = None,
+    training: bool,
+) -> tuple[Encoded, Any, Any]:  # fmt: skip
+    """What is encoded, what the head of that name gives of it by its program, and the gradient of all parameters."""
+    encoded = encode(settings, params["encoder"], frames, mask=mask, training=training)
+    found, of_params, derivatives = of_head(params[name], encoded)
+    _, grads = encoder_program(settings, training)(params["encoder"], frames, encoded.mask, derivatives)
+    return encoded, found, {"encoder": grads, name: of_params}
+
+
+@cache
+def contrastive_program(settings: Contrastive, terms: tuple[str, ...], training: bool) -> Callable[..., Any]:
+    """Of the head's parameters, what is encoded, a batch and draws: its sums, and derivatives of the sum of `terms`."""
+    head, step = ContrastiveHead(settings), jnp.int32(0) if training else None
+
+    @fast_jit
+    def contrastive(params: Any, encoded: Encoded, batch: Batch, draws: Draws) -> Any:
+        def total(params: Any, values: Any) -> Any:
+            sums = head.apply({"params": params}, with_values(encoded, values), batch, step=step, draws=draws)
+            return sum(sums[term].total for term in terms), sums
+
+        derivatives, sums = jax.grad(total, (0, 1), has_aux=True)(params, values_of(encoded))
+        return sums, *derivatives
+
+    return contrastive
+
+
+@cache
+def ctc_program(vocab_size: int, blank_id: int, training: bool) -> Callable[..., Any]:
+    """Of the head's parameters, what is encoded and a batch: the loss with log-probabilities, and its derivatives."""
+    head = CTC(dropout=0.0).build(vocab_size=vocab_size, blank_id=blank_id, dtype=jnp.float32)
+    step = jnp.int32(0) if training else None
+
+    @fast_jit
+    def ctc(params: Any, encoded: Encoded, batch: Batch) -> Any:
+        def total(params: Any, values: Any) -> Any:
+            given = with_values(encoded, values)
+            sums = head.apply({"params": params}, given, batch, step=step)
+            return sums["loss"].total, head.apply({"params": params}, given, method="emit")
+
+        found, derivatives = jax.value_and_grad(total, (0, 1), has_aux=True)(params, values_of(encoded))
+        return found, *derivatives
+
+    return ctc
