@@ -31,7 +31,8 @@ def run_of(path: Any) -> Any:
     # While training, padding enters the norm there; a masked extractor leaves it out, in inference alone.
     padded = not config["masked_feature_extractor"] and said.extractor_norm == "group"
     encoder = replace(said, extractor_norm="group_padded" if padded else said.extractor_norm, mask_padding=False)
-    encoder = replace(encoder, time_mask=replace(said.time_mask, probability=0.0))
+    layers = tuple(f"layer_{number}" for number in said.tapped_layers())  # for a program of test_w2v2_pretraining.py
+    encoder = replace(encoder, taps=(*said.taps, *layers), time_mask=replace(said.time_mask, probability=0.0))
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
     found, left = find(weights, encoder, ctc_head="heads_ctc")
     assert left == []

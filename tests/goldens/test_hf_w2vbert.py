@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from support import GOLDENS, max_abs, relative, report
 
+from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.stages import Normalise
 from asr_jax.core.batch import Batch, Frames, length_mask
 from asr_jax.core.pytrees import flatten, pick, unflatten
@@ -121,19 +122,24 @@ def run_case(folder: Path) -> Any:
     return float(loss), encoded, norm, logits, exported({"params": gradients}, case.model, "huggingface")
 
 
+@cache
+def features(front_end: FrontEnd) -> Any:
+    """Of samples and lengths: its features, and the log-mels that they are made of."""
+    bare = replace(front_end, then=())
+    assert isinstance(front_end.then[0], Normalise)
+    return fast_jit(lambda *given: (front_end(*given), bare(*given)))
+
+
 @pytest.mark.parametrize("folder", CASES)
 def test_features(folder: Path, record_property: Any) -> None:
     case = case_of(folder)
     waves, lengths = case.arrays["input/waveform"] * 32768, case.arrays["input/waveform_lengths"]
     front_end = case.model.front_end
-    frames = fast_jit(lambda *given: front_end(*given))(jnp.float32(waves), jnp.asarray(lengths, jnp.int32))
+    frames, log_mels = jax.device_get(features(front_end)(np.float32(waves), np.int32(lengths)))
     np.testing.assert_array_equal(frames.lengths, case.num_frames)
     expected = case.valid(case.arrays["input/input_features"], case.num_frames)[:, : frames.values.shape[1]]
     # Where a bin is 40 dB below its frame's strongest, 32-bit rounding decides (tests/goldens/test_front_ends.py).
-    bare = replace(front_end, then=())
-    assert isinstance(front_end.then[0], Normalise)
-    log_mels = fast_jit(lambda *given: bare(*given))(jnp.float32(waves), jnp.asarray(lengths, jnp.int32))
-    strong = (log_mels.values > log_mels.values.max(axis=2, keepdims=True) - np.log(1e4)).astype(jnp.float32)
+    strong = (log_mels.values > log_mels.values.max(axis=2, keepdims=True) - np.log(1e4)).astype(np.float32)
     strong = np.asarray(front_end.then[1](log_mels.replace(values=strong), step=None).values)
     difference = (case.valid(frames.values, case.num_frames) - expected) * strong[:, : frames.values.shape[1]]
     assert strong.mean() > 0.5
@@ -212,14 +218,19 @@ def test_ten_updates(folder: Path, record_property: Any) -> None:
         b1=hparams["betas"][0], b2=hparams["betas"][1], eps=hparams["eps"],
     )  # fmt: skip
     updater = replace(optimizer.build(RunLength(1, 1)), rate=lambda step: table[step])
-    state, update, losses, norms = updater.init(params), fast_jit(updater.update), [], []
+
+    @fast_jit
+    def update(params: Any, state: Any, grads: Any, number: Any) -> Any:
+        changes, state = updater.update(grads, state, params, updates=number)
+        return optax.apply_updates(params, changes), state, optax.tree.norm(grads)
+
+    state, losses, norms = fast_jit(updater.init)(params), [], []
     for number in range(len(table)):
         (loss, _), grads = program(folder)(unflatten(flatten(params) | flatten(held)))
         grads = pick(grads, lambda path: not is_idle[path])
+        params, state, norm = update(params, state, grads, jnp.int32(number))
         losses.append(float(loss))
-        norms.append(float(optax.tree.norm(grads)))
-        changes, state = update(grads, state, params, updates=jnp.int32(number))
-        params = optax.apply_updates(params, changes)
+        norms.append(float(norm))
     assert report(record_property, "losses", max(map(relative, losses, said["loss"]))) < 1e-3
     assert report(record_property, "norms", max(map(relative, norms, said["grad_norm_before_clip"]))) < 1e-3
     found = exported({"params": unflatten(flatten(params) | flatten(held))}, case.model, "huggingface")

@@ -7,13 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
-from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
+from asr_jax.heads.contrastive import EXTRACTOR, FEATURES, Contrastive, ContrastiveHead, Draws
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import Wav2Vec2
 
+# What is compiled runs a few times.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+READ = (FEATURES, EXTRACTOR)
 
 
 @cache
@@ -36,22 +39,21 @@ def encoder_program(settings: Wav2Vec2, training: bool) -> Callable[..., Any]:
 
 
 def values_of(encoded: Encoded) -> dict[str, Any]:
-    return {OUTPUT: encoded.frames.values, **{name: tap.values for name, tap in encoded.taps.items()}}
+    """What heads read."""
+    return {name: encoded.at(name).values for name in (OUTPUT, *READ) if name == OUTPUT or name in encoded.taps}
 
 
 def with_values(encoded: Encoded, values: dict[str, Any]) -> Encoded:
-    taps = {name: tap.replace(values=values[name]) for name, tap in encoded.taps.items()}
+    taps = {name: tap.replace(values=values.get(name, tap.values)) for name, tap in encoded.taps.items()}
     return encoded.replace(frames=encoded.frames.replace(values=values[OUTPUT]), taps=taps)
 
 
 def encode(settings: Wav2Vec2, params: Any, frames: Frames, *, mask: Any = None, training: bool = False) -> Encoded:
     """Of the encoder's parameters; without a mask nothing is hidden."""
     rows, num_frames = len(frames.values), settings.build(dtype=jnp.float32).output_length(frames.values.shape[1])
-    widths = dict.fromkeys((OUTPUT, *settings.taps), settings.dim) | {
-        tap: settings.feature_dim for tap in settings.taps if tap in ("features", "extractor")
-    }
-    zeros = {name: jnp.zeros((rows, num_frames, width)) for name, width in widths.items()}
-    mask = jnp.zeros((rows, num_frames), bool) if mask is None else mask
+    widths = {OUTPUT: settings.dim} | {tap: settings.feature_dim for tap in READ if tap in settings.taps}
+    zeros = {name: np.zeros((rows, num_frames, width), np.float32) for name, width in widths.items()}
+    mask = np.zeros((rows, num_frames), bool) if mask is None else mask
     return encoder_program(settings, training)(params, frames, mask, zeros)[0]
 
 

@@ -97,10 +97,13 @@ def test_masks_hide_frames_and_channels_in_training_alone() -> None:
         embedded = encoder.apply({"params": params}, FRAMES, step=jnp.int32(0), rngs=rngs).taps[EMBED].values
         return jnp.sum(embedded), embedded
 
-    (_, trained), grads = fast_jit(jax.value_and_grad(training, has_aux=True))(params)
-    served = fast_jit(lambda p: encoder.apply({"params": p}, FRAMES, step=None).taps[EMBED].values)(params)
-    num_learned = 0
-    for row, length in enumerate(FRAMES.lengths):
+    def both(params: Any) -> Any:
+        served = encoder.apply({"params": params}, FRAMES, step=None).taps[EMBED].values
+        return *jax.value_and_grad(training, has_aux=True)(params), served
+
+    (_, trained), grads, served = jax.device_get(fast_jit(both)(params))
+    params, num_learned = jax.device_get(params), 0
+    for row, length in enumerate(np.asarray(FRAMES.lengths)):
         zero = (trained[row, :length] == 0).all(axis=0)
         assert zero.sum() == 1
         learned = (trained[row] == params["mask"][None])[:, ~zero].all(axis=1)
@@ -116,8 +119,8 @@ def test_other_positions(positions: Positions) -> None:
     settings = replace(TINY, positions=positions, num_layers=1)
     run, params = gradient_of(settings), params_of(settings)
     noisy = FRAMES.replace(values=FRAMES.values.at[1, 11:].add(3.0))
-    (_, values), grads = run(params, FRAMES, jax.random.key(0))
-    (_, again), more = run(params, noisy, jax.random.key(0))
+    (_, values), grads = jax.device_get(run(params, FRAMES, jax.random.key(0)))
+    (_, again), more = jax.device_get(run(params, noisy, jax.random.key(0)))
     assert max_abs(values[1, :11], again[1, :11]) < 1e-6
     assert max(relative(other, leaf) for other, leaf in zip(*map(jax.tree.leaves, (more, grads)), strict=True)) < 1e-4
     assert [path for path, leaf in flatten(grads).items() if not leaf.any()] == ["mask"]  # nothing is hidden
@@ -141,7 +144,7 @@ def test_layers_are_left_out_while_training() -> None:
     settings = replace(TINY, layer_drop=0.5, taps=(EMBED, "layer_0"))
     encoder, params = settings.build(dtype=jnp.float32), params_of(TINY)
     run = fast_jit(lambda key: encoder.apply({"params": params}, FRAMES, step=jnp.int32(0), rngs={"dropout": key}))
-    found = [run(jax.random.key(number)) for number in range(24)]
+    found = [jax.device_get(run(jax.random.key(number))) for number in range(24)]
     kept = [
         (bool((each.taps["layer_0"].values != each.taps[EMBED].values).any()),
          bool((each.frames.values != each.taps["layer_0"].values).any()))
@@ -174,11 +177,17 @@ def test_adapters_give_as_many_frames_as_they_say(kernel_size: int, stride: int)
 
 def test_padding_enters_adapters_where_it_may() -> None:
     params = params_of(replace(TINY, num_adapters=1))
+    encoders = {
+        each: replace(TINY, num_adapters=1, mask_padding=each).build(dtype=jnp.float32) for each in (True, False)
+    }
+    encode = fast_jit(
+        lambda frames, mask_padding: encoders[mask_padding].apply({"params": params}, frames, step=None),
+        static_argnums=1,
+    )
     noisy = FRAMES.replace(values=FRAMES.values.at[1, 11:].set(0.0), lengths=jnp.array([20, 11]))
 
     def last(mask_padding: bool, frames: Frames) -> Any:
-        encoder = replace(TINY, num_adapters=1, mask_padding=mask_padding).build(dtype=jnp.float32)
-        return fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(params)[1, 5]
+        return np.asarray(encode(frames, mask_padding).frames.values)[1, 5]
 
     alone = Frames(FRAMES.values[:, :11], jnp.array([11, 11]))
     assert max_abs(last(True, noisy), last(True, alone)) < 1e-5

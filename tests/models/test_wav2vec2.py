@@ -13,7 +13,7 @@ from support import max_abs, relative
 
 from asr_jax.audio.presets import nemo, wav2vec2
 from asr_jax.core.batch import Frames
-from asr_jax.core.pytrees import flatten, num_elements
+from asr_jax.core.pytrees import flatten, num_elements, unflatten
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.span_masks import SpanMask
@@ -54,6 +54,19 @@ class TestWav2Vec2(EncoderSuite):
     updates_to_over_fit = 240
 
 
+def shapes_of(settings: Wav2Vec2) -> Any:
+    """Of all parameters."""
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 800, 1)), jnp.array([800]))
+    return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+
+
+def params_of(settings: Wav2Vec2) -> Any:
+    """Random ones; scales of norms are around 1."""
+    rng, shapes = np.random.default_rng(1), flatten(shapes_of(settings))
+    drawn = {path: rng.normal(path.endswith("scale"), 0.2, leaf.shape) for path, leaf in shapes.items()}
+    return unflatten({path: jnp.asarray(array, jnp.float32) for path, array in drawn.items()})
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -65,8 +78,8 @@ def test_padding_does_not_matter_elsewhere(changes: dict[str, Any]) -> None:
     encoder, rng = replace(TINY, **changes).build(dtype=jnp.float32), np.random.default_rng(0)
     samples, lengths = rng.normal(size=(3, 300, 1)).astype(np.float32), np.array([300, 211, 123], np.int32)
     frames = Frames(jnp.asarray(samples), jnp.asarray(lengths))
-    params = fast_jit(lambda: encoder.init(jax.random.key(0), frames, step=None))()
-    encode = fast_jit(lambda frames: encoder.apply(params, frames, step=None).frames)
+    params = params_of(encoder.settings)
+    encode = fast_jit(lambda frames: encoder.apply({"params": params}, frames, step=None).frames)
     batch = encode(frames)
     for row, length in enumerate(lengths):
         alone = encode(Frames(jnp.asarray(samples[row : row + 1, :length]), jnp.asarray(lengths[row : row + 1])))
@@ -78,10 +91,7 @@ def test_padding_does_not_matter_elsewhere(changes: dict[str, Any]) -> None:
     [(Wav2Vec2.base(), 94.37), (Wav2Vec2.large(), 315.44), (Wav2Vec2.base_hourglass(4), 94.37)],
 )
 def test_published_numbers_of_parameters(settings: Wav2Vec2, millions: float) -> None:
-    encoder = settings.build(dtype=jnp.float32)
-    frames = Frames(jnp.zeros((1, 800, 1)), jnp.array([800]))
-    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
-    assert round(num_elements(shapes) / 1e6, 2) == millions
+    assert round(num_elements(shapes_of(settings)) / 1e6, 2) == millions
 
 
 def test_frames_of_published_sizes() -> None:
@@ -119,8 +129,8 @@ def test_hidden_frames_are_one_vector_and_the_targets_are_not_hidden() -> None:
     encoder, rng = settings.build(dtype=jnp.float32), np.random.default_rng(0)
     samples = [jnp.float32(rng.normal(size=(1, 300, 1))) for _ in range(2)]
     lengths, num = jnp.array([300], jnp.int32), encoder.output_length(300)
-    params = fast_jit(lambda: encoder.init(jax.random.key(0), Frames(samples[0], lengths), step=None))()
-    encode = fast_jit(lambda x, mask: encoder.apply(params, Frames(x, lengths), step=None, mask=mask))
+    params = params_of(settings)
+    encode = fast_jit(lambda x, mask: encoder.apply({"params": params}, Frames(x, lengths), step=None, mask=mask))
     everything, nothing = jnp.ones((1, num), bool), jnp.zeros((1, num), bool)
     first, second = (encode(each, everything) for each in samples)
     assert max_abs(first.frames.values, second.frames.values) < 1e-6
@@ -144,9 +154,7 @@ def test_masks_lie_within_rows_and_are_as_many_in_each_row_of_a_sub_batch() -> N
 
 def test_parameters_have_depths() -> None:
     for settings in (TINY, replace(TINY, hourglass=Hourglass(1, 2, 2, 1, "linear")), replace(TINY, norm_first=True)):
-        encoder = settings.build(dtype=jnp.float32)
-        frames = Frames(jnp.zeros((1, 300, 1)), jnp.array([300]))
-        shapes = flatten(jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"])  # noqa: B023
+        shapes = flatten(shapes_of(settings))
         found = {path: settings.depths(path) for path in shapes}
         assert all(len(found[path]) == shape.shape[0] for path, shape in shapes.items() if "/layers/" in path)
         assert {depth for depths in found.values() for depth in depths} == set(range(settings.num_depths()))
@@ -177,5 +185,5 @@ def test_features_instead_of_samples() -> None:
     with pytest.raises(ValueError, match="expected Waveform"):
         Model(encoder=TINY, front_end=nemo(), augment=())
     encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.ones((1, 20, 80)), jnp.array([20]))
-    found, _ = fast_jit(lambda: encoder.init_with_output(jax.random.key(0), frames, step=None))()
+    found, _ = jax.eval_shape(lambda: encoder.init_with_output(jax.random.key(0), frames, step=None))
     assert found.frames.values.shape == (1, 20, 16)

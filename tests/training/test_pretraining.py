@@ -238,9 +238,14 @@ def test_a_layer_of_a_trained_encoder_as_features(folder, tuned, tmp_path, layer
         assert len(row["features"]) == row["rows"] * dim
     if layer == "output":
         audio = Location.parse(records[1].location).audio(rate_hz=16000)
-        frames = trained.model.front_end(jnp.asarray(audio[None]), jnp.array([len(audio)]))
-        encoder = trained.experiment.model.encoder.build(dtype=jnp.float32)
-        alone = encoder.apply({"params": trained.variables["params"]["encoder"]}, frames, step=None).frames
+        encoder, params = trained.experiment.model.encoder.build(dtype=jnp.float32), trained.variables["params"]
+
+        @jax.jit
+        def encode(audio, lengths):
+            frames = trained.model.front_end(audio, lengths)
+            return encoder.apply({"params": params["encoder"]}, frames, step=None).frames
+
+        alone = encode(audio[None], np.array([len(audio)]))
         np.testing.assert_allclose(np.reshape(rows[1]["features"], alone.values[0].shape), alone.values[0], atol=2e-5)
 
 

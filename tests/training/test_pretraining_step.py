@@ -1,7 +1,7 @@
 """The loss of pre-training in a step: over the hidden frames of all batches of an update and of all devices."""
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -109,11 +109,12 @@ def batch_of(seed: int, rows: int = 4) -> Batch:
     return batch.replace(weights=weights, records=batch.records + 100 * seed)
 
 
+@cache
 class Steps:
     """What of a recipe is compiled, once for each shape and mesh."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+    def __init__(self, head: Contrastive, *, sub_batches: int = 1) -> None:
+        self.recipe = recipe = recipe_of(head, sub_batches=sub_batches)
         self.weights = jax.jit(lambda key, batch, place: batch_weights(recipe.model, batch, random_streams(key, place)))
         self._accumulate = jax.jit(partial(accumulate, recipe))
 
@@ -133,20 +134,22 @@ class Steps:
         return found
 
 
-def begun(recipe: Recipe) -> Any:
-    return initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))[0]
+@pytest.fixture(scope="module")
+def state() -> Any:
+    """Of any of the recipes, whose parameters are alike."""
+    beginning = lower_beginning(recipe_of(Contrastive(**HEAD)), seed=0).compile()
+    return initial_training(beginning, data_mesh(1))[0]
 
 
 @pytest.mark.parametrize(("diversity", "penalty", "sub_batches"), [(0.0, 0.0, 1), (0.1, 10.0, 2)])
-def test_two_batches_are_one_of_both(diversity: float, penalty: float, sub_batches: int) -> None:
+def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: float, sub_batches: int) -> None:
     """Where nothing depends on what else is in the batch; or where it is parted into these two."""
     head = Known(**HEAD, diversity=diversity, penalty=penalty)
-    steps = Steps(recipe_of(head))
-    state, first, second = begun(steps.recipe), batch_of(1), batch_of(2)
+    steps, first, second = Steps(head), batch_of(1), batch_of(2)
     hidden = [steps.weights(state.key, batch, jnp.int32(0))["pretrain/loss"] for batch in (first, second)]
     assert hidden[0] != hidden[1] > 0
     split = steps.gradients(state, first, second)
-    whole = Steps(recipe_of(head, sub_batches=sub_batches)).gradients(state, joined(first, second))
+    whole = Steps(head, sub_batches=sub_batches).gradients(state, joined(first, second))
     assert_close(split.grads, whole.grads, rtol=1e-5)
     terms = {name for name in split.sums if sub_batches > 1 or "perplexity" not in name}
     assert len(terms) >= 2
@@ -155,10 +158,9 @@ def test_two_batches_are_one_of_both(diversity: float, penalty: float, sub_batch
         np.testing.assert_allclose(split.sums[name].weight, whole.sums[name].weight, rtol=1e-6, err_msg=name)
 
 
-def test_any_number_of_devices_gives_the_same_gradient() -> None:
+def test_any_number_of_devices_gives_the_same_gradient(state: Any) -> None:
     """Each with several of the sub-batches, with one, or with a part of one."""
-    steps, batch = Steps(recipe_of(Contrastive(**HEAD), sub_batches=2)), batch_of(3, rows=8)
-    state = begun(steps.recipe)
+    steps, batch = Steps(Contrastive(**HEAD), sub_batches=2), batch_of(3, rows=8)
     alone = steps.gradients(state, batch)
     assert alone.sums["pretrain/loss"].weight > 0
     for num_devices in (2, 4):
@@ -168,9 +170,8 @@ def test_any_number_of_devices_gives_the_same_gradient() -> None:
             np.testing.assert_allclose(found.sums[name].mean(), value.mean(), rtol=1e-5, err_msg=name)
 
 
-def test_a_row_that_counts_nothing_changes_nothing() -> None:
-    steps, batch = Steps(recipe_of(Known(**HEAD, diversity=0.1, penalty=10.0))), batch_of(4)
-    state = begun(steps.recipe)
+def test_a_row_that_counts_nothing_changes_nothing(state: Any) -> None:
+    steps, batch = Steps(Known(**HEAD, diversity=0.1, penalty=10.0)), batch_of(4)
     louder = batch.replace(audio=batch.audio.at[-1].multiply(3))
     assert_close(steps.gradients(state, louder).grads, steps.gradients(state, batch).grads, rtol=1e-5)
     assert replace(Contrastive(**HEAD), num_negatives=9).chance() == {"accuracy": 0.1, "code_perplexity": 2.0}

@@ -91,7 +91,7 @@ def test_from_a_folder_to_a_run_to_a_folder(pretrained: Path, manifest: Path, tm
 
     # That folder again, with an adapter: the rows of the head stay those of its labels.
     adapter = ("--model.encoder.num-adapters", "1", "--init.new", "heads_.*", "encoder/adapter.*")
-    tune(out, manifest, tmp_path / "more", *adapter, "--optim.freeze-updates", "rest", "3")
+    tune(out, manifest, tmp_path / "more", *adapter, "--optim.freeze-updates", "encoder/.*", "-1", "rest", "3")
     again = flatten(load_trained(tmp_path / "more").variables)
     np.testing.assert_array_equal(again["params/heads_ctc/output/kernel"], head)
     assert "params/encoder/adapter_0/residual_conv/kernel" in again
