@@ -22,7 +22,9 @@ def written(tmp_path_factory):
     with Checkpoints(folder, keep_last=3) as checkpoints:
         for number in (10, 20):
             average = {"params": {"w": jnp.full(5, number)}}
-            checkpoints.save(number, state=state_at(number), average=average, meta={"at": number}, wer=1 / number)
+            checkpoints.save(
+                number, state=state_at(number), average=average, meta={"at": number}, measured={"wer": 1 / number}
+            )
     return folder
 
 
