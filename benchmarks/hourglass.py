@@ -10,7 +10,6 @@ Transformer").
 import argparse
 import json
 import statistics
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def experiment(factor: int | None, precision: Any) -> Experiment:
         model=Model(front_end=wav2vec2(), augment=(), encoder=encoder, heads={"pretrain": Contrastive()}),
         data=Data(train=("none",), tokenizer=TokenizerSettings(kind="none")),
         optim=FairseqAdam(),
-        training=replace(Training(), precision=precision),
+        training=Training(num_updates=1, precision=precision),
     )
 
 
