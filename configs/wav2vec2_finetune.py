@@ -34,6 +34,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NEVER, FairseqAdam
 from asr_jax.optim.schedules import TriStage
 from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
+from asr_jax.pretrained.wav2vec2 import OF_PRETRAINING
 from asr_jax.text.tokenizer import TokenizerSettings
 
 
@@ -101,7 +102,8 @@ def experiment(init_from: str = "") -> Experiment:
             buckets=Buckets(num=12, batch_seconds=recipe.batch_samples / 16000, batch_multiple=8),
             workers=8,
         ),
-        init=Init(path=init_from, new=("heads_.*",)),
+        # The mask is new where a fine-tuned model begins, such as wav2vec2-base-960h, which was published without it.
+        init=Init(path=init_from, new=("heads_.*", "encoder/mask", OF_PRETRAINING)),
         optim=FairseqAdam(
             schedule=TriStage(peak_lr=recipe.peak_lr),
             b1=0.9,

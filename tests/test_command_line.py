@@ -1,5 +1,6 @@
 """The command line over the tree of settings: every mistake at once, nothing written, help for every field."""
 
+import re
 import subprocess
 import sys
 import time
@@ -204,6 +205,24 @@ def test_every_config_loads_and_survives_json(path, tmp_path):
     assert load_experiment(tmp_path / "experiment.json") == experiment
     flags = list(field_flags(experiment))
     assert len(flags) == len(set(flags)) > 40
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in CONFIGS if "environ" in path.read_text()], ids=lambda path: path.stem
+)
+def test_configs_of_several_models_or_recipes_name_and_load_them_all(path, monkeypatch):
+    (variable,) = re.findall(r'environ\.get\("(\w+)"', path.read_text())
+    monkeypatch.setenv(variable, "none")
+    with pytest.raises(UserError, match=f"{variable} is none: expected ") as refused:
+        load_config(str(path))
+    choices = re.split(", | or ", str(refused.value).partition("expected ")[2].removeprefix("one of "))
+    assert len(choices) > 1
+    loaded = []
+    for choice in choices:
+        monkeypatch.setenv(variable, choice)
+        loaded.append(load_config(str(path)))
+        assert from_json(to_json(loaded[-1])) == loaded[-1]
+    assert len({repr(each) for each in loaded}) == len(choices)
 
 
 def test_differences_name_fields_and_pass_over_what_may_change():

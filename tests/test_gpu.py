@@ -7,10 +7,11 @@ import pytest
 from support import relative
 
 from asr_jax.audio.presets import PRESETS
-from asr_jax.core.batch import Frames
+from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import flatten
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.transformer import fused_attention
 
 pytestmark = pytest.mark.gpu
 
@@ -81,6 +82,31 @@ def test_the_zipformer_agrees_in_output_and_gradients():
     largest = max(np.abs(leaf).max() for leaf in expected_gradients.values())
     for path, leaf in flatten(gradients).items():
         assert np.abs(leaf - expected_gradients[path]).max() < 1e-3 * largest, path
+
+
+def test_attention_in_one_kernel_agrees_in_half_precision():
+    """cuDNN's kernel beside the formula, values and gradients; on a CPU both are XLA's."""
+    rng = np.random.default_rng(4)
+    lengths = jnp.array([200, 133, 1, 0])
+    query, key, value, dy = (jnp.asarray(rng.normal(size=(4, 200, 4, 64)), jnp.bfloat16) for _ in range(4))
+    valid = np.asarray(length_mask(lengths, 200))[..., None, None]
+
+    def plain(query, key, value, allowed):
+        scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32) / 8
+        weights = jax.nn.softmax(jnp.where(allowed[:, None], scores, -1e10), axis=-1).astype(jnp.bfloat16)
+        return jnp.einsum("bhts,bshc->bthc", weights, value)
+
+    def both(attention):
+        def loss(*inputs):
+            y = attention(*inputs, length_mask(lengths, 200)[:, None])
+            return jnp.sum(jnp.where(valid, y.astype(jnp.float32) * dy, 0)), y
+
+        (_, y), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(query, key, value)
+        return [np.asarray(array, np.float32) for array in (y, *gradients)]
+
+    for found, expected in zip(both(fused_attention), both(plain), strict=True):
+        assert np.isfinite(found).all()
+        assert relative(np.where(valid, found, 0), np.where(valid, expected, 0)) < 2e-2
 
 
 def test_the_same_step_twice_gives_the_same_bits():

@@ -112,6 +112,9 @@ class Wav2Vec2(EncoderSettings):
     """How often a layer is left out while training."""
     extractor_gradient: float = 0.1
     """Factor of the extractor's gradient; 0: it is not trained, and optim.freeze_updates should say so too."""
+    fused_attention: bool = False
+    """Attention in one kernel, cuDNN's, whose scores never lie in memory, on NVIDIA's GPUs in half precision; XLA's
+    elsewhere. It has no dropout: attention_dropout must be 0."""
     remat: Remat = "none"
     """What of a layer is computed again in the backward pass instead of being kept, by the policies of `nn.remat`."""
     taps: tuple[str, ...] = ()
@@ -140,6 +143,9 @@ class Wav2Vec2(EncoderSettings):
             or self.feature_dim == self.dim,
             "extractor reads samples: expected num_features 1": not self.extractor or self.num_features == 1,
             f"extractor_gradient is {self.extractor_gradient}, expected 0 or more": self.extractor_gradient >= 0,
+            f"fused_attention has no dropout, and attention_dropout is {self.attention_dropout}: expected 0": (
+                not self.fused_attention or not self.attention_dropout
+            ),
             "norm_first and an hourglass are set: expected one of them": not (self.norm_first and self.hourglass),
             f"taps are {self.taps}, expected some of {', '.join(sorted(known))}": known >= set(self.taps),
         }
@@ -330,6 +336,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
             activation_dropout=settings.activation_dropout,
             layer_drop=settings.layer_drop,
             rotary=settings.rotary,
+            fused_attention=settings.fused_attention,
             remat=settings.remat,
             gives_taps=any(tap.startswith("layer_") for tap in settings.taps),
             dtype=self.dtype,

@@ -36,6 +36,7 @@ class LayerSizes(NamedTuple):
     activation_dropout: float
     layer_drop: float
     rotary: bool
+    fused_attention: bool
     remat: Remat
     gives_taps: bool
     dtype: DTypeLike
@@ -88,7 +89,7 @@ class TransformerLayer(nn.Module):
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         sizes, original = self.sizes, x
         attention = MultiHeadAttention(
-            sizes.num_heads, sizes.attention_dropout, sizes.rotary, sizes.dtype, name="attention"
+            sizes.num_heads, sizes.attention_dropout, sizes.rotary, sizes.fused_attention, sizes.dtype, name="attention"
         )
         y = self._norm("attention_norm", x) if sizes.norm_first else x
         x += self._dropout(attention(y, shared.allowed, step=shared.step), sizes.dropout, shared.step)
@@ -125,6 +126,9 @@ class MultiHeadAttention(nn.Module):
     dropout: float
     """Of attention weights."""
     rotary: bool
+    fused: bool = False
+    """By `jax.nn.dot_product_attention`, whose scores never lie in memory where cuDNN computes it: on NVIDIA's GPUs, in
+    half precision. It knows no dropout."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -137,13 +141,32 @@ class MultiHeadAttention(nn.Module):
         if self.rotary:
             query, key = rotated(query), rotated(key)
         query, key, value = (each.reshape(*x.shape[:2], self.num_heads, -1) for each in (query, key, value))
-        # In float32: float16 would overflow, bfloat16 blur the softmax.
-        scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32)
-        scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
-        weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
-        weights = nn.Dropout(self.dropout)(weights, deterministic=step is None)
-        mixed = jnp.einsum("bhts,bshc->bthc", weights, value).reshape(x.shape)
+        if self.fused:
+            mixed = fused_attention(query, key, value, allowed)
+        else:
+            # In float32: float16 would overflow, bfloat16 blur the softmax.
+            scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32)
+            scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
+            weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
+            weights = nn.Dropout(self.dropout)(weights, deterministic=step is None)
+            mixed = jnp.einsum("bhts,bshc->bthc", weights, value)
+        mixed = mixed.reshape(x.shape)
         return Linear(x.shape[-1], deviation=INITIAL_DEVIATION, dtype=self.dtype, name="out")(mixed)
+
+
+def fused_attention(
+    query: Float[Array, "B T H C"],
+    key: Float[Array, "B T H C"],
+    value: Float[Array, "B T H C"],
+    allowed: Bool[Array, "B 1 T"],
+) -> Float[Array, "B T H C"]:
+    """Attention to the first keys of each row, as many as are allowed, by cuDNN where it is there and has a kernel for
+    it, and by XLA elsewhere. A row without any is given its first, which keeps it finite: it is padding."""
+    lengths = jnp.maximum(allowed.sum(axis=(1, 2)), 1).astype(jnp.int32)
+    has_kernel = jax.default_backend() == "gpu" and query.dtype in (jnp.float16, jnp.bfloat16)
+    return jax.nn.dot_product_attention(
+        query, key, value, key_value_seq_lengths=lengths, implementation="cudnn" if has_kernel else "xla"
+    )
 
 
 def rotated(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:

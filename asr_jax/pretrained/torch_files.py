@@ -38,7 +38,7 @@ class Stand:
     """What stands for an object of a class that is not known here: it holds what the file gave it."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        self.__dict__.update(named)
+        self.__dict__.update(named | ({"args": args} if args else {}))
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state if isinstance(state, dict) else {"state": state})
@@ -120,8 +120,8 @@ def _tensor(storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int,
     end = offset + sum((count - 1) * step for count, step in zip(size, stride, strict=True)) + 1 if size else offset + 1
     if 0 in size:
         return np.zeros(size, values.dtype)
-    if not 0 <= offset < end <= len(values):
-        raise ValueError(f"a tensor of {size} from {offset} does not lie within its {len(values)} values")
+    if not 0 <= offset < end <= len(values) or min((*size, *stride), default=0) < 0:
+        raise ValueError(f"a tensor of {size} from {offset} by {stride} does not lie within its {len(values)} values")
     steps = [step * values.itemsize for step in stride]
     return np.array(np.lib.stride_tricks.as_strided(values[offset:], size, steps))
 

@@ -50,6 +50,8 @@ HUGGING_FACE = (
 )  # fmt: skip
 HEADS = ("quantizer.", "project_q.", "project_hid.", "lm_head.")
 """What lies beside the model `wav2vec2.` there."""
+OF_PRETRAINING = r"(quantizer|project_q|project_hid|final_proj|target_glu)\..*"
+"""Names of what a pre-trained model has and a fine-tuned one has not."""
 
 
 def claims_fairseq(weights: Weights) -> bool:

@@ -12,7 +12,7 @@ from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained.nemo_files import check_settings
-from asr_jax.pretrained.torch_files import load_torch
+from asr_jax.pretrained.torch_files import Stand, load_torch
 
 
 class Settings(NamedTuple):
@@ -45,12 +45,24 @@ def settings_of_checkpoint(path: Path) -> Settings:
 def _model_of(said: Any) -> dict[str, Any]:
     """Of what a file says of a run, the part on its model."""
     plain = _plain(said)
-    return _plain(plain["model"]) if isinstance(plain.get("model"), Mapping) else plain
+    return _plain(plain["model"]) if _plain(plain.get("model")) else plain
 
 
 def _plain(said: Any) -> dict[str, Any]:
-    """Settings that are a dictionary or attributes of an object."""
-    return dict(said) if isinstance(said, Mapping) else dict(getattr(said, "__dict__", {}))
+    """Settings that are a dictionary, attributes of an object, or nodes of OmegaConf's, as stand-ins hold them."""
+    held = dict(said) if isinstance(said, Mapping) else dict(getattr(said, "__dict__", {}))
+    if isinstance(nodes := held.get("_content"), Mapping):
+        return {name: _value(node) for name, node in nodes.items()}
+    return held
+
+
+def _value(node: Any) -> Any:
+    """What a node of OmegaConf's holds, of an enumeration its value; one that holds nodes by name stays as it is."""
+    held = getattr(node, "__dict__", {})
+    if isinstance(nodes := held.get("_content"), list):
+        return [_value(each) for each in nodes]
+    value = held.get("_val", node)
+    return value.args[0] if isinstance(value, Stand) and hasattr(value, "args") else value
 
 
 def settings_of_fairseq(said: Mapping[str, Any], path: Any, *, normalise: bool | None = None) -> Settings:

@@ -60,6 +60,7 @@ WITHOUT_EFFECT = (
     r"|final_dropout|ctc_.*|use_weighted_layer_sum|classifier_.*|tdnn_.*|xvector_.*|do_.*|gradient_checkpointing"
     r"|adapter_.*|num_adapter_layers|output_hidden_size|feat_extract_dropout|mask_channel_.*|mask_(time|feature)_.*"
     r"|apply_spec_augment|tokenizer_class|tie_word_embeddings|freeze_feat_extract_train|no_mask_.*"
+    r"|hidden_dropout_prob"  # of wav2vec2-base-960h, beside hidden_dropout
 )
 """Settings of labels, losses, other heads and how a model begins: with them an encoder gives the same."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, digest_of, flatten, unflatten
-from asr_jax.pretrained.formats import SUFFIXES, Symbols, imported, is_weights, load_weights
+from asr_jax.pretrained.formats import OURS, SUFFIXES, Symbols, imported, is_weights, load_weights
 from asr_jax.text.tokenizer import Tokenizer, given_tokenizer
 from asr_jax.training.run import CHECKPOINTS
 from asr_jax.training.trained import load_trained
@@ -128,7 +128,9 @@ def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Se
 
 
 def _may_be_new(path: str, patterns: Sequence[str]) -> bool:
-    return any(re.fullmatch(pattern, path.partition("/")[2]) for pattern in patterns)
+    """`path`: one of ours, or in another system's file a name that has none of ours."""
+    name = path.partition("/")[2] if path.startswith(OURS) else path
+    return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:

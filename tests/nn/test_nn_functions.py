@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import max_abs
 
-from asr_jax.nn.activations import swoosh_l, swoosh_r
+from asr_jax.nn.activations import gelu, swoosh_l, swoosh_r
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import bias_norm
 from asr_jax.nn.positions import compact_positions, relative_shift
@@ -30,6 +30,14 @@ def test_swoosh_in_bfloat16_is_rounded_once_and_keeps_only_its_input():
     np.testing.assert_array_equal(swoosh_l(x), exact.astype(jnp.bfloat16))
     _, backward = jax.vjp(swoosh_l, x)
     assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(backward)] == [(x.shape, jnp.bfloat16)]
+
+
+def test_gelu_in_bfloat16_is_rounded_once():
+    x = jnp.linspace(-6, 6, 997, dtype=jnp.bfloat16)
+    exact = jax.nn.gelu(x.astype(jnp.float32), approximate=False)
+    found = gelu(x)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=2**-8, atol=2e-6)
 
 
 def test_swoosh_r_is_zero_at_zero():

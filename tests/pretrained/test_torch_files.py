@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.errors import UserError
-from asr_jax.pretrained.torch_files import load_torch, state_dict
+from asr_jax.pretrained.torch_files import _tensor, load_torch, state_dict
 from tests.support import GOLDENS, golden_cases
 
 FILES = Path(__file__).parent / "files"
@@ -57,6 +57,20 @@ def test_nothing_of_a_file_is_run(tmp_path):
     assert not (tmp_path / "touched").exists()
     with pytest.raises(UserError, match="holds no weights by name"):
         state_dict(loaded)
+
+
+def test_tensors_lie_within_their_storage():
+    values = np.arange(6.0, dtype=np.float32)
+    np.testing.assert_array_equal(_tensor(values, 1, (2, 2), (2, 1)), [[1, 2], [3, 4]])
+    for offset, size, stride in (
+        (0, (7,), (1,)),
+        (-1, (2,), (1,)),
+        (2, (3, 2), (-1, 2)),
+        (5, (2,), (-3,)),
+        (0, (-2,), (1,)),
+    ):
+        with pytest.raises(ValueError, match="does not lie within its 6 values"):
+            _tensor(values, offset, size, stride)
 
 
 def cases():

@@ -2,8 +2,11 @@
 
 import json
 import pickle
+import sys
+import types
 import zipfile
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -171,4 +174,51 @@ def test_folders_with_what_there_is_none_of_here(changes: dict[str, Any], messag
     config = json.loads((tmp_path / "config.json").read_text()) | changes
     (tmp_path / "config.json").write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
     with pytest.raises(UserError, match=message):
+        wav2vec2_settings(tmp_path)
+
+
+def test_settings_that_omegaconf_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its nodes lie in a pickle, with an enumeration: fairseq's files of some months have them. Classes of these
+    names are made here, and are not there when the file is read."""
+    names = types.ModuleType("nodes")
+    monkeypatch.setitem(sys.modules, "nodes", names)
+    for name in ("DictConfig", "ListConfig", "AnyNode"):
+        setattr(names, name, type(name, (), {"__module__": "nodes"}))
+    names.Choice = Enum("Choice", {"static": "static"}, module="nodes")  # type: ignore[attr-defined]
+
+    def node(said: Any) -> Any:
+        content = {name: node(value) for name, value in said.items()} if isinstance(said, dict) else said
+        content = [node(each) for each in said] if isinstance(said, list) else content
+        made = getattr(names, {dict: "DictConfig", list: "ListConfig"}.get(type(said), "AnyNode"))()
+        vars(made).update({"_content" if isinstance(said, dict | list) else "_val": content, "_metadata": None})
+        return made
+
+    inner = {"conv_feature_layers": "[(8, 5, 3)] * 2", "encoder_embed_dim": 16, "encoder_attention_heads": 2}
+    inner |= {"conv_pos_groups": 2, "mask_selection": names.Choice.static, "latent_temp": [2.0, 0.25, 0.99]}
+    outer = {
+        "model": {"_name": "wav2vec_ctc", "w2v_args": {"model": inner}, "dropout": 0.0},
+        "task": {"normalize": True},
+    }
+    file = tmp_path / "settings.pt"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"cfg": node(outer)}))
+    monkeypatch.delitem(sys.modules, "nodes")
+    said = wav2vec2_settings(file)
+    assert (said.encoder.dim, said.encoder.dropout, len(said.encoder.extractor)) == (16, 0.0, 2)
+    assert said.encoder.time_mask.selection == "static"
+    assert said.contrastive is not None
+    assert said.contrastive.quantizer.end_temperature == 0.25
+    assert said.normalise
+
+
+def test_settings_of_published_folders(tmp_path: Path) -> None:
+    """Names that facebook/wav2vec2-base-960h's has beside those of today, and one that nobody has."""
+    save_huggingface(weights_of(model_of()), model_of(), LETTERS, tmp_path)
+    file = tmp_path / "config.json"
+    said = json.loads(file.read_text())
+    published = {"hidden_dropout_prob": 0.1, "gradient_checkpointing": False, "feat_extract_dropout": 0.0}
+    file.write_text(json.dumps(said | published))
+    assert wav2vec2_settings(tmp_path).encoder.dropout == said["hidden_dropout"]
+    file.write_text(json.dumps(said | {"hidden_drop": 0.1}))
+    with pytest.raises(UserError, match="not known here: hidden_drop;"):
         wav2vec2_settings(tmp_path)

@@ -1,21 +1,29 @@
 """Weights of a file of ours or of a peer, in the place of random ones: what fits, what does not, and what is said."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
+from asr_jax.audio.presets import wav2vec2
+from asr_jax.command_line import load_config
 from asr_jax.config import Experiment, Init
-from asr_jax.core.batch import Frames
+from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.data.dataset import Data
+from asr_jax.heads.contrastive import Contrastive
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
+from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.formats import save_weights
+from asr_jax.nn.quantizer import Quantizer
+from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.pretrained.formats import exported, save_exported, save_huggingface, save_weights
 from asr_jax.pretrained.icefall import export
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.training.initial_weights import read_initial_weights
@@ -139,3 +147,57 @@ def test_files_that_are_none(tmp_path):
     save_file({"a.weight": np.zeros(1, np.float32)}, path)
     with pytest.raises(UserError, match=r"weights named a\.weight … for Zipformer: expected our own names"):
         begun(path)
+
+
+WAV2VEC2 = Wav2Vec2(
+    extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2)), dim=16, num_layers=2, num_heads=2, feedforward_dim=24,
+    position_kernel=6, position_groups=2,
+)  # fmt: skip
+PRETRAINING = {"pretrain": Contrastive(quantizer=Quantizer(2, 6), codes_dim=8, dim=10, num_negatives=5, penalty=0.0)}
+LETTERS = CharacterTokenizer.train([], alphabet="abcd", normaliser="english_letters.v1")
+
+
+def wav2vec2_weights(encoder, heads, front_end):
+    model = Model(encoder=encoder, heads=heads, front_end=front_end, augment=())
+    made = model.build(vocab_size=len(LETTERS.symbols), blank_id=0, precision="f32")
+    rows = jnp.zeros(2, jnp.int32)
+    batch = Batch(
+        audio=None, features=jnp.zeros((2, 1200, 1)), lengths=rows + 1200, tokens=rows[:, None] + 1,
+        token_lengths=rows + 1, weights=jnp.ones(2), records=rows,
+    )  # fmt: skip
+    streams = {name: jax.random.key(0) for name in ("params", "mask", "dropout")}
+    shapes = jax.eval_shape(lambda: made.init(streams, batch, step=None))
+    rng = np.random.default_rng(0)
+    return model, jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), {**shapes})
+
+
+@pytest.mark.parametrize("of", ["folder", "fairseq", "fine_tuned"])
+def test_what_pre_training_leaves_over_is_no_mistake_in_the_recipe_of_fine_tuning(of, tmp_path):
+    """A folder of Hugging Face's and a file of fairseq's of pre-trained models, and a folder of a fine-tuned one that
+    was published without the frame that stands for hidden ones."""
+    heads = {"ctc": CTC()} if of == "fine_tuned" else PRETRAINING
+    model, weights = wav2vec2_weights(replace(WAV2VEC2, taps=("features", "extractor")), heads, wav2vec2())
+    if of == "fairseq":
+        path = tmp_path / "pretrained.safetensors"
+        save_exported(exported(weights, model, "fairseq"), "fairseq", LETTERS.symbols, path, like=None)
+    else:
+        path = tmp_path
+        save_huggingface(weights, model, LETTERS.symbols, path)
+    if of == "fine_tuned":
+        (file,) = tmp_path.glob("*.safetensors")
+        kept = {name: array for name, array in load_file(file).items() if not name.endswith("masked_spec_embed")}
+        save_file(kept, file, metadata={"format": "pt"})
+    recipe = load_config("configs/wav2vec2_finetune.py", init_from=str(path) if path.is_dir() else "")
+    encoder = replace(WAV2VEC2, time_mask=recipe.model.encoder.time_mask)
+    fine_tuned, random = wav2vec2_weights(encoder, recipe.model.heads, recipe.model.front_end)
+    experiment = replace(recipe, model=fine_tuned, init=replace(recipe.init, path=str(path)))
+    given = read_initial_weights(experiment, LETTERS, jax.eval_shape(lambda: random)).account
+    encoders = [name for name in flatten(random) if name.startswith("params/encoder/")]
+    mask = ["params/encoder/mask"] if of == "fine_tuned" else []
+    head = [] if of == "fine_tuned" else [BIAS, KERNEL]
+    assert sorted(given.missing) == sorted(mask + head)
+    assert set(encoders) - set(mask) <= set(given.loaded)
+    assert bool(given.unused) == (of != "fine_tuned")
+
+    with pytest.raises(UserError, match="expected weights for all of the model and no others"):
+        read_initial_weights(replace(experiment, init=Init(str(path))), LETTERS, jax.eval_shape(lambda: random))
