@@ -31,7 +31,8 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument(
         "--names", default="ours", metavar="WHOSE",
-        help="whose names weights in a file have: ours, icefall, nemo, huggingface, deeplearningexamples, keras (ours)",
+        help="whose names weights in a file have: ours, icefall, nemo, huggingface, deeplearningexamples, fairseq, "
+        "keras (ours)",
     )  # fmt: skip
     parser.add_argument(
         "--like", type=Path, metavar="ORIGINAL.nemo", help="the .nemo file to copy all but weights from"

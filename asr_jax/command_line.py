@@ -19,7 +19,7 @@ from typing import Any, get_args, get_type_hints
 import tyro
 
 from asr_jax.audio.io import AudioError
-from asr_jax.config import Experiment, classes, load_experiment
+from asr_jax.config import EXPERIMENT, Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 
 # Short spellings of fields that are typed often.
@@ -87,10 +87,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     known, rest = parser.parse_known_args(list(arguments))
     if known.run_dir is not None:
         rest += ["--run-dir", known.run_dir]
-        if known.config is None and (Path(known.run_dir) / "experiment.json").is_file():
-            return parse_fields(
-                rest, load_experiment(Path(known.run_dir) / "experiment.json"), prog=prog, of=known.run_dir
-            )
+        if known.config is None and (Path(known.run_dir) / EXPERIMENT).is_file():
+            return parse_fields(rest, load_experiment(Path(known.run_dir) / EXPERIMENT), prog=prog, of=known.run_dir)
     if known.config is None:
         if {"-h", "--help"} & set(rest):
             print(

@@ -23,6 +23,8 @@ from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import AdamW, Optimizer
 
+EXPERIMENT, CHECKPOINTS = "experiment.json", "checkpoints"
+"""In the folder of a run."""
 NOT_NEGATIVE = (
     "keep_best", "num_samples", "max_skipped", "save_minutes", "sample_every", "patience", "max_hours",
     "epochs_this_job", "alarm_wer", "alarm_updates",
@@ -313,6 +315,16 @@ def load_experiment(path: Path) -> Experiment:
     if not isinstance(experiment, Experiment):
         raise UserError(f"{path} holds no Experiment")
     return experiment
+
+
+def experiment_of(path: str) -> Experiment | None:
+    """What the run at `path` is trained with, or the run that a checkpoint there (RUN/checkpoints/NUMBER) is of; None
+    where there is neither.
+
+    Raises: UserError where its experiment cannot be read.
+    """
+    run = Path(path).parents[1] if Path(path).parent.name == CHECKPOINTS else Path(path)
+    return load_experiment(run / EXPERIMENT) if path and (run / EXPERIMENT).is_file() else None
 
 
 def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:

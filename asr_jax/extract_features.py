@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.command_line import load_config, run_command
-from asr_jax.config import load_experiment
+from asr_jax.config import EXPERIMENT, load_experiment
 from asr_jax.core.errors import RunError, UserError
 
 
@@ -116,7 +116,7 @@ def _frames(options: Any) -> Any:
         return of_codes(trained) if options.codes else of_layer(trained, options.layer)
     experiment = load_config(options.config) if options.config else None
     if options.run:
-        experiment = load_experiment(options.run / "experiment.json")
+        experiment = load_experiment(options.run / EXPERIMENT)
     return Extractor.of_front_end(experiment.model.front_end if experiment else KaldiFbank())
 
 

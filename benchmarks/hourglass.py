@@ -29,7 +29,9 @@ PUBLISHED = {2: (1.25, 0.7098), 3: (1.33, 0.6431), 4: (1.37, 0.6235), 5: (1.39, 
 
 
 def experiment(factor: int | None, precision: Any) -> Experiment:
-    encoder = Wav2Vec2.base(taps=("features", "extractor"), hourglass=Hourglass(factor=factor) if factor else None)
+    encoder = Wav2Vec2.base(
+        taps=("features", "extractor"), hourglass=Hourglass(2, 8, factor, 2) if factor else Hourglass()
+    )
     return Experiment(
         name="hourglass",
         model=Model(front_end=wav2vec2(), augment=(), encoder=encoder, heads={"pretrain": Contrastive()}),

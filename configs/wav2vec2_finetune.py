@@ -1,8 +1,8 @@
 """A pre-trained wav2vec 2.0 fine-tuned with CTC on letters: NVIDIA's and the paper's recipes, or your own data.
 
 Model     --init-from names a run of configs/wav2vec2_pretrain.py, a folder of Hugging Face (facebook/wav2vec2-base,
-          wav2vec2-large-lv60, wav2vec2-base-960h, …) or a checkpoint of fairseq or NVIDIA (.pt). Of the last two sizes
-          are read as well; a run's must be those of RECIPE.
+          wav2vec2-large-lv60, wav2vec2-base-960h, …) or a checkpoint of fairseq or NVIDIA (.pt). Sizes are read from
+          there
 Data      python scripts/prepare_librispeech.py --librispeech DIR; or any manifests: --data.train TRAIN.jsonl
           --data.validation VALIDATION.jsonl. The letters are made from the training set's texts
 Command   RECIPE=base_100h python -m asr_jax.train --config configs/wav2vec2_finetune.py --init-from PRETRAINED
@@ -14,7 +14,8 @@ Recipe    NVIDIA/DeepLearningExamples PyTorch/SpeechRecognition/wav2vec2, script
 Expected  base_960h: dev-other 8.88 % (NVIDIA's README, median of eight; 6.5 hours on eight A100 after 48.1 hours of
           pre-training). The paper's, on test-clean / test-other without a language model: base_960h 3.4 / 8.5,
           base_100h 6.1 / 13.3, vox_960h 2.2 / 4.5, vox_100h 3.1 / 6.3. Not yet measured here. What differs: bfloat16;
-          longer recordings than 30 s are left out
+          longer recordings than 30 s are left out; as many frames are hidden of each utterance as its length asks for,
+          where theirs hide in all as many as in the shortest of a GPU's batch
 """
 
 import os
@@ -22,13 +23,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.config import Experiment, Init, Training
+from asr_jax.config import Experiment, Init, Training, experiment_of
 from asr_jax.data.buckets import Buckets
 from asr_jax.data.dataset import Data
 from asr_jax.data.filters import Filters
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
-from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
+from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NEVER, FairseqAdam
@@ -70,19 +71,23 @@ RECIPE = os.environ.get("RECIPE", "base_960h")
 def experiment(init_from: str = "") -> Experiment:
     if RECIPE not in RECIPES:
         raise ValueError(f"RECIPE is {RECIPE}: expected one of {', '.join(RECIPES)}")
-    recipe, is_known = RECIPES[RECIPE], describes_itself(init_from)
-    encoder = encoder_of(init_from) if is_known else Wav2Vec2.base(hourglass=Hourglass())
-    if recipe.is_large and not is_known:
-        encoder = Wav2Vec2.large()
+    recipe, run = RECIPES[RECIPE], experiment_of(init_from)
+    if run:
+        encoder, front_end = run.model.encoder, run.model.front_end
+    elif describes_itself(init_from):
+        encoder, front_end = encoder_of(init_from), front_end_of(init_from)
+    else:
+        encoder = Wav2Vec2.large() if recipe.is_large else Wav2Vec2.base_hourglass()
+        front_end = wav2vec2(normalise=recipe.is_large)
     return Experiment(
         name=f"wav2vec2_finetune_{RECIPE}",
         model=Model(
-            front_end=front_end_of(init_from) if is_known else wav2vec2(normalise=recipe.is_large),
+            front_end=front_end,
             augment=(),
             encoder=replace(
                 encoder,
-                time_mask=SpanMask(recipe.time_mask, 10),
-                channel_mask=SpanMask(recipe.channel_mask, 64, min_spans=0),
+                time_mask=SpanMask(recipe.time_mask, 10, same_count=False),
+                channel_mask=SpanMask(recipe.channel_mask, 64, min_spans=0, same_count=False),
                 dropout=0.0,
                 attention_dropout=0.0,
                 activation_dropout=0.1,

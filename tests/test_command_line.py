@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +12,11 @@ import pytest
 
 from asr_jax.command_line import field_flags, load_config, parse_experiment
 from asr_jax.config import (
+    CHECKPOINTS,
+    EXPERIMENT,
     Experiment,
     differences,
+    experiment_of,
     from_json,
     load_experiment,
     may_change,
@@ -41,6 +44,13 @@ def parse(*arguments):
 )
 def test_three_spellings_of_an_override(spelling):
     assert parse(*spelling).optim.schedule.peak_lr == 3e-4
+
+
+def test_an_hourglass_can_be_switched_on(monkeypatch):
+    monkeypatch.setenv("STAGE", "pretrain")
+    sizes = ("--model.encoder.hourglass.before", "1", "--model.encoder.hourglass.middle", "2")
+    glass = parse_experiment(["--config", "configs/wav2vec2_tiny.py", *sizes], prog="train").model.encoder.hourglass
+    assert (bool(glass), glass.before, glass.middle, glass.after) == (True, 1, 2, 0)
 
 
 def test_overrides_reach_every_kind_of_field():
@@ -223,6 +233,23 @@ def test_configs_of_several_models_or_recipes_name_and_load_them_all(path, monke
         loaded.append(load_config(str(path)))
         assert from_json(to_json(loaded[-1])) == loaded[-1]
     assert len({repr(each) for each in loaded}) == len(choices)
+
+
+def test_a_recipe_of_fine_tuning_takes_the_sizes_of_the_run_that_it_begins_with(tmp_path, monkeypatch):
+    monkeypatch.setenv("RECIPE", "base")
+    pretrained = load_config("configs/wav2vec2_pretrain.py")
+    pretrained = replace(
+        pretrained, model=replace(pretrained.model, encoder=replace(pretrained.model.encoder, dim=384))
+    )
+    save_experiment(pretrained, tmp_path / EXPERIMENT)
+    (tmp_path / CHECKPOINTS / "500").mkdir(parents=True)
+    monkeypatch.setenv("RECIPE", "base_10h")
+    for path in (tmp_path, tmp_path / CHECKPOINTS / "500"):
+        fine_tuned = load_config("configs/wav2vec2_finetune.py", init_from=str(path)).model
+        assert (fine_tuned.encoder.dim, bool(fine_tuned.encoder.hourglass)) == (384, False)
+        assert fine_tuned.front_end == pretrained.model.front_end
+    assert load_config("configs/wav2vec2_finetune.py").model.encoder.hourglass
+    assert experiment_of("") is experiment_of(str(tmp_path / CHECKPOINTS)) is None
 
 
 def test_differences_name_fields_and_pass_over_what_may_change():

@@ -73,9 +73,10 @@ def w2v_bert() -> KaldiFbank:
     )  # fmt: skip
 
 
-def wav2vec2(*, normalise: bool = False) -> Waveform:
-    """wav2vec 2.0: the samples; normalised for models of the large recipe."""
-    return Waveform(then=(Normalise(over="all", ddof=0, eps=1e-7, eps_to="variance"),) if normalise else ())
+def wav2vec2(*, normalise: bool = False, eps: float = 1e-7) -> Waveform:
+    """wav2vec 2.0: the samples; normalised for models of the large recipe. `eps`: 1e-7 as Hugging Face, 1e-5 as fairseq
+    and NVIDIA, of which quiet recordings come out quieter."""
+    return Waveform(then=(Normalise(over="all", ddof=0, eps=eps, eps_to="variance"),) if normalise else ())
 
 
 def whisper(*, num_mels: int = 80) -> LogMel:

@@ -72,7 +72,9 @@ class Contrastive(HeadSettings):
 
     def chance(self) -> dict[str, float]:
         choices = 1 + self.num_negatives + self.across_negatives + self.codebook_negatives
-        return {"accuracy": 1 / choices, "code_perplexity": float(self.quantizer.groups)}
+        groups, entries = self.quantizer.groups, self.quantizer.entries
+        # All frames with the same code in each group, or with a fiftieth of the entries.
+        return {"accuracy": 1 / choices, "code_perplexity": max(1.0, 0.02 * entries) * groups}
 
     def taps(self) -> tuple[str, ...]:
         """The encoder's inner outputs that it reads."""

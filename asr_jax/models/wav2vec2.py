@@ -37,23 +37,28 @@ class Hourglass:
     """Layers at the full frame rate, layers at a part of it, and layers at the full rate, to which the output of the
     first ones is added."""
 
-    before: int = 2
+    before: int = 0
     """Layers before the frames are shortened."""
-    middle: int = 8
-    """Layers on shortened frames."""
+    middle: int = 0
+    """Layers on shortened frames; 0: there is no hourglass."""
     factor: int = 4
     """Frames that become one."""
-    after: int = 2
+    after: int = 0
     """Layers behind them."""
     resample: Resample = "naive"
     """naive: the mean of frames, and each repeated; linear: projections of frames beside each other."""
 
     def __post_init__(self) -> None:
-        if self.factor < 1 or self.before < 0 or self.middle < 1 or self.after < 0:
+        least = 1 if self.before or self.after else 0
+        if self.factor < 1 or self.before < 0 or self.middle < least or self.after < 0:
             raise ValueError(
                 f"hourglass has before {self.before}, middle {self.middle}, factor {self.factor}, after {self.after}: "
                 "expected layers of 0 or more, at least 1 in the middle, and a factor of at least 1"
             )
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return self.middle > 0
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,8 @@ class Wav2Vec2(EncoderSettings):
     """Its groups of channels."""
     rotary: bool = False
     """Rotary positions in attention as well."""
-    hourglass: Hourglass | None = None
-    """Layers on shortened frames; num_layers is not used then."""
+    hourglass: Hourglass = Hourglass()
+    """Layers on shortened frames; num_layers is not used then. Without layers in its middle there is none."""
     mask_padding: bool = True
     """An utterance gives the same output alone as in a padded batch. Without it, with an hourglass, what lies beyond
     its end enters its last shortened frame, as in NVIDIA's training."""
@@ -141,6 +146,9 @@ class Wav2Vec2(EncoderSettings):
             ),
             f"projected is off and features have {self.feature_dim} values, expected dim, {self.dim}": self.projected
             or self.feature_dim == self.dim,
+            "there is no extractor: expected no tap of it (of a head of pre-training penalty 0)": (
+                bool(self.extractor) or "extractor" not in self.taps
+            ),
             "extractor reads samples: expected num_features 1": not self.extractor or self.num_features == 1,
             f"extractor_gradient is {self.extractor_gradient}, expected 0 or more": self.extractor_gradient >= 0,
             f"fused_attention has no dropout, and attention_dropout is {self.attention_dropout}: expected 0": (
@@ -184,7 +192,7 @@ class Wav2Vec2(EncoderSettings):
     @classmethod
     def base_hourglass(cls, factor: int = 4, **changes: Any) -> "Wav2Vec2":
         """NVIDIA's Base: two layers, eight on every `factor`-th frame, two layers."""
-        return cls(**{"hourglass": Hourglass(factor=factor), **changes})
+        return cls(**{"hourglass": Hourglass(2, 8, factor, 2), **changes})
 
     @property
     def feature_dim(self) -> int:
@@ -216,13 +224,13 @@ class Wav2Vec2(EncoderSettings):
 
     def stacks(self) -> dict[str, int]:
         """Stacks of layers by name, and how many each has."""
-        if self.hourglass is None:
+        if not self.hourglass:
             return {"transformer": self.num_layers}
         return {"before": self.hourglass.before, "middle": self.hourglass.middle, "after": self.hourglass.after}
 
     def tapped_layers(self) -> list[int]:
         """Numbers of the layers that taps can be of: those at the full frame rate."""
-        if self.hourglass is None:
+        if not self.hourglass:
             return list(range(self.num_layers))
         glass = self.hourglass
         return [*range(glass.before), *range(glass.before + glass.middle, self.num_depths() - 1)]
@@ -311,7 +319,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
     ) -> tuple[Float[Array, "B T D"], list[Float[Array, "B T D"]]]:
         """The last layer's output, and where there are taps those of all layers at the full frame rate."""
         glass, stacks, num_frames = self.settings.hourglass, self.settings.stacks(), x.shape[1]
-        if glass is None:
+        if not glass:
             x, inner = self._stack("transformer", stacks["transformer"])(x, lengths, step=step)
             return x, [*inner] if inner is not None else []
         inner_before = inner_after = None

@@ -4,7 +4,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from flax import struct
 from jax.typing import DTypeLike
@@ -14,6 +13,7 @@ from asr_jax.core.batch import length_mask
 from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.positions import rotated
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 
@@ -139,7 +139,7 @@ class MultiHeadAttention(nn.Module):
             for name in ("query", "key", "value")
         )
         if self.rotary:
-            query, key = rotated(query), rotated(key)
+            query, key = (rotated(each[:, :, None], 10000)[:, :, 0] for each in (query, key))
         query, key, value = (each.reshape(*x.shape[:2], self.num_heads, -1) for each in (query, key, value))
         if self.fused:
             mixed = fused_attention(query, key, value, allowed)
@@ -167,18 +167,6 @@ def fused_attention(
     return jax.nn.dot_product_attention(
         query, key, value, key_value_seq_lengths=lengths, implementation="cudnn" if has_kernel else "xla"
     )
-
-
-def rotated(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-    """Each pair of channels (d, d + D/2) turned by the frame's number · 10000^(-2d/D).
-
-    Source: Su et al. 2021, "RoFormer" (arXiv:2104.09864), with halves for pairs.
-    """
-    half = x.shape[-1] // 2
-    angles = np.arange(x.shape[1])[:, None] * 10000.0 ** (-np.arange(half) / half)
-    cos, sin = (jnp.asarray(part, x.dtype)[None] for part in (np.cos(angles), np.sin(angles)))
-    first, second = x[..., :half], x[..., half:]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 class Shorten(nn.Module):

@@ -18,7 +18,7 @@ BLANK_AFTER_UPDATES = 200
 """A model that has hardly begun gives blanks alone, rightly."""
 WAITING_SHARE = 0.2
 COLLAPSED = 1.5
-"""Times the least perplexity of codes that there can be: below, nearly all frames get the same ones."""
+"""Times the perplexity of codes that say next to nothing: below, nearly all frames get the same few."""
 COLLAPSED_AFTER_UPDATES = 200
 """A quantiser that has hardly begun uses few of its entries."""
 GUESSED = 1.5
@@ -41,7 +41,7 @@ class Detectors:
     alarm_updates: int
     chance: Mapping[str, float] = field(default_factory=dict)
     """Metrics of pre-training, by name, where nothing is learned: the accuracy of guesses, and the perplexity of codes
-    that are all the same."""
+    that say next to nothing."""
 
     def __post_init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=30)
@@ -104,9 +104,10 @@ class Detectors:
     def _collapse(self, data: dict[str, Any], head: str, perplexity: float, *, least: float) -> None:
         self._tell(
             "collapse", data["update"] >= COLLAPSED_AFTER_UPDATES and perplexity < COLLAPSED * least, data,
-            f"the perplexity of the codes is {perplexity:.3g}, and {least:g} where all frames get the same: targets do "
-            "not differ, and loss and accuracy say nothing. Begin another run, from a checkpoint before it if there is "
-            f"one (--init-from RUN/checkpoints/N), with a larger model.heads.{head}.diversity, a lower learning rate "
+            f"the perplexity of the codes is {perplexity:.3g}, expected well over {least:.3g}: nearly all frames get "
+            "the same few, targets hardly differ, and loss and accuracy say nothing. Begin another run, from a "
+            "checkpoint before it if there is one (--init-from RUN/checkpoints/N), with a larger "
+            f"model.heads.{head}.diversity, a lower learning rate "
             "(optim.schedule.peak_lr), a longer warm-up or larger batches",
             code_perplexity=perplexity,
         )  # fmt: skip

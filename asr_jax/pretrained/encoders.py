@@ -12,7 +12,7 @@ from asr_jax.models.base import EncoderSettings
 from asr_jax.pretrained import huggingface, quartznet, squeezeformer_nemo, w2v_bert_settings, wav2vec2_huggingface
 from asr_jax.pretrained.conformer import config_of, conformer_of
 from asr_jax.pretrained.nemo_files import check_settings, nemo_config
-from asr_jax.pretrained.wav2vec2_fairseq import Settings, settings_of_checkpoint
+from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, Settings, settings_of_checkpoint
 
 
 def describes_itself(path: str) -> bool:
@@ -69,7 +69,8 @@ def front_end_of(path: str | Path) -> FrontEnd:
         return w2v_bert_settings.front_end_of(Path(path))
     if is_wav2vec2(Path(path)):
         found = wav2vec2_settings(Path(path))
-        return wav2vec2(normalise=found.normalise if found.normalise is not None else found.encoder.norm_first)
+        normalises = found.normalise if found.normalise is not None else found.encoder.norm_first
+        return wav2vec2(normalise=normalises, eps=1e-7 if Path(path).is_dir() else FAIRSEQ_EPS)
     config, names = config_of(Path(path))
     if names == "huggingface":
         return nemo(num_mels=config["encoder_config"]["num_mel_bins"])

@@ -174,6 +174,7 @@ def save_exported(weights: Weights, names: str, symbols: Symbols, out: Path, *, 
         return save_nemo(weights, out, like=like)
     laid_out = {
         "icefall": {"model": weights},
+        "fairseq": {"model": weights},
         "deeplearningexamples": dict.fromkeys(("state_dict", "ema_state_dict"), weights),
     }
     return save_torch(laid_out.get(names, weights), out)

@@ -8,11 +8,9 @@ import numpy as np
 
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.pretrained.keymap import LINEAR, SAME, Layout, Row, Weights, export_params, find_params, transposed
+from asr_jax.pretrained.keymap import CONV_1D, LINEAR, SAME, Layout, Row, Weights, export_params, find_params
 
 Names = Literal["fairseq", "huggingface"]
-CONV_1D = transposed(2, 1, 0)
-"""[out in taps] to [taps in out]."""
 GAIN = Layout(lambda x: x.reshape(-1), lambda x: x[None, None])
 """[1 1 taps] to [taps]."""
 NEVER_USED = r".*\.(inv_freq|num_batches_tracked)"

@@ -14,6 +14,9 @@ from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained.nemo_files import check_settings
 from asr_jax.pretrained.torch_files import Stand, load_torch
 
+FAIRSEQ_EPS = 1e-5
+"""Added to the variance where samples are normalised: they have torch's layer norm for it."""
+
 
 class Settings(NamedTuple):
     """What a file says of its model."""
@@ -39,7 +42,10 @@ def settings_of_checkpoint(path: Path) -> Settings:
     if not {"conv_feature_layers", "encoder_embed_dim"} & settings.keys():
         raise UserError(f"{path} says nothing of its model: expected a wav2vec 2.0 of fairseq or NVIDIA")
     task = _plain(_plain(said).get("task"))
-    return settings_of_fairseq(settings, path, normalise=task.get("normalize", settings.get("normalize")))
+    try:
+        return settings_of_fairseq(settings, path, normalise=task.get("normalize", settings.get("normalize")))
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise UserError(f"{path}: {error}; expected settings of a wav2vec 2.0 of fairseq or NVIDIA") from error
 
 
 def _model_of(said: Any) -> dict[str, Any]:
@@ -135,11 +141,14 @@ def _evaluated(node: ast.AST) -> Any:
     return ast.literal_eval(node)
 
 
-def _hourglass(said: str | None, resample: Any) -> Hourglass | None:
+def _hourglass(said: str | None, resample: Any) -> Hourglass:
     """Of NVIDIA's "[before, (middle, factor), after]"."""
     if not said:
-        return None
-    before, (middle, factor), after = ast.literal_eval(said)
+        return Hourglass()
+    try:
+        before, (middle, factor), after = ast.literal_eval(said)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise ValueError(f"hourglass_transformer is {said!r}, expected [before, (middle, factor), after]") from error
     return Hourglass(before=before, middle=middle, factor=factor, after=after, resample=resample)
 
 

@@ -20,7 +20,7 @@ from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.nemo_files import check_settings
 from asr_jax.pretrained.w2v_bert_settings import SPAN_MASKS, SPANS
-from asr_jax.pretrained.wav2vec2_fairseq import Settings
+from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, Settings
 
 MODEL_TYPE = "wav2vec2"
 # Settings that are the same there, by ours.
@@ -47,6 +47,11 @@ CONTRASTIVE = {
     "temperature":         "contrastive_logits_temperature",
     "diversity":           "diversity_loss_weight",
 }  # fmt: skip
+RATES = {
+    "hidden_dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "feat_proj_dropout": 0.0,
+    "feat_quantizer_dropout": 0.0, "layerdrop": 0.1,
+}  # fmt: skip
+"""What transformers takes where a file does not say it, as files of its first releases do not."""
 QUANTIZER = {"groups": "num_codevector_groups", "entries": "num_codevectors_per_group"}
 EXTRACTOR = {"channels": "conv_dim", "kernel_size": "conv_kernel", "stride": "conv_stride"}
 SAME = {
@@ -82,6 +87,7 @@ def settings_of_huggingface(said: Mapping[str, Any], path: Any) -> Settings:
 
     Raises: UserError as `settings_of_folder`.
     """
+    said = {**RATES, **said}
     check_settings(path, "config", said, {**SAME, "feat_extract_norm": ("group", "layer")})
     needed = {*ENCODER.values(), *EXTRACTOR.values(), "model_type", "feat_extract_norm"}
     if missing := sorted(needed - said.keys()):
@@ -132,7 +138,8 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
             f"heads are {', '.join(model.heads)}: expected one, of CTC on the output or of pre-training, as "
             "transformers has"
         )
-    normalises = model.front_end == wav2vec2(normalise=True)
+    # Theirs has another epsilon than fairseq's: it differs on recordings that are all but silent.
+    normalises = model.front_end in (wav2vec2(normalise=True), wav2vec2(normalise=True, eps=FAIRSEQ_EPS))
     if not normalises and model.front_end != wav2vec2():
         raise UserError("the front-end is not the preset wav2vec2, which transformers has; expected that")
     labels: dict[str, Any] = {}
@@ -157,7 +164,7 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
     Raises: UserError where transformers has no such model.
     """
     there_is_none = {
-        "an hourglass": settings.hourglass is not None,
+        "an hourglass": bool(settings.hourglass),
         "rotary positions": settings.rotary,
         "features instead of samples": not settings.extractor,
         "no projection": not settings.projected,

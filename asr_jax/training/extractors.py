@@ -26,7 +26,7 @@ def of_layer(trained: Trained, layer: str) -> Extractor:
     Raises: UserError where the encoder has no such tap.
     """
     tap = {LAST: OUTPUT}.get(layer, f"layer_{layer}" if layer.isdecimal() else layer)
-    model = _with_tap(trained, tap)
+    model = _with_tap(trained, tap, layer)
 
     def frames(variables: Any, batch: Batch) -> Any:
         encoded: Any = model.apply(variables, batch, step=None, method="encode")
@@ -55,8 +55,8 @@ def of_codes(trained: Trained) -> Extractor:
     return replace(_extractor(trained, codes, what="codes"), dtype="int32")
 
 
-def _with_tap(trained: Trained, tap: str) -> Recogniser:
-    """The model, its encoder giving that tap too."""
+def _with_tap(trained: Trained, tap: str, layer: str) -> Recogniser:
+    """The model, its encoder giving that tap too; `layer`: what a person calls it."""
     settings = trained.experiment.model
     encoder: Any = settings.encoder
     there = getattr(encoder, "taps", ())
@@ -65,7 +65,7 @@ def _with_tap(trained: Trained, tap: str) -> Recogniser:
     try:
         tapped = replace(settings, encoder=replace(encoder, taps=(*there, tap)))
     except (ValueError, TypeError) as error:  # the second where an encoder has no taps
-        raise UserError(f"--layer {tap}: {type(encoder).__name__}'s {error}; or {LAST}") from error
+        raise UserError(f"--layer {layer}: {type(encoder).__name__}'s {error}; or {LAST}") from error
     return make_model(replace(trained.experiment, model=tapped), trained.tokenizer)
 
 

@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from asr_jax.checkpoints.store import newest
-from asr_jax.config import Experiment, differences, load_experiment, may_change
+from asr_jax.config import CHECKPOINTS, EXPERIMENT, Experiment, differences, load_experiment, may_change
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
 
-EXPERIMENT, PLAN, EVENTS = "experiment.json", "plan.json", "events.jsonl"
+PLAN, EVENTS = "plan.json", "events.jsonl"
 SKIPPED, CURVES, LOCK = "skipped.jsonl", "curves.png", "lock"
-CHECKPOINTS, TOKENIZER, TENSORBOARD, SPLIT = "checkpoints", "tokenizer", "tensorboard", "validation_split"
+TOKENIZER, TENSORBOARD, SPLIT = "tokenizer", "tensorboard", "validation_split"
 PROFILE, VOIDED, CALIBRATION = "profile", "voided.jsonl", "calibration.json"
 
 

@@ -165,7 +165,7 @@ def test_parameters_have_depths() -> None:
     [
         ({"dim": 18}, "num_heads is 12"),
         ({"num_heads": 5}, "expected what divides dim"),
-        ({"hourglass": Hourglass(), "norm_first": True}, "expected one of them"),
+        ({"hourglass": Hourglass(1, 1), "norm_first": True}, "expected one of them"),
         ({"taps": ("layer_7",)}, "expected some of extractor, features, layer_0, layer_1"),
         ({"projected": False}, "features have 12 values, expected dim"),
         ({"dropout": 1.0}, "dropout is 1.0"),

@@ -142,7 +142,7 @@ def test_a_fine_tuned_checkpoint_has_its_pre_trained_settings_within(tmp_path: P
         archive.writestr("archive/data.pkl", pickle.dumps({"cfg": {"model": outer, "task": {"normalize": True}}}))
     said = wav2vec2_settings(settings)
     assert (said.encoder.dropout, said.encoder.time_mask.probability, said.encoder.dim) == (0.0, 0.2, 16)
-    assert front_end_of(settings) == wav2vec2(normalise=True)
+    assert front_end_of(settings) == wav2vec2(normalise=True, eps=1e-5)
 
     weights = exported(weights_of(model_of(said.encoder)), model_of(said.encoder), "fairseq")
     named = {f"w2v_encoder.{'' if name.startswith('proj.') else 'w2v_model.'}{name}": v for name, v in weights.items()}
@@ -211,6 +211,22 @@ def test_settings_that_omegaconf_wrote(tmp_path: Path, monkeypatch: pytest.Monke
     assert said.normalise
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"hourglass_transformer": "[2,(8,4),2,(3,2)]"}, r"is '\[2,.*expected \[before, \(middle, factor\), after\]"),
+        ({"hourglass_transformer": "x"}, r"is 'x', expected \[before"),
+        ({"encoder_layerdrop": 2.0}, "layer_drop is 2.0, expected at least 0"),
+    ],
+)
+def test_settings_that_are_wrong_are_named_with_their_file(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.pt"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"args": {"encoder_embed_dim": 768, **wrong}}))
+    with pytest.raises(UserError, match=rf"settings\.pt: .*{message}"):
+        wav2vec2_settings(file)
+
+
 def test_settings_of_published_folders(tmp_path: Path) -> None:
     """Names that facebook/wav2vec2-base-960h's has beside those of today, and one that nobody has."""
     save_huggingface(weights_of(model_of()), model_of(), LETTERS, tmp_path)
@@ -219,6 +235,9 @@ def test_settings_of_published_folders(tmp_path: Path) -> None:
     published = {"hidden_dropout_prob": 0.1, "gradient_checkpointing": False, "feat_extract_dropout": 0.0}
     file.write_text(json.dumps(said | published))
     assert wav2vec2_settings(tmp_path).encoder.dropout == said["hidden_dropout"]
+    early = {name: value for name, value in said.items() if name not in ("layerdrop", "feat_quantizer_dropout")}
+    file.write_text(json.dumps(early))
+    assert wav2vec2_settings(tmp_path).encoder.layer_drop == 0.1  # what transformers takes then
     file.write_text(json.dumps(said | {"hidden_drop": 0.1}))
     with pytest.raises(UserError, match="not known here: hidden_drop;"):
         wav2vec2_settings(tmp_path)
