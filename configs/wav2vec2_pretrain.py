@@ -9,7 +9,8 @@ Command   [RECIPE=base_hourglass] python -m asr_jax.train --config configs/wav2v
 Expected  base_hourglass: the target is the most similar for 63.3 % of hidden frames after 400,000 updates (NVIDIA's
           README; 49.1 ± 1.1 % after 50,000). Not yet measured here. What differs: utterances are padded and masked, not
           cut to the shortest of their batch, each with its own share of hidden frames; longer ones than 16.7 s are left
-          out; codebooks are counted in each of 64 sub-batches, where NVIDIA takes the last; bfloat16.
+          out (NVIDIA cuts at 15.6 s, for large at 20 s); codebooks are counted in each of 64 sub-batches, where NVIDIA
+          takes the last; bfloat16.
 Time      NVIDIA takes 48.1 hours on eight A100 80GB, mixed precision, with a batch of 1.56 hours. Fewer GPUs: the same
           with --training.accumulate N and N times smaller --data.buckets.batch-seconds, --data.buckets.batch-multiple
           and --model.sub-batches

@@ -47,9 +47,8 @@ class Account:
             ("unused", self.unused),
         ):
             if paths:
-                more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
                 shapes = [f"{path} ({self.mismatched[path]})" if path in self.mismatched else path for path in paths]
-                lines.append(f"  {len(paths)} {what}: {', '.join(shapes[:SHOWN])}{more}")
+                lines.append(f"  {len(paths)} {what}: {_listed(shapes)}")
         return lines + ([f"  {self.remark}"] if self.remark else [])
 
 
@@ -119,12 +118,18 @@ def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Se
     if not (account.loaded or account.kept_rows):
         raise UserError("\n".join([*account.lines(), "none of it fits this model: is it another one?"]))
     unmatched = [*account.missing, *account.mismatched, *account.unused]
-    if experiment.init.strict and not all(_may_be_new(path, experiment.init.new) for path in unmatched):
+    refused = [path for path in unmatched if not _may_be_new(path, experiment.init.new)]
+    if experiment.init.strict and refused:
         mend = (
-            "expected weights for all of the model and no others; --init.new PATTERN names what may be new or left "
-            "over, --init.strict False takes what fits"
+            f"expected weights for all of the model and no others, and not {_listed(refused)}; --init.new PATTERN "
+            "names what may be new or left over, --init.strict False takes what fits"
         )
         raise UserError("\n".join([*account.lines(), mend]))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first ones, and how many more there are."""
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _may_be_new(path: str, patterns: Sequence[str]) -> bool:

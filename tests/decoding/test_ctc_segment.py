@@ -128,7 +128,7 @@ def test_a_narrow_band_finds_what_is_said_beside_what_is_not():
     log_probs, at = spoken(rng, np.concatenate(parts))
     known = np.concatenate([np.zeros(500, bool), np.ones(1700, bool), np.zeros(400, bool), np.ones(1000, bool)])
     narrow = align_long(emissions_of(log_probs), labels - 1, words, search=LongSearch(band=1024))
-    wide = align_long(emissions_of(log_probs), labels - 1, words, search=LongSearch(band=4096))
+    wide = align_long(emissions_of(log_probs), labels - 1, words, search=LongSearch(band=2048))
     near = np.abs(narrow.starts[is_said] - at[known]) <= 1
     assert near.mean() > 0.99
     assert (narrow.starts[~is_said] < 0).mean() > 0.95
