@@ -194,7 +194,8 @@ def config_of(path: Path) -> tuple[dict[str, Any], Names]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {error}; expected a .nemo file or a folder of Hugging Face's Parakeet") from error
     if not isinstance(config, dict) or not isinstance(config.get("encoder_config"), Mapping):
-        raise UserError(f"{file} has no encoder_config: expected that of a Parakeet model")
+        said = config.get("model_type") if isinstance(config, dict) else None
+        raise UserError(f"{file}: model_type is {said!r}; expected a parakeet_ctc, a wav2vec2 or a wav2vec2-bert")
     return config, "huggingface"
 
 

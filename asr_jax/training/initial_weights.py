@@ -171,7 +171,12 @@ def _is_of_labels(name: str, given: np.ndarray, value: Any, there: int, here: in
 
 
 def _shared(theirs: Symbols, ours: Symbols) -> tuple[list[int], list[int]]:
-    """Places of the pieces (the blank among them) that both have: theirs, and ours."""
+    """Places of the pieces (the blank among them) that both have: theirs, and ours. A piece that is there in the other
+    case alone is the same: many published models have capital letters."""
     place = {symbol: number for number, symbol in enumerate(theirs)}
+    for symbol in {*ours} - place.keys():
+        other = str(symbol).swapcase()
+        if other in place and other not in ours:
+            place[symbol] = place[other]
     here = [number for number, symbol in enumerate(ours) if symbol in place]
     return [place[ours[number]] for number in here], here

@@ -227,7 +227,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected a \.nemo file or a folder"):
         conformer_of(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "wav2vec2"}))
-    with pytest.raises(UserError, match="no encoder_config"):
+    with pytest.raises(UserError, match="expected a parakeet_ctc, a wav2vec2 or a wav2vec2-bert"):
         conformer_of(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"encoder_config": {"model_type": "parakeet_encoder"}}))
     with pytest.raises(UserError, match="has no attention_bias, attention_dropout"):

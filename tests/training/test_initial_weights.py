@@ -89,6 +89,18 @@ def test_a_peers_file_with_its_tokenizer(tmp_path):
     assert not account.remark
 
 
+def test_letters_in_the_other_case_alone_are_the_same(tmp_path):
+    path, capitals = tmp_path / "icefall.safetensors", CharacterTokenizer.train([], alphabet="XAbB", normaliser="none")
+    save_file(icefall(), path)
+    capitals.save(tmp_path / "tokenizer")
+    weights, account = begun(path, tokenizer=str(tmp_path / "tokenizer"))
+    given = GIVEN["params"]["heads_ctc"]["output"]["kernel"]
+    for ours, theirs in (("a", "A"), ("b", "b")):
+        row = capitals.symbols.index(theirs)
+        np.testing.assert_array_equal(weights[KERNEL][:, OURS.symbols.index(ours)], given[:, row])
+    assert account.kept_rows[KERNEL] == f"3 of {len(OURS.symbols)} pieces are shared and keep their rows"
+
+
 def test_a_tokenizer_that_is_not_the_files_is_refused(tmp_path):
     path = tmp_path / "icefall.safetensors"
     save_file(icefall(), path)
