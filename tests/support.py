@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +26,11 @@ class GoldenCase:
     def arrays(self) -> dict[str, np.ndarray]:
         return load_file(self.path.with_suffix(".safetensors"))
 
+    def has(self, prefix: str) -> bool:
+        """Whether there is an array of such a name; none is read."""
+        with safe_open(self.path.with_suffix(".safetensors"), "numpy") as file:
+            return any(name.startswith(prefix) for name in file.keys())  # noqa: SIM118  it is no mapping
+
 
 def golden_cases(family: str, pattern: str) -> list[Any]:
     """pytest parameters, one per case found; a single skipped one, which says why, where there are none."""
@@ -33,6 +39,11 @@ def golden_cases(family: str, pattern: str) -> list[Any]:
         reason = f"no goldens {family}/{pattern}.json under {GOLDENS}: set ASR_JAX_GOLDENS to their folder"
         return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
     return [pytest.param(GoldenCase(path, json.loads(path.read_text())), id=path.stem) for path in paths]
+
+
+def having(cases: list[Any], prefix: str) -> list[Any]:
+    """Those of `golden_cases` that have arrays of such names, or what says that there are no cases."""
+    return [case for case in cases if case.values[0] is None or case.values[0].has(prefix)]
 
 
 def max_abs(actual: Any, expected: Any) -> float:

@@ -59,6 +59,8 @@ SAME = {
     "adapter_attn_dim": None, "layer_norm_eps": 1e-5,
 }  # fmt: skip
 """What no other than that is read and written of."""
+USUAL_TIME_MASK = 0.05
+"""Of Wav2Vec2Config."""
 WITHOUT_EFFECT = (
     r"_.*|architectures|(torch_)?dtype|transformers_version|return_dict|output_(attentions|hidden_states)|vocab_size"
     r"|(pad|bos|eos|sep)_token_id|id2label|label2id|problem_type|initializer_range|num_feat_extract_layers"
@@ -176,6 +178,9 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
         for name, axis in SPAN_MASKS.items()
         for ours, theirs in SPANS.items()
     }
+    hides = settings.time_mask.probability > 0 or settings.channel_mask.probability > 0
+    if not hides:  # with rates of 0 transformers would have no learned frame, which the weights have
+        masks["mask_time_prob"] = USUAL_TIME_MASK
     return {
         **SAME,
         "dtype": "float32",
@@ -183,7 +188,7 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
         "num_feat_extract_layers": len(settings.extractor),
         **{theirs: [getattr(layer, ours) for layer in settings.extractor] for ours, theirs in EXTRACTOR.items()},
         **{theirs: getattr(settings, ours) for ours, theirs in ENCODER.items()},
-        "apply_spec_augment": settings.time_mask.probability > 0 or settings.channel_mask.probability > 0,
+        "apply_spec_augment": hides,
         **masks,
         **_config_of_head(head),
     }

@@ -1,6 +1,7 @@
 """wav2vec 2.0 of Hugging Face's transformers, from the folders that it writes: outputs, losses, gradients, training."""
 
 import json
+import subprocess
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -10,25 +11,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from support import GOLDENS, max_abs, relative, report
-from wav2vec2_programs import contrastive_program, ctc_program, fast_jit, gradients
+from wav2vec2_programs import contrastive_program, ctc_program, encode, fast_jit, gradients
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.pytrees import join, unflatten
 from asr_jax.heads.contrastive import Draws
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.pretrained.formats import imported, load_weights
+from asr_jax.pretrained.formats import imported, load_weights, save_huggingface
 from asr_jax.pretrained.wav2vec2 import export_huggingface
 from asr_jax.pretrained.wav2vec2_fairseq import Settings
 from asr_jax.pretrained.wav2vec2_huggingface import settings_of_folder
 
 pytestmark = pytest.mark.golden
 
+REFERENCE = Path(__file__).parents[2] / ".venv-reference/bin/python"
+SIDE = Path(__file__).parent / "transformers_logits.py"
 FOLDERS = sorted(path.parent for path in (GOLDENS / "hf_wav2vec2").glob("*/config.json"))
 
 
@@ -264,3 +267,59 @@ def test_names_there_and_back(folder: Path) -> None:
         assert left == []
         again = unflatten(found)["params"]
         assert all(jax.tree.leaves(jax.tree.map(np.array_equal, again, params)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", of_heads("CTC") + of_heads("PreTraining"))
+def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record_property: Any) -> None:
+    """From waveforms on, with weights that are not the folder's: as if they had been trained here."""
+    if not REFERENCE.exists():
+        pytest.skip("no environment of scripts/setup_reference.sh")
+    case, rng = case_of(folder), np.random.default_rng(0)
+    params = jax.tree.map(lambda x: np.float32(x * (1 + 0.1 * rng.normal(size=x.shape))), case.params)
+    symbols = load_weights(folder)[1] or ()  # of a tokenizer, which pre-training has none of
+    save_huggingface({"params": params}, case.model, symbols, tmp_path / "out")
+    waves = 0.1 * case.arrays["input/input_values"]
+    lengths = jnp.asarray(waves.shape[1] - 1000 * np.arange(len(waves)), jnp.int32)
+    expected, labels = transformers_side(tmp_path / "out", waves, np.asarray(lengths))
+    assert labels == ["<pad>" if symbol is None else symbol for symbol in symbols]
+
+    samples = case.model.front_end(zero_padding(jnp.asarray(waves), lengths) * 32768, lengths)
+    # Without a mask, as of models with the group norm, padding counts as valid.
+    mask = expected.get("attention_mask", np.ones(waves.shape))
+    samples = samples.replace(lengths=jnp.asarray(mask.sum(axis=1), jnp.int32))
+    encoded = encode(case.settings.encoder, params["encoder"], samples)
+    valid = np.asarray(length_mask(encoded.frames.lengths, encoded.frames.values.shape[1]))[..., None]
+    found = given_by_head(folder, params, encoded)
+    assert found.keys() == expected.keys() - {"input_values", "attention_mask"}
+    for name, values in found.items():
+        assert report(record_property, name, max_abs(values * valid, expected[name] * valid)) < 1e-4
+
+
+def transformers_side(folder: Path, waves: np.ndarray, lengths: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
+    """What its processor and its model give of waveforms, and the labels of its tokenizer."""
+    given, out = folder / "in.safetensors", folder / "out.safetensors"
+    save_file({"waveform": waves, "waveform_lengths": lengths}, given)
+    done = subprocess.run([REFERENCE, SIDE, folder, given, out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return load_file(out), [" " if label == "|" else label for label in json.loads(done.stdout)]
+
+
+def given_by_head(folder: Path, params: Any, encoded: Encoded) -> dict[str, Any]:
+    """What its projections give of what is encoded, by the peer's names."""
+    case, config = case_of(folder), config_of(folder)
+    ((name, settings),) = case.model.heads.items()
+    head = settings.build(vocab_size=config["vocab_size"], blank_id=config["pad_token_id"], dtype=jnp.float32)
+    names = {"output": "logits", "predictions": "projected_states", "targets": "projected_quantized_states"}
+
+    @fast_jit
+    def projected(params: Any, encoded: Encoded, batch: Batch) -> Any:
+        _, kept = head.apply(
+            {"params": params}, encoded, batch, step=None, rngs={"dropout": jax.random.key(0)},
+            mutable=["intermediates"], capture_intermediates=lambda module, _: module.name in names,
+        )  # fmt: skip
+        return {
+            names[module]: values for module, found in kept["intermediates"].items() for values in found["__call__"]
+        }
+
+    return projected(params[f"heads_{name}"], encoded, batch_of(case, masked=False))

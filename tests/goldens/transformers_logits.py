@@ -3,27 +3,35 @@
 .venv-reference/bin/python tests/goldens/transformers_logits.py FOLDER IN.safetensors OUT.safetensors
 
 IN has `waveform` [B S] of full scale 1 and `waveform_lengths`. OUT has what the folder's processor makes of them, and
-the model's logits. Printed are the labels of its tokenizer, whose padding must be the model's blank.
+what the model gives: logits, or in pre-training the projected states and the projected quantised states. Printed are
+the labels of the folder's tokenizer, whose padding must be the model's blank; none in pre-training.
 """
 
 import json
 import sys
+from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCTC, AutoProcessor
 
 folder, given, out = sys.argv[1:]
 arrays = load_file(given)
-model, said = AutoModelForCTC.from_pretrained(folder, output_loading_info=True)
+(architecture,) = json.loads((Path(folder) / "config.json").read_text())["architectures"]
+model, said = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
 assert not any(said.values()), said
-processor = AutoProcessor.from_pretrained(folder)
+recognises = architecture.endswith("ForCTC")
+processor = (transformers.AutoProcessor if recognises else transformers.AutoFeatureExtractor).from_pretrained(folder)
 waves = [wave[:length].numpy() for wave, length in zip(arrays["waveform"], arrays["waveform_lengths"], strict=True)]
 inputs = processor(waves, sampling_rate=16000, return_tensors="pt", padding=True)
 with torch.no_grad():
-    logits = model.eval()(**inputs).logits
-save_file({**{name: value.contiguous() for name, value in inputs.items()}, "logits": logits}, out)
-tokenizer = processor.tokenizer
-assert tokenizer.pad_token_id == model.config.pad_token_id
-assert tokenizer.word_delimiter_token == "|"
-print(json.dumps(sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)))
+    found = model.eval()(**inputs)
+names = ["logits"] if recognises else ["projected_states", "projected_quantized_states"]
+save_file({name: value.contiguous() for name, value in (*inputs.items(), *((n, found[n]) for n in names))}, out)
+labels = {}
+if recognises:
+    tokenizer = processor.tokenizer
+    assert tokenizer.pad_token_id == model.config.pad_token_id
+    assert tokenizer.word_delimiter_token == "|"
+    labels = tokenizer.get_vocab()
+print(json.dumps(sorted(labels, key=labels.__getitem__)))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from encoder_suite import EncoderSuite
+from flax import linen as nn
 from support import max_abs, relative
 
 from asr_jax.audio.presets import nemo, wav2vec2
@@ -35,6 +36,7 @@ TINY = Wav2Vec2(
     feature_dropout=0.0,
     layer_drop=0.0,
 )
+WITHOUT_EXTRACTOR = replace(TINY, extractor=(), num_features=6)
 
 
 class TestWav2Vec2(EncoderSuite):
@@ -56,7 +58,8 @@ class TestWav2Vec2(EncoderSuite):
 
 def shapes_of(settings: Wav2Vec2) -> Any:
     """Of all parameters."""
-    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 800, 1)), jnp.array([800]))
+    samples = jnp.zeros((1, 800, settings.num_features))
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(samples, jnp.array([800]))
     return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
 
 
@@ -138,6 +141,71 @@ def test_hidden_frames_are_one_vector_and_the_targets_are_not_hidden() -> None:
     open_ = encode(samples[0], nothing)
     assert max_abs(first.taps["features"].values, open_.taps["features"].values) == 0
     assert max_abs(first.frames.values, open_.frames.values) > 0.1
+
+
+def test_layers_are_left_out_of_all_stacks() -> None:
+    """At a rate that is 1 in float32 nothing depends on their weights while training."""
+    settings = replace(WITHOUT_EXTRACTOR, hourglass=Hourglass(1, 1, 3, 1), layer_drop=1 - 1e-12)
+    encoder, params = settings.build(dtype=jnp.float32), flatten(params_of(settings))
+    frames, rngs = Frames(jnp.ones((1, 50, 6)), jnp.array([50])), {"dropout": jax.random.key(0)}
+    encode = fast_jit(lambda params: encoder.apply({"params": params}, frames, step=jnp.int32(0), rngs=rngs).frames)
+    changed = {}
+    for start in ("before/", "middle/", "after/", "project/"):
+        others = {path: 2 * leaf if path.startswith(start) else leaf for path, leaf in params.items()}
+        changed[start] = max_abs(encode(unflatten(others)).values, encode(unflatten(params)).values)
+    assert changed.pop("project/") > 0.1
+    assert not any(changed.values())
+
+
+def before_positions(settings: Wav2Vec2, frames: Frames, mask: Any, *, training: bool) -> Any:
+    """The projected features, and what is made of them by masks: what the positional convolution reads. The
+    layers are not run."""
+    encoder, params, seen = settings.build(dtype=jnp.float32), params_of(settings), {}
+    step, rngs = (jnp.int32(0), {"mask": jax.random.key(0)}) if training else (None, {})
+
+    def watch(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        found = (args[0], None) if context.module.name == "transformer" else method(*args, **kwargs)
+        if context.method_name == "__call__":
+            seen[context.module.name] = (args, found)
+        return found
+
+    with nn.intercept_methods(watch):
+        encoder.apply({"params": params}, frames, step=step, mask=mask, rngs=rngs)
+    return seen["project"][1], seen["positions"][0][0]
+
+
+def apply_mask(x: np.ndarray, mask: np.ndarray, silent: np.ndarray, hidden: np.ndarray, *, before: bool) -> np.ndarray:
+    """Source: `apply_mask` in fairseq's wav2vec2.py at commit 3d262bb2; `before`: its `mask_channel_before`."""
+    x, channels = x.copy(), np.broadcast_to(silent[:, None], x.shape)
+    if before:
+        x[channels] = 0
+    x[mask] = hidden
+    if not before:
+        x[channels] = 0
+    return x
+
+
+def test_channels_are_silenced_before_or_after_frames_are_hidden() -> None:
+    """Of hidden frames all channels are those of the learned vector, or some are silent as in others."""
+    settings = replace(WITHOUT_EXTRACTOR, channel_mask=SpanMask(0.4, 2, min_spans=1, same_count=False))
+    lengths, num = np.array([50, 33], np.int32), 50
+    frames = Frames(jnp.cos(jnp.arange(600.0)).reshape(2, num, 6), jnp.asarray(lengths))
+    mask, valid = np.arange(num) % 3 == np.array([[0], [1]]), np.arange(num) < lengths[:, None]
+    hidden, drawn = np.asarray(params_of(settings)["mask"]), []
+    for first, training in ((True, True), (False, True), (True, False)):
+        given = partial(before_positions, replace(settings, channel_mask_first=first), training=training)
+        projected, found = (np.asarray(values) for values in fast_jit(given)(frames, jnp.asarray(mask)))
+        silent = np.stack([(row[open_] == 0).all(axis=0) for row, open_ in zip(found, valid & ~mask, strict=True)])
+        expected = apply_mask(projected, mask, silent, hidden, before=first) * valid[..., None]
+        np.testing.assert_array_equal(found, expected)
+        drawn.append(silent)
+    before, after, evaluated = drawn
+    np.testing.assert_array_equal(before, after)
+    assert (before[0] != before[1]).any()
+    assert before.any(axis=1).all()
+    assert not before.all(axis=1).any()
+    assert not evaluated.any()
+    assert hidden.all()
 
 
 def test_masks_lie_within_rows_and_are_as_many_in_each_row_of_a_sub_batch() -> None:

@@ -89,6 +89,16 @@ def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
         assert load_weights(tmp_path)[1] == LETTERS
 
 
+def test_a_folder_of_a_model_that_hides_nothing_says_so_and_has_the_learned_frame(tmp_path: Path) -> None:
+    """transformers has none, and no name for it, where both rates are 0."""
+    model = model_of(replace(SMALL, time_mask=replace(SMALL.time_mask, probability=0.0)))
+    save_huggingface(weights_of(model), model, LETTERS, tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    assert (said["apply_spec_augment"], said["mask_time_prob"]) == (False, 0.05)
+    assert "wav2vec2.masked_spec_embed" in load_weights(tmp_path)[0]
+    assert encoder_of(tmp_path).time_mask.probability == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,0 +1,170 @@
+"""The head of pre-training with distractors of the codebooks, against fairseq's definition in plain NumPy."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import relative
+
+from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.pytrees import flatten, unflatten
+from asr_jax.heads.contrastive import FEATURES, Contrastive, ContrastiveHead, Draws
+from asr_jax.nn.quantizer import Quantizer
+
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+GROUPS, ENTRIES, CODES_DIM = 2, 3, 4
+SETTINGS = Contrastive(
+    quantizer=Quantizer(GROUPS, ENTRIES, start_temperature=1.5), codes_dim=CODES_DIM, dim=5, num_negatives=3,
+    codebook_negatives=4, temperature=0.3, penalty=0.0,
+)  # fmt: skip
+MASK = np.array([[0, 1, 1, 0, 1, 0], [1, 0, 0, 1, 0, 1]], bool)
+"""As many of each row, as fairseq has it."""
+RNG = np.random.default_rng(0)
+FEATURE_VALUES, OUTPUTS = RNG.normal(size=(*MASK.shape, 3)), RNG.normal(size=(*MASK.shape, 7))
+NOISE = RNG.gumbel(size=(*MASK.shape, GROUPS, ENTRIES))
+OTHERS = [[np.flatnonzero(row & (np.arange(len(row)) != frame)) for frame in range(len(row))] for row in MASK]
+WITHIN = np.array([[RNG.choice(places, SETTINGS.num_negatives) for places in row] for row in OTHERS])
+
+
+def encoded_of(features: Any) -> tuple[Encoded, Batch]:
+    lengths = jnp.full(len(MASK), MASK.shape[1], jnp.int32)
+    frames, taps = Frames(jnp.asarray(OUTPUTS, jnp.float32), lengths), {FEATURES: Frames(features, lengths)}
+    batch = Batch(
+        audio=None, features=jnp.zeros((len(MASK), 1, 1)), lengths=lengths, tokens=lengths[:, None],
+        token_lengths=lengths, weights=jnp.ones(len(MASK)), records=lengths,
+    )  # fmt: skip
+    return Encoded(frames, taps=taps, mask=jnp.asarray(MASK)), batch
+
+
+def params_of(settings: Contrastive) -> dict[str, np.ndarray]:
+    """Random ones, by path, in double precision."""
+    given = encoded_of(jnp.asarray(FEATURE_VALUES, jnp.float32))
+    keys = {name: jax.random.key(0) for name in ("params", "dropout")}
+    shapes = jax.eval_shape(lambda: ContrastiveHead(settings).init(keys, *given, step=jnp.int32(0)))["params"]
+    rng = np.random.default_rng(1)
+    return {path: rng.normal(size=leaf.shape) for path, leaf in flatten(shapes).items()}
+
+
+def ours(settings: Contrastive, params: Any, features: Any, key: Any) -> Any:
+    """The loss in a training step, all sums, and the codebook's entries that were drawn."""
+    encoded, batch = encoded_of(features)
+    sums, kept = ContrastiveHead(settings).apply(
+        {"params": params}, encoded, batch, step=jnp.int32(0), rngs={"dropout": key}, mutable=["intermediates"],
+        draws=Draws(jnp.asarray(NOISE, jnp.float32), jnp.asarray(WITHIN[..., : settings.num_negatives])),
+        capture_intermediates=lambda _, method: method == "values",
+    )  # fmt: skip
+    (entries,) = kept["intermediates"]["quantizer"]["values"]
+    return sums["loss"].total, (sums, entries)
+
+
+def codes_of(entries: Any, codebook: np.ndarray) -> np.ndarray:
+    """Which entry of each group it is, [B T N G]."""
+    parts = np.asarray(entries).reshape(*entries.shape[:3], GROUPS, 1, CODES_DIM // GROUPS)
+    same = (parts == codebook.astype(np.float32)).all(axis=-1)
+    assert (same.sum(axis=-1) == 1).all()
+    return same.argmax(axis=-1)
+
+
+def fairseqs(params: Any, features: np.ndarray, codes: np.ndarray, soft: np.ndarray | None = None) -> Any:
+    """The sum of cross entropies, how many frames are right, the number of logits that count of each frame, and the
+    softmax that is subtracted as a constant (straight through), which `soft` gives. In double precision.
+
+    Source: `GumbelVectorQuantizer.forward` and `sample_from_codebook`, `Wav2Vec2Model.forward` and `compute_preds`, and
+    criterions/wav2vec_criterion.py, at commit 3d262bb2.
+    """
+
+    def linear(name: str, x: np.ndarray) -> np.ndarray:
+        return x @ params[f"{name}/kernel"] + params[f"{name}/bias"]
+
+    def project_q(x: np.ndarray) -> np.ndarray:
+        projected = linear("targets", x)
+        if "gate/kernel" not in params:
+            return projected
+        value, gate = np.split(linear("gate", projected), 2, axis=-1)
+        return value / (1 + np.exp(-gate))
+
+    codebook = params["quantizer/codebook"]
+    scores = linear("quantizer/logits", features[MASK]).reshape(-1, GROUPS, ENTRIES) + NOISE[MASK]
+    exponents = np.exp(scores / SETTINGS.quantizer.start_temperature)
+    found = exponents / exponents.sum(axis=-1, keepdims=True)
+    own = found.argmax(axis=-1)
+    chosen = np.eye(ENTRIES)[own] + found - (found if soft is None else soft)
+    y = project_q(np.einsum("tgv,gve->tge", chosen, codebook).reshape(len(own), -1))
+    # Distractors of a frame: hidden frames of its row, by their place among all that are hidden, and drawn entries.
+    places = np.cumsum(MASK).reshape(MASK.shape)[np.arange(len(MASK))[:, None, None], WITHIN] - 1
+    places, codes = places[MASK], codes[MASK]
+    drawn = np.concatenate([codebook[group][codes[..., group]] for group in range(GROUPS)], axis=-1)
+    negatives = np.concatenate([y[places], project_q(drawn)], axis=1)
+    is_own = (np.concatenate([own[places], codes], axis=1) == own[:, None]).all(axis=-1)
+    vectors, x = np.concatenate([y[:, None], negatives], axis=1), linear("predictions", OUTPUTS[MASK])[:, None]
+    cosines = (vectors * x).sum(axis=-1) / np.linalg.norm(vectors, axis=-1) / np.linalg.norm(x, axis=-1)
+    logits = cosines / SETTINGS.temperature
+    logits[:, 1:][is_own] = -np.inf
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[:, 0]
+    correct = (logits.argmax(axis=1) == 0) & (logits.argmin(axis=1) != 0)
+    return losses.sum(), correct.sum(), np.isfinite(logits).sum(axis=1), found
+
+
+def slopes(loss: Any, x: np.ndarray) -> np.ndarray:
+    """Of `loss` by each value of `x`, as central differences."""
+    found = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[place] = 1e-5
+        found[place] = (loss(x + step) - loss(x - step)) / 2e-5
+    return found
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_distractors_of_codebooks_are_fairseqs(gated: bool) -> None:
+    """Loss, accuracy and gradients: of the codebooks and of the projection too, which fairseq's distractors pass, and
+    of nothing that chose the frames' own entries."""
+    settings = replace(SETTINGS, gated_targets=gated)
+    params, features = params_of(settings), jnp.asarray(FEATURE_VALUES, jnp.float32)
+    given = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), unflatten(params))
+    differentiate = jax.value_and_grad(partial(ours, settings), argnums=(0, 1), has_aux=True)
+    program = fast_jit(differentiate)
+    (total, (sums, entries)), (of_params, of_features) = program(given, features, jax.random.key(0))
+    codes = codes_of(entries, params["quantizer/codebook"])
+    assert codes.shape == (*MASK.shape, settings.codebook_negatives, GROUPS)
+    expected, correct, counts, soft = fairseqs(params, FEATURE_VALUES, codes)
+    most = 1 + settings.num_negatives + settings.codebook_negatives
+    assert counts.min() < counts.max() == most == 1 / settings.chance()["accuracy"]
+    assert abs(float(total) / expected - 1) < 1e-5
+    assert float(sums["loss"].weight) == MASK.sum()
+    assert float(sums["accuracy"].total) == correct
+
+    actual = flatten(of_params) | {FEATURES: of_features}
+    for path, array in (params | {FEATURES: FEATURE_VALUES}).items():
+
+        def loss(value: np.ndarray, path: str = path) -> float:
+            features = value if path == FEATURES else FEATURE_VALUES
+            return fairseqs(params | {path: value}, features, codes, soft)[0]
+
+        assert relative(actual[path], slopes(loss, array)) < 1e-4, path
+
+    # A prediction of nothing is as near to all: the loss is the logarithm of how many logits count.
+    nothing = jax.tree.map(jnp.zeros_like, given["predictions"])
+    (total, _), _ = program({**given, "predictions": nothing}, features, jax.random.key(0))
+    assert abs(float(total) - np.log(counts).sum()) < 1e-4
+
+
+def test_entries_are_drawn_alike_in_each_group_and_on_their_own() -> None:
+    """And for each frame anew: pairs of entries, which fairseq draws from all."""
+    settings = replace(SETTINGS, num_negatives=0, codebook_negatives=1000)
+    params = params_of(settings)
+    given = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), unflatten(params))
+    program = fast_jit(lambda params, x, key: ours(settings, params, x, key)[1][1])
+    features = jnp.asarray(FEATURE_VALUES, jnp.float32)
+    codes, others = (
+        codes_of(program(given, features, jax.random.key(seed)), params["quantizer/codebook"]) for seed in (0, 1)
+    )
+    pairs = codes[..., 0] * ENTRIES + codes[..., 1]
+    expected = pairs.size / ENTRIES**GROUPS
+    assert np.abs(np.bincount(pairs.ravel(), minlength=ENTRIES**GROUPS) - expected).max() < 3 * np.sqrt(expected)
+    assert len({row.tobytes() for row in pairs.reshape(MASK.size, -1)}) == MASK.size
+    assert (codes != others).any()

@@ -1,0 +1,92 @@
+"""LayerDrop in the layers of wav2vec 2.0: which are left out, how often, and that these have no gradient."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import max_abs
+
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.transformer import LayerSizes, Transformer
+
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+NUM_LAYERS, RATE = 3, 0.3
+X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 4)), jnp.float32)
+LENGTHS = jnp.array([5, 3], jnp.int32)
+SIZES = LayerSizes(
+    num_heads=2, feedforward_dim=6, norm_first=False, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
+    layer_drop=RATE, rotary=False, remat="none", gives_taps=True, dtype=jnp.float32,
+)  # fmt: skip
+
+
+def params_of() -> Any:
+    """Random ones, all of them other than at the start."""
+    stack, rng = Transformer(SIZES, NUM_LAYERS), np.random.default_rng(1)
+    shapes = jax.eval_shape(lambda: stack.init(jax.random.key(0), X, LENGTHS, step=None))["params"]
+    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+
+
+def outputs(params: Any, key: Any = None, **changes: Any) -> Any:
+    """The input and what each layer gives, [L + 1, B, T, D]; with a key while training."""
+    stack = Transformer(SIZES._replace(**changes), len(jax.tree.leaves(params)[0]))
+    step, rngs = (None, {}) if key is None else (jnp.int32(0), {"dropout": key})
+    x, inner = stack.apply({"params": params}, X, LENGTHS, step=step, rngs=rngs)
+    found = jnp.concatenate([X[None], inner])
+    return found.at[-1].set(x)  # the stack's output is its last layer's
+
+
+def left_out(found: Any) -> np.ndarray:
+    """Of each layer (last axis), whether all that it gives is its input."""
+    found = np.asarray(found)
+    return (found[..., 1:, :, :, :] == found[..., :-1, :, :, :]).all(axis=(-3, -2, -1))
+
+
+def test_left_out_layers_give_their_input_and_in_evaluation_none_is() -> None:
+    params = params_of()
+    trained = fast_jit(lambda key: outputs(params, key, layer_drop=1.0))(jax.random.key(0))
+    np.testing.assert_array_equal(trained, np.broadcast_to(X, trained.shape))
+    in_evaluation = [str(jax.make_jaxpr(lambda rate=rate: outputs(params, layer_drop=rate))()) for rate in (0.9, 0.0)]
+    assert in_evaluation[0] == in_evaluation[1]
+
+
+def test_layers_are_left_out_at_the_rate_and_each_on_its_own() -> None:
+    """Of 3,000 calls, within three standard errors: each layer, and two layers both."""
+    num, params = 3000, params_of()
+    keys = jax.random.split(jax.random.key(0), num)
+    found = left_out(fast_jit(jax.vmap(lambda key: outputs(params, key)))(keys))
+    together = found[:, :-1] & found[:, 1:]
+    for draws, rate in ((found, RATE), (together, RATE**2)):
+        assert np.abs(draws.mean(axis=0) - rate).max() < 3 * np.sqrt(rate * (1 - rate) / num)
+
+
+@fast_jit
+def one_layer(params: Any, x: Any) -> Any:
+    """Of a layer in evaluation."""
+    return Transformer(SIZES, 1).apply({"params": params}, x, LENGTHS, step=None)[0]
+
+
+@pytest.mark.parametrize("remat", ["none", "layers"])
+def test_the_others_are_a_stack_of_their_own_and_alone_have_gradients(remat: Remat) -> None:
+    params = params_of()
+
+    @fast_jit
+    @partial(jax.grad, has_aux=True)
+    def differentiated(params: Any, key: Any) -> Any:
+        found = outputs(params, key, layer_drop=0.5, remat=remat)
+        return jnp.sum(jnp.cos(jnp.arange(X.size, dtype=jnp.float32)).reshape(X.shape) * found[-1]), found
+
+    patterns = set()
+    for seed in range(8):
+        grads, found = jax.device_get(differentiated(params, jax.random.key(seed)))
+        pattern, x = left_out(found), X
+        for number in np.flatnonzero(~pattern):
+            x = one_layer(jax.tree.map(lambda leaf, at=number: leaf[at : at + 1], params), x)
+        assert max_abs(found[-1], x) < 1e-5
+        for number, is_left_out in enumerate(pattern):
+            largest = max(np.abs(leaf[number]).max() for leaf in jax.tree.leaves(grads))
+            assert largest == 0 if is_left_out else largest > 1e-3
+        patterns.add(tuple(pattern))
+    assert len(patterns) > 3
