@@ -12,6 +12,7 @@ path that clips; all is computed in float64 and stored in float32. What they dra
 import argparse
 import importlib
 import json
+import re
 import sys
 import types
 from functools import partial
@@ -51,7 +52,7 @@ TRAINING = {
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "hourglass": (
-        {"hourglass_transformer": "[1,(1,4),1]", "encoder_attention_heads": 4, "latent_temp": [1.5, 0.9, 0.9]},
+        {"hourglass_transformer": "[1,(2,4),0]", "encoder_attention_heads": 4, "latent_temp": [1.5, 0.9, 0.9]},
         {"clip_norm": 5.0, "lr": 0.003, "loss_weights": [0.3, 2.0], "final_lr_scale": 0.1, "weight_decay": 0.1},
     ),
 }
@@ -122,9 +123,7 @@ def move(model: torch.nn.Module) -> None:
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:
                 parameter += 0.2 * torch.randn_like(parameter)
-            elif ".self_attn." in name or ".fc" in name:
-                parameter *= 8.0
-            elif name == "feature_extractor.conv_layers.1.0.weight":
+            elif re.search(r"\.self_attn\.|\.fc\d|extractor\.conv_layers\.1\.0\.weight", name):
                 parameter *= 8.0
 
 

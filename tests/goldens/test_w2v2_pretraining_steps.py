@@ -168,10 +168,14 @@ def test_rates_and_norms(case: GoldenCase, record_property: Any) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_parameters(case: GoldenCase, record_property: Any) -> None:
-    """Differences in units of what updates can move a value by, the sum of their rates: some hardly move, as biases of
-    keys, whose gradient is 0 but for rounding."""
+    """Differences in units of what updates can move a value by, the sum of their rates. In them the parameters, of up
+    to 4, are rounded to 4e-5. The gradient of keys' biases is 0, and ours, which is rounded, is no more than that:
+    what it moves them by is compared by itself."""
     after, expected = run_of(case.path).after, part(case.arrays(), "after/")
     assert after.keys() == expected.keys()
     rates = sum(said["lr"] for said in case.info["updates"])
     differences = {name: max_abs(after[name], expected[name]) / rates for name in expected}
-    for n in sorted(differences, key=differences.__getitem__)[-12:]: print(n, differences[n])
+    keys = {name for name in expected if name.endswith("k_proj.bias")}
+    for names, limit in ((keys, 1e-3), (expected.keys() - keys, 2e-4)):
+        worst = max(names, key=differences.__getitem__)
+        assert report(record_property, f"parameters, worst ({worst})", differences[worst]) < limit
