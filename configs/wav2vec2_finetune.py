@@ -110,7 +110,7 @@ def experiment(init_from: str = "") -> Experiment:
         # The mask is new where a fine-tuned model begins, such as wav2vec2-base-960h, which was published without it.
         init=Init(path=init_from, new=("heads_.*", "encoder/mask", OF_PRETRAINING)),
         optim=FairseqAdam(
-            schedule=TriStage(peak_lr=recipe.peak_lr),
+            schedule=TriStage(peak_lr=recipe.peak_lr, rate_set="before_run_and_after_update"),
             b1=0.9,
             b2=0.98,
             eps=1e-8,

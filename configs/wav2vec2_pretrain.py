@@ -79,7 +79,7 @@ def experiment() -> Experiment:
             workers=8,
         ),
         optim=FairseqAdam(
-            schedule=Polynomial(peak_lr=peak_lr, warmup_updates=32_000),
+            schedule=Polynomial(peak_lr=peak_lr, warmup_updates=32_000, rate_set="before_run_and_after_update"),
             b1=0.9,
             b2=0.98,
             eps=1e-6,

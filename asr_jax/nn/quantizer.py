@@ -69,7 +69,8 @@ class GumbelQuantizer(nn.Module):
     through); otherwise it is the most probable. In float32.
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), section 2, equation 1; Jang et al. 2017 (arXiv:1611.01144);
-    fairseq's modules/gumbel_vector_quantizer.py at commit 3d262bb2.
+    fairseq's modules/gumbel_vector_quantizer.py at commit 3d262bb2. Differs from: NVIDIA's train.py counts updates
+    from 1, fairseq and this from 0: there each has the temperature of the next one here.
     """
 
     settings: Quantizer

@@ -32,9 +32,10 @@ class Schedule:
     """Highest learning rate."""
     min_lr: float = 0.0
     """Floor of the rate, in warm-up too."""
-    rate_set: Literal["before_update", "after_update"] = "before_update"
+    rate_set: Literal["before_update", "after_update", "before_run_and_after_update"] = "before_update"
     """When the rate of an update is set. after_update, as NVIDIA's QuartzNet does: the first update of a run has the
-    peak, and an epoch's rate comes an update late."""
+    peak, and an epoch's rate comes an update late. before_run_and_after_update, as its wav2vec 2.0 does: the first two
+    updates have the first rate, and each rate behind them comes an update late."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "peak_lr", above=0)
@@ -55,6 +56,8 @@ class Schedule:
 
         def rate(updates: Any) -> Float[Array, ""]:
             update = jnp.asarray(updates, jnp.float32)
+            if self.rate_set == "before_run_and_after_update":
+                update = jnp.maximum(update - 1, 0)
             epoch = jnp.floor((jnp.maximum(update - late, 0) + slack) / length.updates_per_epoch) + 1
             found = jnp.maximum(self.peak_lr * self.factor(update, epoch, length), self.min_lr)
             return jnp.where(update < late, self.peak_lr, found)

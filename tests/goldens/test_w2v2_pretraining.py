@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import GoldenCase, golden_cases, having, max_abs, relative, report
-from wav2vec2_programs import contrastive_program, encode, fast_jit, gradients
+from wav2vec2_programs import contrastive_program, counting_padding, draws_of, encode, fast_jit, gradients
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import unflatten
-from asr_jax.heads.contrastive import Contrastive, Draws
+from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.pretrained.wav2vec2 import export_fairseq, find
 from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
@@ -56,13 +56,9 @@ def run_of(path: Any) -> Run:
     case = next(case.values[0] for case in CASES if case.values[0].path == path)
     arrays = case.arrays()
     said = settings_of_fairseq(case.info["config"], path)
-    encoder = replace(
-        said.encoder,
-        extractor_norm=said.encoder.extractor_norm.replace("group", "group_padded"),
-        mask_padding=False,
-        taps=(*said.encoder.taps, *(f"layer_{number}" for number in said.encoder.tapped_layers())),
-    )
-    head = replace(said.contrastive, counts_padding=True)
+    encoder, head = counting_padding(said)
+    layers = (f"layer_{number}" for number in encoder.tapped_layers())
+    encoder = replace(encoder, taps=(*encoder.taps, *layers))
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
     found, left = find(weights, encoder, ctc_head=None, contrastive=(HEAD, head))
     assert left == []
@@ -119,39 +115,14 @@ def pretraining(path: Any, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
         audio=None, features=jnp.zeros((rows, 1, 1)), lengths=zeros, tokens=zeros[:, None], token_lengths=zeros,
         weights=jnp.ones(rows), records=zeros,
     )  # fmt: skip
-    frames, draws = Frames(jnp.asarray(arrays["input/source"])[..., None], lengths), draws_of(run, mode)
+    frames, noise = Frames(jnp.asarray(arrays["input/source"])[..., None], lengths), None
+    if mode == "train":  # fairseq and NVIDIA name it differently
+        noise = next(array for name, array in arrays.items() if name.startswith("input/gumbel_noise"))
+    draws = draws_of(run.head, arrays["input/mask_indices"], arrays[f"input/neg_idxs_{mode}"], noise)
     program = contrastive_program(run.head, ("loss", "diversity", "penalty"), mode == "train")
     of_head = partial(program, batch=batch, draws=draws)
     _, sums, grads = gradients(run.encoder, run.params, frames, HEAD, of_head, mask=mask, training=mode == "train")
     return sums, export_fairseq({"params": grads}, run.encoder, ctc_head=None, contrastive=(HEAD, run.head))
-
-
-def draws_of(run: Run, mode: str) -> Draws:
-    """The peer's, which count hidden frames alone, for all frames."""
-    mask, places, head = run.arrays["input/mask_indices"], run.arrays[f"input/neg_idxs_{mode}"], run.head
-    rows, frames = mask.shape
-    hidden = np.stack([np.flatnonzero(row) for row in mask])
-    num = hidden.shape[1]
-
-    def for_all(drawn: np.ndarray) -> Any:
-        full = np.zeros((rows, frames, *drawn.shape[2:]), drawn.dtype)
-        for row in range(rows):
-            full[row, hidden[row]] = drawn[row]
-        return jnp.asarray(full)
-
-    noise = None
-    if mode == "train":  # fairseq and NVIDIA name it differently
-        given = next(array for name, array in run.arrays.items() if name.startswith("input/gumbel_noise"))
-        shape = (rows, -1, head.quantizer.groups, head.quantizer.entries)
-        noise = jnp.asarray(given.reshape(shape)) if head.from_everywhere else for_all(given.reshape(shape))
-    if head.from_everywhere:
-        return Draws(noise, within=for_all(places.reshape(rows, num, -1) % frames))
-    places = places.reshape(rows, num, -1)
-    in_batch = places // num * frames + hidden[places // num, places % num]
-    if not head.across_negatives:
-        return Draws(noise, within=for_all(in_batch % frames))
-    # There a frame's distractors are those of a stretch of all indices, which mixes its own with its neighbours'.
-    return Draws(noise, within=jnp.zeros((rows, frames, 0), jnp.int32), across=for_all(in_batch))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,7 +1,8 @@
 """Programs of wav2vec 2.0 for goldens, compiled once for all cases of the same sizes: an encoder with its gradient, and
-heads with theirs. Nearly all the time of these tests is compiling."""
+heads with theirs. Nearly all the time of these tests is compiling. And what fairseq and NVIDIA train with, as ours."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
 from asr_jax.heads.contrastive import EXTRACTOR, FEATURES, Contrastive, ContrastiveHead, Draws
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.pretrained.wav2vec2_fairseq import Settings
 
 # What is compiled runs a few times.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -102,3 +104,37 @@ def ctc_program(vocab_size: int, blank_id: int, training: bool) -> Callable[...,
         return found, *derivatives
 
     return ctc
+
+
+def counting_padding(said: Settings) -> tuple[Wav2Vec2, Contrastive]:
+    """As fairseq and NVIDIA train, where padding is seldom and counts."""
+    norm = said.encoder.extractor_norm.replace("group", "group_padded")
+    assert said.contrastive is not None
+    encoder = replace(said.encoder, extractor_norm=norm, mask_padding=False)
+    return encoder, replace(said.contrastive, counts_padding=True)
+
+
+def draws_of(head: Contrastive, mask: np.ndarray, places: np.ndarray, noise: np.ndarray | None) -> Draws:
+    """For all frames, what fairseq and NVIDIA draw for hidden frames alone: places of distractors [B M*N] among the
+    hidden frames of the batch, one behind the other, and noise [B*M*G V] or of that number of values."""
+    rows, frames = mask.shape
+    hidden = np.stack([np.flatnonzero(row) for row in mask])
+    num = hidden.shape[1]
+
+    def for_all(drawn: np.ndarray) -> Any:
+        full = np.zeros((rows, frames, *drawn.shape[2:]), drawn.dtype)
+        for row in range(rows):
+            full[row, hidden[row]] = drawn[row]
+        return jnp.asarray(full)
+
+    if noise is not None:
+        noise = noise.reshape(rows, -1, head.quantizer.groups, head.quantizer.entries)
+        noise = jnp.asarray(noise) if head.from_everywhere else for_all(noise)
+    if head.from_everywhere:
+        return Draws(noise, within=for_all(places.reshape(rows, num, -1) % frames))
+    places = places.reshape(rows, num, -1)
+    in_batch = places // num * frames + hidden[places // num, places % num]
+    if not head.across_negatives:
+        return Draws(noise, within=for_all(in_batch % frames))
+    # There a frame's distractors are those of a stretch of all indices, which mixes its own with its neighbours'.
+    return Draws(noise, within=jnp.zeros((rows, frames, 0), jnp.int32), across=for_all(in_batch))

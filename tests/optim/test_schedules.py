@@ -76,6 +76,12 @@ def test_a_rate_that_is_set_after_the_update():
     assert [float(warm(u)) for u in (0, 1, 2)] == [1.0, 0.5, 0.75]
 
 
+def test_a_rate_that_is_set_before_the_run_and_after_each_update():
+    """As NVIDIA's wav2vec 2.0 is trained: for step 1 before the first update, for step n after update n."""
+    polynomial = Polynomial(peak_lr=1.0, warmup_updates=4, rate_set="before_run_and_after_update")
+    np.testing.assert_allclose(rates_of(polynomial, [0, 1, 2, 3, 4, 5]), [0.25, 0.25, 0.5, 0.75, 1.0, 95 / 96])
+
+
 def test_lengths_in_updates_and_epochs_add_up():
     schedule = WarmupHoldDecay(peak_lr=1.0, warmup_updates=4, warmup_epochs=0.5, hold_epochs=1, decay="linear")
     np.testing.assert_allclose(rates_of(schedule, [4, 8, 9, 18, 19]), [0.5, 0.9, 1, 1, 1], rtol=1e-6)

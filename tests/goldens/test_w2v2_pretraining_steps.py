@@ -1,0 +1,181 @@
+"""Updates of wav2vec 2.0's pre-training, one after the other, as NVIDIA's code makes them from the same weights, masks,
+distractors and noise; the cases are made by scripts/goldens/w2v2_pretraining_steps.py."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GoldenCase, max_abs, report
+from wav2vec2_programs import counting_padding, draws_of, fast_jit
+
+from asr_jax.audio.presets import wav2vec2
+from asr_jax.core.batch import Batch, Encoded
+from asr_jax.core.pytrees import unflatten
+from asr_jax.core.sums import Sums
+from asr_jax.heads.contrastive import ContrastiveHead, Draws
+from asr_jax.models.base import Model
+from asr_jax.models.wav2vec2 import Wav2Vec2Encoder
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import FairseqAdam
+from asr_jax.optim.schedules import Polynomial, RunLength
+from asr_jax.pretrained.wav2vec2 import export_fairseq, find
+from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
+from asr_jax.training.beginning import fresh_state
+from asr_jax.training.state import TrainState, random_streams
+from asr_jax.training.step import Recipe, UpdateReport, accumulate, apply_update, batch_weights, nothing_accumulated
+
+pytestmark = pytest.mark.golden
+
+NAME = "pretrain"
+TERMS = {"loss": "loss_0", "diversity": "loss_1", "penalty": "loss_2"}
+PERPLEXITIES = ("prob_perplexity", "code_perplexity")
+PATHS = sorted((Path(__file__).parent / "pretraining_steps").glob("*.json"))
+CASES = [pytest.param(GoldenCase(path, json.loads(path.read_text())), id=path.stem) for path in PATHS]
+
+
+class GivenEncoder(Wav2Vec2Encoder):
+    """Hides the frames that it is told to."""
+
+    given: Any = None
+
+    def draw_mask(self, *_: Any, **__: Any) -> Any:
+        return self.given
+
+
+class GivenHead(ContrastiveHead):
+    """Takes the draws that it is told to."""
+
+    given: Draws = Draws()
+
+    def __call__(self, encoded: Encoded, batch: Batch, *, step: Any, draws: Any = None) -> Sums:
+        return super().__call__(encoded, batch, step=step, draws=self.given)
+
+
+def recipe_of(case: GoldenCase) -> Recipe:
+    said = case.info["training"]
+    encoder, head = counting_padding(settings_of_fairseq(case.info["config"], case.path))
+    # NVIDIA's first update is number 1 for the temperature, and so is a step on; fairseq's and ours is number 0.
+    start = head.quantizer.start_temperature * head.quantizer.decay
+    diversity, penalty = said["loss_weights"]
+    head = replace(
+        head, diversity=diversity, penalty=penalty, quantizer=replace(head.quantizer, start_temperature=start)
+    )
+    schedule = Polynomial(
+        peak_lr=said["lr"], warmup_updates=said["warmup_updates"], hold_updates=said["hold_updates"],
+        power=said["lr_poly_power"], start_share=said["initial_lr_scale"], final_share=said["final_lr_scale"],
+        rate_set="before_run_and_after_update",
+    )  # fmt: skip
+    b1, b2 = said["adam_betas"]
+    optimizer = FairseqAdam(
+        schedule=schedule, b1=b1, b2=b2, eps=said["adam_eps"], weight_decay=said["weight_decay"],
+        clip_at=said["clip_norm"],
+    )  # fmt: skip
+    model = Model(encoder=encoder, heads={NAME: head}, front_end=wav2vec2(normalise=False), augment=())
+    recogniser = model.build(vocab_size=1, blank_id=0, precision="f32")
+    return Recipe(recogniser, {NAME: 1.0}, optimizer.build(RunLength(said["max_update"], 1)), ema=EMA(0.0))
+
+
+def update_program(recipe: Recipe) -> Callable[..., tuple[TrainState, UpdateReport]]:
+    """Of a state, a batch, the frames to hide and draws: the functions of training, as it calls them."""
+    encoder, head = recipe.model.encoder.settings, recipe.model.heads[NAME].settings
+    names = [f"{NAME}/{name}" for name in (*TERMS, *PERPLEXITIES, "accuracy")]
+
+    @fast_jit
+    def update(state: TrainState, batch: Batch, mask: Any, draws: Draws) -> tuple[TrainState, UpdateReport]:
+        told = GivenEncoder(encoder, jnp.float32, given=mask), GivenHead(head, given=draws)
+        given = replace(recipe, model=recipe.model.clone(encoder=told[0], heads={NAME: told[1]}))
+        place = jnp.int32(0)
+        weights = batch_weights(given.model, batch, random_streams(state.key, place))
+        added = accumulate(given, state, nothing_accumulated(given, state, names), batch, weights, place)
+        state, _, _, found = apply_update(given, state, given.evaluated(state), added)
+        return state, found
+
+    return update
+
+
+class Run(NamedTuple):
+    """What our updates give."""
+
+    recipe: Recipe
+    reports: list[UpdateReport]
+    after: dict[str, np.ndarray]
+    """The parameters behind the last update, by the peer's names."""
+
+
+@cache
+def run_of(path: Path) -> Run:
+    case = next(case.values[0] for case in CASES if case.values[0].path == path)
+    arrays, recipe, reports = case.arrays(), recipe_of(case), []
+    encoder, contrastive = recipe.model.encoder.settings, (f"heads_{NAME}", recipe.model.heads[NAME].settings)
+    weights, left = find(part(arrays, "param/"), encoder, ctc_head=None, contrastive=contrastive)
+    assert left == []
+    params = unflatten(weights)["params"]
+    state, update = fast_jit(partial(fresh_state, recipe, batch_stats={}, seed=0))(params), update_program(recipe)
+    for number in range(len(case.info["updates"])):
+        given = part(arrays, f"input_{number}/")
+        draws = draws_of(contrastive[1], given["mask_indices"], given["neg_idxs"], given["gumbel_noise"])
+        state, found = update(state, batch_of(given), given["mask_indices"], draws)
+        reports.append(found)
+    after = export_fairseq({"params": state.params}, encoder, ctc_head=None, contrastive=contrastive)
+    return Run(recipe, reports, after)
+
+
+def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def batch_of(given: dict[str, np.ndarray]) -> Batch:
+    rows = np.arange(len(given["source"]), dtype=np.int32)
+    return Batch(
+        audio=None, features=given["source"][..., None], lengths=(~given["padding_mask"]).sum(1).astype(np.int32),
+        tokens=0 * rows[:, None], token_lengths=0 * rows, weights=np.ones(len(rows), np.float32), records=rows,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses(case: GoldenCase, record_property: Any) -> None:
+    run, expected = run_of(case.path), case.info["updates"]
+    quantizer = run.recipe.model.heads[NAME].settings.quantizer
+    for number, (found, said) in enumerate(zip(run.reports, expected, strict=True)):
+        assert found.applied
+        sums = {name.removeprefix(f"{NAME}/"): value for name, value in found.sums.items()}
+        assert float(sums["loss"].weight) == said["sample_size"]
+        assert float(sums["accuracy"].total) == said["correct"]
+        for name, theirs in TERMS.items():
+            difference = abs(float(sums[name].total) / said[theirs] - 1)
+            assert report(record_property, f"{number} {name}, relative", difference) < 1e-5
+        for name in PERPLEXITIES:
+            assert abs(sums[name].mean() / said[name] - 1) < 1e-5
+        assert abs(float(quantizer.temperature(jnp.int32(number))) / said["temp"] - 1) < 1e-6
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rates_and_norms(case: GoldenCase, record_property: Any) -> None:
+    """Some gradients of a case are clipped and some are not: else it would not show how."""
+    limit, expected = case.info["training"]["clip_norm"], case.info["updates"]
+    assert len({said["grad_norm"] > limit for said in expected}) == 2
+    for number, (found, said) in enumerate(zip(run_of(case.path).reports, expected, strict=True)):
+        assert abs(float(found.learning_rate) / said["lr"] - 1) < 1e-6
+        difference = abs(float(found.gradient_norm) / said["grad_norm"] - 1)
+        assert report(record_property, f"{number} norm, relative", difference) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parameters(case: GoldenCase, record_property: Any) -> None:
+    """Differences in units of what updates can move a value by, the sum of their rates. In them the parameters, of up
+    to 4, are rounded to 4e-5. The gradient of keys' biases is 0, and ours, which is rounded, is no more than that:
+    what it moves them by is compared by itself."""
+    after, expected = run_of(case.path).after, part(case.arrays(), "after/")
+    assert after.keys() == expected.keys()
+    rates = sum(said["lr"] for said in case.info["updates"])
+    differences = {name: max_abs(after[name], expected[name]) / rates for name in expected}
+    keys = {name for name in expected if name.endswith("k_proj.bias")}
+    for names, limit in ((keys, 1e-3), (expected.keys() - keys, 2e-4)):
+        worst = max(names, key=differences.__getitem__)
+        assert report(record_property, f"parameters, worst ({worst})", differences[worst]) < limit
