@@ -66,7 +66,8 @@ class Contrastive(HeadSettings):
     def check(self, *, taps: Collection[str], views: int) -> None:
         for tap in self.taps():
             if tap not in taps:
-                raise ValueError(no_such_tap(tap, taps))
+                free = ", or penalty=0 where the encoder has no extractor" if tap == EXTRACTOR else ""
+                raise ValueError(no_such_tap(tap, taps) + free)
         if views != 1:
             raise ValueError(f"the model's views are {views}: expected 1")
 

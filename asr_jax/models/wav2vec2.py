@@ -146,7 +146,7 @@ class Wav2Vec2(EncoderSettings):
             ),
             f"projected is off and features have {self.feature_dim} values, expected dim, {self.dim}": self.projected
             or self.feature_dim == self.dim,
-            "there is no extractor: expected no tap of it (of a head of pre-training penalty 0)": (
+            "there is no extractor: expected taps without it, and penalty=0 of a head of pre-training": (
                 bool(self.extractor) or "extractor" not in self.taps
             ),
             "extractor reads samples: expected num_features 1": not self.extractor or self.num_features == 1,

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
@@ -123,7 +124,7 @@ def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
     """Writes a .safetensors file of weights by our names, with the symbols that their labels stand for."""
     out.parent.mkdir(parents=True, exist_ok=True)
     arrays = {path: np.asarray(value, order="C") for path, value in flatten(weights).items()}
-    save_file(arrays, out, metadata={SYMBOLS: json.dumps(symbols)})
+    write_whole(out, save(arrays, metadata={SYMBOLS: json.dumps(symbols)}))
 
 
 def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.text.vocabularies import BOUNDARY
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -69,7 +70,8 @@ def save_folder(out: Path, *, files: Mapping[str, Any], weights: Mapping[str, np
     for name, content in files.items():
         (out / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-    save_file(arrays, out / WEIGHTS, metadata={"format": "pt"})  # without which transformers 4 refuses it
+    # Without the format transformers 4 refuses it; save_file would let nobody else read it.
+    write_whole(out / WEIGHTS, save(arrays, metadata={"format": "pt"}))
 
 
 def label_files(symbols: Sequence[str | None], *, processor: str) -> dict[str, Any]:
