@@ -46,7 +46,7 @@ def experiment(init_from: str = "") -> Experiment:
             front_end=wav2vec2(),
             augment=(),
             encoder=Wav2Vec2.tiny(
-                time_mask=SpanMask(0.65 if pretrains else 0.2, 10),
+                time_mask=SpanMask(0.65 if pretrains else 0.2, 10, same_count=False),
                 extractor_gradient=0.1 if pretrains else 1.0,
                 taps=("features", "extractor") if pretrains else (),
                 **rates,
@@ -64,5 +64,5 @@ def experiment(init_from: str = "") -> Experiment:
         optim=FairseqAdam(
             schedule=WarmupHoldDecay(peak_lr=1e-3, warmup_updates=300, decay="cosine"), clip_at=1.0, weight_decay=0.01
         ),
-        training=Training(num_updates=3000 if pretrains else 4000, ema=EMA(0.998), validate_every=500, log_every=50),
+        training=Training(num_updates=3000 if pretrains else 1000, ema=EMA(0.998), validate_every=500, log_every=50),
     )
