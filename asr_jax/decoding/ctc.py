@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import sys
 import threading
 from collections.abc import Sequence
@@ -133,6 +134,12 @@ class CTCDecoder:
         else:
             paths, logps = jax.device_get(reduced)
             lists = [[greedy_hypothesis(paths[row], logps[row], self.spelling, decode=self._decode)] for row in rows]
+        if broken := sum(not math.isfinite(hypotheses[0].score) for hypotheses in lists):
+            print(
+                f"{broken} of {len(lists)} recordings of a batch have no finite score and empty texts: their "
+                "log-probabilities are not numbers; expected finite weights (another checkpoint), or --precision f32",
+                file=sys.stderr,
+            )
         return [self._rerank(hypotheses) for hypotheses in lists] if self._rerank else lists
 
     def _share(

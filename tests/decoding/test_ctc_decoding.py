@@ -121,3 +121,15 @@ def test_json_has_numbers_alone():
     assert to_json(Transcript((), float("-inf"))) == {
         "words": [], "score": None, "confidence": None, "alternatives": []
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["greedy", "beam"])
+def test_what_is_no_number_is_told(kind, capsys):
+    values = np.stack([log_probs_of([1, 3, 2])] * 2)
+    values[0] = np.nan
+    decoder = Decoding(kind=kind, search=Search(beam_width=4)).build(TOKENIZER, times=TIMES)
+    broken, whole = decoder.finish(decoder.reduce(Frames(jnp.asarray(values), jnp.array([3, 3]))), [0, 1])
+    assert (broken[0].text, whole[0].text) == ("", "ab")
+    assert "1 of 2 recordings of a batch have no finite score" in capsys.readouterr().err
+    decoder.finish(decoder.reduce(Frames(jnp.asarray(values[1:]), jnp.array([3]))), [0])
+    assert not capsys.readouterr().err
