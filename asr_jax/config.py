@@ -348,10 +348,10 @@ def _is_among(name: str, fields: Sequence[str]) -> bool:
     return any(name == field or name.startswith(field + ".") for field in fields)
 
 
-def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(values, dict | list) and values:
-        items = values.items() if isinstance(values, dict) else enumerate(values)
-        for name, value in items:
-            yield from _leaves(value, f"{prefix}.{name}" if prefix else str(name))
-    else:
-        yield prefix, values
+def _leaves(values: dict | list, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items() if isinstance(values, dict) else enumerate(values):
+        place = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(value, dict | list) and value:
+            yield from _leaves(value, place)
+        else:
+            yield place, value

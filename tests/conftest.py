@@ -1,22 +1,46 @@
-"""Set before JAX starts: virtual CPU devices, so that sharding is always exercised, and a shared compile cache."""
+"""Set before JAX starts: virtual CPU devices, so that sharding is always exercised, and a compile cache that all
+checkouts of a user share."""
+
+# ruff: noqa: E402
 
 import atexit
+import contextlib
+import gc
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "asr_jax" / "tests"
+KEPT_DAYS = 14
+"""How long a program is kept there: those of an older code are never asked for again."""
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "ASR_JAX_INDEX_CACHE" not in os.environ:
     os.environ["ASR_JAX_INDEX_CACHE"] = tempfile.mkdtemp(prefix="asr_jax-index-")
     atexit.register(shutil.rmtree, os.environ["ASR_JAX_INDEX_CACHE"], ignore_errors=True)
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # tests compile much that is small, and often
 
 import jax
+import pytest
 
 import asr_jax  # noqa: F401  sets NPROC: without it collectives of virtual devices deadlock
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if os.environ["JAX_PLATFORMS"] == "cpu":
     jax.config.update("jax_num_cpu_devices", 4)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    for program in CACHE.glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another worker removed it
+            if time.time() - program.stat().st_mtime > KEPT_DAYS * 86400:
+                program.unlink()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Modules and tests stay: collections of garbage that looked at them took a twentieth of the time.
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
