@@ -23,7 +23,7 @@ from asr_jax.nn.positions import relative_sinusoids, rotated
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.stochastic import kept
+from asr_jax.nn.stochastic import unless_left_out
 from asr_jax.nn.striding import GatedConv, gated_length
 
 Positions = Literal["relative_key", "relative", "rotary", "none"]
@@ -285,7 +285,15 @@ class W2VBertLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], shared: Shared
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        settings, step, original = self.settings, shared.step, x
+        x = unless_left_out(
+            self, lambda layer, x: layer.transformed(x, shared), x, rate=self.settings.layer_drop, step=shared.step
+        )
+        return x, x if self.settings.taps else None
+
+    @nn.nowrap
+    def transformed(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
+        """The layer's output."""
+        settings, step = self.settings, shared.step
         x += 0.5 * self._feed_forward("feed_forward_1", x, step)
         x += self._dropout(self._attention(x, shared), settings.attention_dropout, step)
         convolution = ConformerConvolution(
@@ -301,10 +309,7 @@ class W2VBertLayer(nn.Module):
         convolved = convolution(self._norm("convolution_norm", x), shared.lengths, step=step)
         x += self._dropout(convolved, settings.convolution_dropout, step)
         x += 0.5 * self._feed_forward("feed_forward_2", x, step)
-        x = self._norm("norm", x)
-        if settings.layer_drop and step is not None:
-            x = jnp.where(kept(self.make_rng("dropout"), settings.layer_drop, ()), x, original)
-        return x, x if settings.taps else None
+        return self._norm("norm", x)
 
     def _attention(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
         settings, x = self.settings, self._norm("attention_norm", x)

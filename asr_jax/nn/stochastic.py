@@ -1,7 +1,9 @@
 """What happens at random, and only while training: dropout, and the regularisers with their chances."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from flax import linen as nn
@@ -34,6 +36,24 @@ def dropout(
     """Zeroes values with a chance of `rate` and divides the others by 1 - rate; one choice for all of `shared_axis`."""
     shape = [1 if axis == shared_axis else size for axis, size in enumerate(x.shape)]
     return x * (kept(key, rate, tuple(shape)) / (1.0 - rate)).astype(x.dtype)
+
+
+def unless_left_out(
+    layer: nn.Module,
+    transform: Callable[[Any, Float[Array, "B T D"]], Float[Array, "B T D"]],
+    x: Float[Array, "B T D"],
+    *,
+    rate: float,
+    step: Step,
+) -> Float[Array, "B T D"]:
+    """`transform(layer, x)`; while training, with a chance of `rate` drawn from the stream "dropout", x itself.
+
+    It is a branch of the program: what is left out takes no time.
+    Source: LayerDrop (Fan et al. 2019, arXiv:1909.11556).
+    """
+    if not rate or step is None:
+        return transform(layer, x)
+    return nn.cond(kept(layer.make_rng("dropout"), rate, ()), transform, lambda _, x: x, layer, x)
 
 
 @dataclass

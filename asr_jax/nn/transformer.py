@@ -16,6 +16,7 @@ from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import rotated
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import unless_left_out
 
 MASKED_SCORE = -1e10
 INITIAL_DEVIATION = 0.02
@@ -76,7 +77,7 @@ class Transformer(nn.Module):
 
 class TransformerLayer(nn.Module):
     """Attention and a feed-forward module, each with a norm and its input added. While training, the layer is left out
-    in some calls (LayerDrop, Fan et al. 2019, arXiv:1909.11556). It has the signature that `nn.scan` asks for.
+    in some calls. It has the signature that `nn.scan` asks for.
 
     Source: `TransformerSentenceEncoderLayer` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
     """
@@ -87,7 +88,15 @@ class TransformerLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], shared: Shared
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        sizes, original = self.sizes, x
+        x = unless_left_out(
+            self, lambda layer, x: layer.transformed(x, shared), x, rate=self.sizes.layer_drop, step=shared.step
+        )
+        return x, x if self.sizes.gives_taps else None
+
+    @nn.nowrap
+    def transformed(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
+        """The layer's output."""
+        sizes = self.sizes
         attention = MultiHeadAttention(
             sizes.num_heads, sizes.attention_dropout, sizes.rotary, sizes.fused_attention, sizes.dtype, name="attention"
         )
@@ -98,11 +107,7 @@ class TransformerLayer(nn.Module):
         y = gelu(self._linear("in", sizes.feedforward_dim, y))
         y = self._linear("out", x.shape[-1], self._dropout(y, sizes.activation_dropout, shared.step))
         x += self._dropout(y, sizes.dropout, shared.step)
-        x = x if sizes.norm_first else self._norm("norm", x)
-        if sizes.layer_drop and shared.step is not None:
-            left_out = jax.random.bernoulli(self.make_rng("dropout"), sizes.layer_drop)
-            x = jnp.where(left_out, original, x)
-        return x, x if sizes.gives_taps else None
+        return x if sizes.norm_first else self._norm("norm", x)
 
     def _linear(self, name: str, width: int, x: Float[Array, "B T D"]) -> Float[Array, "B T _"]:
         return Linear(width, deviation=INITIAL_DEVIATION, dtype=self.sizes.dtype, name=name)(x)

@@ -11,6 +11,7 @@ import pytest
 from support import max_abs, relative
 
 from asr_jax.core.batch import length_mask
+from asr_jax.core.meshes import by_rows, data_mesh, replicated
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.transformer import LayerSizes, MultiHeadAttention, Transformer, fused_attention
@@ -93,6 +94,26 @@ def test_the_others_are_a_stack_of_their_own_and_alone_have_gradients(remat: Rem
             assert largest == 0 if is_left_out else largest > 1e-3
         patterns.add(tuple(pattern))
     assert len(patterns) > 3
+
+
+def test_devices_leave_out_the_same_layers() -> None:
+    """Each with a part of the rows: a branch that not all took would be waited for without end, or leave a gradient."""
+    params, stack = params_of(), Transformer(SIZES._replace(layer_drop=0.5), NUM_LAYERS)
+
+    @fast_jit
+    @jax.grad
+    def gradient(params: Any, x: Any, key: Any) -> Any:
+        found = stack.apply({"params": params}, x, jnp.full(len(x), 5), step=jnp.int32(0), rngs={"dropout": key})
+        return jnp.sum(jnp.sin(found[0]))
+
+    x, patterns = jnp.concatenate([X, 2 * X]), set()
+    for seed in range(4):
+        key, mesh = jax.random.key(seed), data_mesh(4)
+        alone = gradient(params, x, key)
+        spread = gradient(*jax.device_put((params, x, key), (replicated(mesh), by_rows(mesh), replicated(mesh))))
+        assert max(jax.tree.leaves(jax.tree.map(max_abs, spread, alone))) < 1e-5
+        patterns.add(np.any(alone["layers"]["in"]["kernel"], axis=(1, 2)).tobytes())
+    assert len(patterns) > 1
 
 
 def test_attention_in_one_kernel_is_attention() -> None:
