@@ -3,6 +3,8 @@
 Differs from: broadcasters' rules, which want borders of clauses; a recogniser without punctuation has pauses alone.
 """
 
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -44,14 +46,16 @@ class Cue:
     lines: tuple[str, ...]
 
 
-def cues(transcript: Transcript, rules: CueRules | None = None) -> list[Cue]:
-    """All words in order, in cues that do not overlap, with times in whole milliseconds."""
+def cues(transcript: Transcript, rules: CueRules | None = None, *, duration_s: float = math.nan) -> list[Cue]:
+    """All words in order, in cues that do not overlap, with times in whole milliseconds. None is shown for longer than
+    its words behind the end of the audio, `duration_s` where it is known."""
     rules = rules or CueRules()
+    last_ms = _ms(duration_s) if math.isfinite(duration_s) else sys.maxsize
     groups = list(_groups(transcript.words, rules))
     starts = [_ms(group[0].start_s) for group in groups]
     result = []
     for group, start_ms, next_ms in zip_longest(groups, starts, starts[1:]):
-        end_ms = max(_ms(group[-1].end_s), start_ms + _ms(rules.min_s))
+        end_ms = max(_ms(group[-1].end_s), min(start_ms + _ms(rules.min_s), last_ms), start_ms + 1)
         if next_ms is not None:
             # At least a millisecond: words may begin in the same frame.
             end_ms = max(min(end_ms, next_ms - _ms(rules.gap_s)), min(start_ms + 1, next_ms))

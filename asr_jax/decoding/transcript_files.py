@@ -65,7 +65,7 @@ def srt(named: Named, rules: CueRules | None = None) -> str:
     """SubRip: a number, times and lines for each cue. It knows some tags and no way to write their signs otherwise, so
     `<` and `{` get a word joiner behind them, which nobody sees and which makes them none."""
     blocks = []
-    for number, cue in enumerate(cues(named.transcript, rules), 1):
+    for number, cue in enumerate(cues(named.transcript, rules, duration_s=named.duration_s), 1):
         lines = "\n".join(re.sub(r"([<{])", "\\1\u2060", line) for line in cue.lines)
         blocks.append(f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{lines}\n")
     return "\n".join(blocks)
@@ -77,7 +77,7 @@ def vtt(named: Named, rules: CueRules | None = None) -> str:
     Source: https://www.w3.org/TR/webvtt1/, sections 4.1 and 4.2.
     """
     blocks = ["WEBVTT\n"]
-    for cue in cues(named.transcript, rules):
+    for cue in cues(named.transcript, rules, duration_s=named.duration_s):
         lines = "\n".join(cue.lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         blocks.append(f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{lines}\n")
     return "\n".join(blocks)

@@ -72,9 +72,13 @@ def _with_tap(trained: Trained, tap: str, layer: str) -> Recogniser:
 def _extractor(trained: Trained, function: Callable[[Any, Batch], Any], *, what: str) -> Extractor:
     program = jax.jit(function)
     variables = jax.device_put(jax.device_get(trained.variables), jax.devices()[0])
+    least = 1  # samples: an encoder is not made for a batch without any frame
+    while not trained.model.output_length(least):
+        least *= 2
 
     def compute(audio: np.ndarray, lengths: np.ndarray) -> Frames:
-        rows = len(lengths)
+        rows, size = audio.shape
+        audio = np.pad(audio, ((0, 0), (0, max(least - size, 0))))
         batch = Batch(
             audio=audio, features=None, lengths=lengths, tokens=np.zeros((rows, 0), np.int32),
             token_lengths=np.zeros(rows, np.int32), weights=np.ones(rows, np.float32),

@@ -43,7 +43,7 @@ def by_ffmpeg(path):
 @pytest.mark.parametrize("form", ["srt", "vtt"])
 def test_subtitles_are_read_as_they_were_meant(form, tmp_path):
     path = tmp_path / f"a.{form}"
-    path.write_text(FORMS[form].write(named(SPOKEN)), encoding="utf-8")
+    path.write_text(FORMS[form].write(named(SPOKEN, duration_s=4000.0)), encoding="utf-8")
     expected, found = cues(Transcript(SPOKEN, 0.0)), by_ffmpeg(path)
     for cue, (start_s, end_s, lines) in zip(expected, found, strict=True):
         assert (start_s, end_s) == pytest.approx((cue.start_s, cue.end_s), abs=1e-6)
@@ -54,11 +54,11 @@ def test_subtitles_are_read_as_they_were_meant(form, tmp_path):
 
 
 def test_signs_of_tags_are_escaped():
-    text = FORMS["vtt"].write(named(SPOKEN))
+    text = FORMS["vtt"].write(named(SPOKEN, duration_s=4000.0))
     assert "then &amp; &lt;unk&gt; a &gt; b {x} é" in text
     assert text.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:")
-    assert "<\u2060unk> a > b {\u2060x}" in FORMS["srt"].write(named(SPOKEN))
-    assert "\n01:02:05,250 --> 01:02:06,250\nend\n" in FORMS["srt"].write(named(SPOKEN))
+    assert "<\u2060unk> a > b {\u2060x}" in FORMS["srt"].write(named(SPOKEN, duration_s=4000.0))
+    assert "\n01:02:05,250 --> 01:02:06,250\nend\n" in FORMS["srt"].write(named(SPOKEN, duration_s=4000.0))
 
 
 def test_cues_keep_all_words_and_the_rules():
@@ -89,6 +89,8 @@ def test_cues_of_impossible_words():
     assert all(cue.start_s < cue.end_s for cue in found)
     assert found[0].end_s == pytest.approx(9.0 - CueRules().gap_s)
     assert found[1].end_s == 10.0  # min_s
+    assert [cue.end_s for cue in cues(Transcript(words, 0.0), duration_s=12.5)][1:] == [10.0, 12.5]
+    assert cues(Transcript(words[-1:], 0.0), duration_s=12.0)[0].end_s == 12.1  # the word's own
     assert cues(Transcript((), 0.0)) == []
     with pytest.raises(ValueError, match="min_s is 9"):
         CueRules(min_s=9)

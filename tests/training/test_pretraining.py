@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet
 import pytest
+import soundfile
 
 from asr_jax import align, evaluate, extract_features, plan, transcribe
 from asr_jax.audio.io import write_flac
@@ -252,6 +253,14 @@ def test_a_layer_of_a_trained_encoder_as_features(folder, tuned, tmp_path, layer
 def extracted(folder, run, out, *what):
     extract_features.main([str(run), *what, "--input", str(folder / "validation.jsonl"), "--output", str(out)])
     return pyarrow.parquet.read_table(out).to_pylist()
+
+
+def test_recordings_shorter_than_a_frame_have_no_features(tuned, tmp_path):
+    soundfile.write(tmp_path / "click.wav", np.full(20, 0.1), 16000)
+    out = tmp_path / "f.parquet"
+    extract_features.main([str(tuned), "--layer", "0", "--input", str(tmp_path / "click.wav"), "--output", str(out)])
+    (row,) = pyarrow.parquet.read_table(out).to_pylist()
+    assert (row["rows"], row["cols"], row["features"]) == (0, 8, [])
 
 
 def test_codes_of_the_quantiser(folder, pretrained, tuned, tmp_path):
