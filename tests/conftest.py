@@ -33,6 +33,20 @@ if os.environ["JAX_PLATFORMS"] == "cpu":
     jax.config.update("jax_num_cpu_devices", 4)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--compile-nothing", action="store_true", help="an error where a program is compiled")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("compile_nothing"):
+        jax.monitoring.register_event_duration_secs_listener(_refuse_to_compile)
+
+
+def _refuse_to_compile(event: str, duration: float, **options: object) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        raise RuntimeError(f"a program is compiled ({options}): its test does not belong into scripts/check.sh")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     for program in CACHE.glob("*"):
         with contextlib.suppress(FileNotFoundError):  # another worker removed it

@@ -32,13 +32,19 @@ class GoldenCase:
             return any(name.startswith(prefix) for name in file.keys())  # noqa: SIM118  it is no mapping
 
 
+def cases_in(folder: Path, pattern: str = "*") -> list[Any]:
+    """pytest parameters, one for each case in a folder."""
+    paths = sorted(folder.glob(pattern + ".json"))
+    return [pytest.param(GoldenCase(path, json.loads(path.read_text())), id=path.stem) for path in paths]
+
+
 def golden_cases(family: str, pattern: str) -> list[Any]:
     """pytest parameters, one per case found; a single skipped one, which says why, where there are none."""
-    paths = sorted((GOLDENS / family).glob(pattern + ".json"))
-    if not paths:
+    cases = cases_in(GOLDENS / family, pattern)
+    if not cases:
         reason = f"no goldens {family}/{pattern}.json under {GOLDENS}: set ASR_JAX_GOLDENS to their folder"
         return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
-    return [pytest.param(GoldenCase(path, json.loads(path.read_text())), id=path.stem) for path in paths]
+    return cases
 
 
 def having(cases: list[Any], prefix: str) -> list[Any]:

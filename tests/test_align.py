@@ -78,7 +78,7 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
     main([run, "--data", str(manifest), "--format", "textgrid", "--out", str(tmp_path / "grids"), "--tokens"])
     assert (tmp_path / "grids" / "r3.TextGrid").read_text() == grid
     assert (tmp_path / "grids" / "r4.TextGrid").read_text() == "kept"
-    with pytest.raises(UserError, match="4 recordings, and a file of textgrid holds one: expected --out FOLDER"):
+    with pytest.raises(UserError, match=r"4 recordings.* textgrid .*--out FOLDER"):
         main([run, "--data", str(manifest), "--format", "textgrid"])
     with pytest.raises(UserError, match=r"all\.ctm is there already"):
         main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
@@ -93,7 +93,7 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
         Record("silent", good.location, "", good.duration_s),
     ]
     write_manifest(tmp_path / "m.jsonl", [good, *broken])
-    with pytest.raises(RunError, match="4 of 5 recordings could not be aligned") as error:
+    with pytest.raises(RunError, match="4 of 5 recordings") as error:
         main([run, "--data", str(tmp_path / "m.jsonl")])
     assert error.value.exit_code == 1
     said = capsys.readouterr()
@@ -104,11 +104,11 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     assert "no such file" in named["skipped gone"]
     assert "empty text" in named["skipped silent"]
     write_manifest(tmp_path / "none.jsonl", broken[2:3])
-    with pytest.raises(RunError, match="1 of 1 recordings could not be aligned"):
+    with pytest.raises(RunError, match="1 of 1 recordings"):
         main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
     assert not (tmp_path / "none.json").exists()
     write_manifest(tmp_path / "silent.jsonl", broken[3:])
-    with pytest.raises(UserError, match="no record can be aligned: 1 empty text"):
+    with pytest.raises(UserError, match="1 empty text"):
         main([run, "--data", str(tmp_path / "silent.jsonl"), "--out", str(tmp_path / "silent")])
     (line,) = (tmp_path / "silent" / "skipped.jsonl").read_text().splitlines()
     assert (json.loads(line)["id"], json.loads(line)["reason"]) == ("silent", "empty text")
@@ -138,9 +138,9 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     data = alignment.plan(letters_alone, Records.of([short, numbered]))
     assert [record.id for record in data.index.records] == [short.id]
     assert data.dropped.entries[0]["reason"].startswith("'2' has no labels (english_letters.v1 leaves it out)")
-    with pytest.raises(UserError, match="no record can be aligned: 1 text that the normaliser leaves out"):
+    with pytest.raises(UserError, match=r"1 text .*normaliser"):
         alignment.plan(letters_alone, Records.of([numbered]))
-    with pytest.raises(RunError, match="2 of 4 recordings could not be aligned"):
+    with pytest.raises(RunError, match="2 of 4 recordings"):
         main([run, "--data", str(tmp_path / "m.jsonl"), "--tokens"])
     said = capsys.readouterr()
     lines = [json.loads(line) for line in said.out.splitlines() if line.startswith("{")]
@@ -218,7 +218,7 @@ def test_long_entries_of_manifests_and_a_score_that_nothing_reaches(run, recordi
     assert [word for piece in pieces for word in piece["text"].split()] == words
     again = [run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--min-score", "0"]
     before = out.read_text()
-    with pytest.raises(UserError, match=r"pieces\.jsonl is there already: give another --out, or --force"):
+    with pytest.raises(UserError, match=r"pieces\.jsonl .*--out.* --force"):
         main(again)
     assert out.read_text() == before
     main([*again, "--force"])
@@ -246,20 +246,20 @@ CUT = ["--data", "m", "--segment", "--out", "no/p.jsonl"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected recordings with their texts"),
-        (["a.flac"], "expected recordings with their texts"),
-        (["a.flac", "--text", "t", "--data", "m"], "expected recordings with their texts"),
+        ([], "--text"),
+        (["a.flac"], "--text"),
+        (["a.flac", "--text", "t", "--data", "m"], "--text"),
         (["--data", "m", "--segment"], "--segment needs --out"),
-        (["--data", "m", "--decoding.kind", "beam"], "--decoding.kind: what is said is known"),
-        (["--data", "m", "--rejects", "r"], "--rejects without --segment: nothing is cut"),
-        (["--data", "m", "--min-score", "-1"], "--min-score without --segment: nothing is cut"),
-        (["--data", "m", "--max-seconds", "9"], "--max-seconds without --segment: nothing is cut"),
-        ([*CUT, "--format", "json"], "--format with --segment: a manifest of pieces is written"),
-        ([*CUT, "--tokens", "--format", "ctm"], "--format, --tokens with --segment: a manifest"),
-        ([*CUT, "--max-seconds", "0"], "--max-seconds 0: expected more than 0"),
-        ([*CUT, "--min-score", "0.5"], "--min-score 0.5: expected 0 or less, since scores are log-probabilities"),
+        (["--data", "m", "--decoding.kind", "beam"], "--decoding.kind"),
+        (["--data", "m", "--rejects", "r"], "--rejects without --segment"),
+        (["--data", "m", "--min-score", "-1"], "--min-score without --segment"),
+        (["--data", "m", "--max-seconds", "9"], "--max-seconds without --segment"),
+        ([*CUT, "--format", "json"], "--format with --segment"),
+        ([*CUT, "--tokens", "--format", "ctm"], "--format, --tokens with --segment"),
+        ([*CUT, "--max-seconds", "0"], "--max-seconds 0"),
+        ([*CUT, "--min-score", "0.5"], "--min-score 0.5"),
         ([*CUT, "--rejects", "no/p.jsonl"], "--out and --rejects are both no/p.jsonl"),
-        ([*CUT, "--rejects", __file__], "test_align.py is there already: give another --rejects, or --force"),
+        ([*CUT, "--rejects", __file__], "test_align.py .*--rejects.* --force"),
         (["a.flac", "--text", "gone.txt"], "gone.txt cannot be read"),
     ],
 )

@@ -139,9 +139,9 @@ def test_files_that_cannot_be_read(tmp_path):
     binary = tmp_path / "b.jsonl"
     binary.write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "gone.jsonl", tmp_path, binary):
-        with pytest.raises(UserError, match=r"cannot be read.*expected what evaluate --predictions writes"):
+        with pytest.raises(UserError, match=r"cannot be read.*evaluate --predictions"):
             main([str(good), str(path)])
     with pytest.raises(UserError, match="--show -1: expected 0 or more"):
         main([str(good), str(good), "--show", "-1"])
-    with pytest.raises(UserError, match=r"unknown normaliser 'lower\.v2'; expected one of"):
+    with pytest.raises(UserError, match=r"'lower\.v2'"):
         main([str(good), str(good), "--normaliser", "lower.v2"])

@@ -14,7 +14,7 @@ def test_tensors_of_two_sets_that_would_have_one_name_are_refused_before_any_run
         write_manifest(manifest, [Record(name, str(tmp_path / f"{name}.flac"), "word", 1.0) for name in names])
     clean, noisy, other = manifests
     command = [str(tmp_path / "no_run"), "--log-probs", str(tmp_path / "out.safetensors"), "--data"]
-    with pytest.raises(UserError, match=rf"{clean} and {noisy} both have a recording b, .* a folder instead"):
+    with pytest.raises(UserError, match=rf"{clean} and {noisy} .*recording b"):
         main([*command, clean, other, noisy])
     command[2] = str(tmp_path / "out")  # files by number, whose index names the set
     for data in ((clean, other, noisy), (clean, other)):

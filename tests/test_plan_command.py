@@ -40,7 +40,8 @@ def manifest(tmp_path: Path) -> str:
 
 
 def arguments(manifest: str, tmp_path: Path, *more: str) -> list[str]:
-    return ["--config", CONFIG, "--data.train", manifest, "--run-dir", str(tmp_path / "run"), *more]
+    given = ["--config", CONFIG, "--data.train", manifest, "--run-dir", str(tmp_path / "run")]
+    return [*given, "--data.buckets.num", "2", *more]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *given: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from asr_jax import augment, feature_statistics
+from asr_jax.audio import presets
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.audio.presets import PRESETS, rnnt
 from asr_jax.audio.stages import NormaliseByDataSet
@@ -33,29 +34,29 @@ def folder(tmp_path_factory):
     (folder / "config.py").write_text(
         "from dataclasses import replace\n"
         "from asr_jax.audio.distort import BackgroundNoise, Gain\n"
-        "from asr_jax.audio.specaugment import SpecAugment, TimeWarp\n"
+        "from asr_jax.audio.specaugment import SpecAugment\n"
         "from tests.toy_config import experiment as toy\n"
         "def experiment():\n"
         "    e = toy()\n"
         f"    noise = BackgroundNoise(folder={str(folder / 'noise')!r})\n"
-        "    augment = (SpecAugment(probability=0.5), Gain(min_db=-6, max_db=-3), noise, TimeWarp(max_frames=4))\n"
+        "    augment = (SpecAugment(probability=0.5), Gain(min_db=-6, max_db=-3), noise)\n"
         "    return replace(e, model=replace(e.model, augment=augment))\n"
     )
     return folder
 
 
 def test_audio_and_pictures_before_and_after_each_augmentation(folder, tmp_path, capsys):
-    given = ["--config", folder / "config.py", "--data", folder / "train.jsonl", "--out", tmp_path, "--num", 2,
+    given = ["--config", folder / "config.py", "--data", folder / "train.jsonl", "--out", tmp_path, "--num", 1,
              "--model.augment.1.max-db", "-5"]  # fmt: skip
     augment.main([str(word) for word in given])
-    assert "2 utterances" in capsys.readouterr().out
+    assert "1 utterances" in capsys.readouterr().out
     shown = sorted(path.name for path in tmp_path.iterdir())
     assert shown[0] == "0-u_0"
     assert json.loads((tmp_path / "about.json").read_text())["not shown"]["speeds"] == [1.0]
     names = {path.name for path in (tmp_path / shown[0]).iterdir()}
     assert names == {
         "0-original.flac", "0-original.png", "1-Gain.flac", "1-Gain.png", "2-BackgroundNoise.flac",
-        "2-BackgroundNoise.png", "3-SpecAugment.png", "4-TimeWarp.png", "drawn.json",
+        "2-BackgroundNoise.png", "3-SpecAugment.png", "drawn.json",
     }  # fmt: skip
     told = json.loads((tmp_path / shown[0] / "drawn.json").read_text())
     assert told[3]["augmentation"] == "SpecAugment, in 50% of the utterances"
@@ -74,7 +75,7 @@ def test_data_without_audio_are_named(folder, tmp_path):
         augment.main(
             ["--config", str(folder / "config.py"), "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path)]
         )
-    with pytest.raises(UserError, match="--at-update 99999999999: expected at least 1, and 0 to 2147483647"):
+    with pytest.raises(UserError, match="--at-update 99999999999"):
         augment.main(["--config", "x", "--data", "x", "--out", "x", "--at-update", "99999999999"])
     with pytest.raises(UserError, match=r"--max-hours nan"):
         feature_statistics.main(["--preset", "rnnt", "--data", "x", "--out", "x.json", "--max-hours", "nan"])
@@ -93,7 +94,8 @@ def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):
     bare = jax.jit(type(front_end)(**{**vars(front_end), "then": ()}))
     for number in set(range(12)) - {3}:
         audio = read_audio(folder / f"{number}.flac")
-        values.append(np.asarray(bare(audio[None], np.array([len(audio)], np.int32)).values, np.float64)[0])
+        heard = bare(np.pad(audio, (0, 8000 - len(audio)))[None], np.array([len(audio)], np.int32))
+        values.append(np.asarray(heard.values, np.float64)[0, : heard.lengths.item()])
     frames = np.concatenate(values)
     assert json.loads(out.read_text())["frames"] == len(frames)
     np.testing.assert_allclose(found.mean, frames.mean(0), rtol=1e-5, atol=1e-5)
@@ -109,12 +111,14 @@ def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):
 def test_presets_and_folders_that_do_not_exist_are_named(folder, tmp_path):
     with pytest.raises(UserError, match="there is no folder"):
         feature_statistics.main(["--preset", "rnnt", "--data", "x", "--out", str(tmp_path / "none" / "x.json")])
-    with pytest.raises(UserError, match=r"no front-end is called 'quarznet': .* did you mean 'quartznet'"):
+    with pytest.raises(UserError, match=r"'quarznet'.* 'quartznet'"):
         feature_statistics.main(["--preset", "quarznet", "--data", "x", "--out", "x"])
 
 
-def test_the_benchmark_times_every_front_end(tmp_path, capsys):
+def test_the_benchmark_times_every_front_end(tmp_path, monkeypatch):
+    two = {name: PRESETS[name] for name in ("icefall", "quartznet")}
+    monkeypatch.setattr(presets, "PRESETS", two)
     frontend.main(["--seconds", "0.5", "--rows", "2", "--repeats", "1", "--json", str(tmp_path / "f.json")])
-    assert json.loads((tmp_path / "f.json").read_text())["times_s"].keys() == {*PRESETS, "SpecAugment alone"}
+    assert json.loads((tmp_path / "f.json").read_text())["times_s"].keys() == {*two, "SpecAugment alone"}
     with pytest.raises(UserError, match="--rows 0"):
         frontend.main(["--rows", "0"])

@@ -59,7 +59,7 @@ def said(capsys):
 
 def test_folders_in_every_format(run, folder, capsys):
     audio = folder / "in"
-    with pytest.raises(RunError, match="1 of 4 recordings could not be transcribed") as error:
+    with pytest.raises(RunError, match="1 of 4 recordings") as error:
         main([run, str(audio)])
     assert error.value.exit_code == 1
     lines, errors = said(capsys)
@@ -78,7 +78,7 @@ def test_folders_in_every_format(run, folder, capsys):
         main([run, str(audio), "--format", "ctm"])
     rows = [line.split() for line in said(capsys)[0]]
     assert [row[4] for row in rows] == [word for text in texts.values() for word in text.split()]
-    with pytest.raises(UserError, match="4 recordings, and a file of srt holds one: expected --out FOLDER"):
+    with pytest.raises(UserError, match=r"4 recordings.* srt .*--out FOLDER"):
         main([run, str(audio), "--format", "srt"])
 
 
@@ -92,7 +92,7 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     assert (out / "a.vtt").read_text().startswith("WEBVTT\n")
     (skipped,) = map(json.loads, (out / "skipped.jsonl").read_text().splitlines())
     assert (skipped["id"], skipped["reason"][:9]) == ("none.wav", "not audio")
-    with pytest.raises(UserError, match=r"by decoding greedy, digest greedy, and this is decoding beam .*digest beam-"):
+    with pytest.raises(UserError, match=r"greedy.* beam"):
         main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--decoding.kind", "beam"])
     (out / "long.vtt").unlink()
     (out / "a.vtt").write_text("kept")
@@ -136,7 +136,7 @@ def test_standard_input(run, folder, capsys, monkeypatch):
     with pytest.raises(UserError, match="none of the inputs is audio that can be read"):
         main([run, "-"])
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="-: standard input cannot be read: it is closed; expected audio, or paths"):
+    with pytest.raises(UserError, match="-: standard input"):
         main([run, "-"])
     main([run, f"{folder}/in/a.flac"])
 

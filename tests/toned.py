@@ -55,7 +55,7 @@ def write_toned(folder, name, words, rng, *, space_s=SPACE_S):
     return record, spans
 
 
-def toned_run(folder, *, num_updates=150):
+def toned_run(folder, *, num_updates=60):
     """The folder of a run that was trained on it."""
     rng = np.random.default_rng(0)
     records = [write_toned(folder, f"t{number}", words_of(rng, 4), rng)[0] for number in range(52)]

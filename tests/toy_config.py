@@ -16,7 +16,7 @@ def experiment() -> Experiment:
         data=Data(
             train=("train.jsonl",),
             validation=("validation.jsonl",),
-            buckets=Buckets(num=2, batch_seconds=8.0, batch_multiple=4),
+            buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=2)),
         training=Training(num_updates=6, validate_every=3, log_every=2, ema=EMA(0.9)),

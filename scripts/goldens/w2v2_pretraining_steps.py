@@ -16,6 +16,7 @@ import re
 import sys
 import types
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ TRAINING = {
     "warmup_updates": 3, "hold_updates": 0, "max_update": 10, "update_freq": 1, "world_size": 1, "fp16": False,
     "bf16": True, "bf16_disable_loss_scaler": False, "fp16_init_scale": 128, "min_loss_scale": 1e-4,
 }  # fmt: skip
+MARGIN = 1e-4
+"""Least distance between the best and the second best of any choice, relative to the largest value chosen from."""
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "hourglass": (
@@ -77,8 +80,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     peer = load_peer(options.peer)
-    for seed, (name, (of_model, of_training)) in enumerate(CASES.items()):
-        save_case(peer, options.out / name, TINY | of_model, TRAINING | of_training, seed=seed)
+    for name, (of_model, of_training) in CASES.items():
+        case = partial(save_case, peer, options.out / name, TINY | of_model, TRAINING | of_training)
+        next(seed for seed in count() if case(seed=seed))
 
 
 def load_peer(folder: Path) -> types.SimpleNamespace:
@@ -95,7 +99,8 @@ def load_peer(folder: Path) -> types.SimpleNamespace:
     )
 
 
-def save_case(peer: Any, path: Path, config: dict[str, Any], training: dict[str, Any], *, seed: int) -> None:
+def save_case(peer: Any, path: Path, config: dict[str, Any], training: dict[str, Any], *, seed: int) -> bool:
+    """Writes the case, unless its smallest margin is below `MARGIN`; says whether it did."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     model = peer.model(types.SimpleNamespace(**config))
@@ -104,16 +109,24 @@ def save_case(peer: Any, path: Path, config: dict[str, Any], training: dict[str,
     model.double().train()
     arrays = {f"param/{name}": value.clone() for name, value in model.state_dict().items()}
     inputs = [draw_inputs(peer, model, config, padded=path.name == PADDED) for _ in range(NUM_UPDATES)]
+    chosen_from: list[torch.Tensor] = []
+    recording_choices(model, chosen_from)
     found = updates(peer, model, types.SimpleNamespace(**training), inputs)
+    least = min(map(margin, chosen_from))
+    if least < MARGIN:
+        return False
     arrays |= {f"after/{name}": value for name, value in model.state_dict().items()}
     stored = {name: value.to(torch.float32).numpy() for name, value in arrays.items()}
     for number, each in enumerate(inputs):
         stored |= {f"input_{number}/{name}": value for name, value in each.items()}
     save_file({name: np.ascontiguousarray(value) for name, value in stored.items()}, path.with_suffix(".safetensors"))
-    info = {"peer": f"NVIDIA/DeepLearningExamples@{COMMIT} PyTorch/SpeechRecognition/wav2vec2 model, criterion, "
-            "optimizers, in the order of train.py", "versions": {"torch": torch.__version__, "numpy": np.__version__},
-            "config": config, "training": training, "updates": found, "note": NOTE}  # fmt: skip
+    info = {
+        "peer": f"NVIDIA/DeepLearningExamples@{COMMIT} PyTorch/SpeechRecognition/wav2vec2 model, criterion, "
+        "optimizers, in the order of train.py", "versions": {"torch": torch.__version__, "numpy": np.__version__},
+        "config": config, "training": training, "updates": found, "seed": seed, "margin": least, "note": NOTE,
+    }  # fmt: skip
     path.with_suffix(".json").write_text(json.dumps(info, indent=1) + "\n")
+    return True
 
 
 def move(model: torch.nn.Module) -> None:
@@ -191,6 +204,32 @@ def updates(peer: Any, model: Any, args: Any, inputs: list[dict[str, np.ndarray]
         found.append({name: float(value) for name, value in logged.items()} | {"lr": rate, "grad_norm": float(norm)})
         adjust_lr(step, optimizer)
     return found
+
+
+def recording_choices(model: Any, chosen_from: list[torch.Tensor]) -> None:
+    """Appends to `chosen_from` what codes are chosen from, without and with noise, and the similarities of targets and
+    their nearest distractors, of each forward pass."""
+    get_logits = model.get_logits
+
+    def of_codes(_: Any, __: Any, logits: torch.Tensor) -> None:
+        codes = logits.detach().reshape(-1, model.quantizer.num_vars)
+        drawn = codes - torch.log(torch.empty_like(codes).exponential_()) if model.training else codes
+        chosen_from.extend((codes, drawn))
+
+    def of_similarities(net_output: Any) -> torch.Tensor:
+        logits = get_logits(net_output)
+        target, distractors = logits.detach().split([1, logits.shape[1] - 1], dim=1)
+        chosen_from.append(torch.cat([target, distractors.max(dim=1, keepdim=True).values], dim=1))
+        return logits
+
+    model.quantizer.weight_proj.register_forward_hook(of_codes)
+    model.get_logits = of_similarities
+
+
+def margin(values: torch.Tensor) -> float:
+    """As `argmax_margin` of tests/goldens/margins.py."""
+    best = values.topk(2, dim=-1).values
+    return float((best[:, 0] - best[:, 1]).min() / values[torch.isfinite(values)].abs().max())
 
 
 def inject(given: dict[str, np.ndarray]) -> None:

@@ -61,6 +61,7 @@ def test_resuming_is_timed():
     assert min(found["build_s"], found["far_s"], found["next_s"]) > 0
 
 
+@pytest.mark.slow
 def test_the_second_start_reads_what_the_first_kept():
     found = starts(3000)
     assert found["second_s"]["records"] < found["first_s"]["records"] / 3
@@ -73,7 +74,7 @@ def test_the_second_start_reads_what_the_first_kept():
 
 @needs_proc
 def test_batches_are_timed_beside_bare_decoding(manifest):
-    found = throughput(index_of([manifest]), batch_seconds=2.0, processes=1, seconds=0.3, repeats=2)
+    found = throughput(index_of([manifest]), batch_seconds=2.0, processes=1, seconds=0.2, repeats=2)
     for rates in (found["per_s"], found["per_cpu_s"]):
         assert all(len(each) == 2 and min(each) > 1 for each in rates["all"].values())
         for way in ("bare", "threads", "workers"):
@@ -102,11 +103,9 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
 
 
 def test_what_cannot_be_measured_is_said(capsys):
-    with pytest.raises(UserError, match="give --data MANIFEST"):
+    with pytest.raises(UserError, match="--data MANIFEST"):
         command.main(["data", "--only", "reading"])
-    with pytest.raises(
-        UserError, match="benchmark dat: expected inference, train, steps, model, data, frontend; did you mean 'data'"
-    ):
+    with pytest.raises(UserError, match=r"dat: .*inference, train, steps, model, data, frontend.*'data'"):
         command.main(["dat"])
     command.main([])
     assert "benchmark steps --config FILE" in capsys.readouterr().out

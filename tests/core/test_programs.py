@@ -1,5 +1,8 @@
 """A program is traced once, kept, and found again only where it would be the same."""
 
+import importlib.metadata
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,33 +56,32 @@ def test_it_is_the_same_text_the_first_time_and_every_other():
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize("other", ["made_of", "name", "shape", "type", "sharding", "tree", "surroundings"])
+@pytest.mark.parametrize(
+    "other", ["made_of", "name", "shape", "type", "sharding", "tree", "versions", "settings", "flags"]
+)
 def test_what_would_be_another_program_is_traced_anew(other, monkeypatch):
     lower("scaled", Scaled(2.0), X, X, made_of="2.0")
-    mesh = data_mesh(4)
     extra = {
         "shape": jax.ShapeDtypeStruct((8, 4), jnp.float32),
         "type": jax.ShapeDtypeStruct((8, 3), jnp.int32),
-        "sharding": jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=replicated(mesh)),
+        "sharding": jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=replicated(data_mesh(4))),
         "tree": {"x": X},
     }.get(other, X)
-    if other == "surroundings":
-        monkeypatch.setattr(programs, "_surroundings", lambda: "a newer version")
-    function = Scaled(3.0)
-    lower("other" if other == "name" else "scaled", function, X, extra, made_of="3.0" if other == "made_of" else "2.0")
+    precision = jax.config.jax_default_matmul_precision  # runs of other tests leave theirs
+    if other == "settings":
+        precision = "highest" if precision != "highest" else "tensorfloat32"
+    if other == "versions":
+        monkeypatch.setattr(importlib.metadata, "version", lambda library: "of tomorrow")
+    if other == "flags":
+        monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --another")
+    function, name = Scaled(3.0), "other" if other == "name" else "scaled"
+    with jax.default_matmul_precision(precision):
+        lower(name, function, X, extra, made_of="3.0" if other == "made_of" else "2.0")
     assert function.traced == 1
 
 
-def test_the_surroundings_name_settings_and_device():
-    before = programs._surroundings()
-    assert programs._surroundings() == before
-    other = "highest" if jax.config.jax_default_matmul_precision != "highest" else "tensorfloat32"
-    with jax.default_matmul_precision(other):  # runs of other tests leave theirs
-        assert programs._surroundings() != before
-
-
 def test_sources_that_were_edited_since_they_were_loaded_are_not_taken_for_what_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "_sources", lambda: "as edited")
+    monkeypatch.setattr(programs, "SOURCES", "as they were loaded")
     for _ in range(2):
         function = Scaled(2.0)
         lower("scaled", function, X, X, made_of="2.0")

@@ -56,7 +56,7 @@ def test_lists_have_a_path_on_each_line(given, tmp_path):
     assert measured[2].duration_s == 0.5
     assert measured[5] == Refused("no/such.wav", "no/such.wav", "no such file")
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(UserError, match=r"empty\.txt is empty: expected a path per line"):
+    with pytest.raises(UserError, match=r"empty\.txt is empty"):
         given("empty.txt")
 
 

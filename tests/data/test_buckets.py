@@ -163,7 +163,7 @@ def test_given_edges_are_kept_and_empty_ones_left_out() -> None:
     buckets = make_buckets(samples, np.array([1, 9, 0]), settings, scale=SCALE)
     assert [bucket.length for bucket in buckets] == [2 * RATE, 5 * RATE, 20 * RATE]
     assert [bucket.num_tokens for bucket in buckets] == [8, 16, 8]
-    with pytest.raises(UserError, match=r"ends at 20.0 s but the longest record takes 25.00 s"):
+    with pytest.raises(UserError, match=r"20\.0 s .*25\.00 s"):
         make_buckets(samples, samples, settings, scale=SCALE, speeds=(0.6, 1.0))
 
 
@@ -171,7 +171,7 @@ def test_buckets_of_two_axes_are_served() -> None:
     buckets = (Bucket(100, 8, 4, 100), Bucket(100, 24, 4, 100), Bucket(200, 8, 2, 200), Bucket(200, 32, 2, 200))
     lengths, labels = np.array([100, 100, 101, 50, 1]), np.array([8, 9, 8, 30, 1])
     assert assign(lengths, labels, buckets).tolist() == [0, 1, 2, 3, 0]
-    with pytest.raises(ValueError, match="entry 1 with 201 samples and 1 labels fits no bucket"):
+    with pytest.raises(ValueError, match=r"entry 1 .*201 samples.* 1 labels"):
         assign(np.array([1, 201]), np.array([1, 1]), buckets)
 
 
@@ -182,7 +182,7 @@ def test_the_largest_shape_is_compiled_first() -> None:
 
 def test_what_cannot_be_planned_is_said() -> None:
     some = np.array([RATE])
-    with pytest.raises(UserError, match="batch_multiple 6 cannot be split over 4 devices"):
+    with pytest.raises(UserError, match=r"batch_multiple 6 .*4 devices"):
         make_buckets(some, some, Buckets(batch_multiple=6), scale=SCALE, num_devices=4)
     with pytest.raises(UserError, match="no records to plan"):
         make_buckets(some[:0], some[:0], Buckets(), scale=SCALE)

@@ -1,8 +1,11 @@
 """The cache: wherever it lies and wherever it is moved to, and what is removed from it."""
 
+import fcntl
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from recordings import check_signals, jsonl, noise, read, write
 
-from asr_jax.data import cache
 from asr_jax.data.reading import read_records
 
 AUDIO = [noise(i, 1000 + i) for i in range(12)]
@@ -61,16 +63,31 @@ def test_a_cache_by_way_of_a_link_is_the_same(tmp_path: Path) -> None:
     assert (second.folder.name, second.digest) == (first.folder.name, first.digest)
 
 
-def test_columns_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+@contextmanager
+def in_a_process_that_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is read here stays unlocked, as when the process that reads it has ended."""
+    flock = fcntl.flock
+
+    def without_shared(file: int, operation: int) -> None:
+        if operation == fcntl.LOCK_SH:
+            raise OSError
+        flock(file, operation)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", without_shared)
+        yield
+
+
+def test_columns_that_nobody_uses_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.flac", AUDIO[0])
     path = jsonl(tmp_path / "m.jsonl", {"audio_path": "a.flac", "text": "a"})
-    folders = []
-    for i in range(3):
+    with in_a_process_that_ends(monkeypatch):
+        folders = [read(tmp_path, path).folder]
+    for i in range(1, 3):
         write(tmp_path / "a.flac", noise(0, 2000 + i))
         folders.append(read(tmp_path, path).folder)
     assert all(folder.exists() for folder in folders)  # a run that began just now may still start workers
     read(tmp_path, path)
-    os.close(cache._held.pop(folders[0]))  # as when the process that used them ends
     for folder in folders[:2]:
         os.utime(folder, ns=(1, 1))
     (folders[0].parent / "unpacked.bytes.1.partial").write_text("of a process that was killed")
@@ -81,26 +98,31 @@ def test_columns_that_nobody_uses_are_removed(tmp_path: Path) -> None:
     assert not list(last.parent.glob("*.partial"))
 
 
-def test_what_was_read_of_other_data_is_removed_after_a_month_unless_it_is_used(tmp_path: Path) -> None:
+def test_what_was_read_of_other_data_is_removed_after_a_month_unless_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [
         jsonl(tmp_path / f"{name}.jsonl", {"audio_path": "a.flac", "text": name, "duration": 1}) for name in "abcd"
     ]
-    folders = [read(tmp_path, path).folder for path in paths[:3]]
+    with in_a_process_that_ends(monkeypatch):
+        folders = [read(tmp_path, paths[0]).folder]
+    folders += [read(tmp_path, path).folder for path in paths[1:3]]
     for folder in folders[:2]:
         os.utime(folder.parent, ns=(1, 1))
-    os.close(cache._held.pop(folders[0]))
     (folders[0].parent.parent / "mine").mkdir()
     read(tmp_path, paths[3])
     assert [folder.exists() for folder in folders] == [False, True, True]
     assert (folders[0].parent.parent / "mine").exists()
 
 
-def test_what_was_read_of_a_file_before_it_changed_is_removed_after_a_day(tmp_path: Path) -> None:
+def test_what_was_read_of_a_file_before_it_changed_is_removed_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = {"features": [[0, 1]], "text": "a"}
     places = []
     for lines in range(1, 4):
-        places.append(read(tmp_path, jsonl(tmp_path / "m.jsonl", *[line] * lines)).folder.parent)
-        os.close(cache._held.pop(places[-1] / next(places[-1].glob("columns-*")).name))
+        with in_a_process_that_ends(monkeypatch):
+            places.append(read(tmp_path, jsonl(tmp_path / "m.jsonl", *[line] * lines)).folder.parent)
         os.utime(places[-1], (time.time() - (lines == 1) * 90_000,) * 2)
     assert [place.exists() for place in places] == [False, True, True]
 

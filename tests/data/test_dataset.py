@@ -88,7 +88,7 @@ def test_a_normaliser_that_does_not_fit_the_tokenizer_is_told(caplog: pytest.Log
     plan(few, Data(train=("x",)), tokenizer=pieces)
     assert "unknown piece; the first is of record 20: 'abXba'" in caplog.text
     most = Records.of([Record("a", "/a.flac", "X Y Z", 2.0)])
-    with pytest.raises(UserError, match=r"Does the normaliser \(none\) fit the tokenizer"):
+    with pytest.raises(UserError, match=r"normaliser \(none\)"):
         plan(most, Data(train=("x",)), tokenizer=pieces)
 
 
@@ -195,5 +195,5 @@ def test_ready_features_are_not_played_faster() -> None:
 
 def test_nothing_left_says_why() -> None:
     records = Records.of([Record("a", "/a.flac", "abc", 99.0)])
-    with pytest.raises(UserError, match=r"no training record is left: 1 too long \(0\.03 h\)"):
+    with pytest.raises(UserError, match=r"1 too long \(0\.03 h\)"):
         plan(records, Data(train=("x",)))

@@ -100,7 +100,7 @@ def test_a_server_that_knows_no_ranges_begins_anew(tmp_path, served):
 
 def test_what_brings_nothing_is_given_up_and_what_is_there_is_kept(tmp_path, served):
     served.cuts = [30_000, 0, 0, 0, 0]
-    with pytest.raises(RunError, match=r"a.tgz: the connection broke off, with 30000 bytes in .*give the same command"):
+    with pytest.raises(RunError, match=r"a\.tgz: .* 30000 bytes"):
         fetch(Archive(served.url, SHA256), tmp_path)
     assert len(served.asked) == 4
     served.cuts = []
@@ -118,7 +118,7 @@ def test_no_server_and_no_such_file_are_said(tmp_path, served):
 def test_another_checksum_is_refused(tmp_path, served, is_local):
     if is_local:
         (tmp_path / "a.tgz").write_bytes(CONTENT)
-    with pytest.raises(RunError, match=f"its md5 is {hashlib.md5(CONTENT).hexdigest()}, expected 00ff"):
+    with pytest.raises(RunError, match=rf"md5 .*{hashlib.md5(CONTENT).hexdigest()}.* 00ff"):
         fetch(Archive(served.url, "md5:00ff"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == (["a.tgz"] if is_local else [])
 

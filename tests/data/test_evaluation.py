@@ -88,9 +88,7 @@ def test_token_ids_without_a_text_are_read_by_their_own_tokenizer_alone() -> Non
 
 @pytest.mark.parametrize("label", [3, 4])
 def test_token_ids_that_the_tokenizer_did_not_make_are_named_before_anything_runs(label: int) -> None:
-    with pytest.raises(
-        UserError, match=f"record a: label {label} is the blank \\(3\\) or outside of the vocabulary of 4"
-    ):
+    with pytest.raises(UserError, match=rf"record a: label {label} .*\(3\).* 4"):
         plan(Record("a", "/a.flac", "", 1.0, labels=(0, label)), takes_ids=True)
 
 

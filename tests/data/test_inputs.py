@@ -54,7 +54,7 @@ def test_tables_by_their_content(tmp_path: Path) -> None:
 def test_folders_of_manifests(tmp_path: Path, ending: str, inner: str, stem: str) -> None:
     tree(tmp_path, f"{inner}train{ending}", f"{inner}test{ending}", "other.jsonl", "a.wav")
     assert not has_validation(str(tmp_path))
-    with pytest.raises(UserError, match="has a training set and none named val, validation, valid, dev; name the"):
+    with pytest.raises(UserError, match="val, validation, valid, dev"):
         names(tmp_path, "validation")
     tree(tmp_path, f"{inner}{stem}{ending}")
     assert has_validation(str(tmp_path))
@@ -121,7 +121,7 @@ LIBRISPEECH = ("train-clean-100", "train-1h", "train-10h", "dev-clean", "test-cl
 @pytest.mark.parametrize("role", ["train", "validation"])
 def test_sets_that_cannot_be_told_apart_are_listed(tmp_path: Path, files: list[str], role: str) -> None:
     tree(tmp_path, *files, "skipped.jsonl", "fairseq/train-1h.tsv")
-    with pytest.raises(UserError, match="has several sets, and none that is called just train: ") as caught:
+    with pytest.raises(UserError, match="train: ") as caught:
         names(tmp_path, role)
     assert f"train: {', '.join(sorted(files))}; name the file that is meant ({tmp_path}/" in str(caught.value)
     assert not has_validation(str(tmp_path))
@@ -166,7 +166,7 @@ def test_kinds_that_are_passed_over_are_told(tmp_path: Path, caplog: pytest.LogC
 def test_json_that_is_no_manifest_in_a_folder_of_audio_is_named(tmp_path: Path, content: str) -> None:
     tree(tmp_path, "a.wav", "a.txt")
     (tmp_path / "README.json").write_text(content)
-    with pytest.raises(UserError, match=r"README\.json lies in a folder of audio, and is no manifest .*: take it out"):
+    with pytest.raises(UserError, match=r"README\.json .*no manifest"):
         names(tmp_path)
 
 

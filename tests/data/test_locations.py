@@ -100,7 +100,7 @@ def test_what_is_not_there_says_why(tmp_path: Path, place: str, reason: str) -> 
 
 def test_a_part_that_begins_after_the_end_has_no_duration(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", noise(1, 1600))
-    with pytest.raises(AudioError, match=r"it ends at 0.10 s, before the part from 0.1 s"):
+    with pytest.raises(AudioError, match=r"ends at 0\.10 s.* 0\.1 s"):
         Location(str(path), start_s=0.1).info()
 
 

@@ -158,10 +158,12 @@ def test_epochs_and_seeds_differ_and_batches_are_mixed() -> None:
 
 
 def test_streams_of_random_numbers_are_apart() -> None:
-    """One bucket of as many entries as batches: both would be permuted alike by the same stream."""
+    """One bucket of as many entries as batches: the same stream would permute both alike, and a permutation that is
+    applied twice is always an even one."""
     plan = BatchPlan(np.full(50, 10), np.ones(50, np.int32), (Bucket(10, 8, 1, 10),))
-    epoch = plan._epoch(0)
-    assert epoch.order.tolist() != epoch.entries.tolist()
+    permutations = [np.concatenate([batch.rows for batch in epoch_of(plan, epoch)]) for epoch in range(20)]
+    signs = {round(np.linalg.det(np.eye(50)[rows])) for rows in permutations}
+    assert signs == {-1, 1}
 
 
 def test_evaluation_goes_bucket_by_bucket() -> None:

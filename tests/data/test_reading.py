@@ -59,10 +59,10 @@ def test_much_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     good = [LINE | {"id": str(i)} for i in range(90)]
     assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good[:2], *["{"] * 10)).refused) == 10
     assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 10)).refused) == 10
-    with pytest.raises(UserError, match=r"11 of 101 entries cannot be used, more than a tenth; mend .*\n.*:91: "):
+    with pytest.raises(UserError, match=r"11 of 101 entries .*\n.*:91: "):
         read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 11))
     lines = [{"audio_path": f"{i}.flac", "text": "a"} for i in range(20)]
-    with pytest.raises(UserError, match=r"20 of 20 entries cannot be used.*\n.*0.flac: no duration .*: no such file"):
+    with pytest.raises(UserError, match=r"20 of 20 entries .*\n.*0\.flac: .*no such file"):
         read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines))
 
 

@@ -193,10 +193,10 @@ def test_worker_processes_give_the_same(tmp_path: Path) -> None:
     assert any(one.skipped for one in loaded)
 
 
-def test_a_fault_in_a_thread_is_raised_here(tmp_path: Path) -> None:
+def test_a_fault_in_a_thread_is_raised_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_source(make_records(tmp_path))
-    source._index = None  # type: ignore[assignment]
-    with pytest.raises(Exception, match="NoneType"), open_batches(source) as batches:
+    monkeypatch.setattr(BatchSource, "__getitem__", lambda source, position: 1 / 0)
+    with pytest.raises(ZeroDivisionError), open_batches(source) as batches:
         next(batches)
 
 
@@ -259,7 +259,9 @@ def start_script(folder: Path, sleep_s: int, stop: int | None = None) -> subproc
     return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("stop", [None, 3, 2])
+@pytest.mark.parametrize(
+    "stop", [None, pytest.param(3, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_an_end_with_workers_is_silent(tmp_path: Path, stop: int | None) -> None:
     run = start_script(tmp_path, 0, stop)
     assert run.communicate() == ("ready\n", "")

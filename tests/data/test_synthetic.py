@@ -134,7 +134,7 @@ def test_already_there(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_other_settings_are_refused(corpus: Path) -> None:
-    with pytest.raises(UserError, match=r"minutes 0\.6 \(asked for: 0\.5\), seed 0 \(asked for: 7\)"):
+    with pytest.raises(UserError, match=r"minutes 0\.6 \(.*0\.5\), seed 0 \(.*7\)"):
         make_corpus(corpus, Corpus(minutes=0.5, seed=7), processes=1)
 
 
@@ -148,7 +148,7 @@ def test_other_things_are_left_alone(tmp_path: Path) -> None:
 
 def test_an_interrupted_one_is_made_again(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(synthetic, "_write_set", lambda *_: 1 / 0)
+        patched.setattr(synthetic, "write_manifest", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             make_corpus(tmp_path, TINY, processes=1)
     assert not (tmp_path / "corpus.json").exists()
@@ -166,10 +166,11 @@ def test_unknown_voice_is_refused(engine: espeak.Espeak, changed: dict[str, Any]
         engine.speak("one", replace(MANNER, **changed))
 
 
-def test_a_failing_process_is_told(tmp_path: Path) -> None:
+def test_a_failing_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = replace(plan(TINY)[0], manner=replace(MANNER, variant="nobody"))
-    with pytest.raises(RunError, match=r"ended with code 1: eSpeak NG .* has no variant 'nobody'"):
-        synthetic._in_new_process(tmp_path, [unknown])
+    monkeypatch.setattr(synthetic, "plan", lambda settings: [unknown])
+    with pytest.raises(RunError, match=r"code 1: .*'nobody'"):
+        make_corpus(tmp_path, TINY, processes=1)
 
 
 def test_too_long_is_spoken_faster_and_too_fast_slower(engine: espeak.Espeak) -> None:

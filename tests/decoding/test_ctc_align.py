@@ -3,20 +3,24 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from asr_jax.core.meshes import by_rows, data_mesh
 from asr_jax.decoding import ctc_align_reference
 from asr_jax.decoding.ctc_align import align
+from tests.decoding.unchecked import unchecked
 
-aligned = jax.jit(align, static_argnames="blank_id")
+program = jax.jit(align, static_argnames="blank_id")
+
+
+def aligned(*row, blank_id):
+    return jax.device_get(program(*map(np.asarray, row), blank_id=blank_id))
 
 
 def random_log_probs(rng, *shape, sharpness=3.0):
-    logits = sharpness * rng.normal(size=shape).astype(np.float32)
-    return np.asarray(jax.nn.log_softmax(logits))
+    logits = sharpness * rng.normal(size=shape)
+    return np.float32(logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))
 
 
 def random_rows(rng, rows, *, frames, labels, symbols, blank_id):
@@ -46,19 +50,20 @@ def check_row(found, row, expected, num_labels):
     assert (log_probs[num_labels:] == 0).all()
 
 
-@pytest.mark.parametrize(("blank_id", "symbols"), [(0, 3), (4, 5), (2, 30)])
+@pytest.mark.parametrize(("blank_id", "symbols"), [(0, 3), (2, 5)])
 def test_equals_the_reference(blank_id, symbols):
     rng = np.random.default_rng(symbols)
     rows, frames, labels = 64, 24, 9
     log_probs, lengths, ids, num = random_rows(
         rng, rows, frames=frames, labels=labels, symbols=symbols, blank_id=blank_id
     )
-    found = aligned(*map(jnp.asarray, (log_probs, lengths, ids, num)), blank_id=blank_id)
+    found = aligned(log_probs, lengths, ids, num, blank_id=blank_id)
     possible = 0
     for row in range(rows):
-        expected = ctc_align_reference.align(
-            log_probs[row, : lengths[row]], ids[row, : num[row]].tolist(), blank_id=blank_id
-        )
+        with unchecked():
+            expected = ctc_align_reference.align(
+                log_probs[row, : lengths[row]], ids[row, : num[row]].tolist(), blank_id=blank_id
+            )
         possible += expected is not None
         check_row(found, row, expected, num[row])
     assert 20 < possible < rows  # both kinds are there
@@ -75,7 +80,7 @@ def test_is_the_best_of_all_paths(labels):
         log_probs = random_log_probs(rng, frames, 3)
         paths = [path for path in itertools.product(range(3), repeat=frames) if collapsed(path, 0) == labels]
         padded, ids = np.pad(log_probs, ((0, 6 - frames), (0, 0))), (labels + [1] * 3)[:3]
-        found = aligned(padded[None], jnp.array([frames]), jnp.array([ids]), jnp.array([len(labels)]), blank_id=0)
+        found = aligned(padded[None], [frames], [ids], [len(labels)], blank_id=0)
         assert bool(found.is_possible[0]) == bool(paths)
         if not paths:
             continue
@@ -93,23 +98,23 @@ def test_is_the_best_of_all_paths(labels):
 
 def test_padding_has_no_influence():
     rng = np.random.default_rng(3)
-    log_probs, lengths, ids, num = random_rows(rng, 64, frames=24, labels=9, symbols=5, blank_id=4)
-    clean = aligned(*map(jnp.asarray, (log_probs, lengths, ids, num)), blank_id=4)
+    log_probs, lengths, ids, num = random_rows(rng, 64, frames=24, labels=9, symbols=5, blank_id=2)
+    clean = aligned(log_probs, lengths, ids, num, blank_id=2)
     noisy, other = log_probs.copy(), ids.copy()
     noisy[np.arange(24) >= lengths[:, None]] = np.nan
     other[np.arange(9) >= num[:, None]] = 99
-    garbage = aligned(*map(jnp.asarray, (noisy, lengths, other, num)), blank_id=4)
+    garbage = aligned(noisy, lengths, other, num, blank_id=2)
     for value, same in zip(jax.tree.leaves(garbage), jax.tree.leaves(clean), strict=True):
         np.testing.assert_array_equal(value, same)
 
 
 def test_a_path_that_no_probability_allows_is_named():
-    log_probs = np.log(np.full((2, 5, 3), 1 / 3, np.float32))
-    log_probs[0, :, 1] = -np.inf
-    found = aligned(log_probs, jnp.array([5, 5]), jnp.array([[1, 2], [1, 2]]), jnp.array([2, 2]), blank_id=0)
-    assert found.is_possible.tolist() == [False, True]
-    assert found.starts[0].tolist() == [-1, -1]
-    assert np.isfinite(found.scores[1])
+    log_probs = np.log(np.full((1, 6, 3), 1 / 3, np.float32))
+    without_1 = np.where(np.arange(3) == 1, -np.inf, log_probs)
+    impossible, possible = (aligned(x, [5], [[1, 2, 0]], [2], blank_id=0) for x in (without_1, log_probs))
+    assert (impossible.is_possible.tolist(), possible.is_possible.tolist()) == ([False], [True])
+    assert impossible.starts[0].tolist() == [-1, -1, -1]
+    assert np.isfinite(possible.scores[0])
 
 
 def best_score(log_probs, labels, blank_id):
@@ -129,7 +134,7 @@ def test_thousands_of_frames_stay_exact():
     """Scores of states are kept near zero: sums of thousands in float32 are wrong by more than paths differ."""
     rng = np.random.default_rng(5)
     log_probs, labels = random_log_probs(rng, 8000, 8, sharpness=5.0), rng.integers(1, 8, 900)
-    found = aligned(log_probs[None], jnp.array([8000]), labels[None], jnp.array([900]), blank_id=0)
+    found = aligned(log_probs[None], [8000], labels[None], [900], blank_id=0)
     path = np.zeros(8000, int)
     for label, start, end in zip(labels, found.starts[0].tolist(), found.ends[0].tolist(), strict=True):
         assert (path[start:end] == 0).all()
@@ -143,12 +148,10 @@ def test_thousands_of_frames_stay_exact():
 def test_a_sharded_batch_stays_where_it_is():
     mesh = data_mesh(4)
     rng = np.random.default_rng(1)
-    inputs = tuple(map(jnp.asarray, random_rows(rng, 8, frames=9, labels=3, symbols=5, blank_id=0)))
+    inputs = random_rows(rng, 64, frames=24, labels=9, symbols=3, blank_id=0)
     sharded = jax.device_put(inputs, by_rows(mesh))
-    compiled = aligned.lower(*sharded, blank_id=0).compile()
-    for value, same in zip(
-        jax.tree.leaves(compiled(*sharded)), jax.tree.leaves(aligned(*inputs, blank_id=0)), strict=True
-    ):
+    compiled, expected = program.lower(*sharded, blank_id=0).compile(), aligned(*inputs, blank_id=0)
+    for value, same in zip(jax.tree.leaves(compiled(*sharded)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(value, same)
         assert value.sharding.is_equivalent_to(by_rows(mesh), value.ndim)
     assert not [name for name in ("all-gather", "all-to-all", "collective-permute") if name in compiled.as_text()]

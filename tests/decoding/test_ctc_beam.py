@@ -1,5 +1,7 @@
 """Prefix beam search on the device against the plain one on the host."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +14,14 @@ from asr_jax.decoding.spelling import Spelling
 from asr_jax.decoding.word_scores import Fusion
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.training.recompilation import COMPILED
+from tests.decoding.unchecked import unchecked
 
 CHARACTERS = Spelling.of_surfaces(["", " ", "a", "b", "c"], blank_id=0)
 NO_BORDER = Spelling.of_surfaces(["a", "b", "c", "d", ""], blank_id=4)
 WORDS = ("ab", "a", "cab", "bac", "ca")
 LENGTHS = np.array([14, 0, 1, 2, 14, 9])
+BEAM = Search(beam_width=8)
+"""Of most tests: what is compiled for one serves others."""
 ARPA = """\\data\\
 ngram 1=7
 ngram 2=5
@@ -59,22 +64,29 @@ def assert_equal(found, expected):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
 
 
+on_host = unchecked()(beam_search)
+
+
 def assert_as_on_host(log_probs, spelling, search, fusion=None):
     scores = (fusion or Fusion()).build()
     found = CTCBeamSearch(spelling, search=search, scores=scores)(log_probs, LENGTHS)
     assert len(found) == len(LENGTHS)
     for x, length, ours in zip(log_probs, LENGTHS, found, strict=True):
-        assert_equal(ours, beam_search(x[:length], spelling, search=search, scores=scores))
+        assert_equal(ours, on_host(x[:length], spelling, search=search, scores=scores))
+
+
+# What tests/goldens/test_ctc_beam_*.py compute as well, of longer utterances.
+of_goldens = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     ("spelling", "search"),
     [
-        (CHARACTERS, Search(beam_width=9)),
+        (CHARACTERS, BEAM),
         (CHARACTERS, Search(beam_width=4, counts="endings", same="labels", alignments="max", beam_prune_logp=-4.0)),
-        (CHARACTERS, Search(beam_width=1, token_min_logp=-2.0)),
-        (CHARACTERS, Search.of_pyctcdecode(beam_width=9, max_tokens=3)),
-        (CHARACTERS, Search.of_flashlight(lexicon=True, beam_width=6, beam_prune_logp=-20.0, max_tokens=4)),
+        pytest.param(CHARACTERS, Search(beam_width=1, token_min_logp=-2.0), marks=pytest.mark.slow),
+        of_goldens(CHARACTERS, Search.of_pyctcdecode(beam_width=9, max_tokens=3)),
+        of_goldens(CHARACTERS, Search.of_flashlight(lexicon=True, beam_width=6, beam_prune_logp=-20.0, max_tokens=4)),
         (NO_BORDER, Search(beam_width=7, frames="least_likely", beam_prune_logp=-3.0)),
     ],
 )
@@ -83,15 +95,15 @@ def test_the_device_finds_what_the_host_finds(spelling, search):
         assert_as_on_host(emissions(seed, spelling, scale), spelling, search)
 
 
-@pytest.mark.parametrize("listed", ["hot words", "lexicon", "both"])
+@pytest.mark.parametrize("listed", [of_goldens("hot words"), "lexicon", "both"])
 def test_with_lists_of_words(listed, tmp_path):
     (tmp_path / "words").write_text("\n".join(WORDS))
     options = {"lexicon": str(tmp_path / "words")} if listed != "hot words" else {}
     options |= {"hot_words": ("cab", "bb"), "hot_word_weight": 3.0} if listed != "lexicon" else {}
-    assert_as_on_host(emissions(1, CHARACTERS), CHARACTERS, Search(beam_width=8), Fusion(**options))
+    assert_as_on_host(emissions(1, CHARACTERS), CHARACTERS, BEAM, Fusion(**options))
 
 
-@pytest.mark.parametrize("kind", ["free", "lexicon"])
+@pytest.mark.parametrize("kind", ["free", of_goldens("lexicon")])
 def test_with_a_language_model(kind, tmp_path):
     pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
     (tmp_path / "words").write_text("\n".join(WORDS))
@@ -103,32 +115,32 @@ def test_with_a_language_model(kind, tmp_path):
     assert_as_on_host(emissions(2, CHARACTERS), CHARACTERS, search, Fusion(kenlm=str(tmp_path / "lm.arpa"), **options))
 
 
-def test_pieces(tmp_path):
-    (tmp_path / "words").write_text("the\ncat\nhat\nhas\na")
+@pytest.mark.parametrize("lexicon", ["", pytest.param("the\ncat\nhat\nhas\na", marks=pytest.mark.slow)])
+def test_pieces(lexicon, tmp_path):
+    (tmp_path / "words").write_text(lexicon)
     texts = ["the cat has a hat", "a hat has the cat", "that cat sat", "the heat"] * 9
     tokenizer = SentencePieceTokenizer.train(
         texts, vocab_size=20, pieces="unigram", character_coverage=1.0, normaliser="none"
     )
     spelling = Spelling.of(tokenizer)
     assert spelling.is_of_pieces
-    assert_as_on_host(emissions(3, spelling), spelling, Search(beam_width=8, token_min_logp=-4.0))
-    assert_as_on_host(emissions(4, spelling), spelling, Search(beam_width=8), Fusion(lexicon=str(tmp_path / "words")))
+    fusion = Fusion(lexicon=str(tmp_path / "words")) if lexicon else None
+    assert_as_on_host(emissions(3, spelling), spelling, Search(beam_width=8, token_min_logp=-4.0), fusion)
 
 
 def test_what_is_not_a_number_leaves_no_text():
     log_probs = emissions(5, CHARACTERS)
     log_probs[0, 5, 2] = np.nan
-    search = Search(beam_width=9)
-    found = CTCBeamSearch(CHARACTERS, search=search)(log_probs, LENGTHS)
+    found = CTCBeamSearch(CHARACTERS, search=BEAM)(log_probs, LENGTHS)
     assert [(each.words, each.score) for each in found[0]] == [((), -np.inf)]
-    assert_equal(found[0], beam_search(log_probs[0], CHARACTERS, search=search))
-    assert_equal(found[4], beam_search(log_probs[4], CHARACTERS, search=search))
+    assert_equal(found[0], on_host(log_probs[0], CHARACTERS, search=BEAM))
+    assert_equal(found[4], on_host(log_probs[4], CHARACTERS, search=BEAM))
 
 
-def test_alone_as_in_a_batch():
-    log_probs, search = emissions(6, CHARACTERS), CTCBeamSearch(CHARACTERS, search=Search(beam_width=9))
-    alone = search(log_probs[5:, : LENGTHS[5]], LENGTHS[5:])
-    assert_equal(search(log_probs, LENGTHS)[5], alone[0])
+def test_a_row_alone_and_one_without_frames():
+    log_probs, search = emissions(6, CHARACTERS), CTCBeamSearch(CHARACTERS, search=BEAM)
+    alone = search(log_probs[2:3, : LENGTHS[2]], LENGTHS[2:3])
+    assert_equal(search(log_probs, LENGTHS)[2], alone[0])
     assert [each.words for each in search(log_probs[:1, :0], np.array([0]))[0]] == [()]
 
 
@@ -146,16 +158,15 @@ def test_a_prepared_shape_is_not_compiled_again(with_model, tmp_path):
 
     search = CTCBeamSearch(CHARACTERS, search=Search(beam_width=3), scores=fusion.build())
     search.prepare(*batch.shape[:2])
-    two = batch[:2] + 0
     jax.monitoring.register_event_duration_secs_listener(heard)
     try:
         search(batch, LENGTHS)
         search(batch, LENGTHS - LENGTHS // 2)
         assert not compiled
-        search(two, LENGTHS[:2])
+        jax.jit(lambda x: x + 1)(np.float32(0))
+        assert compiled
     finally:
         jax.monitoring.unregister_event_duration_listener(heard)
-    assert compiled
 
 
 def test_log_probabilities_of_words():

@@ -28,11 +28,16 @@ def log_probs_of(path, *, sure=0.97):
     return np.log(probabilities).astype(np.float32)
 
 
+def decoder_of(kind):
+    """Batches of the same shape are searched by one program."""
+    return Decoding(kind=kind, search=Search(beam_width=4)).build(TOKENIZER, times=TIMES)
+
+
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
 def test_words_have_times_and_confidence(kind):
     path = [3, 1, 1, 3, 1, 0, 3, 2, 2, 3]
     values = jnp.asarray(np.stack([log_probs_of([3] * 10), log_probs_of(path)]))
-    decoder = Decoding(kind=kind).build(TOKENIZER, times=FrameTimes(640, 0.0, 16000))
+    decoder = decoder_of(kind)
     found = decoder.finish(decoder.reduce(Frames(values, jnp.array([10, 9]))), [1])
     transcript = decoder.transcript(found[0], Calibration())
     assert transcript.text == "aa b"
@@ -125,11 +130,11 @@ def test_json_has_numbers_alone():
 
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
 def test_what_is_no_number_is_told(kind, capsys):
-    values = np.stack([log_probs_of([1, 3, 2])] * 2)
+    values = np.stack([log_probs_of([1, 3, 2, *[3] * 7])] * 2)
     values[0] = np.nan
-    decoder = Decoding(kind=kind, search=Search(beam_width=4)).build(TOKENIZER, times=TIMES)
-    broken, whole = decoder.finish(decoder.reduce(Frames(jnp.asarray(values), jnp.array([3, 3]))), [0, 1])
+    decoder, lengths = decoder_of(kind), jnp.array([3, 3])
+    broken, whole = decoder.finish(decoder.reduce(Frames(jnp.asarray(values), lengths)), [0, 1])
     assert (broken[0].text, whole[0].text) == ("", "ab")
     assert "1 of 2 recordings of a batch have no finite score" in capsys.readouterr().err
-    decoder.finish(decoder.reduce(Frames(jnp.asarray(values[1:]), jnp.array([3]))), [0])
+    decoder.finish(decoder.reduce(Frames(jnp.asarray(values[[1, 1]]), lengths)), [0, 1])
     assert not capsys.readouterr().err

@@ -40,27 +40,26 @@ def variables_of(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, An
     """The peer's weights by our paths; every one of them finds its place."""
     found, left = imported(part(arrays, "param/"), model)
     assert left == []
-    found = {path: jnp.asarray(array) for path, array in found.items()}
     return {"params": {}, "batch_stats": {}, **unflatten(found)}
 
 
 def with_first_statistics(
-    variables: dict[str, Any], arrays: Mapping[str, np.ndarray], step: Callable[[dict[str, Any]], Any]
+    variables: dict[str, Any], arrays: Mapping[str, np.ndarray], program: Callable[[dict[str, Any]], Any]
 ) -> dict[str, Any]:
     """The variables with the statistics that the peer evaluated with.
 
     Those of the files were written when a training step had moved them in place, by the counts of batches beside them.
-    Where they were before follows from `step`, which gives the statistics after that step: of zeros it gives what the
-    batch adds. Evaluation tells whether they are right.
+    Where they were before follows from `program`, which gives the statistics after that step: of zeros it gives what
+    the batch adds. Evaluation tells whether they are right.
     """
     counts = [int(array) for name, array in part(arrays, "param/").items() if name.endswith(COUNT)]
     if not any(counts):
         return variables
     assert set(counts) == {1}
     stats = variables["batch_stats"]
-    added = step({**variables, "batch_stats": jax.tree.map(lambda s: jnp.asarray(np.zeros_like(s)), stats)})
-    before = jax.tree.map(lambda s, a: (np.asarray(s) - np.asarray(a)) / np.float32(1 - MOMENTUM), stats, added)
-    return {**variables, "batch_stats": jax.tree.map(jnp.asarray, before)}
+    _, (_, _, added, _) = program({**variables, "batch_stats": jax.tree.map(np.zeros_like, stats)})
+    before = jax.tree.map(lambda s, a: (s - np.asarray(a)) / np.float32(1 - MOMENTUM), stats, added)
+    return {**variables, "batch_stats": before}
 
 
 def weights_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -73,12 +72,29 @@ def encoder_of(model: Model) -> QuartzNet:
     return model.encoder
 
 
-def run(recogniser: Recogniser, batch: Batch, *, train: bool) -> tuple[Frames, Frames, Any]:
-    """Encoder's output, log-probabilities, and the mean loss."""
-    step = jnp.int32(0) if train else None
-    encoded, head = recogniser.encode(batch, step=step), recogniser.heads["ctc"]
-    loss = head(encoded, batch, step=step)["loss"]
-    return encoded.frames, head.emit(encoded), loss.total / loss.weight
+def program_of(recogniser: Recogniser, batch: Batch, weights: Any = None) -> Callable[[dict[str, Any]], Any]:
+    """Of variables, the frames and log-probabilities of evaluation; and of a training step the loss, log-probabilities,
+    new statistics and gradients. The loss is the mean over rows, or the sum of log-probabilities times `weights`."""
+
+    def outputs(bound: Recogniser, *, step: Any, with_loss: bool) -> tuple[Frames, Frames, Any]:
+        encoded, head = bound.encode(batch, step=step), bound.heads["ctc"]
+        return encoded.frames, head.emit(encoded), head(encoded, batch, step=step)["loss"] if with_loss else None
+
+    @fast_jit
+    def program(variables: dict[str, Any]) -> Any:
+        evaluation = partial(outputs, step=None, with_loss=False)
+        training = partial(outputs, step=jnp.int32(0), with_loss=weights is None)
+
+        def loss(params: Any) -> Any:
+            given = {**variables, "params": params}
+            (_, log_probs, ctc), new = recogniser.apply(given, method=training, mutable=["batch_stats"])
+            value = ctc.total / ctc.weight if weights is None else jnp.sum(log_probs.values * weights)
+            return value, (log_probs.values, new.get("batch_stats", {}))
+
+        (value, kept), gradients = jax.value_and_grad(loss, has_aux=True)(variables["params"])
+        return recogniser.apply(variables, method=evaluation)[:2], (value, *kept, gradients)
+
+    return program
 
 
 def batch_of(features: Any, lengths: Any, tokens: Any, token_lengths: Any) -> Batch:

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ import pytest
 from conv_asr import (
     batch_of,
     encoder_of,
-    fast_jit,
     model_of,
     part,
-    run,
+    program_of,
     variables_of,
     weights_of,
     with_first_statistics,
@@ -45,8 +44,9 @@ class Run:
     arrays: dict[str, np.ndarray]
     model: Model
     variables: dict[str, Any]
+    program: Any
     evaluated: Any
-    train: Any
+    trained: Any
 
 
 @cache
@@ -56,23 +56,13 @@ def run_case(path: Path) -> Run:
     encoder = {"in_feats": info["in_feats"], "activation": info.get("activation", "relu"), "blocks": info["blocks"]}
     model = model_of({**encoder, "use_conv_masks": info["use_conv_masks"]})
     recogniser = model.build(vocab_size=info["n_classes"], blank_id=info["blank"], precision="f32")
-    variables = variables_of(arrays, model)
     features = arrays["input/feat"]
     # Without masks the peer knows of no lengths.
     lengths = arrays["input/feat_lens"] if info["use_conv_masks"] else np.full(len(features), features.shape[-1])
     batch = batch_of(features, lengths, arrays["input/targets"], arrays["input/target_lens"])
-
-    def loss(params: Any, stats: Any) -> Any:
-        given = {"params": params, "batch_stats": stats}
-        (_, log_probs, mean), new = recogniser.apply(
-            given, batch, method=partial(run, train=True), mutable=["batch_stats"]
-        )
-        return mean, (log_probs.values, new.get("batch_stats", {}))
-
-    train = fast_jit(jax.value_and_grad(loss, has_aux=True))
-    variables = with_first_statistics(variables, arrays, lambda given: train(*given.values())[0][1][1])
-    evaluated = fast_jit(lambda given: recogniser.apply(given, batch, method=partial(run, train=False)))(variables)
-    return Run(info, arrays, model, variables, evaluated, train)
+    program = program_of(recogniser, batch)
+    variables = with_first_statistics(variables_of(arrays, model), arrays, program)
+    return Run(info, arrays, model, variables, program, *jax.device_get(program(variables)))
 
 
 @pytest.fixture
@@ -82,7 +72,7 @@ def ours(request: pytest.FixtureRequest) -> Run:
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
 def test_evaluation(ours: Run, record_property: Any) -> None:
-    frames, log_probs, _ = ours.evaluated
+    frames, log_probs = ours.evaluated
     actual = np.asarray(frames.values).transpose(0, 2, 1)
     assert report(record_property, "encoder", max_abs(actual, ours.arrays["eval/encoder"])) < 1e-4
     assert report(record_property, "log-probs", max_abs(log_probs.values, ours.arrays["eval/log_probs"])) < 1e-4
@@ -93,8 +83,7 @@ def test_evaluation(ours: Run, record_property: Any) -> None:
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
 def test_a_training_step(ours: Run, record_property: Any) -> None:
-    variables, arrays = ours.variables, ours.arrays
-    (loss, (log_probs, stats)), grads = ours.train(variables["params"], variables["batch_stats"])
+    arrays, (loss, log_probs, stats, grads) = ours.arrays, ours.trained
     assert report(record_property, "log-probs", max_abs(log_probs, arrays["train/log_probs"])) < 1e-4
     assert report(record_property, "loss, relative", relative(loss, arrays["train/loss"])) < 1e-5
     theirs = part(arrays, "train_grad/")
@@ -144,7 +133,7 @@ def test_training_follows(ours: Run, record_property: Any) -> None:
         return optax.apply_updates(params, changes), state
 
     for step in range(len(losses)):
-        (loss, (_, stats)), grads = ours.train(params, stats)
+        _, (loss, _, stats, grads) = ours.program({"params": params, "batch_stats": stats})
         params, state = update(grads, state, params, jnp.int32(step))
         found.append(float(loss))
     assert report(record_property, "losses, relative", relative(found, losses)) < 1e-4

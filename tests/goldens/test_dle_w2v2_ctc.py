@@ -6,11 +6,10 @@ from functools import cache, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import GoldenCase, golden_cases, having, max_abs, relative, report
-from wav2vec2_programs import ctc_program, gradients
+from wav2vec2_programs import ctc_program, forward_program, gradients
 
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import unflatten
@@ -38,20 +37,22 @@ def run_of(path: Any) -> Any:
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
     found, left = find(weights, encoder, ctc_head="heads_ctc")
     assert left == []
-    params = jax.tree.map(jnp.asarray, unflatten(found)["params"])
+    params = unflatten(found)["params"]
     target, rows = arrays["input/target"], len(arrays["input/target"])
-    lengths = jnp.asarray(arrays["input/target_lengths"], jnp.int32)
     batch = Batch(
-        audio=None, features=jnp.asarray(arrays["input/source"])[..., None],
-        lengths=jnp.asarray((~arrays["input/padding_mask"]).sum(axis=1), jnp.int32),
-        tokens=jnp.asarray(target, jnp.int32), token_lengths=lengths, weights=jnp.ones(rows),
-        records=jnp.arange(rows, dtype=jnp.int32),
+        audio=None, features=arrays["input/source"][..., None],
+        lengths=(~arrays["input/padding_mask"]).sum(axis=1).astype(np.int32), tokens=target.astype(np.int32),
+        token_lengths=arrays["input/target_lengths"].astype(np.int32), weights=np.ones(rows, np.float32),
+        records=np.arange(rows, dtype=np.int32),
     )  # fmt: skip
 
     of_head = partial(ctc_program(len(case.info["symbols"]), 0, training=True), batch=batch)
     frames = Frames(batch.features, batch.lengths)
-    _, (loss, emitted), grads = gradients(encoder, params, frames, "heads_ctc", of_head, training=True)
-    return arrays, loss, emitted, export_fairseq({"params": grads}, encoder, ctc_head="heads_ctc")
+    if case.has("grad/"):
+        _, (loss, emitted), grads = gradients(encoder, params, frames, "heads_ctc", of_head, training=True)
+        return arrays, loss, emitted, export_fairseq({"params": grads}, encoder, ctc_head="heads_ctc")
+    (loss, emitted), *_ = of_head(params["heads_ctc"], forward_program(encoder)(params["encoder"], frames))
+    return arrays, loss, jax.device_get(emitted), None
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -61,7 +62,8 @@ def test_log_probabilities_and_loss(case: GoldenCase, record_property: Any) -> N
     np.testing.assert_array_equal(~valid[..., 0], arrays["out/padding_mask"])
     for name in ("log_probs_TBC", "infer_TBC"):
         if f"out/{name}" in arrays:
-            expected = jax.nn.log_softmax(arrays[f"out/{name}"].transpose(1, 0, 2))
+            expected = arrays[f"out/{name}"].transpose(1, 0, 2)
+            expected = expected - np.logaddexp.reduce(expected, axis=-1, keepdims=True)
             assert (
                 report(record_property, name, max_abs(np.where(valid, emitted.values, 0), np.where(valid, expected, 0)))
                 < 1e-4

@@ -9,7 +9,7 @@ test_kaldi_fbank.py: that is what a Fourier transform in float32 can tell of the
 
 import re
 from dataclasses import replace
-from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,19 @@ pytestmark = pytest.mark.golden
 TOLERANCE = 1e-4
 
 
-def computed(front_end, waves, lengths=None):
-    """Frames of waveforms of full scale 1."""
+def batch_of(waves, lengths=None):
+    """Waveforms of full scale 1 as samples, and their lengths."""
     lengths = [len(wave) for wave in waves] if lengths is None else lengths
     padded = np.zeros((len(waves), max(map(len, waves))), np.float32)
     for row, wave in enumerate(waves):
         padded[row, : len(wave)] = wave * 32768
-    return jax.device_get(jax.jit(lambda *given: front_end(*given))(padded, np.asarray(lengths, np.int32)))
+    return padded, np.asarray(lengths, np.int32)
+
+
+def computed(functions, batches):
+    """What each function makes of its batch, by name; one program computes all."""
+    together = jax.jit(lambda batches: {name: functions[name](*batch) for name, batch in batches.items()})
+    return jax.device_get(together(batches))
 
 
 def compare(record_property, name, actual, expected, *, allowed=TOLERANCE):
@@ -44,7 +50,6 @@ def compare(record_property, name, actual, expected, *, allowed=TOLERANCE):
     assert (excess < 0).all(), f"{name}: {max_abs(actual, expected)}, {excess.max()} more than allowed"
 
 
-@partial(jax.jit, static_argnums=1)
 def tolerance(bare, front_end):
     """How much each value may differ, from the frames before the stages."""
     is_there = np.arange(bare.values.shape[1])[None, :, None] < bare.lengths[:, None, None]
@@ -63,20 +68,39 @@ def tolerance(bare, front_end):
     return jnp.maximum(allowed.values, TOLERANCE)
 
 
-def check(record_property, name, front_end, waves, lengths, expected, *, counts=None):
-    """All valid frames of all rows. `counts`: valid frames, where the peer has others than the lengths tell."""
-    bare = computed(replace(front_end, then=()), waves, lengths)
-    if counts is None:
-        frames = computed(front_end, waves, lengths)
-    else:
-        bare = frames = bare.replace(lengths=np.asarray(counts, np.int32))
-        for stage in front_end.then:
-            frames = jax.device_get(jax.jit(partial(stage, step=None))(frames))
-    allowed = np.asarray(tolerance(bare, front_end))
-    for row, count in enumerate(np.asarray(frames.lengths)):
-        found, here = frames.values[row, :count], allowed[row, :count]
-        compare(record_property, f"{name}/{row}", found, expected[row][:count], allowed=here)
-    return frames
+class Given(NamedTuple):
+    """What a front-end is given, and the frames that the peer computes of it."""
+
+    front_end: Any
+    waves: Any
+    lengths: Any
+    expected: Any
+    counts: Any = None
+    """Valid frames, where the peer has others than the lengths tell."""
+
+    def with_tolerance(self, waves, lengths):
+        """Frames, and how much each value of them may differ."""
+        bare = replace(self.front_end, then=())(waves, lengths)
+        if self.counts is None:
+            return self.front_end(waves, lengths), tolerance(bare, self.front_end)
+        frames = bare = bare.replace(lengths=jnp.asarray(self.counts, jnp.int32))
+        for stage in self.front_end.then:
+            frames = stage(frames, step=None)
+        return frames, tolerance(bare, self.front_end)
+
+
+def check(record_property, given):
+    """All valid frames of all rows, by name."""
+    functions = {name: each.with_tolerance for name, each in given.items()}
+    batches = {name: batch_of(each.waves, each.lengths) for name, each in given.items()}
+    found = computed(functions, batches)
+    for name, (frames, allowed) in found.items():
+        for row, count in enumerate(frames.lengths):
+            expected = given[name].expected[row][:count]
+            compare(
+                record_property, f"{name}/{row}", frames.values[row, :count], expected, allowed=allowed[row, :count]
+            )
+    return {name: frames for name, (frames, _) in found.items()}
 
 
 def normalisation(name):
@@ -85,7 +109,7 @@ def normalisation(name):
 
 @pytest.mark.parametrize("case", golden_cases("dle_quartznet", "features*"))
 def test_nvidia_quartznet(case, record_property):
-    arrays = case.arrays()
+    arrays, given = case.arrays(), {}
     for name, config in case.info["configs"].items():
         rate, window_ms = config["sample_rate"], 1000 * config["window_size"]
         width = int(rate * config["window_size"])
@@ -105,15 +129,17 @@ def test_nvidia_quartznet(case, record_property):
         lengths, counts = arrays["input/lengths"], arrays[f"{name}/lens"]
         np.testing.assert_array_equal(front_end.output_length(lengths), counts)
         expected, waves = arrays[f"{name}/feat"].transpose(0, 2, 1), arrays["input/waveform"]
-        frames = check(record_property, name, front_end, waves, None, expected, counts=counts)
-        assert not align or frames.values.shape[1] % align == 0
-        for row in np.flatnonzero(lengths == waves.shape[1]):  # nothing is padded: the front-end as it is
-            check(record_property, f"{name}/whole", front_end, waves[[row]], None, expected[[row]])
+        given[name] = Given(front_end, waves, None, expected, counts)
+        if whole := np.flatnonzero(lengths == waves.shape[1]).tolist():  # nothing is padded: the front-end as it is
+            given[f"{name}/whole"] = Given(front_end, waves[whole], None, expected[whole])
+    found = check(record_property, given)
+    for name, config in case.info["configs"].items():
+        assert found[name].values.shape[1] % (config["pad_align"] or 1) == 0
 
 
 @pytest.mark.parametrize("case", golden_cases("nemo", "features*"))
 def test_nemo(case, record_property):
-    arrays = case.arrays()
+    arrays, given = case.arrays(), {}
     for name, config in case.info["configs"].items():
         exact = config.get("exact_pad", False)
         clamps = config.get("log_zero_guard_type", "add") == "clamp"
@@ -138,7 +164,8 @@ def test_nemo(case, record_property):
         else:
             np.testing.assert_array_equal(front_end.output_length(lengths), counts)
         expected = arrays[f"{name}/feat"].transpose(0, 2, 1)
-        check(record_property, name, front_end, waves, lengths, expected, counts=counts if exact else None)
+        given[name] = Given(front_end, waves, lengths, expected, counts if exact else None)
+    check(record_property, given)
 
 
 def bank_in_float32(num_mels, fft_length, rate_hz, low_hz, high_hz, *, scale, equal_area):
@@ -157,7 +184,7 @@ def bank_in_float32(num_mels, fft_length, rate_hz, low_hz, high_hz, *, scale, eq
 @pytest.mark.parametrize("case", golden_cases("funasr", "wav_frontend*"))
 def test_funasr(case, record_property, monkeypatch):
     monkeypatch.setattr("asr_jax.audio.features.mel_bank", bank_in_float32)
-    arrays = case.arrays()
+    arrays, given = case.arrays(), {}
     names = {key.split("/")[0] for key in arrays if key.endswith("/feat")}
     assert names
     for name in sorted(names):
@@ -172,40 +199,59 @@ def test_funasr(case, record_property, monkeypatch):
         )  # fmt: skip
         lengths = arrays["input/lengths"]
         np.testing.assert_array_equal(front_end.output_length(lengths), arrays[f"{name}/lens"])
-        check(record_property, name, front_end, arrays["input/waveform"], lengths, expected)
+        given[name] = Given(front_end, arrays["input/waveform"], lengths, expected)
+    check(record_property, given)
 
 
 @pytest.mark.parametrize("case", golden_cases("hf_w2vbert", "seamless_features*"))
 def test_w2v_bert(case, record_property):
-    arrays = case.arrays()
-    found = [re.fullmatch(r"stride(\d+)_norm([01])_(\d+)", key) for key in arrays]
-    assert any(found)
-    for match in filter(None, found):
+    """All frames that the peer gives. It pads before it stacks, so that of the last one a part may be padding, and
+    there may be some that are nothing else; its mask counts a stacked frame whose second part is there."""
+    arrays, together = case.arrays(), {}
+    for match in filter(None, (re.fullmatch(r"stride(\d+)_norm([01])_(\d+)", key) for key in arrays)):
         stride, normalises, number = map(int, match.groups())
-        expected = arrays[match[0]]
+        expected, mask, wave = arrays[match[0]], arrays.get(f"{match[0]}_mask", np.zeros(0)), arrays[f"wav_{number}"]
+        bare = KaldiFbank(num_mels=expected.shape[1] // stride, high_hz=0.0, snip_edges=True, scale=32768.0)
+        num = bare.output_length(len(wave))
+        assert len(expected) >= num // stride
+        assert not mask.size or (mask == (stride * np.arange(len(expected)) + 1 < num)).all(), match[0]
         then = [Normalise(eps=1e-7, eps_to="variance")] if normalises else []
         if stride > 1:
-            then.append(Stack(stride, stride, at_end="dropped"))
-        front_end = KaldiFbank(
-            num_mels=expected.shape[1] // stride, high_hz=0.0, snip_edges=True, scale=32768.0, then=tuple(then)
-        )
-        frames = check(record_property, match[0], front_end, [arrays[f"wav_{number}"]], None, [expected])
-        mask = arrays[f"{match[0]}_mask"]
-        assert int(frames.lengths[0]) == (mask.sum() if mask.size else len(expected))
+            then.append(Stack(stride, stride, at_end="zeros" if len(expected) * stride > num else "dropped"))
+        rows = together.setdefault(replace(bare, then=tuple(then)), {})
+        rows[match[0]] = wave, without_padding(expected, stride, num), min(len(expected), -(-num // stride))
+    assert together
+    given = {
+        " ".join(rows): Given(front_end, [wave for wave, _, _ in rows.values()], None, [x for _, x, _ in rows.values()])
+        for front_end, rows in together.items()
+    }
+    found = check(record_property, given)
+    for frames, rows in zip(found.values(), together.values(), strict=True):
+        assert frames.lengths.tolist() == [num for _, _, num in rows.values()]
+
+
+def without_padding(stacked, stride, num_frames):
+    """Stacked frames with zeros in the place of padding, which must be of one value."""
+    frames = stacked.reshape(len(stacked) * stride, -1).copy()
+    assert len(np.unique(frames[num_frames:])) <= 1
+    frames[num_frames:] = 0
+    return frames.reshape(stacked.shape)
 
 
 @pytest.mark.parametrize("case", golden_cases("features", "hf_extractors*"))
 def test_wav2vec2_and_whisper(case, record_property):
     arrays = case.arrays()
     rows = sorted(key for key in arrays if key.startswith("w2v2_norm/raw_"))
-    frames = computed(wav2vec2(normalise=True), [arrays[key] for key in rows])
-    mask = arrays["w2v2_norm/attention_mask"]
-    np.testing.assert_array_equal(frames.lengths, mask.sum(axis=1))
-    compare(record_property, "wav2vec2", frames.values[..., 0], arrays["w2v2_norm/input_values"])
+    front_ends, batches = {"wav2vec2": wav2vec2(normalise=True)}, {"wav2vec2": batch_of([arrays[key] for key in rows])}
     for key in (key for key in arrays if key.startswith("whisper")):
         num_mels, number = re.fullmatch(r"whisper(\d+)/(\d+)", key).groups()
-        frames = computed(whisper(num_mels=int(num_mels)), [arrays[f"wav_{number}"]])
-        compare(record_property, key, frames.values[0], arrays[key].T)
+        front_ends[key], batches[key] = whisper(num_mels=int(num_mels)), batch_of([arrays[f"wav_{number}"]])
+    for name, frames in computed(front_ends, batches).items():
+        if name == "wav2vec2":
+            np.testing.assert_array_equal(frames.lengths, arrays["w2v2_norm/attention_mask"].sum(axis=1))
+            compare(record_property, name, frames.values[..., 0], arrays["w2v2_norm/input_values"])
+        else:
+            compare(record_property, name, frames.values[0], arrays[name].T)
 
 
 @pytest.mark.parametrize("case", golden_cases("features", "fbank*"))
@@ -220,14 +266,13 @@ def test_librosa_and_torchaudio(case, record_property):
         "ta_mel/htk80": LogMel(fft_length=400, mel_scale="htk", equal_area=False, **common),
         "librosa/mel80_slaney": LogMel(fft_length=512, edges="zeros", **common),
     }
-    compared = 0
-    for name, front_end in settings.items():
-        for key in (key for key in arrays if key.startswith(name + "/")):
-            frames, expected = computed(front_end, [arrays["wav_" + key.rsplit("/", 1)[1]]]), arrays[key].T
-            assert int(frames.lengths[0]) == len(expected)
-            compare(record_property, key, frames.values[0], expected, allowed=1e-5 * expected.max())
-            compared += 1
-    assert compared
+    keys = {key: name for name in settings for key in arrays if key.startswith(name + "/")}
+    assert keys
+    batches = {key: batch_of([arrays["wav_" + key.rsplit("/", 1)[1]]]) for key in keys}
+    for key, frames in computed({key: settings[name] for key, name in keys.items()}, batches).items():
+        expected = arrays[key].T
+        assert int(frames.lengths[0]) == len(expected)
+        compare(record_property, key, frames.values[0], expected, allowed=1e-5 * expected.max())
     for key in (key for key in arrays if key.startswith("librosa/fb_")):
         scale, fft_length, num_mels = re.fullmatch(r"librosa/fb_(htk|slaney)_(\d+)_(\d+)", key).groups()
         rate = 16000

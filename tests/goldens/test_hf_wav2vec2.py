@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from margins import argmax_margin, skip_ties
 from safetensors.numpy import load_file, save_file
 from support import GOLDENS, max_abs, relative, report
-from wav2vec2_programs import contrastive_program, ctc_program, encode, fast_jit, gradients
+from wav2vec2_programs import code_scores, contrastive_program, ctc_program, encode, fast_jit, gradients
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
@@ -33,6 +34,9 @@ pytestmark = pytest.mark.golden
 REFERENCE = Path(__file__).parents[2] / ".venv-reference/bin/python"
 SIDE = Path(__file__).parent / "transformers_logits.py"
 FOLDERS = sorted(path.parent for path in (GOLDENS / "hf_wav2vec2").glob("*/config.json"))
+
+
+normalised = fast_jit(wav2vec2(normalise=True))
 
 
 def folders_with(name: str) -> list[Any]:
@@ -90,12 +94,12 @@ def batch_of(case: Case, *, masked: bool) -> Batch:
     mask = case.arrays["input/attention_mask"] if masked else np.ones((rows, samples))
     return Batch(
         audio=None,
-        features=jnp.asarray(values)[..., None],
-        lengths=jnp.asarray(mask.sum(axis=1), jnp.int32),
-        tokens=jnp.asarray(np.maximum(labels, 0), jnp.int32),
-        token_lengths=jnp.asarray((labels >= 0).sum(axis=1), jnp.int32),
-        weights=jnp.ones(rows),
-        records=jnp.arange(rows, dtype=jnp.int32),
+        features=values[..., None],
+        lengths=mask.sum(axis=1).astype(np.int32),
+        tokens=np.maximum(labels, 0).astype(np.int32),
+        token_lengths=(labels >= 0).sum(axis=1).astype(np.int32),
+        weights=np.ones(rows, np.float32),
+        records=np.arange(rows, dtype=np.int32),
     )
 
 
@@ -111,7 +115,7 @@ def ctc_gradients(folder: Path, params: Any, batch: Batch, *, training: bool = F
     """The loss is the sum over utterances, or the mean of each utterance's loss over its labels."""
     case, config = case_of(folder), config_of(folder)
     if config["ctc_loss_reduction"] == "mean":
-        batch = batch.replace(weights=1 / (len(batch.weights) * batch.token_lengths))
+        batch = batch.replace(weights=np.float32(1 / (len(batch.weights) * batch.token_lengths)))
     frames = Frames(batch.features, batch.lengths)
     of_head = partial(ctc_program(config["vocab_size"], config["pad_token_id"], training), batch=batch)
     return gradients(case.settings.encoder, params, frames, "heads_ctc", of_head, training=training)
@@ -130,9 +134,9 @@ def test_outputs_and_loss(folder: Path, masked: bool, record_property: Any) -> N
     hidden = {f"hidden_{number + 1}": encoded.taps[f"layer_{number}"] for number in range(num)}
     found = {"last_hidden_state": encoded.frames, "extract_features": encoded.taps["features"], **hidden}
     for which, frames in found.items():
-        difference = max_abs(frames.values * valid, out[f"{name}/{which}"] * valid)
+        difference = max_abs(np.asarray(frames.values) * valid, out[f"{name}/{which}"] * valid)
         assert report(record_property, f"{name} {which}", difference) < 1e-4
-    expected = np.asarray(jax.nn.log_softmax(out[f"{name}/logits"]))
+    expected = out[f"{name}/logits"] - np.logaddexp.reduce(out[f"{name}/logits"], axis=-1, keepdims=True)
     difference = max_abs(emitted.values * valid, expected * valid)
     assert report(record_property, f"{name} log-probabilities", difference) < 1e-4
     assert report(record_property, f"{name} loss", abs(float(loss) / float(out[f"{name}/loss"]) - 1)) < 1e-5
@@ -165,10 +169,19 @@ def check_gradients(actual: dict[str, Any], expected: dict[str, np.ndarray], rec
 @pytest.mark.parametrize("folder", of_heads("CTC"))
 def test_samples_are_normalised(folder: Path, record_property: Any) -> None:
     arrays = case_of(folder).arrays
-    lengths = jnp.asarray(arrays["input/waveform_lengths"], jnp.int32)
-    found = wav2vec2(normalise=True)(jnp.asarray(arrays["input/waveform_raw"]) * 32768, lengths)
-    difference = max_abs(found.values[..., 0], arrays["input/input_values"])
+    found = normalised(arrays["input/waveform_raw"] * 32768, arrays["input/waveform_lengths"].astype(np.int32))
+    difference = max_abs(np.asarray(found.values)[..., 0], arrays["input/input_values"])
     assert report(record_property, "samples", difference) < 1e-4
+
+
+def skip_where_rounding_decides(folder: Path, mode: str) -> None:
+    """Losses and gradients depend on the codes of hidden frames and of their distractors."""
+    case = case_of(folder)
+    frames = Frames(*(getattr(batch_of(case, masked=False), name) for name in ("features", "lengths")))
+    features = encode(case.settings.encoder, case.params["encoder"], frames).taps["features"].values
+    scores = code_scores(case.settings.contrastive, case.params["heads_pretrain"], features)
+    noise = case.arrays["input/gumbel_noise"].reshape(scores.shape)
+    skip_ties(codes=argmax_margin(scores), drawn_codes=argmax_margin(scores + noise) if mode == "train" else 1.0)
 
 
 @cache
@@ -181,10 +194,10 @@ def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
         quantizer = replace(quantizer, start_temperature=case.said["gumbel_tau"], end_temperature=0.1)
         settings = replace(settings, quantizer=quantizer)
     batch = batch_of(case, masked="feature_attention_mask" in " ".join(arrays))
-    mask = jnp.asarray(arrays["input/mask_time_indices"], bool)
+    mask = arrays["input/mask_time_indices"].astype(bool)
     noise = arrays["input/gumbel_noise"].reshape(*mask.shape, quantizer.groups, quantizer.entries)
-    places = jnp.asarray(arrays["input/sampled_negative_indices"] % mask.shape[1], jnp.int32)
-    draws = Draws(jnp.asarray(noise), within=places)
+    places = (arrays["input/sampled_negative_indices"] % mask.shape[1]).astype(np.int32)
+    draws = Draws(noise, within=places)
     # Not trained, the quantiser's entries are counted there by those taken, without a gradient.
     terms = ("loss", "diversity") if mode == "train" else ("loss",)
     of_head = partial(contrastive_program(settings, terms, mode == "train"), batch=batch, draws=draws)
@@ -199,6 +212,7 @@ def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("folder", of_heads("PreTraining"))
 def test_losses_of_pretraining(folder: Path, mode: str, record_property: Any) -> None:
+    skip_where_rounding_decides(folder, mode)
     case, (sums, _) = case_of(folder), pretraining(folder, mode)
     out = part(case.arrays, f"out_{mode}/")
     assert float(sums["loss"].weight) == case.said["masked_frames"]
@@ -215,6 +229,7 @@ def test_losses_of_pretraining(folder: Path, mode: str, record_property: Any) ->
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("folder", of_heads("PreTraining"))
 def test_gradients_of_pretraining(folder: Path, mode: str, record_property: Any) -> None:
+    skip_where_rounding_decides(folder, mode)
     _, actual = pretraining(folder, mode)
     check_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"), record_property)
 

@@ -30,28 +30,36 @@ def named(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"([a-z_]+) (-?\d*\.?\d+)", text)}
 
 
-def check_gradient(record_property: Any, arrays: dict, name: str, regularised: Any, x: Any, w: Any) -> None:
-    """1e-3 relative or 1e-4 absolute."""
-    actual = jax.grad(lambda x: jnp.sum(regularised(x) * w))(jnp.asarray(x))
-    difference = report(record_property, f"{name}/dx", max_abs(actual, arrays[f"{name}/dx"]))
-    assert difference < 1e-4
-    assert relative(actual, arrays[f"{name}/dx"]) < 1e-3
+def check_gradients(record_property: Any, arrays: dict, regularised: dict[str, Any], x: Any, w: Any) -> None:
+    """By name, 1e-3 relative or 1e-4 absolute; one program computes all."""
+
+    @jax.jit
+    def gradients(x: Any, w: Any) -> Any:
+        return {name: jax.grad(lambda x, f=f: jnp.sum(f(x) * w))(x) for name, f in regularised.items()}
+
+    for name, actual in gradients(x, w).items():
+        difference = report(record_property, f"{name}/dx", max_abs(actual, arrays[f"{name}/dx"]))
+        assert difference < 1e-4
+        assert relative(actual, arrays[f"{name}/dx"]) < 1e-3
 
 
 @pytest.mark.parametrize(("name", "swoosh"), [("swoosh_l", swoosh_l), ("swoosh_r", swoosh_r)])
 def test_swoosh(case: GoldenCase, name: str, swoosh: Any, record_property: Any) -> None:
     arrays = case.arrays()
-    x = jnp.asarray(arrays[f"{name}/x"])
-    assert report(record_property, f"{name}/y", max_abs(swoosh(x), arrays[f"{name}/y"])) < 1e-4
-    slope = jax.vmap(jax.grad(swoosh))(x)
+    y, slope = jax.jit(jax.vmap(jax.value_and_grad(swoosh)))(arrays[f"{name}/x"])
+    assert report(record_property, f"{name}/y", max_abs(y, arrays[f"{name}/y"])) < 1e-4
     assert report(record_property, f"{name}/dydx", max_abs(slope, arrays[f"{name}/dydx"])) < 1e-4
 
 
 def test_bias_norm(case: GoldenCase, record_property: Any) -> None:
     arrays = case.arrays()
-    inputs = [jnp.asarray(arrays[f"biasnorm/{name}"]) for name in ("x", "bias", "log_scale")]
-    y, backward = jax.vjp(bias_norm, *inputs)
-    gradients = backward(jnp.asarray(arrays["biasnorm/w"]))
+
+    @jax.jit
+    def norm(w: Any, *inputs: Any) -> Any:
+        y, backward = jax.vjp(bias_norm, *inputs)
+        return y, backward(w)
+
+    y, gradients = norm(*(arrays[f"biasnorm/{name}"] for name in ("w", "x", "bias", "log_scale")))
     for name, actual in zip(("y", "dx", "dbias", "dlog_scale"), (y, *gradients), strict=True):
         assert report(record_property, f"biasnorm/{name}", max_abs(actual, arrays[f"biasnorm/{name}"])) < 1e-4
 
@@ -59,17 +67,24 @@ def test_bias_norm(case: GoldenCase, record_property: Any) -> None:
 def test_rates(case: GoldenCase, record_property: Any) -> None:
     """`modifier/x`, [T B D], down and up again."""
     arrays = case.arrays()
-    x = jnp.asarray(arrays["modifier/x"]).transpose(1, 0, 2)
-    lengths = jnp.full(len(x), x.shape[1])
-    for name in [name for name in arrays if name.startswith("downsample") and name.endswith("/y")]:
-        factor = int(*re.findall(r"\d+", name))
-        logits = jnp.asarray(arrays[f"downsample{factor}/bias"])
-        y = Downsample(factor).apply({"params": {"logits": logits}}, x, lengths).transpose(1, 0, 2)
-        assert report(record_property, name, max_abs(y, arrays[name])) < 1e-4
-    for name in [name for name in arrays if name.startswith("upsample")]:
-        factor = int(*re.findall(r"\d+", name))
-        y = upsample(x, factor=factor, num_frames=factor * x.shape[1]).transpose(1, 0, 2)
-        assert report(record_property, name, max_abs(y, arrays[name])) == 0
+    names = [name for name in arrays if re.fullmatch(r"downsample\d+/y|upsample\d+(/y)?", name)]
+    logits = {name: arrays[name.replace("/y", "/bias")] for name in names if name.startswith("down")}
+
+    @jax.jit
+    def resampled(x: Any, logits: Any) -> Any:
+        lengths, found = jnp.full(len(x), x.shape[1]), {}
+        for name in names:
+            factor = int(*re.findall(r"\d+", name))
+            if name in logits:
+                found[name] = Downsample(factor).apply({"params": {"logits": logits[name]}}, x, lengths)
+            else:
+                found[name] = upsample(x, factor=factor, num_frames=factor * x.shape[1])
+        return found
+
+    assert names
+    for name, y in resampled(arrays["modifier/x"].transpose(1, 0, 2), logits).items():
+        difference = report(record_property, name, max_abs(y.transpose(1, 0, 2), arrays[name]))
+        assert difference < 1e-4 if name in logits else difference == 0
 
 
 def test_positions(case: GoldenCase, record_property: Any) -> None:
@@ -83,45 +98,51 @@ def test_scheduled_float(case: GoldenCase, record_property: Any) -> None:
     arrays = case.arrays()
     points = re.findall(r"\(([\d.]+),([\d.]+)\)", case.info["note"].split("ScheduledFloat pairs")[1])
     schedule = piecewise_linear(*((float(x), float(y)) for x, y in points))
-    values = jax.vmap(schedule)(jnp.asarray(arrays["scheduled_float/batch"]))
+    values = jax.jit(jax.vmap(schedule))(arrays["scheduled_float/batch"])
     assert report(record_property, "scheduled_float", max_abs(values, arrays["scheduled_float/value"])) < 1e-6
 
 
 def test_balance(case: GoldenCase, record_property: Any) -> None:
-    arrays = case.arrays()
-    x, w = arrays["modifier/x"], arrays["modifier/w"]
-    for name, text in case.info["configs"].items():
-        if name.startswith("bal"):
-            fields = ("min_positive", "max_positive", "min_abs", "max_abs", "grad_scale")
-            options = dict(zip(fields, numbers(text), strict=False))
-            check_gradient(record_property, arrays, name, lambda x, o=options: balance(x, YES, **o), x, w)
+    arrays, fields = case.arrays(), ("min_positive", "max_positive", "min_abs", "max_abs", "grad_scale")
+    options = {
+        name: dict(zip(fields, numbers(text), strict=False))
+        for name, text in case.info["configs"].items()
+        if name.startswith("bal")
+    }
+    assert options
+    balanced = {name: lambda x, o=o: balance(x, YES, **o) for name, o in options.items()}
+    check_gradients(record_property, arrays, balanced, arrays["modifier/x"], arrays["modifier/w"])
 
 
 def test_whiten(case: GoldenCase, record_property: Any) -> None:
-    arrays = case.arrays()
-    x, w = arrays["modifier/x"], arrays["modifier/w"]
+    arrays, whitened, metrics = case.arrays(), {}, {}
     for name, text in case.info["configs"].items():
         if name.startswith("whiten"):
             fields = {"groups": 1.0, "grad_scale": 0.5, **named(text)}
-            num_groups = int(fields["groups"])
-            metric = whitening_metric(jnp.asarray(x), num_groups=num_groups)
-            assert report(record_property, f"{name}/metric", max_abs(metric, arrays[f"{name}/metric"])) < 1e-4
-            options = {"limit": fields["limit"], "grad_scale": fields["grad_scale"], "num_groups": num_groups}
-            check_gradient(record_property, arrays, name, lambda x, o=options: whiten(x, YES, **o), x, w)
+            groups = {"num_groups": int(fields["groups"])}
+            options = {"limit": fields["limit"], "grad_scale": fields["grad_scale"], **groups}
+            whitened[name] = lambda x, o=options: whiten(x, YES, **o)
+            metrics[name] = lambda x, o=groups: whitening_metric(x, **o)
+    assert whitened
+    found = jax.jit(lambda x: {name: metric(x) for name, metric in metrics.items()})(arrays["modifier/x"])
+    for name, metric in found.items():
+        assert report(record_property, f"{name}/metric", max_abs(metric, arrays[f"{name}/metric"])) < 1e-4
+    check_gradients(record_property, arrays, whitened, arrays["modifier/x"], arrays["modifier/w"])
 
 
 def test_limits_of_values(case: GoldenCase, record_property: Any) -> None:
-    arrays = case.arrays()
+    arrays, limited, penalised = case.arrays(), {}, {}
     for name in [name.removesuffix("/dx") for name in arrays if name.endswith("/dx")]:
         if name.startswith("limit_param_"):
             low, high = (float(number) for number in name.removeprefix("limit_param_").split("_"))
-            x, w = arrays["limit_param/x"], arrays["limit_param/w"]
-            limited = lambda x, low=low, high=high: limit_values(x, YES, minimum=low, maximum=high)  # noqa: E731
-            check_gradient(record_property, arrays, name, limited, x, w)
+            limited[name] = lambda x, low=low, high=high: limit_values(x, YES, minimum=low, maximum=high)
         if name.startswith("penalize_abs_"):
             limit, penalty = (float(number) for number in name.removeprefix("penalize_abs_").split("_"))
-            penalised = lambda x, a=limit, b=penalty: penalize_large(x, YES, limit=a, penalty=b)  # noqa: E731
-            check_gradient(record_property, arrays, name, penalised, arrays["modifier/x"], arrays["modifier/w"])
+            penalised[name] = lambda x, a=limit, b=penalty: penalize_large(x, YES, limit=a, penalty=b)
+    assert limited or penalised
+    for functions, of in ((limited, "limit_param"), (penalised, "modifier")):
+        if functions:
+            check_gradients(record_property, arrays, functions, arrays[f"{of}/x"], arrays[f"{of}/w"])
 
 
 def test_every_array_is_compared(case: GoldenCase) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,36 +14,67 @@ pytestmark = pytest.mark.golden
 
 @pytest.mark.parametrize("case", golden_cases("losses", "ctc*"))
 def test_equals_torch(case, record_property):
-    arrays = case.arrays()
+    arrays, together = case.arrays(), {}
     assert case.info["cases"]
     for name, options in case.info["cases"].items():
         of_case = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
-        with jax.enable_x64(True) if options["dtype"] == "torch.float64" else contextlib.nullcontext():
-            found = losses_and_gradients(of_case, blank_id=options["blank"])
-        for what, difference, limit in differences(of_case, *found):
-            record_property(f"{name}: {what}", difference)
-            assert difference < limit, f"{name}: {what}: {difference}"
+        # Cases of the same options are rows of one padded batch, but those of a single frame.
+        alike = options["dtype"], options["blank"], len(of_case["logits_TNC"]) == 1
+        together.setdefault(alike, {})[name] = of_case
+    for (dtype, blank_id, _), cases in together.items():
+        with jax.enable_x64(True) if dtype == "torch.float64" else contextlib.nullcontext():
+            found = list(losses_and_gradients(list(cases.values()), blank_id=blank_id))
+        for (name, of_case), of_it in zip(cases.items(), found, strict=True):
+            assert of_it[0].dtype == of_case["logits_TNC"].dtype
+            for what, difference, limit in differences(of_case, *of_it):
+                record_property(f"{name}: {what}", difference)
+                assert difference < limit, f"{name}: {what}: {difference}"
 
 
-def losses_and_gradients(case, *, blank_id):
-    """Losses, feasibility, and the gradients of PyTorch's two reductions of the losses."""
-    logit_lengths, label_lengths, labels = (
-        jnp.asarray(case[key].astype(np.int32)) for key in ("input_lens", "target_lens", "targets")
+def padded(arrays, value, dtype):
+    """Rows of arrays of different sizes as rows of one array."""
+    room = np.full((sum(map(len, arrays)), *np.max([array.shape[1:] for array in arrays], axis=0)), value, dtype)
+    first = 0
+    for array in arrays:
+        where = np.s_[first : first + len(array)], *(np.s_[:size] for size in array.shape[1:])
+        room[where] = array
+        first += len(array)
+    return room
+
+
+def losses_and_gradients(cases, *, blank_id):
+    """Of each case losses, feasibility, the mean loss and the gradients of PyTorch's two reductions of the losses."""
+    logits = [case["logits_TNC"].swapaxes(0, 1) for case in cases]
+    logit_lengths, label_lengths = (
+        np.concatenate([case[key] for case in cases]).astype(np.int32) for key in ("input_lens", "target_lens")
     )
-    weights = {"sum": np.ones(len(labels)), "mean": 1 / np.maximum(case["target_lens"], 1) / len(labels)}
+    weights = [
+        {"sum": np.ones(len(x)), "mean": 1 / np.maximum(case["target_lens"], 1) / len(x)}
+        for case, x in zip(cases, logits, strict=True)
+    ]
+    row_weights = {key: np.concatenate([each[key] for each in weights]) for key in weights[0]}
 
     @jax.jit
-    def compute(logits):
+    def compute(logits, logit_lengths, labels, label_lengths, weights):
         def losses_of(logits):
             return ctc_loss(logits, logit_lengths, labels, label_lengths, blank_id=blank_id)
 
         losses, pull_back, feasible = jax.vjp(losses_of, logits, has_aux=True)
-        gradients = {key: pull_back(jnp.asarray(weight, losses.dtype))[0] for key, weight in weights.items()}
+        gradients = {key: pull_back(weight.astype(losses.dtype))[0] for key, weight in weights.items()}
         return losses, feasible, gradients
 
-    losses, feasible, gradients = jax.device_get(compute(jnp.asarray(case["logits_TNC"]).swapaxes(0, 1)))
-    mean = (losses * weights["mean"]).sum()
-    return losses, feasible, mean, {key: gradient.swapaxes(0, 1) for key, gradient in gradients.items()}
+    # A symbol that is not there has no probability.
+    batch = padded(logits, -1e9, logits[0].dtype), logit_lengths, padded([c["targets"] for c in cases], 0, np.int32)
+    losses, feasible, gradients = jax.device_get(compute(*batch, label_lengths, row_weights))
+    first = 0
+    for x, weight in zip(logits, weights, strict=True):
+        rows, (frames, symbols) = slice(first, first + len(x)), x.shape[1:]
+        for gradient in gradients.values():
+            assert not gradient[rows, frames:].any()
+            assert not gradient[rows, :, symbols:].any()
+        of_case = {key: gradient[rows, :frames, :symbols].swapaxes(0, 1) for key, gradient in gradients.items()}
+        yield losses[rows], feasible[rows], (losses[rows] * weight["mean"]).sum(), of_case
+        first += len(x)
 
 
 def differences(case, losses, feasible, mean, gradients):

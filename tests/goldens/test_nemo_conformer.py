@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import GOLDENS, GoldenCase, max_abs, relative, report
 
-from asr_jax.core.batch import Frames, length_mask
+from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import num_elements, unflatten
 from asr_jax.models.conformer import Conformer
 from asr_jax.pretrained.conformer import export_nemo, find, settings_of_nemo
@@ -77,16 +77,18 @@ def run_case(path: Path) -> Run:
         encoded, updated = encoder.apply({"params": params, **stats}, frames, step=step, rngs=rngs, mutable=[*stats])
         return jnp.sum(encoded.frames.values * weights), (encoded.frames, updated)
 
-    outputs, gradients = {}, {}
-    for mode, step in (("eval", None), ("train", jnp.int32(0))):
-        program = fast_jit(lambda params, step=step: jax.grad(loss, has_aux=True)(params, step))
-        grads, (encoded, updated) = program(variables["params"])
-        outputs[mode] = np.asarray(encoded.values)
-        gradients[mode] = exported({"params": grads}, settings)
-    valid = np.asarray(length_mask(encoded.lengths, encoded.values.shape[1]))[:, :, None]
-    return Run(
-        settings, arrays, variables, valid, np.asarray(encoded.lengths), outputs, gradients, exported(updated, settings)
-    )
+    @fast_jit
+    def program(params: Any) -> Any:
+        """By mode: gradients, frames and updated statistics."""
+        steps = dict(zip(MODES, (None, jnp.int32(0)), strict=True))
+        return {mode: jax.grad(loss, has_aux=True)(params, step) for mode, step in steps.items()}
+
+    found = jax.device_get(program(variables["params"]))
+    outputs = {mode: frames.values for mode, (_, (frames, _)) in found.items()}
+    gradients = {mode: exported({"params": grads}, settings) for mode, (grads, _) in found.items()}
+    _, (frames, updated) = found["train"]
+    valid = (np.arange(frames.values.shape[1]) < frames.lengths[:, None])[:, :, None]
+    return Run(settings, arrays, variables, valid, frames.lengths, outputs, gradients, exported(updated, settings))
 
 
 def exported(variables: Any, settings: Conformer) -> dict[str, np.ndarray]:

@@ -2,21 +2,19 @@
 
 import json
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from conv_asr import (
     batch_of,
     encoder_of,
-    fast_jit,
     model_of,
     part,
-    run,
+    program_of,
     variables_of,
     weights_of,
     with_first_statistics,
@@ -54,20 +52,10 @@ def run_case(path: Path) -> Run:
     # Without masks the peer computes as if every row were as long as the batch.
     lengths = arrays["input/feat_lens"] if info["conv_mask"] else np.full(len(features), features.shape[-1])
     no_labels = np.zeros((len(features), 1), np.int32)
-    batch, weights = batch_of(features, lengths, no_labels, no_labels[:, 0]), jnp.asarray(arrays["train/grad_weights"])
-
-    def loss(params: Any, stats: Any) -> Any:
-        given = {"params": params, "batch_stats": stats}
-        (_, log_probs, _), new = recogniser.apply(
-            given, batch, method=partial(run, train=True), mutable=["batch_stats"]
-        )
-        return jnp.sum(log_probs.values * weights), (log_probs.values, new.get("batch_stats", {}))
-
-    train = fast_jit(jax.value_and_grad(loss, has_aux=True))
-    variables = variables_of(arrays, model)
-    variables = with_first_statistics(variables, arrays, lambda given: train(*given.values())[0][1][1])
-    evaluated = fast_jit(lambda given: recogniser.apply(given, batch, method=partial(run, train=False)))(variables)
-    return Run(info, arrays, model, evaluated, train(*variables.values()))
+    batch = batch_of(features, lengths, no_labels, no_labels[:, 0])
+    program = program_of(recogniser, batch, arrays["train/grad_weights"])
+    variables = with_first_statistics(variables_of(arrays, model), arrays, program)
+    return Run(info, arrays, model, *jax.device_get(program(variables)))
 
 
 @pytest.fixture
@@ -77,7 +65,7 @@ def ours(request: pytest.FixtureRequest) -> Run:
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
 def test_evaluation(ours: Run, record_property: Any) -> None:
-    frames, log_probs, _ = ours.evaluated
+    frames, log_probs = ours.evaluated
     actual = np.asarray(frames.values).transpose(0, 2, 1)
     assert report(record_property, "encoder", max_abs(actual, ours.arrays["eval/enc_BDT"])) < 1e-4
     assert report(record_property, "log-probs", max_abs(log_probs.values, ours.arrays["eval/log_probs_BTV"])) < 1e-4
@@ -87,7 +75,7 @@ def test_evaluation(ours: Run, record_property: Any) -> None:
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
 def test_a_training_step(ours: Run, record_property: Any) -> None:
-    (_, (log_probs, stats)), grads = ours.trained
+    _, log_probs, stats, grads = ours.trained
     assert report(record_property, "log-probs", max_abs(log_probs, ours.arrays["train/log_probs_BTV"])) < 1e-4
     theirs = part(ours.arrays, "train_grad/")
     name, difference = worst(export_nemo({"params": grads}, encoder_of(ours.model), ctc_head="heads_ctc"), theirs)

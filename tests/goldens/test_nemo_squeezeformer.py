@@ -69,20 +69,24 @@ def run_case(path: Path) -> Run:
     weights = jnp.asarray(arrays["train/grad_weights"].transpose(0, 2, 1))
     encoder, trainee = (each.build(dtype=jnp.float32) for each in (settings, while_training(settings)))
 
-    def loss(params: Any, stats: Any) -> Any:
-        step = jnp.int32(0)
-        encoded, changed = trainee.apply({"params": params, **stats}, frames, step=step, mutable=["batch_stats"])
-        return jnp.sum(encoded.frames.values * weights), (encoded.frames.values, changed)
+    @fast_jit
+    def program(params: Any, stats: Any) -> Any:
+        """What evaluation gives, and gradients, outputs and statistics of training."""
 
-    train = fast_jit(jax.grad(loss, has_aux=True))
-    gradients, (trained, changed) = train(params, stats)
+        def loss(params: Any) -> Any:
+            step = jnp.int32(0)
+            encoded, changed = trainee.apply({"params": params, **stats}, frames, step=step, mutable=["batch_stats"])
+            return jnp.sum(encoded.frames.values * weights), (encoded.frames.values, changed)
+
+        return encoder.apply({"params": params, **stats}, frames, step=None), jax.grad(loss, has_aux=True)(params)
+
+    evaluated, (gradients, (trained, changed)) = jax.device_get(program(params, stats))
     if all_after_the_update(arrays):
         # The one update is undone: after - before is a share of batch - before, and the next of batch - after.
         share = settings.details.momentum
-        stats, changed = jax.device_get((stats, dict(changed)))
+        changed = dict(changed)
         stats = jax.tree.map(lambda after, later: after - (later - after) / np.float32(1 - share), stats, changed)
-        _, (_, changed) = train(params, stats)
-    evaluated = fast_jit(lambda p, s: encoder.apply({"params": p, **s}, frames, step=None))(params, stats)
+        evaluated, (_, (_, changed)) = jax.device_get(program(params, stats))
     return Run(settings, arrays, variables, evaluated, trained, gradients, changed)
 
 

@@ -1,6 +1,5 @@
 """Optimizers and schedules against the peers' own trajectories: what is set comes from each case's own files."""
 
-import functools
 import json
 import re
 from dataclasses import replace
@@ -68,25 +67,27 @@ def holds_last_weights_only(arrays, weights):
     return all(np.array_equal(arrays[name], arrays[weights[0]]) for name in weights)
 
 
-def follow(settings, arrays, rates, *, first, gradient):
-    """Weights and optimizer state after each step from the weights `first`, with a peer's gradients."""
-    table, params = jnp.asarray(rates, jnp.float32), {name: jnp.asarray(value) for name, value in first.items()}
+def trajectory(settings, rates):
+    """Of first weights and a peer's gradients of all steps [steps ...], by tensor: weights and optimizer states after
+    each step [steps ...]."""
+    table = jnp.asarray(rates, jnp.float32)
     updater = replace(settings.build(RunLength(1, 1)), rate=lambda step: table[step])
-    state, update, found = updater.init(params), jax.jit(updater.update), []
-    for step in range(len(rates)):
-        grads = {name: jnp.asarray(arrays[gradient(name, step)]) for name in params}
-        changes, state = update(grads, state, params, updates=jnp.int32(step))
-        params = optax.apply_updates(params, changes)
-        found.append((params, state))
-    return found
+
+    def step(before, given):
+        (params, state), (number, grads) = before, given
+        changes, state = updater.update(grads, state, params, updates=number)
+        after = optax.apply_updates(params, changes), state
+        return after, after
+
+    @jax.jit
+    def run(first, grads):
+        return jax.lax.scan(step, (first, updater.init(first)), (jnp.arange(len(table)), grads))[1]
+
+    return run
 
 
-def largest_difference(found, arrays, weight):
-    return max(
-        relative(params[name], arrays[weight(name, step + 1)])
-        for step, (params, _) in enumerate(found)
-        for name in params
-    )
+def gradients(arrays, name, tensors, num_steps):
+    return {t: np.stack([arrays[f"{name}/g{t}_{i}"] for i in range(num_steps)]) for t in tensors}
 
 
 def follows(settings, arrays, rates, tensors, *, name, weight):
@@ -94,8 +95,10 @@ def follows(settings, arrays, rates, tensors, *, name, weight):
     if all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors):
         return False
     first = {t: arrays[weight(t, 0)] for t in tensors}
-    found = follow(settings, arrays, rates, first=first, gradient=lambda t, i: f"{name}/g{t}_{i}")
-    assert largest_difference(found, arrays, weight) < 1e-5, name
+    params, _ = trajectory(settings, rates)(first, gradients(arrays, name, tensors, len(rates)))
+    for t in tensors:
+        for step, found in enumerate(np.asarray(params[t]), start=1):
+            assert relative(found, arrays[weight(t, step)]) < 1e-5, name
     return True
 
 
@@ -117,22 +120,22 @@ def test_novograd_follows_nvidia(case):
         rates = [numbers(words, "lr")] * steps(arrays, f"{name}/g{tensors[0]}")
         assert rates, name
         weight = lambda t, i, name=name: f"{name}/w{t}_{i}"  # noqa: E731
-        run = functools.partial(follow, settings, arrays, rates, gradient=lambda t, i, name=name: f"{name}/g{t}_{i}")
+        run, grads = trajectory(settings, rates), gradients(arrays, name, tensors, len(rates))
         first = {t: arrays[weight(t, 0)] for t in tensors}
         last_only = all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors)
         if last_only:
             # Each weight after the last step is a + b · its first value: which first value leads to the one recorded?
             zeros, ones = ({t: np.full_like(w, value) for t, w in first.items()} for value in (0.0, 1.0))
-            from_zeros, from_ones = run(first=zeros)[-1][0], run(first=ones)[-1][0]
+            from_zeros, from_ones = (
+                {t: w[-1] for t, w in jax.device_get(run(values, grads)[0]).items()} for values in (zeros, ones)
+            )
             first = {t: (w - from_zeros[t]) / (from_ones[t] - from_zeros[t]) for t, w in first.items()}
-        found = run(first=first)
-        recorded = found[-1:] if last_only else found
-        for step, (params, state) in enumerate(recorded, start=len(found) - len(recorded)):
-            inner = state[0]
+        params, (inner, *_) = jax.device_get(run(first, grads))
+        for step in range(len(rates) - 1 if last_only else 0, len(rates)):
             for t in tensors:
-                assert relative(params[t], arrays[weight(t, step + 1)]) < 1e-5
-                assert relative(inner.momentum[t], arrays[f"{name}/m{t}_{step + 1}"]) < 1e-5
-                squares = np.reshape(inner.squares[t], ())
+                assert relative(params[t][step], arrays[weight(t, step + 1)]) < 1e-5
+                assert relative(inner.momentum[t][step], arrays[f"{name}/m{t}_{step + 1}"]) < 1e-5
+                squares = np.reshape(inner.squares[t][step], ())
                 np.testing.assert_allclose(squares, arrays[f"{name}/v{t}_{step + 1}"], rtol=1e-5)
 
 
@@ -179,7 +182,7 @@ def test_scaled_adam_and_eden_follow_icefall(case):
         expected = arrays[f"{name}/lr_used"]
         assert len(expected) == steps(arrays, f"{name}/g{tensors[0]}")
         schedule = settings.schedule.build(RunLength(len(expected), every))
-        rates = [schedule(step) for step in range(len(expected))]
+        rates = jax.jit(jax.vmap(schedule))(np.arange(len(expected)))
         np.testing.assert_allclose(rates, expected, rtol=1e-5)
         weight = lambda t, i, name=name: f"{name}/w{t}_{i}"  # noqa: E731
         followed.append(follows(settings, arrays, rates, tensors, name=name, weight=weight))
@@ -203,10 +206,10 @@ def test_eden_at_far_updates(info):
             peak_lr=info["base_lr"], decay_updates=batches, decay_epochs=epochs,
             **({"warmup_updates": float(warmup[1]), "warmup_start": float(warmup[2])} if warmup else {}),
         )  # fmt: skip
-        for epoch, batch, expected in points:
-            # A length in which this update lies in this epoch.
-            factor = settings.factor(jnp.float32(batch), jnp.float32(epoch + 1), RunLength(1, 1))
-            np.testing.assert_allclose(settings.peak_lr * factor, expected, rtol=1e-5, err_msg=f"{name} {batch}")
+        epochs, batches, expected = np.array(points, np.float32).T
+        # A length in which this update lies in this epoch.
+        factor = jax.jit(jax.vmap(lambda *at, eden=settings: eden.factor(*at, RunLength(1, 1))))(batches, epochs + 1)
+        np.testing.assert_allclose(settings.peak_lr * factor, expected, rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("info", documents("dle_quartznet", "lr_policy"))
@@ -220,7 +223,7 @@ def test_quartznet_policies(info):
         )  # fmt: skip
         per_epoch = args["steps_per_epoch"]
         rate = settings.build(RunLength((args.get("num_epochs") or 1) * per_epoch, per_epoch))
-        rates = [float(rate(step)) for step in range(len(found["lr"]))]
+        rates = jax.jit(jax.vmap(rate))(np.arange(len(found["lr"])))
         assert max_abs(rates, found["lr"]) < 1e-6 * args["initial_lr"], name
 
 
@@ -246,5 +249,5 @@ def test_wav2vec_policies(info):
                 gamma=float(f"0.{decay[1]}") if decay else 0.0,
             )  # fmt: skip
         rate = settings.build(length)
-        rates = [float(rate(step - 1)) for step in info["steps"]]
+        rates = jax.jit(jax.vmap(rate))(np.array(info["steps"]) - 1)
         assert relative(rates, info[name]) < 1e-6, name

@@ -1,13 +1,17 @@
 """Outputs, gradients and moving statistics of the code of Squeezeformer's authors (TensorFlow), from its own weights.
 
-Its Conformer is another order of the same modules, with norms before each: it is put together here.
+Its encoder has options that our Squeezeformer does not have: any order of modules, norms before them instead of scales,
+other factors, several reductions of the frame rate. A case with such an option is computed by `PaperEncoder`, which is
+put together here of the same modules.
 """
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,36 +25,57 @@ from asr_jax.core.pytrees import unflatten
 from asr_jax.models.squeezeformer import Embedding, Squeezeformer
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.positions import relative_sinusoids
-from asr_jax.nn.squeezeformer_layer import DETAILS, peer_lengths
+from asr_jax.nn.squeezeformer_layer import DETAILS, RecoverTime, ReduceTime, ScaleBias, peer_lengths
 from asr_jax.pretrained.keymap import Row, export_params, find_params
-from asr_jax.pretrained.squeezeformer_keras import CONVOLUTION, MARK, attention_rows, embed_rows, find
+from asr_jax.pretrained.squeezeformer_keras import (
+    CONVOLUTION,
+    REDUCTION,
+    STATS,
+    attention_rows,
+    embed_rows,
+    find,
+    readable_names,
+)
 from asr_jax.pretrained.squeezeformer_keras import export as export_keras
 
 pytestmark = pytest.mark.golden
 
 # Compile time is most of these tests' time, and what is compiled runs once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-SQUEEZEFORMERS = golden_cases("squeezeformer_tf", "squeezeformer*")
-CONFORMERS = golden_cases("squeezeformer_tf", "conformer*")
-EPS, MOMENTUM = DETAILS["paper"].eps, DETAILS["paper"].momentum
+CASES = golden_cases("squeezeformer_tf", "*")
+PAPER = DETAILS["paper"]
+DEFAULTS = {
+    "kernel_size": 31, "fc_factor": 0.5, "fixed_arch": None, "conv_use_glu": False, "time_reduce_idx": None,
+    "time_recover_idx": None, "no_post_ln": False, "ds_subsample": False, "adaptive_scale": False,
+}  # fmt: skip
+"""What the authors' code takes where a case says nothing."""
+CONFORMER, SQUEEZEFORMER = ["m", "f", "c", "f"], ["M", "s", "C", "s"]
+"""Modules of a block: attention, feed-forward and convolution; attention or convolution with a norm, a feed-forward and
+a norm behind it; none."""
 
 
 def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def orders(config: dict[str, Any]) -> list[list[str]]:
+    """Of each block its modules."""
+    return config["fixed_arch"] or [CONFORMER] * config["num_blocks"]
+
+
+def rates(config: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Blocks before which the frame rate is halved, and those before which it is recovered."""
+    reduce_at, recover_at = (config[f"time_{name}_idx"] or [] for name in ("reduce", "recover"))
+    return list(reduce_at), list(recover_at)
+
+
 def settings_of(config: dict[str, Any], num_mels: int, **changes: Any) -> Squeezeformer:
-    """As the authors' code has it, padding and all."""
-    (reduce_at,), (recover_at,) = (config.get(f"time_{name}_idx", [None]) for name in ("reduce", "recover"))
+    """The sizes, with padding as the authors' code has it."""
     return Squeezeformer(
         num_mels=num_mels,
         dim=config["dmodel"],
         num_layers=config["num_blocks"],
         num_heads=config["num_heads"],
-        kernel_size=config["kernel_size"],
-        reduce_time=reduce_at is not None,
-        reduce_at=reduce_at,
-        recover_at=recover_at,
         subsampling="dw_striding" if config["ds_subsample"] else "striding",
         subsampling_channels=config["filters"],
         dropout=0.0,
@@ -60,73 +85,151 @@ def settings_of(config: dict[str, Any], num_mels: int, **changes: Any) -> Squeez
     )
 
 
-class PaperConformer(nn.Module):
-    """x + ½ feed-forward, x + attention, x + convolution, x + ½ feed-forward, each of norm(x); and a norm."""
+def squeezeformer_of(config: dict[str, Any], num_mels: int) -> Squeezeformer | None:
+    """Our Squeezeformer of these options, where it has them."""
+    reduce_at, recover_at = rates(config)
+    options = config["adaptive_scale"], config["no_post_ln"], config["conv_use_glu"], config["fc_factor"]
+    if options != (True, True, False, 1) or any(kinds != SQUEEZEFORMER for kinds in orders(config)):
+        return None
+    if (len(reduce_at), len(recover_at)) not in ((0, 0), (1, 1)) or config["kernel_size"] % 2 == 0:
+        return None
+    changed = {"reduce_at": reduce_at[0], "recover_at": recover_at[0]} if reduce_at else {"reduce_time": False}
+    return settings_of(config, num_mels, kernel_size=config["kernel_size"], **changed)
+
+
+class Part(NamedTuple):
+    """A module with its residual connection, or a norm."""
+
+    kind: str
+    """f, m, c or norm."""
+    path: str
+    """The authors' names of its weights begin with it, and end with a name of the module's own."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+
+def parts_of(config: dict[str, Any], encoder: str) -> list[list[Part]]:
+    """Of each block, by what the authors call the encoder."""
+    blocks = []
+    for number, kinds in enumerate(orders(config)):
+        block, parts = f"{encoder}/{encoder}_block_{number}/{encoder}_block_{number}", []
+        for place, kind in enumerate(kinds, start=1):
+            path = f"{block}_layer{place}"
+            inner = f"{path}/{path.rsplit('/', 1)[-1]}"
+            if kind in "fmc":
+                parts.append(Part(kind, path))
+            elif kind in "MC":
+                name = {"M": "mhsa", "C": "conv"}[kind]
+                parts += [Part(kind.lower(), f"{inner}_{name}"), Part("norm", f"{inner}_ln_mid")]
+                parts += [Part("f", f"{inner}_ff"), Part("norm", f"{inner}_ln")]
+            elif kind != "s":
+                pytest.skip(f"fixed_arch has {kind!r}: expected f, m, c, M, C or s, as the authors' code has")
+        blocks.append(parts if config["no_post_ln"] else [*parts, Part("norm", f"{block}_ln")])
+    return blocks
+
+
+class PaperEncoder(nn.Module):
+    """The authors' `ConformerEncoder` of any options: x + factor · module(norm(x) or x · scale + bias), one after the
+    other, with norms in between, and some blocks at lower frame rates."""
 
     settings: Squeezeformer
     config: Any
+    blocks: Any
+    """Of `parts_of`."""
 
     @nn.compact
     def __call__(self, frames: Frames, *, step: Any) -> Any:
+        reduce_at, recover_at = rates(self.config)
         x = Embedding(self.settings, name="embed")(frames.values, frames.lengths, step=step)
         lengths = jnp.minimum(peer_lengths(frames.lengths, self.settings.subsampling_factor), x.shape[1])
-        mask = length_mask(lengths, x.shape[1])
-        allowed = mask[:, None] & mask[:, :, None]
-        positions = jnp.asarray(relative_sinusoids(x.shape[1], self.settings.dim))
-        for number in range(self.settings.num_layers):
-            for place, kind in enumerate(self.config["fixed_arch"][number], start=1):
-                name = f"layer_{number}_{place}"
-                y = nn.LayerNorm(epsilon=EPS, name=f"{name}_norm")(x)
-                if kind == "f":
-                    module = ConformerFeedForward(4 * self.settings.dim, name=name)
-                    x += self.config["fc_factor"] * module(y, step=step)
-                elif kind == "m":
-                    x += RelativeAttention(self.settings.num_heads, name=name)(y, positions, allowed, step=step)
-                else:
-                    convolution = ConformerConvolution(
-                        self.settings.kernel_size,
-                        gated=self.config["conv_use_glu"],
-                        norm="batch_padded",
-                        norm_eps=EPS,
-                        norm_momentum=MOMENTUM,
-                        norm_ddof=0,
-                        name=name,
-                    )
-                    x += convolution(y, lengths, step=step)
-            x = nn.LayerNorm(epsilon=EPS, name=f"layer_{number}_norm")(x)
+        reductions: dict[int, Any] = {}
+        recoveries: dict[int, Any] = {}
+        kept: list[Any] = []
+        depth = 0
+        for number, parts in enumerate(self.blocks):
+            if number in reduce_at:
+                kept.append((x, lengths))
+                if depth not in reductions:
+                    reductions[depth] = ReduceTime(PAPER, mask_padding=False, name=f"reduce_{depth}")
+                x, lengths, depth = reductions[depth](x, lengths), (lengths + 1) // 2, depth + 1
+            if number in recover_at:
+                # By depth: what is reduced again later is added to what was there before the first reduction.
+                depth -= 1
+                before, lengths = kept[depth]
+                if depth not in recoveries:
+                    recoveries[depth] = RecoverTime(name=f"recover_{depth}")
+                x = recoveries[depth](x, before)
+            for each in parts:
+                x = self._norm(each.name)(x) if each.kind == "norm" else self._added(each, x, lengths, step)
         return x
 
+    def _norm(self, name: str) -> nn.Module:
+        return nn.LayerNorm(epsilon=PAPER.eps, name=name)
 
-def conformer_rows(settings: Squeezeformer, config: dict[str, Any], encoder: str) -> list[Row]:
-    rows, attentions = embed_rows(settings, encoder), 0
-    for number, kinds in enumerate(config["fixed_arch"]):
-        block = f"{encoder}/{encoder}_block_{number}/{encoder}_block_{number}"
-        norms = [(f"{block}_ln", f"layer_{number}")]
-        for place, kind in enumerate(kinds, start=1):
-            start, ours = f"{block}_layer{place}/{encoder}_block_{number}_layer{place}", f"layer_{number}_{place}"
-            norms.append((f"{start}_ln", ours))
-            if kind == "f":
-                rows += [
-                    Row(f"{start}_dense_{of}/{name}:0", f"params/encoder/{ours}/{mine}/{name}")
-                    for of, mine in ((1, "in"), (2, "out"))
-                    for name in ("kernel", "bias")
-                ]
-            elif kind == "m":
-                rows += attention_rows(f"{start}_mhsa/", f"params/encoder/{ours}/", 3 * attentions, None, settings)
-                attentions += 1
-            else:
-                rows += [
-                    Row(f"{start}_{name}:0", f"params/encoder/{ours}/{mine}", layout)
-                    for name, mine, layout in CONVOLUTION
-                ]
-                rows += [
-                    Row(f"{start}_bn/moving_{of}:0", f"batch_stats/encoder/{ours}/norm/{of}")
-                    for of in ("mean", "variance")
-                ]
-        for theirs, ours in norms:
-            for name, mine in (("gamma", "scale"), ("beta", "bias")):
-                rows.append(Row(f"{theirs}/{name}:0", f"params/encoder/{ours}_norm/{mine}"))
+    def _added(self, each: Part, x: Any, lengths: Any, step: Any) -> Any:
+        config, name = self.config, each.name
+        y = (ScaleBias(name=f"{name}_scale") if config["adaptive_scale"] else self._norm(f"{name}_ln"))(x)
+        if each.kind == "f":
+            return x + config["fc_factor"] * ConformerFeedForward(4 * x.shape[-1], name=name)(y, step=step)
+        if each.kind == "m":
+            mask = length_mask(lengths, x.shape[1])
+            positions = jnp.asarray(relative_sinusoids(x.shape[1], x.shape[2]))
+            attention = RelativeAttention(config["num_heads"], name=name)
+            return x + attention(y, positions, mask[:, None] & mask[:, :, None], step=step)
+        convolution = ConformerConvolution(
+            config["kernel_size"], gated=config["conv_use_glu"], norm="batch_padded", norm_eps=PAPER.eps,
+            norm_momentum=PAPER.momentum, norm_ddof=PAPER.ddof, name=name,
+        )  # fmt: skip
+        return x + convolution(y, lengths, step=step)
+
+
+def rows_of(settings: Squeezeformer, config: dict[str, Any], encoder: str) -> list[Row]:
+    """The authors' names of all weights of `PaperEncoder`."""
+    rows, (depth, unnamed) = embed_rows(settings, encoder), depths(config)
+    for number in range(depth):
+        theirs, ours = f"{encoder}/{encoder}_timereduce/{encoder}_timereduce", f"params/encoder/reduce_{number}"
+        rows += [Row(f"{theirs}_{name}:0", f"{ours}/{mine}", layout) for name, mine, layout in REDUCTION]
+    for number in range(unnamed):
+        dense = f"dense_{number}" if number else "dense"
+        rows += [
+            Row(f"{encoder}/{dense}/{of}:0", f"params/encoder/recover_{number}/project/{of}")
+            for of in ("kernel", "bias")
+        ]
+    for each in (each for parts in parts_of(config, encoder) for each in parts):
+        ours, start = f"params/encoder/{each.name}", f"{each.path}/{each.name}"
+        norm, name = (each.path, each.name) if each.kind == "norm" else (f"{start}_ln", f"{each.name}_ln")
+        if each.kind == "norm" or not config["adaptive_scale"]:
+            rows += [
+                Row(f"{norm}/{theirs}:0", f"params/encoder/{name}/{mine}")
+                for theirs, mine in (("gamma", "scale"), ("beta", "bias"))
+            ]
+        else:
+            rows += [Row(f"{each.name}_{of}:0", f"{ours}_scale/{of}") for of in ("scale", "bias")]
+        if each.kind == "f":
+            rows += [
+                Row(f"{start}_dense_{of}/{name}:0", f"{ours}/{mine}/{name}")
+                for of, mine in ((1, "in"), (2, "out"))
+                for name in ("kernel", "bias")
+            ]
+        if each.kind == "m":
+            rows += attention_rows(f"{start}_mhsa/", f"{ours}/", unnamed, None, settings)
+            unnamed += 3
+        if each.kind == "c":
+            rows += [Row(f"{start}_{name}:0", f"{ours}/{mine}", layout) for name, mine, layout in CONVOLUTION]
+            rows += [Row(f"{start}_bn/moving_{of}:0", f"batch_stats/encoder/{each.name}/norm/{of}") for of in STATS]
     return rows
+
+
+def depths(config: dict[str, Any]) -> tuple[int, int]:
+    """How many layers that reduce the frame rate are used, and how many that recover it: those of each depth."""
+    (reduce_at, recover_at), depth, deepest = rates(config), 0, 0
+    for number in range(config["num_blocks"]):
+        depth += number in reduce_at
+        deepest = max(deepest, depth)
+        depth -= number in recover_at
+    return deepest, deepest if recover_at else 0
 
 
 @dataclass(frozen=True)
@@ -134,8 +237,8 @@ class Run:
     """What ours gives with the peer's weights."""
 
     settings: Squeezeformer
+    config: dict[str, Any]
     arrays: dict[str, np.ndarray]
-    lengths: Any
     evaluated: Any
     trained: Any
     gradients: dict[str, np.ndarray]
@@ -144,54 +247,65 @@ class Run:
     exported: dict[str, np.ndarray]
 
 
+def skip_where_names_are_not_enough(config: dict[str, Any]) -> None:
+    depth, _ = depths(config)
+    if depth > 1:
+        pytest.skip(
+            f"time_reduce_idx is {rates(config)[0]}: {depth} layers there have the same names for their weights"
+        )
+    if config.get("mha_type", "relmha") != "relmha":
+        pytest.skip(
+            f"mha_type is {config['mha_type']}, expected relmha: the authors' code adds positions of 2T - 1 to T"
+        )
+
+
+def model_of(config: dict[str, Any], num_mels: int, weights: Any) -> tuple[Squeezeformer, Any, Any, Callable[..., Any]]:
+    """Sizes, a model, its variables by our paths, and the inverse of how they are found."""
+    encoder, names = readable_names(weights)
+    if settings := squeezeformer_of(config, num_mels):
+        found, left = find(weights, settings, ctc_head=None)
+        assert left == []
+        back = partial(export_keras, settings=settings, ctc_head=None, encoder=encoder)
+        model: Any = settings.build(dtype=jnp.float32)
+    else:
+        settings = settings_of(config, num_mels, reduce_time=False)
+        rows = rows_of(settings, config, encoder)
+        renamed = find_params({names[name]: array for name, array in weights.items()}, rows)
+        assert renamed[1:] == ([], [])
+        found, back = renamed.params, partial(export_params, rows=rows)
+        model = PaperEncoder(settings, config, parts_of(config, encoder))
+    originals = {new: old for old, new in names.items()}
+    return settings, model, found, lambda trees: {originals[name]: array for name, array in back(trees).items()}
+
+
 @cache
 def run_case(path: Path) -> Run:
     case = GoldenCase(path, json.loads(path.read_text()))
-    arrays, config = case.arrays(), case.info["config"]
-    weights, features = part(arrays, "param/"), arrays["input/feat_BTF1"][..., 0]
-    settings = settings_of(config, features.shape[-1])
-    name = next(name for name in weights if name.endswith(MARK)).split("/")[0]
-    if config["adaptive_scale"]:
-        assert config["fc_factor"] == 1, "Squeezeformer's modules are added as they are"
-        assert config["no_post_ln"]
-        assert not config["conv_use_glu"]
-        assert all(kinds == ["M", "s", "C", "s"] for kinds in config["fixed_arch"])
-        model: nn.Module = settings.build(dtype=jnp.float32)
-        found, left = find(weights, settings, ctc_head=None)
-        assert left == []
-        export = partial(export_keras, settings=settings, ctc_head=None, encoder=name)
-    else:
-        model, rows = PaperConformer(settings, config), conformer_rows(settings, config, name)
-        found = find_params(weights, rows).params
-        assert find_params(weights, rows)[1:] == ([], [])
-
-        def export(variables: Any) -> dict[str, np.ndarray]:
-            return export_params(variables, rows)
-
-    variables = jax.device_put({group: tree["encoder"] for group, tree in unflatten(found).items()})
-    params, stats = variables["params"], {"batch_stats": variables["batch_stats"]}
+    arrays, config = case.arrays(), DEFAULTS | case.info["config"]
+    skip_where_names_are_not_enough(config)
+    features = arrays["input/feat_BTF1"][..., 0]
+    settings, model, found, export = model_of(config, features.shape[-1], part(arrays, "param/"))
+    variables = {group: tree["encoder"] for group, tree in unflatten(found).items()}
     frames = Frames(jnp.asarray(features), jnp.asarray(arrays["input/lens"], jnp.int32))
 
-    def forward(params: Any, step: Any) -> Any:
-        out, changed = model.apply({"params": params, **stats}, frames, step=step, mutable=["batch_stats"])
-        return getattr(getattr(out, "frames", out), "values", out), changed
+    def forward(params: Any, stats: Any, step: Any) -> Any:
+        out, changed = model.apply({"params": params, "batch_stats": stats}, frames, step=step, mutable=["batch_stats"])
+        return getattr(getattr(out, "frames", out), "values", out), changed.get("batch_stats", {})
 
-    def loss(params: Any) -> Any:
-        values, changed = forward(params, jnp.int32(0))
-        return jnp.sum(values * arrays["train/grad_weights"]), (values, changed)
+    @fast_jit
+    def program(params: Any, stats: Any, weights: Any) -> Any:
+        def loss(params: Any) -> Any:
+            values, changed = forward(params, stats, jnp.int32(0))
+            return jnp.sum(values * weights), (values, changed)
 
-    evaluated = fast_jit(lambda params: forward(params, None)[0])(params)
-    gradients, (trained, changed) = fast_jit(jax.grad(loss, has_aux=True))(params)
+        return forward(params, stats, None)[0], jax.grad(loss, has_aux=True)(params)
+
+    given = variables["params"], variables.get("batch_stats", {}), arrays["train/grad_weights"]
+    evaluated, (gradients, (trained, changed)) = jax.device_get(program(*given))
     return Run(
-        settings,
-        arrays,
-        settings.build(dtype=jnp.float32).output_length(arrays["input/lens"]),
-        evaluated,
-        trained,
-        export({"params": {"encoder": gradients}}),
-        export({"batch_stats": {"encoder": changed["batch_stats"]}}),
-        export({group: {"encoder": tree} for group, tree in variables.items()}),
-    )
+        settings, config, arrays, evaluated, trained, export({"params": {"encoder": gradients}}),
+        export({"batch_stats": {"encoder": changed}}), export({name: {"encoder": v} for name, v in variables.items()}),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -199,49 +313,59 @@ def run(request: pytest.FixtureRequest) -> Run:
     return run_case(request.param.path)
 
 
-@pytest.mark.parametrize("run", SQUEEZEFORMERS + CONFORMERS, indirect=True)
+@pytest.mark.parametrize("run", CASES, indirect=True)
 def test_outputs(run: Run, record_property: Any) -> None:
     """Of all frames, padding as well: the peer's gradients are those of all."""
     assert report(record_property, "evaluation", max_abs(run.evaluated, run.arrays["eval/out_BTD"])) < 1e-4
     assert report(record_property, "training", max_abs(run.trained, run.arrays["train/out_BTD"])) < 1e-4
 
 
-@pytest.mark.parametrize("run", SQUEEZEFORMERS + CONFORMERS, indirect=True)
+@pytest.mark.parametrize("run", CASES, indirect=True)
 def test_lengths(run: Run) -> None:
     """The peer masks by lengths that may be greater than there are frames; ours never are."""
-    factor = run.settings.subsampling_factor
-    np.testing.assert_array_equal(peer_lengths(run.arrays["input/lens"], factor), run.arrays["eval/out_lens"])
-    longest = run.arrays["input/feat_BTF1"].shape[1]
-    assert run.settings.build(dtype=jnp.float32).output_length(longest) == run.arrays["eval/out_BTD"].shape[1]
-    assert (run.lengths <= run.arrays["eval/out_lens"]).all()
+    theirs, lengths = run.arrays["eval/out_lens"], run.arrays["input/lens"]
+    expected, encoder = peer_lengths(lengths, run.settings.subsampling_factor), run.settings.build(dtype=jnp.float32)
+    longest = encoder.output_length(run.arrays["input/feat_BTF1"].shape[1])
+    if not_recovered := len(rates(run.config)[0]) - len(rates(run.config)[1]):
+        halvings = 2**not_recovered
+        longest = -(-longest // halvings)
+        if not np.array_equal(theirs, expected):  # lengths may be those before the reduction
+            expected = -(-expected // halvings)
+    else:
+        assert (encoder.output_length(lengths) <= theirs).all()
+    np.testing.assert_array_equal(expected, theirs)
+    assert run.evaluated.shape[1] == longest == run.arrays["eval/out_BTD"].shape[1]
 
 
-@pytest.mark.parametrize("run", SQUEEZEFORMERS + CONFORMERS, indirect=True)
+@pytest.mark.parametrize("run", CASES, indirect=True)
 def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     expected = part(run.arrays, "train_grad/")
     assert run.gradients.keys() == expected.keys()
-    # Gradients that are zero but for rounding on both sides (the bias of keys before softmax, any bias right before a
-    # batch norm) have no relative accuracy.
-    small = 1e-5 * max(float(np.abs(array).max()) for array in expected.values())
+    largest = max(float(np.abs(array).max()) for array in expected.values())
+    magnitudes = {name: max(np.abs(array).max(), np.abs(run.gradients[name]).max()) for name, array in expected.items()}
+    # The gradients of biases right before a batch norm, and of the bias of keys before softmax, are zero but for
+    # rounding. Those that are as small have no relative accuracy.
+    zero = {name for name in expected if re.search(r"(?<!timereduce)_dw_conv/bias:0$", name)}
+    assert all(magnitudes[name] < 1e-4 * largest for name in zero)
     differences = {
         name: relative(run.gradients[name], array)
         for name, array in expected.items()
-        if max(np.abs(array).max(), np.abs(run.gradients[name]).max()) > small
+        if name not in zero and magnitudes[name] > 1e-5 * largest
     }
     assert len(differences) > 0.8 * len(expected)
     worst = max(differences, key=lambda name: differences[name])
     assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
 
 
-@pytest.mark.parametrize("run", SQUEEZEFORMERS + CONFORMERS, indirect=True)
+@pytest.mark.parametrize("run", CASES, indirect=True)
 def test_moving_statistics_after_an_update(run: Run, record_property: Any) -> None:
     expected = part(run.arrays, "train_buffers_after_1/")
     assert run.stats.keys() == expected.keys()
-    worst = max(max_abs(run.stats[name], expected[name]) for name in expected)
+    worst = max((max_abs(run.stats[name], expected[name]) for name in expected), default=0.0)
     assert report(record_property, "moving statistics", worst) < 1e-4
 
 
-@pytest.mark.parametrize("run", SQUEEZEFORMERS + CONFORMERS, indirect=True)
+@pytest.mark.parametrize("run", CASES, indirect=True)
 def test_export_inverts_import(run: Run) -> None:
     theirs = part(run.arrays, "param/")
     assert run.exported.keys() == theirs.keys()

@@ -1,7 +1,6 @@
 """Updates of wav2vec 2.0's pre-training, one after the other, as NVIDIA's code makes them from the same weights, masks,
 distractors and noise; the cases are made by scripts/goldens/w2v2_pretraining_steps.py."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, max_abs, report
+from support import GoldenCase, cases_in, max_abs, report
 from wav2vec2_programs import counting_padding, draws_of, fast_jit
 
 from asr_jax.audio.presets import wav2vec2
@@ -35,8 +34,7 @@ pytestmark = pytest.mark.golden
 NAME = "pretrain"
 TERMS = {"loss": "loss_0", "diversity": "loss_1", "penalty": "loss_2"}
 PERPLEXITIES = ("prob_perplexity", "code_perplexity")
-PATHS = sorted((Path(__file__).parent / "pretraining_steps").glob("*.json"))
-CASES = [pytest.param(GoldenCase(path, json.loads(path.read_text())), id=path.stem) for path in PATHS]
+CASES = cases_in(Path(__file__).parent / "pretraining_steps")
 
 
 class GivenEncoder(Wav2Vec2Encoder):

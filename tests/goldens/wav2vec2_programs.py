@@ -59,15 +59,22 @@ def encode(settings: Wav2Vec2, params: Any, frames: Frames, *, mask: Any = None,
     return encoder_program(settings, training)(params, frames, mask, zeros)[0]
 
 
+@cache
+def forward_program(settings: Wav2Vec2) -> Callable[..., Encoded]:
+    """Of parameters and frames, without a mask and without a gradient: a third of `encoder_program`."""
+    encoder = settings.build(dtype=jnp.float32)
+    return fast_jit(lambda params, frames: encoder.apply({"params": params}, frames, step=None))
+
+
 def gradients(
     settings: Wav2Vec2, params: Any, frames: Frames, name: str, of_head: Callable[..., Any], *, mask: Any = None,
     training: bool,
 ) -> tuple[Encoded, Any, Any]:  # fmt: skip
     """What is encoded, what the head of that name gives of it by its program, and the gradient of all parameters."""
     encoded = encode(settings, params["encoder"], frames, mask=mask, training=training)
-    found, of_params, derivatives = of_head(params[name], encoded)
+    found, of_params, derivatives = jax.device_get(of_head(params[name], encoded))
     _, grads = encoder_program(settings, training)(params["encoder"], frames, encoded.mask, derivatives)
-    return encoded, found, {"encoder": grads, name: of_params}
+    return encoded, found, {"encoder": jax.device_get(grads), name: of_params}
 
 
 @cache
@@ -85,6 +92,19 @@ def contrastive_program(settings: Contrastive, terms: tuple[str, ...], training:
         return sums, *derivatives
 
     return contrastive
+
+
+def code_scores(settings: Contrastive, params: Any, features: Any) -> np.ndarray:
+    """Log-probabilities of all entries [B T G V], without noise: what a frame's codes are chosen by."""
+    return np.log(np.asarray(_quantizer_program(settings)(params, features).probabilities, np.float64))
+
+
+@cache
+def _quantizer_program(settings: Contrastive) -> Callable[..., Any]:
+    head = ContrastiveHead(settings)
+    return fast_jit(
+        lambda params, x: head.apply({"params": params}, x, method=lambda bound, x: bound.quantizer(x, step=None))
+    )
 
 
 @cache

@@ -31,10 +31,13 @@ WITHIN = np.array([[RNG.choice(places, SETTINGS.num_negatives) for places in row
 
 
 def encoded_of(features: Any) -> tuple[Encoded, Batch]:
-    lengths = jnp.full(len(MASK), MASK.shape[1], jnp.int32)
-    frames, taps = Frames(jnp.asarray(OUTPUTS, jnp.float32), lengths), {FEATURES: Frames(features, lengths)}
+    lengths = np.full(len(MASK), MASK.shape[1], np.int32)
+    frames, taps = (
+        Frames(jnp.asarray(OUTPUTS, jnp.float32), jnp.asarray(lengths)),
+        {FEATURES: Frames(features, lengths)},
+    )
     batch = Batch(
-        audio=None, features=jnp.zeros((len(MASK), 1, 1)), lengths=lengths, tokens=lengths[:, None],
+        audio=None, features=np.zeros((len(MASK), 1, 1), np.float32), lengths=lengths, tokens=lengths[:, None],
         token_lengths=lengths, weights=jnp.ones(len(MASK)), records=lengths,
     )  # fmt: skip
     return Encoded(frames, taps=taps, mask=jnp.asarray(MASK)), batch

@@ -1,6 +1,6 @@
 """The forms of depthwise convolution against a sum written out in NumPy, and against each other's gradients."""
 
-from functools import cache, partial
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,8 @@ CASES = [
 SHAPES = ("rows", "frames", "width", "taps", "padding", "stride", "dilation")
 
 
-def draw(*shape: int, seed: int = 0) -> jnp.ndarray:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def by_definition(
@@ -48,72 +48,67 @@ def by_definition(
     return out
 
 
-@pytest.mark.parametrize("implementation", ["lax", "shifted"])
 @pytest.mark.parametrize(SHAPES, CASES)
-def test_value(rows, frames, width, taps, padding, stride, dilation, implementation):
+def test_values_and_gradients_of_all_forms(rows, frames, width, taps, padding, stride, dilation, monkeypatch):
+    """The kernel's gradient by way of a Fourier transform, too, which serves larger arrays."""
     x, kernel = draw(rows, frames, width), draw(taps, width, seed=1)
     window = {"padding": padding, "stride": stride, "dilation": dilation}
-    y = jax.jit(partial(depthwise_conv, **window, implementation=implementation))(x, kernel)
-    assert max_abs(y, by_definition(np.asarray(x), np.asarray(kernel), **window)) < 1e-5
+    expected = by_definition(x, kernel, **window)
+    in_both_axes = {"padding": (padding, (0, 0)), "strides": (stride, 1), "dilations": (dilation, 1)}
+
+    @jax.jit
+    def all_forms(x, kernel, dy):
+        found = []
+        for implementation in ("lax", "shifted"):
+            y, backward = jax.vjp(partial(depthwise_conv, **window, implementation=implementation), x, kernel)
+            found.append((y, *backward(dy)))
+        with monkeypatch.context() as changed:
+            changed.setattr(xla, "FEWEST_TAPS_BY_FFT", 1)
+            changed.setattr(xla, "FEWEST_VALUES_BY_FFT", 1)
+            _, dk = xla.shifted_gradients(x[:, :, None], kernel[:, None], dy[:, :, None], **in_both_axes)
+        return *found, dk[:, 0]
+
+    given = x, kernel, draw(*expected.shape, seed=2)
+    (y, *reference), (shifted, *gradients), by_fft = jax.device_get(all_forms(*given))
+    assert max_abs(y, expected) < 1e-5
+    assert max_abs(shifted, expected) < 1e-5
+    assert ("fft" in all_forms.lower(*given).as_text()) == (width > 1)
+    for found, exact in zip((*gradients, by_fft), (*reference, reference[1]), strict=True):
+        assert relative(found, exact) < 1e-5
 
 
-@cache
-def of_reference(*case):
-    """Gradients of a case by XLA's own convolution."""
-    return jax.device_get(jax.jit(jax.grad(loss_of(*case, implementation="lax"), argnums=(0, 1)))(*given(*case)))
+def test_auto_is_the_same_and_so_is_what_is_computed_again():
+    rows, frames, width, taps, padding, *_ = CASES[0]
 
+    def loss(x, kernel, implementation):
+        return jnp.sum(jnp.tanh(depthwise_conv(x, kernel, padding=padding, implementation=implementation)))
 
-def given(rows, frames, width, taps, padding, stride, dilation):
-    return draw(rows, frames, width), draw(taps, width, seed=1)
+    @jax.jit
+    def gradients(x, kernel):
+        again = jax.checkpoint(loss, static_argnums=2)
+        forms = (loss, "lax"), (loss, "auto"), (again, "shifted")
+        return [jax.value_and_grad(of, argnums=(0, 1))(x, kernel, implementation) for of, implementation in forms]
 
-
-def loss_of(rows, frames, width, taps, padding, stride, dilation, *, implementation):
-    conv = partial(depthwise_conv, padding=padding, stride=stride, dilation=dilation, implementation=implementation)
-    num_frames = (frames + sum(padding) - dilation * (taps - 1) - 1) // stride + 1
-    dy = draw(rows, num_frames, width, seed=2)
-    return lambda x, kernel: jnp.sum(dy * jnp.tanh(conv(x, kernel)))
-
-
-@pytest.mark.parametrize("by_fft", [False, True])
-@pytest.mark.parametrize("remat", [False, True])
-@pytest.mark.parametrize(SHAPES, CASES)
-def test_gradients_are_those_of_the_reference(
-    rows, frames, width, taps, padding, stride, dilation, remat, by_fft, monkeypatch
-):
-    fewest = 1 if by_fft else 10**9
-    monkeypatch.setattr(xla, "FEWEST_TAPS_BY_FFT", fewest)
-    monkeypatch.setattr(xla, "FEWEST_VALUES_BY_FFT", fewest)
-    jax.clear_caches()  # what is traced does not know
-    case = rows, frames, width, taps, padding, stride, dilation
-    loss = loss_of(*case, implementation="shifted")
-    found = jax.jit(jax.grad(jax.checkpoint(loss) if remat else loss, argnums=(0, 1)))(*given(*case))
-    for actual, expected in zip(found, of_reference(*case), strict=True):
-        assert relative(actual, expected) < 1e-5
-
-
-def test_auto_is_one_of_them():
-    case = CASES[0]
-    auto, *others = (
-        float(jax.jit(loss_of(*case, implementation=implementation))(*given(*case)))
-        for implementation in ("auto", "lax", "shifted")
-    )
-    assert auto == pytest.approx(others[0], rel=1e-5)
-    assert auto == pytest.approx(others[1], rel=1e-5)
+    expected, *others = map(jax.tree.leaves, gradients(draw(rows, frames, width), draw(taps, width, seed=1)))
+    for other in others:
+        assert all(relative(found, exact) < 1e-5 for found, exact in zip(other, expected, strict=True))
 
 
 @pytest.mark.parametrize("channels", [1, 5])
 @pytest.mark.parametrize("padding", [((0, 0), (1, 1)), ((1, 1), (0, 3))])
 def test_two_axes_and_one_shared_channel(channels, padding):
-    x, kernel = draw(3, 7, 6, channels), draw(3, 3, 5, seed=1)
+    def loss(x, kernel, implementation):
+        y = depthwise_conv_2d(x, kernel, padding=padding, implementation=implementation)
+        return jnp.sum(y**2), y
 
-    def run(implementation):
-        def loss(x, kernel):
-            y = depthwise_conv_2d(x, kernel, padding=padding, implementation=implementation)
-            return jnp.sum(y**2), y
+    compare(loss, draw(3, 7, 6, channels), draw(3, 3, 5, seed=1))
 
-        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(x, kernel)
 
-    for actual, expected in zip(jax.tree.leaves(run("shifted")), jax.tree.leaves(run("lax")), strict=True):
+def compare(loss, *given):
+    """Gradients and values of both forms."""
+    forms = ("shifted", "lax")
+    both = jax.jit(lambda *given: [jax.grad(loss, argnums=(0, 1), has_aux=True)(*given, form) for form in forms])
+    for actual, expected in zip(*map(jax.tree.leaves, both(*given)), strict=True):
         assert actual.shape == expected.shape
         assert relative(actual, expected) < 1e-5
 
@@ -121,42 +116,35 @@ def test_two_axes_and_one_shared_channel(channels, padding):
 def test_one_bin_that_is_padded_is_no_convolution_over_time_alone(monkeypatch):
     monkeypatch.setattr(xla, "FEWEST_TAPS_BY_FFT", 1)
     monkeypatch.setattr(xla, "FEWEST_VALUES_BY_FFT", 1)
-    x, kernel = draw(2, 9, 1, 3), draw(3, 1, 3, seed=1)
 
-    def gradients(implementation):
-        def loss(x, kernel):
-            y = depthwise_conv_2d(x, kernel, padding=((1, 1), (1, 1)), implementation=implementation)
-            return jnp.sum(y * jnp.arange(1.0, 4.0)[None, None, :, None])
+    def loss(x, kernel, implementation):
+        y = depthwise_conv_2d(x, kernel, padding=((1, 1), (1, 1)), implementation=implementation)
+        return jnp.sum(y * np.float32([1, 2, 3])[None, None, :, None]), y
 
-        return jax.jit(jax.grad(loss, argnums=(0, 1)))(x, kernel)
-
-    for actual, expected in zip(gradients("shifted"), gradients("lax"), strict=True):
-        assert relative(actual, expected) < 1e-5
+    compare(loss, draw(2, 9, 1, 3), draw(3, 1, 3, seed=1))
 
 
 def test_vmap():
     x, kernel = draw(2, 3, 8, 4), draw(2, 3, 4, seed=1)
     grad = jax.grad(lambda x, k: jnp.sum(depthwise_conv(x, k, padding=(1, 1)) ** 2), argnums=(0, 1))
-    together, alone = jax.jit(jax.vmap(grad))(x, kernel), jax.jit(grad)
-    x, kernel, together = jax.device_get((x, kernel, together))
+    together, *alone = jax.jit(lambda x, k: [jax.vmap(grad)(x, k), grad(x[0], k[0]), grad(x[1], k[1])])(x, kernel)
     for i in range(2):
-        for actual, expected in zip(together, alone(x[i], kernel[i]), strict=True):
-            assert relative(actual[i], expected) < 1e-5
+        for actual, expected in zip(together, alone[i], strict=True):
+            assert relative(np.asarray(actual)[i], expected) < 1e-5
 
 
 @pytest.mark.parametrize("implementation", ["lax", "shifted"])
 def test_bfloat16_is_near_float32(implementation):
-    x, kernel = draw(2, 20, 4), draw(5, 4, seed=1)
-
-    def run(dtype):
+    def gradients(x, kernel, dtype):
         def loss(x, kernel):
             y = depthwise_conv(x.astype(dtype), kernel, padding=(2, 2), implementation=implementation)
             assert y.dtype == dtype
             return jnp.sum(y.astype(jnp.float32) ** 2)
 
-        return jax.jit(jax.grad(loss, argnums=(0, 1)))(x, kernel)
+        return jax.grad(loss, argnums=(0, 1))(x, kernel)
 
-    for actual, expected in zip(run(jnp.bfloat16), run(jnp.float32), strict=True):
+    both = jax.jit(lambda *given: [gradients(*given, dtype) for dtype in (jnp.bfloat16, jnp.float32)])
+    for actual, expected in zip(*both(draw(2, 20, 4), draw(5, 4, seed=1)), strict=True):
         assert actual.dtype == jnp.float32
         assert relative(actual, expected) < 2e-2
 
@@ -170,7 +158,9 @@ def test_on_a_cpu_the_shifted_form_is_compiled_and_nothing_else():
 
 
 def test_what_cannot_be():
+    one_bin = jax.eval_shape(lambda: (jnp.zeros((1, 5, 1, 4)), jnp.zeros((3, 1, 3))))
     with pytest.raises(ValueError, match="4 channels but the kernel has 3"):
-        depthwise_conv_2d(draw(1, 5, 1, 4), draw(3, 1, 3), padding=((1, 1), (0, 0)))
+        jax.eval_shape(partial(depthwise_conv_2d, padding=((1, 1), (0, 0))), *one_bin)
+    short = jax.eval_shape(lambda: (jnp.zeros((1, 2, 4)), jnp.zeros((5, 4))))
     with pytest.raises(ValueError, match="2 frames padded by"):
-        depthwise_conv(draw(1, 2, 4), draw(5, 4), padding=(1, 1))
+        jax.eval_shape(partial(depthwise_conv, padding=(1, 1)), *short)

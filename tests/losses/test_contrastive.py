@@ -31,39 +31,43 @@ def case(seed: int = 0) -> dict[str, Any]:
 
 def ours(predictions: Any, targets: Any, others: Any, given: dict[str, Any]) -> Any:
     return contrastive_loss(
-        predictions, targets, counted(jnp.asarray(given["places"]), FRAMES), equal=jnp.asarray(given["equal"]),
-        temperature=0.3, others=Distractors(others, jnp.asarray(given["others_equal"])),
+        predictions, targets, counted(given["places"], FRAMES), equal=given["equal"], temperature=0.3,
+        others=Distractors(others, given["others_equal"]),
     )  # fmt: skip
 
 
 def by_definition(predictions: Any, targets: Any, others: Any, given: dict[str, Any]) -> tuple[Any, Any]:
     """As the papers' code: a list of vectors for each frame, the equal ones at minus infinity."""
-    losses, correct = [], []
-    for row in range(ROWS):
-        for frame in range(FRAMES):
-            places = given["places"][row, frame]
-            vectors = jnp.concatenate([targets[row, frame][None], targets[row, places], others[row, frame]])
-            excluded = np.concatenate([[False], given["equal"][row, frame, places], given["others_equal"][row, frame]])
-            norms = jnp.linalg.norm(vectors, axis=-1) * jnp.linalg.norm(predictions[row, frame])
-            logits = jnp.where(excluded, -jnp.inf, vectors @ predictions[row, frame] / norms / 0.3)
-            losses.append(jax.nn.logsumexp(jnp.where(excluded, -1e9, logits)) - logits[0])
-            correct.append((jnp.argmax(logits) == 0) & (jnp.argmin(logits) != 0))
-    return jnp.stack(losses).reshape(ROWS, FRAMES), jnp.stack(correct).reshape(ROWS, FRAMES)
+
+    def of_frame(x: Any, frame: Any, targets: Any, others: Any, places: Any, equal: Any, others_equal: Any) -> Any:
+        vectors = jnp.concatenate([targets[frame][None], targets[places], others])
+        excluded = jnp.concatenate([jnp.array([False]), equal[places], others_equal])
+        norms = jnp.linalg.norm(vectors, axis=-1) * jnp.linalg.norm(x)
+        logits = jnp.where(excluded, -jnp.inf, vectors @ x / norms / 0.3)
+        loss = jax.nn.logsumexp(jnp.where(excluded, -1e9, logits)) - logits[0]
+        return loss, (jnp.argmax(logits) == 0) & (jnp.argmin(logits) != 0)
+
+    of_row = jax.vmap(of_frame, in_axes=(0, 0, None, 0, 0, 0, 0))
+    choices = (given[name] for name in ("places", "equal", "others_equal"))
+    return jax.vmap(of_row, in_axes=(0, None, 0, 0, 0, 0, 0))(
+        predictions, jnp.arange(FRAMES), targets, others, *choices
+    )
 
 
 def test_values_and_gradients() -> None:
-    given = case()
-    arrays = tuple(jnp.asarray(given[name]) for name in ("predictions", "targets", "others"))
-    weights = jnp.asarray(np.random.default_rng(1).normal(size=(ROWS, FRAMES)), jnp.float32)
+    weights = np.random.default_rng(1).normal(size=(ROWS, FRAMES)).astype(np.float32)
 
-    def total(loss: Any, *arrays: Any) -> Any:
-        losses, correct = loss(*arrays, given)
-        return jnp.sum(losses * weights), (losses, correct)
+    @fast_jit
+    def both(given: Any) -> Any:
+        def total(loss: Any, *arrays: Any) -> Any:
+            losses, correct = loss(*arrays, given)
+            return jnp.sum(losses * weights), (losses, correct)
 
-    differentiate = partial(jax.grad, argnums=(0, 1, 2), has_aux=True)
-    (of_ours, (losses, correct)), (of_theirs, (expected, expected_correct)) = (
-        fast_jit(differentiate(partial(total, loss)))(*arrays) for loss in (ours, by_definition)
-    )
+        arrays = tuple(given[name] for name in ("predictions", "targets", "others"))
+        differentiate = partial(jax.grad, argnums=(0, 1, 2), has_aux=True)
+        return [differentiate(partial(total, loss))(*arrays) for loss in (ours, by_definition)]
+
+    (of_ours, (losses, correct)), (of_theirs, (expected, expected_correct)) = jax.device_get(both(case()))
     assert max_abs(losses, expected) < 1e-5
     np.testing.assert_array_equal(correct, expected_correct)
     assert 0 < correct.sum() < correct.size
@@ -72,13 +76,12 @@ def test_values_and_gradients() -> None:
 
 def test_nothing_is_right_where_all_are_equal() -> None:
     """A collapsed model, whose targets are all alike, has no accuracy: nor has one that predicts nothing."""
-    ones, equal = jnp.ones((1, 4, 3)), jnp.ones((1, 4, 4), bool)
-    counts = jnp.ones((1, 4, 4), jnp.int32)
-    loss = fast_jit(partial(contrastive_loss, temperature=0.1))
-    all_alike = loss(ones, ones, counts, equal=~equal)
+    ones, unequal = np.ones((1, 4, 3), np.float32), np.zeros((1, 4, 4), bool)
+    counts, loss = np.ones((1, 4, 4), np.int32), fast_jit(partial(contrastive_loss, temperature=0.1))
+    all_alike = jax.device_get(loss(ones, ones, counts, equal=unequal))
     assert not all_alike.correct.any()
     np.testing.assert_allclose(all_alike.losses, np.log(5), rtol=1e-6)
-    nothing = loss(jnp.zeros((1, 4, 3)), ones, counts, equal=~equal)
+    nothing = jax.device_get(loss(0 * ones, ones, counts, equal=unequal))
     assert np.isfinite(nothing.losses).all()
     assert not nothing.correct.any()
 
@@ -88,7 +91,7 @@ def test_distractors_are_other_eligible_frames_alike(same_row: bool) -> None:
     eligible = np.zeros((3, 9), bool)
     eligible[0, [1, 4, 5, 8]] = eligible[1, [0, 2]] = eligible[2, [3]] = True
     draw = fast_jit(partial(draw_distractors, num=3000, same_row=same_row))
-    places = np.asarray(draw(jax.random.key(0), jnp.asarray(eligible)))
+    places = np.asarray(draw(jax.random.key(0), eligible))
     for row, frame in np.argwhere(eligible):
         drawn = np.bincount(places[row, frame], minlength=27 if not same_row else 9)
         others = eligible.ravel() if not same_row else eligible[row]
@@ -101,5 +104,5 @@ def test_distractors_are_other_eligible_frames_alike(same_row: bool) -> None:
 
 
 def test_counts() -> None:
-    places = jnp.array([[[0, 2, 2], [1, 1, 1]]])
-    np.testing.assert_array_equal(counted(places, 3), [[[1, 0, 2], [0, 3, 0]]])
+    found = fast_jit(partial(counted, size=3))(np.array([[[0, 2, 2], [1, 1, 1]]]))
+    np.testing.assert_array_equal(found, [[[1, 0, 2], [0, 3, 0]]])

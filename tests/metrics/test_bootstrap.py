@@ -65,5 +65,5 @@ def test_resamples_without_a_word_have_no_rate():
 
 @pytest.mark.parametrize("settings", [{"level": 1.0}, {"level": 0.0}, {"resamples": 0}])
 def test_what_cannot_be_drawn(settings):
-    with pytest.raises(ValueError, match=r"expected within 0\.\.1, and >= 1"):
+    with pytest.raises(ValueError, match="|".join(settings)):
         Bootstrap(**settings)

@@ -61,7 +61,7 @@ def test_sets_that_share_ids_are_matched_by_set_and_id():
     assert (found["only_first_ids"], found["only_second_ids"]) == ([], ["noisy 2"])
     shown = [(row["set"], row["id"], row["first_errors"], row["second_errors"]) for row in found["differing"]]
     assert shown == [("clean", "2", 2, 0), ("clean", "1", 0, 1), ("noisy", "1", 1, 0)]
-    with pytest.raises(UserError, match="utterance 1 comes twice in the first system"):
+    with pytest.raises(UserError, match=r"utterance 1 .*first"):
         compare(first, OTHER, normaliser="lower.v1")
 
 
@@ -130,22 +130,12 @@ def test_one_utterance_has_no_interval():
 @pytest.mark.parametrize(
     ("first", "second", "normaliser", "message"),
     [
-        (
-            ONE,
-            [Recognised("z", "a", "a")],
-            "none",
-            "no utterance is in both systems, of 3 and 1: .*'1' in the first and 'z'",
-        ),
-        (ONE, [], "none", "of 3 and 0: .*'none' in the second"),
-        (ONE + ONE[:1], OTHER, "none", "utterance 1 comes twice in the first system"),
-        (ONE, OTHER + OTHER[-1:], "none", "utterance new comes twice in the second system"),
-        (
-            ONE,
-            OTHER,
-            "none",
-            "1 of 2 references are not the same in both systems, the first of them 2: 'e f' and 'E f'",
-        ),
-        (ONE, OTHER, "lower", "unknown normaliser 'lower'"),
+        (ONE, [Recognised("z", "a", "a")], "none", "3 .*1.*'1' .*'z'"),
+        (ONE, [], "none", "3 .*0.*'none'"),
+        (ONE + ONE[:1], OTHER, "none", "utterance 1 .*first"),
+        (ONE, OTHER + OTHER[-1:], "none", "utterance new .*second"),
+        (ONE, OTHER, "none", "1 of 2 .*2: 'e f' .*'E f'"),
+        (ONE, OTHER, "lower", "'lower'"),
     ],
 )
 def test_what_cannot_be_compared(first, second, normaliser, message):

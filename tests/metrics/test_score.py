@@ -85,7 +85,7 @@ def test_both_sides_are_normalised_by_the_name_in_the_result():
         1 / 3,
     ]
     assert score(spoken, normaliser="lower.v1")["normaliser"] == "lower.v1"
-    with pytest.raises(UserError, match="unknown normaliser 'lower'; expected one of"):
+    with pytest.raises(UserError, match=r"'lower'.*lower\.v1"):
         score(spoken, normaliser="lower")
 
 

@@ -98,5 +98,5 @@ def test_nothing_counted_is_not_a_number():
 
 @pytest.mark.parametrize("wrong", [{"num_devices": 0}, {"num_warmup": -1}])
 def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match="expected >= 1 and >= 0"):
+    with pytest.raises(ValueError, match="|".join(wrong)):
         Throughput(**wrong)

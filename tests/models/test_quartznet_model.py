@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_suite import EncoderSuite, Made, fast_jit
+from encoder_suite import EncoderSuite, Made, assert_refused, fast_jit
 from support import max_abs
 
 from asr_jax.core.batch import Frames
@@ -24,22 +24,21 @@ TINY = QuartzNet(
         ConvBlock(24, 5, dilation=2, residual="none"),
         ConvBlock(32, 1, separable=False, residual="none"),
     ),
-    activation="selu",  # with relu, no output is below 0: not every target could be learned
+    activation="selu",
+    remat="layers",
     taps=("block_0",),
 )
 # Every other thing that a block can be.
 OTHERS = QuartzNet(
     num_mels=16,
     blocks=(
-        ConvBlock(16, 3, separable=False, residual="none", squeeze=2, squeeze_frames=8),
-        ConvBlock(16, 5, repeat=3, stride=2, stride_last=True, groups=2, heads=4, residual="max", squeeze=4),
+        ConvBlock(16, 3, residual="none", squeeze=2, squeeze_frames=8, future_frames=0),
+        ConvBlock(16, 5, repeat=2, stride=2, stride_last=True, groups=2, heads=4, residual="max", squeeze=4),
         ConvBlock(24, 3, residual="dense", copies=2, separable=False),
-        ConvBlock(32, 3, repeat=2, future_frames=0),
     ),
     activation="silu",
     norm="group",
     norm_groups=4,
-    remat="layers",
 )
 
 
@@ -48,16 +47,16 @@ class TestQuartzNet(EncoderSuite):
     num_features = TINY.num_mels
 
     def test_taps_are_what_a_block_gives(self, made: Made) -> None:
-        found = made.encode.eval_shape(made.params, self.frames()).taps
+        found = self.shapes(made).taps
         assert {name: tap.values.shape for name, tap in found.items()} == {"block_0": (4, 24, 16)}
 
     def test_statistics_are_of_valid_frames_alone(self, made: Made) -> None:
-        def stats(frames: Frames) -> Any:
-            variables = {"params": made.params, **made.stats}
+        @fast_jit
+        def stats(params: Any, frames: Frames) -> Any:
+            variables = {"params": params, **made.stats}
             return made.encoder.apply(variables, frames, step=jnp.int32(0), mutable=["batch_stats"])[1]
 
-        compiled = fast_jit(stats)
-        plain, noisy = flatten(compiled(self.frames())), flatten(compiled(self.frames(tail=5.0)))
+        plain, noisy = (flatten(stats(made.params, self.frames(tail=tail))) for tail in (0.0, 5.0))
         assert max(max_abs(plain[path], flatten(made.stats)[path]) for path in plain) > 0.01
         assert max(max_abs(noisy[path], plain[path]) for path in plain) < 1e-5
 
@@ -65,7 +64,6 @@ class TestQuartzNet(EncoderSuite):
 class TestOtherBlocks(EncoderSuite):
     settings = OTHERS
     num_features = OTHERS.num_mels
-    updates_to_over_fit = 120
 
 
 def init(encoder: Encoder, frames: Frames) -> Any:
@@ -75,13 +73,11 @@ def init(encoder: Encoder, frames: Frames) -> Any:
 @pytest.mark.parametrize(
     ("settings", "published"),
     [
-        (QuartzNet.of_5x5(), 6_713_181),
-        (QuartzNet.of_10x5(), 12_818_781),
-        (QuartzNet.of_15x5(), 18_924_381),
-        (QuartzNet.of_15x5(copies=1), 6_713_181),
-        (QuartzNet.tiny(), 897_181),
+        pytest.param(QuartzNet.of_5x5(), 6_713_181, id="5x5"),
+        pytest.param(QuartzNet.of_10x5(), 12_818_781, id="10x5", marks=pytest.mark.slow),
+        pytest.param(QuartzNet.of_15x5(), 18_924_381, id="15x5", marks=pytest.mark.slow),
+        pytest.param(QuartzNet.tiny(), 897_181, id="tiny", marks=pytest.mark.slow),
     ],
-    ids=["5x5", "10x5", "15x5", "15x5 with one copy", "tiny"],
 )
 def test_published_sizes(settings: QuartzNet, published: int) -> None:
     """With a CTC head of 29 labels: 6.7, 12.8 and 18.9 million in the paper's table 3."""
@@ -95,27 +91,29 @@ def test_weights_begin_as_published() -> None:
     blocks = (ConvBlock(256, 33, repeat=2), ConvBlock(16, 3, separable=False))
     encoder = QuartzNet(num_mels=256, blocks=blocks).build(dtype=jnp.float32)
     frames = Frames(jnp.zeros((1, 8, 256)), jnp.array([8]))
-    params = jax.jit(lambda: encoder.init(jax.random.key(0), frames, step=None))()["params"]
+    run = fast_jit(lambda key, frames: encoder.init(key, frames, step=None)["params"])
+    params = jax.device_get(run(jax.random.key(0), frames))
     for (number, name, kind), fans in {
         (0, "layers", "depthwise"): 33 + 33 * 256,
         (0, "layers", "pointwise"): 256 + 256,
         (1, "first", "conv"): 3 * 256 + 3 * 16,
     }.items():
         bound = (6 / fans) ** 0.5
-        assert 0.99 * bound < float(jnp.abs(params[f"block_{number}"][name][kind]["kernel"]).max()) <= bound
+        assert 0.99 * bound < np.abs(params[f"block_{number}"][name][kind]["kernel"]).max() <= bound
 
 
 def test_the_program_does_not_grow_with_layers() -> None:
     def size(repeat: int) -> int:
         encoder = replace(TINY, repeat=repeat).build(dtype=jnp.float32)
         frames = Frames(jnp.zeros((1, 20, 16)), jnp.array([20]))
-        variables = init(encoder, frames)
-        return len(jax.jit(lambda v: encoder.apply(v, frames, step=None)).lower(variables).as_text().splitlines())
+        run = jax.jit(lambda: encoder.init_with_output(jax.random.key(0), frames, step=None))
+        return len(run.lower().as_text().splitlines())
 
     assert size(9) == size(3)
 
 
 def test_what_changes_all_blocks() -> None:
+    assert QuartzNet.of_15x5(copies=1).every_block() == QuartzNet.of_5x5().every_block()
     settings = replace(TINY, copies=2, repeat=4, dropout=0.2, width_factor=1.5, kernel_factor=2.0)
     blocks = settings.every_block()
     assert [block.width for block in blocks] == [24, 24, 24, 40, 48]
@@ -129,17 +127,20 @@ def test_what_changes_all_blocks() -> None:
 
 @pytest.mark.parametrize("norm", ["batch_padded", "layer", "instance", "layer_padded"])
 def test_norms_count_padding_where_that_is_asked_for(norm: Any) -> None:
-    settings = replace(TINY, norm=norm, taps=())
-    encoder, lengths = settings.build(dtype=jnp.float32), jnp.array([20, 11])
-    values = jnp.asarray(np.random.default_rng(0).normal(size=(2, 20, 16)), jnp.float32)
-    variables = jax.tree.map(jnp.ones_like, init(encoder, Frames(values, lengths)))
+    encoder = QuartzNet(num_mels=16, blocks=(ConvBlock(16, 5, stride=2, residual="none"),), norm=norm).build(
+        dtype=jnp.float32
+    )
+    lengths, values = jnp.array([20, 11]), np.random.default_rng(0).normal(size=(2, 20, 16)).astype(np.float32)
+    shapes = init(encoder, Frames(jnp.asarray(values), lengths))
+    variables = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
 
-    def train(values: Any) -> Any:
+    @fast_jit
+    def train(variables: Any, values: Any) -> Any:
         given = (variables, Frames(values, lengths))
         return encoder.apply(*given, step=jnp.int32(0), mutable=["batch_stats"])[0].frames.values
 
-    compiled, wider = fast_jit(train), np.pad(values, ((0, 0), (0, 12), (0, 0)))
-    difference = max_abs(np.asarray(compiled(wider))[:, :6], np.asarray(compiled(values))[:, :6])
+    wider = np.pad(values, ((0, 0), (0, 12), (0, 0)))
+    difference = max_abs(np.asarray(train(variables, wider))[:, :5], np.asarray(train(variables, values))[:, :5])
     assert difference > 1e-2 if norm.endswith("_padded") else difference < 1e-5
 
 
@@ -147,55 +148,59 @@ def test_frames_of_the_future() -> None:
     """Convolutions that see none give the same whatever follows."""
     settings = replace(TINY, blocks=(ConvBlock(16, 5, repeat=2, future_frames=0), ConvBlock(16, 3, future_frames=1)))
     encoder, lengths = replace(settings, taps=()).build(dtype=jnp.float32), jnp.array([20])
-    values = jnp.asarray(np.random.default_rng(0).normal(size=(1, 20, 16)), jnp.float32)
-    variables = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), init(encoder, Frames(values, lengths)))
-    forward = fast_jit(lambda values: encoder.apply(variables, Frames(values, lengths), step=None).frames.values)
+    values = np.random.default_rng(0).normal(size=(1, 20, 16)).astype(np.float32)
+    shapes = init(encoder, Frames(jnp.asarray(values), lengths))
+    variables = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.1, np.float32), shapes)
+    forward = fast_jit(lambda given, values: encoder.apply(given, Frames(values, lengths), step=None).frames.values)
     later = np.arange(20)[None, :, None] >= 12
-    changed = np.asarray(forward(np.asarray(values) + np.float32(later))) - np.asarray(forward(values))
+    changed = np.asarray(forward(variables, values + np.float32(later))) - np.asarray(forward(variables, values))
     assert not changed[:, :11].any()
     assert changed[:, 11].any()
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"kernel_size": 4}, "kernel_size is 4, expected an odd number"),
-        ({"dropout": 1.0}, "dropout is 1.0, expected at least 0"),
-        ({"stride": 2, "dilation": 2}, "expected one of them to be 1"),
-        ({"residual": "dense", "stride": 2}, "dense and the stride 2"),
-        ({"groups": 5}, "groups are 5, expected a divisor"),
-        ({"heads": 2, "separable": False}, "without separable"),
-        ({"squeeze": 17}, "squeeze is 17"),
-        ({"future_frames": 3}, "future_frames is 3"),
-        ({"width": 0}, "width is 0, expected at least 1"),
-        ({"repeat": 0}, "repeat is 0, expected at least 1"),
+        {"kernel_size": 4},
+        {"dropout": 1.0},
+        {"stride": 2, "dilation": 2},
+        {"residual": "dense", "stride": 2},
+        {"groups": 5},
+        {"heads": 2, "separable": False},
+        {"squeeze": 17},
+        {"future_frames": 3},
+        {"width": 0},
+        {"repeat": 0},
     ],
 )
-def test_blocks_that_cannot_be(changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ConvBlock(**{"width": 16, "kernel_size": 3, **changes})
+def test_blocks_that_cannot_be(changes: dict[str, Any]) -> None:
+    assert_refused(ConvBlock(16, 3), **changes)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"blocks": ()}, "expected at least one"),
-        ({"num_mels": 0}, "num_mels is 0"),
-        ({"width_factor": 0.0}, "width_factor is 0.0"),
-        ({"taps": ("block_9",)}, "expected some of block_0 to block_3"),
-        ({"norm": "group", "norm_groups": 7}, "norm_groups are 7, expected a divisor"),
-        ({"blocks": (ConvBlock(16, 3, groups=16), ConvBlock(24, 3, groups=3))}, "block_1 has groups 3"),
-        ({"blocks": (ConvBlock(24, 3, heads=12, repeat=2),)}, "block_0 has heads 12"),
-        ({"repeat": 0}, "repeat is 0"),
-        ({"copies": 0}, "copies is 0"),
-        ({"dropout": 1.0}, "dropout is 1.0"),
+        {"blocks": ()},
+        {"num_mels": 0},
+        {"width_factor": 0.0},
+        {"taps": ("block_9",)},
+        {"norm": "group", "norm_groups": 7},
+        {"repeat": 0},
+        {"copies": 0},
+        {"dropout": 1.0},
     ],
 )
-def test_settings_that_cannot_be(changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(TINY, **{"taps": (), **changes})
+def test_settings_that_cannot_be(changes: dict[str, Any]) -> None:
+    assert_refused(replace(TINY, taps=()), **changes)
+
+
+def test_blocks_whose_channels_are_in_no_groups() -> None:
+    with pytest.raises(ValueError, match=r"block_1 .*groups 3"):
+        replace(TINY, taps=(), blocks=(ConvBlock(16, 3, groups=16), ConvBlock(24, 3, groups=3)))
+    with pytest.raises(ValueError, match=r"block_0 .*heads 12"):
+        replace(TINY, taps=(), blocks=(ConvBlock(24, 3, heads=12, repeat=2),))
 
 
 def test_frames_of_another_width() -> None:
-    with pytest.raises(ValueError, match="80 values, expected num_mels, 16"):
+    with pytest.raises(ValueError, match=r"80 .*num_mels.* 16"):
         init(TINY.build(dtype=jnp.float32), Frames(jnp.zeros((1, 20, 80)), jnp.array([20])))

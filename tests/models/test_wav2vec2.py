@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_suite import EncoderSuite
+from encoder_suite import EncoderSuite, assert_refused, fast_jit
 from flax import linen as nn
 from support import max_abs, relative
 
@@ -20,7 +20,6 @@ from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.waveform_convs import ConvLayer, extracted, strided_conv
 
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 TINY = Wav2Vec2(
     extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2), ConvLayer(12, 2, 2)),
     dim=16,
@@ -44,23 +43,23 @@ class TestWav2Vec2(EncoderSuite):
 
     settings = replace(
         TINY,
-        hourglass=Hourglass(1, 1, 3, 1, "linear"),
-        taps=("extractor", "features", "layer_0", "layer_2"),
-        time_mask=SpanMask(0.05, 2, min_spans=1, same_count=False),  # what is hidden is not over-fitted
+        hourglass=Hourglass(0, 1, 3, 1, "linear"),
+        taps=("extractor", "features", "layer_1"),
+        time_mask=SpanMask(0.05, 2, min_spans=1, same_count=False),
         channel_mask=SpanMask(0.05, 1, min_spans=0),
         extractor_gradient=0.5,
     )
+    gradient_factors: ClassVar[dict[str, float]] = {"extractor": 0.5}
     num_features = 1
     bucket, bigger_bucket = 144, 163
     lengths = (144, 100, 9, 125)
-    updates_to_over_fit = 240
 
 
 def shapes_of(settings: Wav2Vec2) -> Any:
     """Of all parameters."""
-    samples = jnp.zeros((1, 800, settings.num_features))
-    encoder, frames = settings.build(dtype=jnp.float32), Frames(samples, jnp.array([800]))
-    return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(jax.ShapeDtypeStruct((1, 800, settings.num_features), jnp.float32), jnp.array([800]))
+    return jax.eval_shape(lambda frames: encoder.init(jax.random.key(0), frames, step=None), frames)["params"]
 
 
 def params_of(settings: Wav2Vec2) -> Any:
@@ -74,19 +73,17 @@ def params_of(settings: Wav2Vec2) -> Any:
     "changes",
     [
         {"norm_first": True, "extractor_norm": "layer", "extractor_bias": True, "rotary": True},
-        {"hourglass": Hourglass(0, 2, 2, 0)},
+        pytest.param({"hourglass": Hourglass(0, 1, 2, 0)}, marks=pytest.mark.slow),
     ],
 )
 def test_padding_does_not_matter_elsewhere(changes: dict[str, Any]) -> None:
-    encoder, rng = replace(TINY, **changes).build(dtype=jnp.float32), np.random.default_rng(0)
-    samples, lengths = rng.normal(size=(3, 300, 1)).astype(np.float32), np.array([300, 211, 123], np.int32)
-    frames = Frames(jnp.asarray(samples), jnp.asarray(lengths))
-    params = params_of(encoder.settings)
-    encode = fast_jit(lambda frames: encoder.apply({"params": params}, frames, step=None).frames)
-    batch = encode(frames)
-    for row, length in enumerate(lengths):
-        alone = encode(Frames(jnp.asarray(samples[row : row + 1, :length]), jnp.asarray(lengths[row : row + 1])))
-        assert max_abs(batch.values[row, : alone.values.shape[1]], alone.values[0]) < 1e-5
+    settings, rng = replace(TINY, num_layers=1, **changes), np.random.default_rng(0)
+    encoder, params, length = settings.build(dtype=jnp.float32), params_of(settings), 211
+    samples = rng.normal(size=(2, 300, 1)).astype(np.float32)
+    encode = fast_jit(lambda params, frames: encoder.apply({"params": params}, frames, step=None).frames.values)
+    together = encode(params, Frames(jnp.asarray(samples), jnp.array([300, length])))
+    alone = np.asarray(encode(params, Frames(jnp.asarray(samples[1:, :length]), jnp.array([length]))))[0]
+    assert max_abs(np.asarray(together)[1, : len(alone)], alone) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -103,38 +100,38 @@ def test_frames_of_published_sizes() -> None:
     assert [extracted(number, layers) for number in (399, 400, 719, 720, 16000)] == [0, 1, 1, 2, 49]
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "frames"), [(10, 5, 52), (3, 2, 17), (3, 2, 18), (2, 2, 9), (2, 3, 11), (1, 1, 4)]
-)
 @pytest.mark.parametrize("width", [1, 40])
-def test_strided_conv_is_xlas(size: int, stride: int, frames: int, width: int) -> None:
-    """Values and gradients, whatever frames are left over."""
+def test_strided_conv_is_xlas(width: int) -> None:
+    """Values and gradients, whatever frames are left over, of convolutions with few and with many values to a frame."""
     rng = np.random.default_rng(0)
-    x, kernel = (jnp.float32(rng.normal(size=shape)) for shape in ((2, frames, width), (size, width, 4)))
-    form = ("NWC", "WIO", "NWC")
+    cases = [(10, 5, 52), (3, 2, 17), (3, 2, 18), (2, 2, 9), (2, 3, 11), (1, 1, 4)]  # taps, stride, frames
 
-    def other(x: Any, kernel: Any) -> Any:
-        return jax.lax.conv_general_dilated(x, kernel, (stride,), "VALID", dimension_numbers=form)
+    def xlas(x: Any, kernel: Any, stride: int) -> Any:
+        return jax.lax.conv_general_dilated(x, kernel, (stride,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
 
-    def both(x: Any, kernel: Any) -> Any:
+    @fast_jit
+    def both(given: Any) -> Any:
         found = []
-        for conv in (lambda x, kernel: strided_conv(x, kernel, stride), other):
-            y, backward = jax.vjp(conv, x, kernel)
-            found.append((y, *backward(jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))))
+        for (_, stride, _), (x, kernel) in zip(cases, given, strict=True):
+            for conv in (strided_conv, xlas):
+                y, backward = jax.vjp(lambda *given, conv=conv, stride=stride: conv(*given, stride), x, kernel)
+                found.append((y, *backward(jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))))
         return found
 
-    ours, xlas = fast_jit(both)(x, kernel)
-    assert all(relative(mine, xla) < 1e-5 for mine, xla in zip(ours, xlas, strict=True))
+    shapes = [((2, frames, width), (size, width, 4)) for size, _, frames in cases]
+    found = both([[np.float32(rng.normal(size=shape)) for shape in each] for each in shapes])
+    for ours, expected in zip(found[::2], found[1::2], strict=True):
+        assert all(relative(mine, xla) < 1e-5 for mine, xla in zip(ours, expected, strict=True))
 
 
 def test_hidden_frames_are_one_vector_and_the_targets_are_not_hidden() -> None:
     settings = replace(TINY, taps=("features",), position_kernel=1)
     encoder, rng = settings.build(dtype=jnp.float32), np.random.default_rng(0)
-    samples = [jnp.float32(rng.normal(size=(1, 300, 1))) for _ in range(2)]
+    samples = rng.normal(size=(2, 1, 300, 1)).astype(np.float32)
     lengths, num = jnp.array([300], jnp.int32), encoder.output_length(300)
     params = params_of(settings)
     encode = fast_jit(lambda x, mask: encoder.apply({"params": params}, Frames(x, lengths), step=None, mask=mask))
-    everything, nothing = jnp.ones((1, num), bool), jnp.zeros((1, num), bool)
+    everything, nothing = np.ones((1, num), bool), np.zeros((1, num), bool)
     first, second = (encode(each, everything) for each in samples)
     assert max_abs(first.frames.values, second.frames.values) < 1e-6
     np.testing.assert_array_equal(first.mask, everything)
@@ -147,12 +144,16 @@ def test_layers_are_left_out_of_all_stacks() -> None:
     """At a rate that is 1 in float32 nothing depends on their weights while training."""
     settings = replace(WITHOUT_EXTRACTOR, hourglass=Hourglass(1, 1, 3, 1), layer_drop=1 - 1e-12)
     encoder, params = settings.build(dtype=jnp.float32), flatten(params_of(settings))
-    frames, rngs = Frames(jnp.ones((1, 50, 6)), jnp.array([50])), {"dropout": jax.random.key(0)}
-    encode = fast_jit(lambda params: encoder.apply({"params": params}, frames, step=jnp.int32(0), rngs=rngs).frames)
+    x, lengths, rngs = np.ones((1, 50, 6), np.float32), jnp.array([50]), {"dropout": jax.random.key(0)}
+
+    @fast_jit
+    def encode(params: Any, x: Any) -> Frames:
+        return encoder.apply({"params": params}, Frames(x, lengths), step=jnp.int32(0), rngs=rngs).frames
+
     changed = {}
     for start in ("before/", "middle/", "after/", "project/"):
         others = {path: 2 * leaf if path.startswith(start) else leaf for path, leaf in params.items()}
-        changed[start] = max_abs(encode(unflatten(others)).values, encode(unflatten(params)).values)
+        changed[start] = max_abs(encode(unflatten(others), x).values, encode(unflatten(params), x).values)
     assert changed.pop("project/") > 0.1
     assert not any(changed.values())
 
@@ -189,7 +190,7 @@ def test_channels_are_silenced_before_or_after_frames_are_hidden() -> None:
     """Of hidden frames all channels are those of the learned vector, or some are silent as in others."""
     settings = replace(WITHOUT_EXTRACTOR, channel_mask=SpanMask(0.4, 2, min_spans=1, same_count=False))
     lengths, num = np.array([50, 33], np.int32), 50
-    frames = Frames(jnp.cos(jnp.arange(600.0)).reshape(2, num, 6), jnp.asarray(lengths))
+    frames = Frames(jnp.asarray(np.cos(np.arange(600)).reshape(2, num, 6), jnp.float32), jnp.asarray(lengths))
     mask, valid = np.arange(num) % 3 == np.array([[0], [1]]), np.arange(num) < lengths[:, None]
     hidden, drawn = np.asarray(params_of(settings)["mask"]), []
     for first, training in ((True, True), (False, True), (True, False)):
@@ -210,14 +211,14 @@ def test_channels_are_silenced_before_or_after_frames_are_hidden() -> None:
 
 def test_masks_lie_within_rows_and_are_as_many_in_each_row_of_a_sub_batch() -> None:
     encoder = replace(TINY, time_mask=SpanMask(0.5, 3)).build(dtype=jnp.float32)
-    lengths = jnp.array([600, 480, 300, 0, 600, 150, 150, 600], jnp.int32)
-    frames = np.asarray(encoder.output_length(lengths))
-    for sub_batches in (1, 4):
-        draw = fast_jit(partial(encoder.draw_mask, size=600, sub_batches=sub_batches))
-        mask = np.asarray(draw(jax.random.key(1), lengths))
-        assert not mask[np.arange(mask.shape[1]) >= frames[:, None]].any()
-        for part in np.split(np.arange(8), sub_batches):
-            assert len({int(mask[row].sum()) for row in part if frames[row]}) == 1
+    lengths = np.array([600, 480, 300, 0, 600, 150, 150, 600], np.int32)
+    frames = encoder.output_length(lengths)
+    draw = fast_jit(partial(encoder.draw_mask, size=600, sub_batches=4))
+    mask = np.asarray(draw(jax.random.key(1), lengths))
+    assert not mask[np.arange(mask.shape[1]) >= frames[:, None]].any()
+    numbers = [{int(mask[row].sum()) for row in part if frames[row]} for part in np.split(np.arange(8), 4)]
+    assert [len(each) for each in numbers] == [1] * 4
+    assert len(set.union(*numbers)) > 1
 
 
 def test_parameters_have_depths() -> None:
@@ -229,28 +230,27 @@ def test_parameters_have_depths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"dim": 18}, "num_heads is 12"),
-        ({"num_heads": 5}, "expected what divides dim"),
-        ({"hourglass": Hourglass(1, 1), "norm_first": True}, "expected one of them"),
-        ({"taps": ("layer_7",)}, "expected some of extractor, features, layer_0, layer_1"),
-        ({"projected": False}, "features have 12 values, expected dim"),
-        ({"dropout": 1.0}, "dropout is 1.0"),
+        {"dim": 18, "num_heads": 12},
+        {"num_heads": 5},
+        {"hourglass": Hourglass(1, 1), "norm_first": True},
+        {"taps": ("layer_7",)},
+        {"projected": False},
+        {"dropout": 1.0},
     ],
 )
-def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(TINY, **({"num_heads": 12} | changes if "dim" in changes else changes))
+def test_wrong_settings(changes: dict[str, Any]) -> None:
+    assert_refused(TINY, **changes)
 
 
 def test_features_instead_of_samples() -> None:
     """A front-end of mel bins in the place of the convolutions, as NVIDIA's spectrogram features."""
     settings = replace(TINY, extractor=(), num_features=80, taps=("features",))
     Model(encoder=settings, front_end=nemo(), augment=())
-    with pytest.raises(ValueError, match="set both alike"):
+    with pytest.raises(ValueError, match=r"1 .* 80|80 .* 1"):
         Model(encoder=settings, front_end=wav2vec2(), augment=())
-    with pytest.raises(ValueError, match="expected Waveform"):
+    with pytest.raises(ValueError, match="Waveform"):
         Model(encoder=TINY, front_end=nemo(), augment=())
     encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.ones((1, 20, 80)), jnp.array([20]))
     found, _ = jax.eval_shape(lambda: encoder.init_with_output(jax.random.key(0), frames, step=None))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_suite import EncoderSuite, Made, fast_jit
+from encoder_suite import EncoderSuite, Made, assert_refused, fast_jit
 from support import max_abs, relative
 
 from asr_jax.core.batch import Frames
@@ -34,27 +34,28 @@ TINY = Zipformer(
     dropout_start=0.0,
     dropout_end=0.0,
     regularise=False,  # for the time to compile: see test_regularisers_act_on_gradients_alone
-    taps=("embed", "stack_0"),
 )
+ONE_STACK = replace(TINY, **{name: (getattr(TINY, name)[1],) for name in (*PER_STACK, "unmasked_dims")})
 
 
 class TestZipformer(EncoderSuite):
-    settings = TINY
+    """One stack at half the rate: tests/goldens/test_icefall_zipformer.py has several, and layers of each."""
+
+    settings = replace(ONE_STACK, num_layers=(1,), taps=("embed", "stack_0"))
     num_features = TINY.num_mels
 
     def test_evaluation_draws_nothing_and_training_does(self, made: Made) -> None:
-        zeros = np.zeros(self.output_shape(made, self.frames()), np.float32)
-        losses = [
-            float(made.gradients(made.params, self.frames(), zeros, key, jnp.int32(0))[0])
-            for key in jax.random.split(jax.random.key(0), 3)
-        ]
-        assert len(set(losses)) == 3
+        zeros = np.zeros(self.shapes(made).frames.values.shape, np.float32)
+        losses = {
+            float(made.gradients(made.params, self.frames(), zeros, jax.random.key(seed), np.int32(0))[0])
+            for seed in range(3)
+        }
+        assert len(losses) == 3
         made.forward(made.params, self.frames())  # without any random stream: it would raise
 
     def test_taps_are_inner_frames_at_the_rate_of_the_embedding(self, made: Made) -> None:
-        taps = made.encode.eval_shape(made.params, self.frames()).taps
-        shapes = {name: tap.values.shape for name, tap in taps.items()}
-        assert shapes == {"embed": (4, 20, 12), "stack_0": (4, 20, 12)}
+        shapes = {name: tap.values.shape for name, tap in self.shapes(made).taps.items()}
+        assert shapes == {"embed": (4, 20, 16), "stack_0": (4, 20, 16)}
         numbers = np.arange(self.bigger_bucket)
         lengths = made.encoder.tap_lengths(numbers)
         assert lengths.keys() == shapes.keys()
@@ -63,16 +64,10 @@ class TestZipformer(EncoderSuite):
             np.testing.assert_array_equal(of_tap[list(self.lengths)], [20, 12, 0, 16])
 
     def test_training_without_anything_random_is_evaluation(self, made: Made) -> None:
-        encoder = replace(TINY, skip=False).build(dtype=jnp.float32)
-        train = fast_jit(lambda p, f: encoder.apply({"params": p}, f, step=jnp.int32(0), rngs=self.rngs()).frames)
+        encoder, rngs = replace(self.settings, skip=False).build(dtype=jnp.float32), {"dropout": jax.random.key(0)}
+        train = fast_jit(lambda p, f: encoder.apply({"params": p}, f, step=jnp.int32(0), rngs=rngs).frames)
         expected = made.forward(made.params, self.frames())
         assert max_abs(train(made.params, self.frames()).values, expected.values) < 1e-5
-
-    def rngs(self) -> dict[str, jax.Array]:
-        return {"dropout": jax.random.key(0)}  # of rate 0
-
-
-ONE_STACK = replace(TINY, taps=(), **{name: (getattr(TINY, name)[1],) for name in (*PER_STACK, "unmasked_dims")})
 
 
 @cache
@@ -88,6 +83,7 @@ def regularised(*, remat: Remat) -> tuple[Any, Any]:
     return drawn(encoder, frames), fast_jit(jax.value_and_grad(loss))
 
 
+@pytest.mark.slow
 def test_regularisers_act_on_gradients_alone() -> None:
     params, run = regularised(remat="none")
     keys = jax.random.split(jax.random.key(0), 3)
@@ -116,12 +112,40 @@ def drawn(encoder: Encoder, frames: Frames) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.2, leaf.shape), jnp.float32), shapes)
 
 
-def num_parameters(settings: Zipformer) -> int:
-    """Of the encoder and a CTC head of 500 tokens."""
-    encoder = settings.build(dtype=jnp.float32)
-    frames = Frames(jnp.zeros((1, 100, 80)), jnp.array([100]))
-    params = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
-    return num_elements(params) + 500 * (max(settings.dims) + 1)
+def by_hand(settings: Zipformer) -> int:
+    """Parameters of an encoder, counted from its widths alone."""
+
+    def linear(inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs
+
+    (first, second, third), bins = settings.embed_channels, ((settings.num_mels - 1) // 2 - 1) // 2
+    convolutions = linear(9, first) + linear(9 * first, second) + linear(9 * second, third)
+    convnext = linear(49, third) + linear(third, 3 * third) + linear(3 * third, third)
+    total = convolutions + convnext + linear(bins * third, settings.dims[0]) + settings.dims[0] + 1
+    columns = (*(getattr(settings, name) for name in PER_STACK),)
+    for sizes in (dict(zip(PER_STACK, values, strict=True)) for values in zip(*columns, strict=True)):
+        width, heads, hidden, inner = (
+            sizes["dims"],
+            sizes["num_heads"],
+            sizes["feedforward_dims"],
+            sizes["dims"] * 3 // 4,
+        )
+        per_head = 2 * sizes["query_dims"] + sizes["position_dims"]
+        layer = linear(width, heads * per_head) + settings.positions_dim * heads * sizes["position_dims"]
+        layer += sum(linear(width, part) + linear(part, width) for part in (hidden * 3 // 4, hidden, hidden * 5 // 4))
+        layer += linear(width, 3 * inner) + linear(inner, width)
+        layer += 2 * (linear(width, heads * sizes["value_dims"]) + linear(heads * sizes["value_dims"], width))
+        layer += 2 * (linear(width, 2 * width) + linear(sizes["kernel_sizes"], width) + linear(width, width))
+        total += sizes["num_layers"] * (layer + width + 1 + 2 * width)  # and a norm and two bypasses
+        factor = sizes["downsampling"]
+        total += factor + width if factor > 1 else 0
+    return total + settings.output_downsampling
+
+
+def test_parameters_are_those_counted_by_hand() -> None:
+    encoder, frames = TINY.build(dtype=jnp.float32), Frames(jnp.zeros((1, 20, 16)), jnp.array([20]))
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    assert num_elements(shapes["params"]) == by_hand(TINY)
 
 
 @pytest.mark.parametrize(("size", "published"), [("small", 22118279), ("medium", 64250603), ("large", 147010094)])
@@ -129,37 +153,7 @@ def test_published_sizes(size: str, published: int) -> None:
     """icefall's RESULTS.md, CR-CTC: with a CTC head of 500 tokens, and with a scale per layer that it never uses."""
     settings = getattr(Zipformer, size)()
     unused = sum(width * layers for width, layers in zip(settings.dims, settings.num_layers, strict=True))
-    assert num_parameters(settings) + unused == published
-
-
-def layer_parameters(width: int, heads: int, query: int, value: int, position: int, hidden: int, taps: int) -> int:
-    """Of one layer, from the widths alone."""
-
-    def linear(inputs: int, outputs: int) -> int:
-        return inputs * outputs + outputs
-
-    attention_weights = linear(width, heads * (2 * query + position))
-    thirds = (hidden * 3 // 4, hidden, hidden * 5 // 4)
-    feed_forwards = sum(linear(width, part) + linear(part, width) for part in thirds)
-    nonlinear = linear(width, 3 * (width * 3 // 4)) + linear(width * 3 // 4, width)
-    attentions = 2 * (linear(width, heads * value) + linear(heads * value, width))
-    convolutions = 2 * (linear(width, 2 * width) + width * taps + width + linear(width, width))
-    norm_and_bypasses = width + 1 + 2 * width
-    return attention_weights + feed_forwards + nonlinear + attentions + convolutions + norm_and_bypasses
-
-
-def test_parameters_of_the_rust_trainers_smallest_size() -> None:
-    """Embedding and stacks counted by hand from the table of src/zipformer.rs; nobody publishes a count."""
-    dims, hidden = (64, 96, 128, 160, 128, 96), (192, 256, 384, 512, 384, 256)
-    layers = sum(
-        layer_parameters(width, 4, 16, 8, 4, wide, taps) + 24 * 4 * 4  # and its products with positions
-        for width, wide, taps in zip(dims, hidden, (31, 31, 15, 15, 15, 31), strict=True)
-    )
-    between = sum(factor + width for factor, width in zip((2, 4, 8, 4, 2), dims[1:], strict=True)) + 2
-    convolutions = (9 * 8 + 8) + (9 * 8 * 32 + 32) + (9 * 32 * 128 + 128)
-    convnext = (49 * 128 + 128) + (128 * 384 + 384) + (384 * 128 + 128)
-    embedding = convolutions + convnext + (128 * 19 * 64 + 64) + 64 + 1
-    assert num_parameters(Zipformer.xs()) == embedding + layers + between + 500 * 161
+    assert by_hand(settings) + 500 * (max(settings.dims) + 1) + unused == published
 
 
 def test_variants_by_the_rust_trainers_names() -> None:
@@ -167,7 +161,7 @@ def test_variants_by_the_rust_trainers_names() -> None:
     names |= {"ml": Zipformer.large(), "l": Zipformer.large()}
     assert {name: Zipformer.variant(name) for name in names} == names
     assert Zipformer.variant("xs", causal=True).causal
-    with pytest.raises(ValueError, match="no variant 'xl': expected one of xs, s, sm, m, ml, l"):
+    with pytest.raises(ValueError, match=r"'xl'.*xs, s, sm, m, ml, l"):
         Zipformer.variant("xl")
 
 
@@ -175,12 +169,13 @@ def test_the_program_does_not_grow_with_depth() -> None:
     def size(num_layers: int) -> int:
         encoder = replace(ONE_STACK, num_layers=(num_layers,)).build(dtype=jnp.float32)
         frames = Frames(jnp.zeros((1, 20, 16)), jnp.array([20]))
-        params = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
-        return len(jax.jit(lambda p: encoder.apply(p, frames, step=None)).lower(params).as_text().splitlines())
+        run = jax.jit(lambda: encoder.init_with_output(jax.random.key(0), frames, step=None))
+        return len(run.lower().as_text().splitlines())
 
-    assert size(6) == size(2)
+    assert size(7) == size(5)  # of two or three, some functions are the same by chance, and are written once
 
 
+@pytest.mark.slow
 def test_a_chunk_is_encoded_without_what_follows() -> None:
     settings = replace(TINY, causal=True, chunk_frames=4, left_context_frames=8)
     encoder = settings.build(dtype=jnp.float32)
@@ -196,31 +191,30 @@ def test_a_chunk_is_encoded_without_what_follows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"dims": (12,)}, "dims has 1 values, expected 2"),
-        ({"kernel_sizes": (4, 3)}, "expected odd"),
-        ({"unmasked_dims": (99, 3)}, "none above dims"),
-        ({"dropout_end": 1.0}, "within 0 and 1"),
-        ({"num_layers": (0, 1)}, "at least 1 each"),
-        ({"chunk_frames": 4}, "expected None without causal"),
-        ({"causal": True, "chunk_frames": 3}, "multiple of each"),
-        ({"taps": ("stack_7",)}, "expected some of"),
-        ({"causal": True, "left_context_frames": 8}, "left_context_frames is 8, expected None without chunk_frames"),
-        ({"causal": True, "chunk_frames": 4, "left_context_frames": -5}, "-5, expected more than 0"),
-        ({"positions_dim": 7}, "even"),
-        ({"positions_dim": 0}, "an even number above 0"),
-        ({"feedforward_dims": (1, 8)}, "at least 4 each"),
-        ({"batches_per_update": 0.0}, "more than 0"),
+        {"dims": (12,)},
+        {"kernel_sizes": (4, 3)},
+        {"unmasked_dims": (99, 3)},
+        {"dropout_end": 1.0},
+        {"num_layers": (0, 1)},
+        {"chunk_frames": 4},
+        {"causal": True, "chunk_frames": 3},
+        {"taps": ("stack_7",)},
+        {"causal": True, "left_context_frames": 8},
+        {"causal": True, "chunk_frames": 4, "left_context_frames": -5},
+        {"positions_dim": 7},
+        {"positions_dim": 0},
+        {"feedforward_dims": (1, 8)},
+        {"batches_per_update": 0.0},
     ],
 )
-def test_settings_that_cannot_be(changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(TINY, **changes)
+def test_settings_that_cannot_be(changes: dict[str, Any]) -> None:
+    assert_refused(TINY, **changes)
 
 
 def test_frames_of_another_width() -> None:
-    with pytest.raises(ValueError, match="80 values, expected num_mels, 16"):
+    with pytest.raises(ValueError, match=r"80 .*num_mels.* 16"):
         jax.eval_shape(
             lambda: TINY.build(dtype=jnp.float32).init(
                 jax.random.key(0), Frames(jnp.zeros((1, 20, 80)), jnp.array([20])), step=None
@@ -230,7 +224,7 @@ def test_frames_of_another_width() -> None:
 
 def test_batches_that_are_too_short_for_the_embedding() -> None:
     encoder = TINY.build(dtype=jnp.float32)
-    with pytest.raises(ValueError, match="at least 9 frames, got 8"):
+    with pytest.raises(ValueError, match=r"9 .* 8"):
         jax.eval_shape(
             lambda: encoder.init(jax.random.key(0), Frames(jnp.zeros((1, 8, 16)), jnp.array([8])), step=None)
         )

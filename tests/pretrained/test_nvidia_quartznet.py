@@ -2,6 +2,7 @@
 run begins with, and names for whatever blocks can be."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def model_of(settings: QuartzNet) -> Model:
     return Model(settings, heads, quartznet(num_mels=settings.num_mels), augment=())
 
 
-def shapes_of(model: Model, vocab_size: int) -> Any:
+@cache
+def shapes_of(settings: QuartzNet, vocab_size: int) -> Any:
+    model = model_of(settings)
     recogniser = model.build(vocab_size=vocab_size, blank_id=vocab_size - 1, precision="f32")
     of_rows = {"lengths": 20, "token_lengths": 0, "weights": 1.0, "records": 0}
     rows = {name: jnp.asarray([value]) for name, value in of_rows.items()}
@@ -71,7 +74,7 @@ def begun(path: Path) -> tuple[dict[str, Any], Any]:
     """What a run with another vocabulary begins with: all weights, and the account of them."""
     ours = CharacterTokenizer.train([], alphabet="bax ", normaliser="lower.v1")
     model = model_of(settings_of_nemo(nemo_config(NEMO)))
-    shapes = shapes_of(model, len(ours.symbols))
+    shapes = shapes_of(model.encoder, len(ours.symbols))
     random = jax.tree.map(lambda leaf: np.full(leaf.shape, 9, np.float32), shapes)
     experiment = Experiment(name="x", model=model, data=Data(train=("none",)), init=Init(str(path)))
     given = read_initial_weights(experiment, ours, shapes)
@@ -113,7 +116,7 @@ def test_a_checkpoint_of_nvidias_recipe_gives_the_averaged_weights() -> None:
 def test_all_weights_have_a_name_there_and_come_back(export: Any, changes: dict) -> None:
     settings = replace(MANY, **changes)
     rng = np.random.default_rng(0)
-    variables = shapes_of(model_of(settings), vocab_size=5)
+    variables = shapes_of(settings, vocab_size=5)
     variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), variables)
     theirs = export(variables, settings, ctc_head="heads_ctc")
     assert any(".conv.weight" in name for name in theirs) == (export is export_nemo and settings.mask_padding)

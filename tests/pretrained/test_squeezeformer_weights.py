@@ -4,6 +4,7 @@ import io
 import re
 import tarfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,17 @@ CONFIG = {
 }
 
 
-def variables_of(settings: Squeezeformer) -> Any:
-    """Random ones, as a recogniser with a CTC head of 5 labels has them."""
+@cache
+def shapes_of(settings: Squeezeformer) -> Any:
     encoder = settings.build(dtype=jnp.float32)
     frames = Frames(jnp.zeros((1, 20, settings.num_mels)), jnp.array([20]))
-    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+
+
+def variables_of(settings: Squeezeformer) -> Any:
+    """Random ones, as a recogniser with a CTC head of 5 labels has them."""
     rng = np.random.default_rng(0)
-    variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+    variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes_of(settings))
     head = {"output": {"kernel": rng.normal(size=(settings.dim, 5)), "bias": rng.normal(size=5)}}
     tree = {name: {"encoder": group} for name, group in variables.items()}
     tree["params"]["heads_ctc"] = jax.tree.map(np.float32, head)

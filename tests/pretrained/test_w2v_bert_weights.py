@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,18 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@cache
+def shapes_of(settings: W2VBert) -> Any:
+    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 8, 160)), jnp.array([8]))
+    return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
+
+
 def drawn(settings: W2VBert) -> dict[str, Any]:
     """Random variables of a model with a CTC head."""
-    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 8, 160)), jnp.array([8]))
-    params = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
     width, num = settings.adapter_dim or settings.dim, len(SYMBOLS)
-    output = {"kernel": jnp.zeros((width, num)), "bias": jnp.zeros(num)}
+    output = {"kernel": np.zeros((width, num)), "bias": np.zeros(num)}
     rng = np.random.default_rng(0)
-    shapes = {"params": {"encoder": params, "heads_ctc": {"output": output}}}
+    shapes = {"params": {"encoder": shapes_of(settings), "heads_ctc": {"output": output}}}
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
 
 

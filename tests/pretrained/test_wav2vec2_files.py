@@ -7,6 +7,7 @@ import types
 import zipfile
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ CHECKPOINTS = [
 
 def weights_of(model: Model) -> dict[str, Any]:
     """Random parameters."""
+    rng = np.random.default_rng(0)
+    shapes = shapes_of(model.encoder, tuple(model.heads.items()))
+    return {"params": jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)}
+
+
+@cache
+def shapes_of(encoder: Wav2Vec2, heads: tuple[Any, ...]) -> Any:
+    model = model_of(encoder, heads=dict(heads))
     made = model.build(vocab_size=len(LETTERS), blank_id=0, precision="f32")
     rows = jnp.zeros(2, jnp.int32)
     batch = Batch(
@@ -52,9 +61,7 @@ def weights_of(model: Model) -> dict[str, Any]:
         token_lengths=rows + 1, weights=jnp.ones(2), records=rows,
     )  # fmt: skip
     streams = {name: jax.random.key(0) for name in ("params", "mask", "dropout")}
-    shapes = jax.eval_shape(lambda: made.init(streams, batch, step=None))["params"]
-    rng = np.random.default_rng(0)
-    return {"params": jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)}
+    return jax.eval_shape(lambda: made.init(streams, batch, step=None))["params"]
 
 
 def model_of(encoder: Wav2Vec2 = SMALL, **changes: Any) -> Model:

@@ -1,5 +1,6 @@
 """A model's weights by the names of every system that has such a model, and back."""
 
+from functools import cache
 from typing import Any
 
 import jax
@@ -27,17 +28,23 @@ TINY: dict[type, EncoderSettings] = {
 }  # fmt: skip
 
 
-def drawn(settings: EncoderSettings) -> dict[str, Any]:
-    """Random variables of a model with a CTC head that has another name."""
+@cache
+def shapes_of(settings: EncoderSettings) -> tuple[Any, dict[str, Any]]:
+    """Of the output, and of all variables."""
     encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, 80)), jnp.array([80]))
 
     def init() -> tuple[jax.Array, Any]:
         encoded, variables = encoder.init_with_output(jax.random.key(0), frames, step=None)
         return encoded.frames.values, variables
 
-    values, shapes = jax.eval_shape(init)
+    return jax.eval_shape(init)
+
+
+def drawn(settings: EncoderSettings) -> dict[str, Any]:
+    """Random variables of a model with a CTC head that has another name."""
+    values, shapes = shapes_of(settings)
     shapes, width = {name: {"encoder": tree} for name, tree in shapes.items()}, values.shape[-1]
-    shapes["params"]["heads_letters"] = {"output": {"kernel": jnp.zeros((width, 5)), "bias": jnp.zeros(5)}}
+    shapes["params"]["heads_letters"] = {"output": {"kernel": np.zeros((width, 5)), "bias": np.zeros(5)}}
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
 

@@ -144,9 +144,7 @@ def test_another_layout_is_said(script, tmp_path, layout, folder, message):
 def test_a_table_without_the_columns_and_one_without_audio_are_said(script, tmp_path):
     folder = copied("common-voice", tmp_path)
     shutil.rmtree(folder / "clips")
-    with pytest.raises(
-        UserError, match=r"no utterance with audio and text in train, dev, test; the first: .*no such file"
-    ):
+    with pytest.raises(UserError, match=r"train, dev, test.*no such file"):
         script["main"](["common-voice", str(folder), "--out", str(tmp_path / "out")])
     (folder / "dev.tsv").write_text("client_id\tfile\tsentence\n")
     with pytest.raises(UserError, match=r"dev.tsv: no column path in its first line"):

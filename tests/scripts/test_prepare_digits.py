@@ -1,15 +1,13 @@
 """Strings of digits, on a few made recordings of two sources."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
-from support import ROOT
 
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.data.reading import read_records
+from tests.forked import finished
 
 
 def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp_path):
@@ -24,10 +22,10 @@ def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp
             rows.append(row | {"speaker": speaker, "source": source})
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / f"digits/manifests/{split}.jsonl").write_text(lines)
-    command = [sys.executable, ROOT / "scripts/prepare_digits.py", "--digits", tmp_path / "digits"]
+    command = ["scripts/prepare_digits.py", "--digits", tmp_path / "digits"]
     command += ["--out", tmp_path / "out", "--strings", 60, "--minutes", 0.5]
     for _ in range(2):  # a second time finds the made speech there
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        done = finished(*command)
         assert done.returncode == 0, done.stderr
     train = list(read_records([tmp_path / "out/manifests/train.jsonl"]))
     joined = [record for record in train if record.source == "joined"]

@@ -1,9 +1,10 @@
-"""Trains as asr_jax.train does, records the batches that were taken, and kills itself where a test says so.
+"""Trains as asr_jax.train does, records the batches that were taken, and sends itself signals where a test says so.
 
-    python -m tests.training.recorded LOG KILL [--config …]
+    python -m tests.training.recorded LOG WHEN [--config …]
 
-KILL is `never`; `update:N`, after dispatching the Nth update of this process; `save:N`, at the Nth checkpoint when all
-of it is written but for its name; `saving:N:MS`, some milliseconds after the Nth save began.
+WHEN is `never`; `update:N`, after dispatching the Nth update of this process; `save:N`, at the Nth checkpoint when all
+of it is written but for its name; `saving:N:MS`, some milliseconds after the Nth save began; `validation:N`, at the
+start of the Nth validation. The signal is SIGKILL, or what follows a space: `update:1 SIGUSR1 SIGTERM`.
 """
 
 import json
@@ -16,10 +17,12 @@ from asr_jax import train
 from asr_jax.checkpoints import store
 from asr_jax.command_line import run_command
 from asr_jax.training.reporting import Unread
+from asr_jax.training.validation import Validator
 
 
-def main(log, kill, *arguments):
-    kind, _, number = kill.partition(":")
+def main(log, when, *arguments):
+    when, *signals = when.split()
+    kind, _, number = when.partition(":")
     number, _, delay_ms = number.partition(":")
     left = {kind: int(number or 0)}
 
@@ -27,10 +30,11 @@ def main(log, kill, *arguments):
         left[here] = left.get(here, 0) - 1
         return left[here] == 0
 
-    def die():
-        os.kill(os.getpid(), signal.SIGKILL)
+    def send():
+        for name in signals or ["SIGKILL"]:
+            os.kill(os.getpid(), signal.Signals[name])
 
-    add, seal, save = Unread.add, store.seal, store.Checkpoints.save
+    add, seal, save, validate = Unread.add, store.seal, store.Checkpoints.save, Validator.validate
 
     def recording_add(self, group):
         with open(log, "a") as file:
@@ -39,19 +43,25 @@ def main(log, kill, *arguments):
                 file.write(json.dumps([loaded.position, *rows]) + "\n")
         add(self, group)
         if reached("update"):
-            die()
+            send()
 
-    def killing_seal(folder):
+    def sending_seal(folder):
         seal(folder)
         if reached("save"):
-            die()
+            send()
 
-    def killing_save(self, *positional, **named):
+    def sending_save(self, *positional, **named):
         if reached("saving"):
-            threading.Timer(int(delay_ms) / 1000, die).start()
+            threading.Timer(int(delay_ms) / 1000, send).start()
         save(self, *positional, **named)
 
-    Unread.add, store.seal, store.Checkpoints.save = recording_add, killing_seal, killing_save
+    def sending_validate(self, *positional, **named):
+        if reached("validation"):
+            send()
+        return validate(self, *positional, **named)
+
+    Unread.add, store.seal = recording_add, sending_seal
+    store.Checkpoints.save, Validator.validate = sending_save, sending_validate
     run_command(train.main, arguments)
 
 

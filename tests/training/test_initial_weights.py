@@ -105,7 +105,7 @@ def test_a_tokenizer_that_is_not_the_files_is_refused(tmp_path):
     path = tmp_path / "icefall.safetensors"
     save_file(icefall(), path)
     CharacterTokenizer.train([], alphabet="abcdefg", normaliser="lower.v1").save(tmp_path / "tokenizer")
-    with pytest.raises(UserError, match=r"tokenizer has 8 symbols, and the heads of .* have 5 labels"):
+    with pytest.raises(UserError, match=r"tokenizer .*8 .*heads .*5 "):
         begun(path, tokenizer=str(tmp_path / "tokenizer"))
     with pytest.raises(ValueError, match="path is empty"):
         Init(tokenizer="somewhere")
@@ -152,12 +152,12 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         begun(path)
     path.write_bytes(b"no such thing")
-    with pytest.raises(UserError, match=r"expected a whole \.safetensors file"):
+    with pytest.raises(UserError, match=r"\.safetensors"):
         begun(path)
-    with pytest.raises(UserError, match="weights named bf16, count, empty … for Zipformer: expected our own names"):
+    with pytest.raises(UserError, match=r"bf16, count, empty .*Zipformer"):
         begun(Path(__file__).parent.parent / "pretrained" / "files" / "archive.pt")
     save_file({"a.weight": np.zeros(1, np.float32)}, path)
-    with pytest.raises(UserError, match=r"weights named a\.weight … for Zipformer: expected our own names"):
+    with pytest.raises(UserError, match=r"a\.weight .*Zipformer"):
         begun(path)
 
 
@@ -212,5 +212,5 @@ def test_what_pre_training_leaves_over_is_no_mistake_in_the_recipe_of_fine_tunin
     assert bool(given.unused) == (of != "fine_tuned")
 
     refused = "encoder/mask;" if of == "fine_tuned" else "heads_ctc/output/bias"
-    with pytest.raises(UserError, match=rf"for all of the model and no others, and not params/{refused}"):
+    with pytest.raises(UserError, match=rf"not params/{refused}"):
         read_initial_weights(replace(experiment, init=Init(str(path))), LETTERS, jax.eval_shape(lambda: random))

@@ -16,7 +16,6 @@ from asr_jax.audio.io import write_flac
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.config import Experiment, Init, Training
-from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, replicated
 from asr_jax.core.pytrees import flatten
@@ -46,13 +45,13 @@ from asr_jax.training.trained import load_trained
 
 NUM, HELD_BACK = 20, 5
 ENCODER = Wav2Vec2(
-    extractor=(ConvLayer(4, 20, 10), ConvLayer(6, 8, 8)), dim=8, num_heads=2, feedforward_dim=8, num_layers=1,
-    position_kernel=4, position_groups=2, time_mask=SpanMask(0.5, 3), dropout=0.1, layer_drop=0.0,
+    extractor=(ConvLayer(6, 80, 80),), dim=8, num_heads=2, feedforward_dim=8, num_layers=1, position_kernel=4,
+    position_groups=2, time_mask=SpanMask(0.5, 3), dropout=0.0, attention_dropout=0.0, input_dropout=0.0,
+    feature_dropout=0.0, layer_drop=0.0,
 )  # fmt: skip
 HEAD = Contrastive(quantizer=Quantizer(groups=2, entries=6), codes_dim=8, dim=8, num_negatives=4)
 MODEL = Model(
-    encoder=replace(ENCODER, taps=("features", "extractor")), heads={"pretrain": HEAD}, front_end=wav2vec2(),
-    augment=(), sub_batches=2,
+    encoder=replace(ENCODER, taps=("features", "extractor")), heads={"pretrain": HEAD}, front_end=wav2vec2(), augment=()
 )  # fmt: skip
 
 
@@ -82,7 +81,7 @@ def experiment(folder, run, **changes):
     settings = {
         "model": MODEL, "data": data(folder),
         "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),
-        "training": Training(num_updates=6, validate_every=3, log_every=1, ema=EMA(0.5)),
+        "training": Training(num_updates=2, validate_every=1, log_every=1, ema=EMA(0.5)),
     }  # fmt: skip
     return Experiment(name="tiny", run_dir=str(run), **settings | changes)
 
@@ -99,7 +98,7 @@ def weights(run, updates=None):
 def pretrained(folder, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "pretrained"
     summary = train(experiment(folder, run))
-    assert summary["update"] == 6
+    assert summary["update"] == 2
     assert summary["best_loss"] <= summary["loss"]
     return run
 
@@ -107,7 +106,7 @@ def pretrained(folder, tmp_path_factory):
 def test_the_validation_loss_is_what_the_best_checkpoint_goes_by(pretrained):
     validations = events(pretrained, "validation")
     assert [(each["update"], each["weights"]) for each in validations] == [
-        (3, "live"), (3, "ema"), (6, "live"), (6, "ema"),
+        (1, "live"), (1, "ema"), (2, "live"), (2, "ema"),
     ]  # fmt: skip
     for each in validations:
         assert each["utterances"] == HELD_BACK
@@ -124,31 +123,29 @@ def test_the_validation_loss_is_what_the_best_checkpoint_goes_by(pretrained):
     assert (pretrained / "curves.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_bit(folder, pretrained, tmp_path):
     run = experiment(folder, tmp_path / "run")
     with pytest.raises(Stopped):
         train(replace(run, training=replace(run.training, max_hours=1e-9)))
     assert train(run)["loss"] == events(pretrained, "run_complete")[0]["loss"]
-    found = weights(tmp_path / "run", 6)
-    for path, leaf in weights(pretrained, 6).items():
+    found = weights(tmp_path / "run", 2)
+    for path, leaf in weights(pretrained, 2).items():
         np.testing.assert_array_equal(found[path], leaf, err_msg=path)
     assert "already" in train(run)
 
 
-def test_validations_of_the_same_weights_are_the_same_bits_on_any_number_of_devices_nearly(folder, pretrained):
-    trained = load_trained(pretrained, updates=6)
+@pytest.mark.slow
+def test_on_one_device_the_validation_loss_is_nearly_the_same(folder, pretrained):
+    trained = load_trained(pretrained, updates=2)
     records = read_records_without_texts(folder / "validation.jsonl")
-    figures, skipped = measure(trained.losses(), trained.variables, trained.plan(records))
-    (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (6, "ema")]
-    assert {name: figures[name] for name in ("loss", "losses", "metrics")} == {
-        name: told[name] for name in ("loss", "losses", "metrics")
-    }
-    assert skipped == []
     one = data_mesh(1)
     alone = replace(trained, mesh=one, variables=jax.device_put(jax.device_get(trained.variables), replicated(one)))
-    of_one, _ = measure(alone.losses(), alone.variables, alone.plan(records))
+    of_one, skipped = measure(alone.losses(), alone.variables, alone.plan(records))
+    assert skipped == []
+    (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
     for kind in ("losses", "metrics"):
-        for name, value in figures[kind].items():
+        for name, value in told[kind].items():
             assert of_one[kind][name] == pytest.approx(value, rel=1e-5), name
 
 
@@ -159,35 +156,34 @@ def read_records_without_texts(path):
 
 def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pretrained, tmp_path, capsys):
     out, manifest = tmp_path / "losses.json", str(folder / "validation.jsonl")
-    evaluate.main([str(pretrained), "--data", manifest, "--checkpoint", "6", "--json", str(out)])
+    evaluate.main([str(pretrained), "--data", manifest, "--checkpoint", "2", "--json", str(out)])
     said = capsys.readouterr().out
-    (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (6, "ema")]
+    (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
     (result,) = json.loads(out.read_text())["runs"]
-    assert (result["checkpoint"], result["weights"]) == (6, "averaged")
+    assert (result["checkpoint"], result["weights"]) == (2, "averaged")
     found = result["sets"][manifest]
-    assert (found["loss"], found["metrics"]) == (told["loss"], told["metrics"])
+    assert (found["loss"], found["losses"], found["metrics"]) == (told["loss"], told["losses"], told["metrics"])
     assert (found["utterances"], found["skipped"]) == (HELD_BACK, 0)
     accuracy = f"{100 * told['metrics']['pretrain/accuracy']:.2f} %"
-    for words in ("diversity", accuracy, f"{told['loss']:.4g}", "checkpoint 6, averaged weights, f32"):
+    for words in ("diversity", accuracy, f"{told['loss']:.4g}", "checkpoint 2, averaged weights, f32"):
         assert words in said
     for option in (["--predictions", str(tmp_path / "p.jsonl")], ["--calibrate"], ["--decoding.kind", "beam"]):
-        with pytest.raises(UserError, match=rf"was only pre-trained and finds no texts: expected no {option[0]}"):
+        with pytest.raises(UserError, match=rf"texts.*{option[0]}"):
             evaluate.main([str(pretrained), "--data", manifest, *option])
     audio = str(folder / "0.flac")
-    with pytest.raises(UserError, match=r"gives no texts: none of its heads \(pretrain\) is of CTC\. Fine-tune it"):
+    with pytest.raises(UserError, match=r"texts.*\(pretrain\).*CTC"):
         transcribe.main([str(pretrained), audio])
     (tmp_path / "text").write_text("ab")
-    with pytest.raises(UserError, match=r"gives no texts: none of its heads \(pretrain\) is of CTC\. Fine-tune it"):
+    with pytest.raises(UserError, match=r"texts.*\(pretrain\).*CTC"):
         align.main([str(pretrained), audio, "--text", str(tmp_path / "text")])
 
 
 @pytest.fixture(scope="module")
 def tuned(folder, pretrained, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "tuned"
-    model = replace(MODEL, encoder=ENCODER, heads={"ctc": CTC(dropout=0.0)}, sub_batches=1)
+    model = replace(MODEL, encoder=replace(ENCODER, time_mask=SpanMask(0.0)), heads={"ctc": CTC(dropout=0.0)})
     of_texts = data(folder, "_text", tokenizer=TokenizerSettings())
-    begun = experiment(folder, run, model=model, data=of_texts, init=Init(str(pretrained), new=("heads_.*",)))
-    train(replace(begun, training=replace(begun.training, validate_loss=True)))
+    train(experiment(folder, run, model=model, data=of_texts, init=Init(str(pretrained), new=("heads_.*",))))
     return run
 
 
@@ -201,32 +197,12 @@ def test_a_ctc_head_is_trained_on_the_pre_trained_encoder(folder, pretrained, tu
     assert told["mismatched"] == {}
 
 
-def test_the_loss_of_the_validation_set_stands_beside_its_error_rate(folder, tuned):
-    for each in events(tuned, "validation"):
-        assert each["losses"].keys() == {"ctc/loss"}
-        assert each["loss"] == each["losses"]["ctc/loss"] > 0
-        assert (each["utterances"], each["loss_utterances"]) == (HELD_BACK, HELD_BACK)
-    assert "best checkpoint: WER " in health(tuned / "events.jsonl")[-1]
-    # No frame is hidden: it is the loss of all rows, by the encoder as it recognises.
-    (last,) = [each for each in events(tuned, "validation") if (each["update"], each["weights"]) == (6, "ema")]
-    trained = load_trained(tuned, updates=6)
-    records = list(read_records([folder / "validation_text.jsonl"], role="validation"))
-    signals = [Location.parse(record.location).audio(rate_hz=16000) for record in records]
-    audio = np.zeros((HELD_BACK, 7000), np.int16)
-    for row, signal in zip(audio, signals, strict=True):
-        row[: len(signal)] = signal
-    ones = np.ones(HELD_BACK)
-    batch = Batch(
-        audio=jnp.asarray(audio), features=None, lengths=jnp.asarray([len(signal) for signal in signals]),
-        tokens=jnp.asarray([trained.tokenizer.encode(record.text) for record in records]),
-        token_lengths=jnp.asarray(2 * ones, jnp.int32), weights=jnp.asarray(ones, jnp.float32),
-        records=jnp.asarray(ones, jnp.int32),
-    )  # fmt: skip
-    loss = jax.jit(lambda variables: trained.model.apply(variables, batch, step=None)["ctc/loss"])(trained.variables)
-    assert last["loss"] == pytest.approx(loss.mean(), rel=1e-5)
+SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("layer", "dim"), [("0", 8), ("features", 6), ("output", 8)])
+@pytest.mark.parametrize(
+    ("layer", "dim"), [pytest.param("0", 8, marks=SLOW), pytest.param("features", 6, marks=SLOW), ("output", 8)]
+)
 def test_a_layer_of_a_trained_encoder_as_features(folder, tuned, tmp_path, layer, dim):
     rows = extracted(folder, tuned, tmp_path / "f.parquet", "--layer", layer)
     trained = load_trained(tuned)
@@ -294,11 +270,11 @@ def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
     assert (row["labels"], row["rows"]) == (0, 8)
     assert planned.dropped.records == {}
     uneven = replace(run, model=replace(MODEL, sub_batches=3))
-    with pytest.raises(UserError, match=r"over 4 devices and into 3 sub-batches .* to a multiple of 12"):
+    with pytest.raises(UserError, match=r"4 devices.* 3 sub-batches.* 12"):
         plan.plan(uneven)
     for changes, said in (
         ({"model": replace(MODEL, heads={"pretrain": HEAD, "ctc": CTC()})}, "kind is none and model.heads.ctc learns"),
-        ({"training": Training(num_updates=6, sample_every=1)}, "sample_every is 1 and no head finds texts"),
+        ({"training": Training(num_updates=2, sample_every=1)}, "sample_every is 1 and no head finds texts"),
     ):
         with pytest.raises(ValueError, match=said):
             experiment(folder, tmp_path / "run", **changes)

@@ -141,7 +141,9 @@ def state() -> Any:
     return initial_training(beginning, data_mesh(1))[0]
 
 
-@pytest.mark.parametrize(("diversity", "penalty", "sub_batches"), [(0.0, 0.0, 1), (0.1, 10.0, 2)])
+@pytest.mark.parametrize(
+    ("diversity", "penalty", "sub_batches"), [pytest.param(0.0, 0.0, 1, marks=pytest.mark.slow), (0.1, 10.0, 2)]
+)
 def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: float, sub_batches: int) -> None:
     """Where nothing depends on what else is in the batch; or where it is parted into these two."""
     head = Known(**HEAD, diversity=diversity, penalty=penalty)
@@ -158,20 +160,31 @@ def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: floa
         np.testing.assert_allclose(split.sums[name].weight, whole.sums[name].weight, rtol=1e-6, err_msg=name)
 
 
-def test_any_number_of_devices_gives_the_same_gradient(state: Any) -> None:
-    """Each with several of the sub-batches, with one, or with a part of one."""
-    steps, batch = Steps(Contrastive(**HEAD), sub_batches=2), batch_of(3, rows=8)
+OF_PARTS = {"diversity": 0.1, "penalty": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("head", "num_devices"),
+    [
+        (Known(**HEAD, **OF_PARTS), 4),
+        pytest.param(Contrastive(**HEAD), 2, marks=pytest.mark.slow),
+        pytest.param(Contrastive(**HEAD), 4, marks=pytest.mark.slow),
+    ],
+    ids=["known draws, 4", "its own draws, 2", "its own draws, 4"],
+)
+def test_any_number_of_devices_gives_the_same_gradient(state: Any, head: Contrastive, num_devices: int) -> None:
+    """Each with one of the sub-batches, or with a part of one."""
+    steps, batch = Steps(head, sub_batches=2), joined(batch_of(1), batch_of(2))
     alone = steps.gradients(state, batch)
     assert alone.sums["pretrain/loss"].weight > 0
-    for num_devices in (2, 4):
-        found = steps.gradients(state, batch, num_devices=num_devices)
-        assert_close(found.grads, alone.grads, rtol=1e-5)
-        for name, value in alone.sums.items():
-            np.testing.assert_allclose(found.sums[name].mean(), value.mean(), rtol=1e-5, err_msg=name)
+    found = steps.gradients(state, batch, num_devices=num_devices)
+    assert_close(found.grads, alone.grads, rtol=1e-5)
+    for name, value in alone.sums.items():
+        np.testing.assert_allclose(found.sums[name].mean(), value.mean(), rtol=1e-5, err_msg=name)
 
 
 def test_a_row_that_counts_nothing_changes_nothing(state: Any) -> None:
-    steps, batch = Steps(Known(**HEAD, diversity=0.1, penalty=10.0)), batch_of(4)
+    steps, batch = Steps(Known(**HEAD, **OF_PARTS)), batch_of(4)
     louder = batch.replace(audio=batch.audio.at[-1].multiply(3))
     assert_close(steps.gradients(state, louder).grads, steps.gradients(state, batch).grads, rtol=1e-5)
     assert replace(Contrastive(**HEAD), num_negatives=9).chance() == {"accuracy": 0.1, "code_perplexity": 2.0}

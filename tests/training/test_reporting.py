@@ -45,7 +45,7 @@ def test_those_of_the_job_before_count_and_those_that_a_filter_dropped_do_not(tm
     with (tmp_path / "skipped.jsonl").open("a") as file:
         file.write(json.dumps({"id": "dropped", "location": "/a.wav", "reason": "too long"}) + "\n")
     tell(tmp_path, [1, 2, 7], limit=3)
-    with pytest.raises(RunError, match=r"4 records of 20 cannot be read, more than training.max_skipped \(3\)"):
+    with pytest.raises(RunError, match=r"4 records of 20 .*training\.max_skipped \(3\)"):
         tell(tmp_path, [9], limit=3)
 
 

@@ -1,9 +1,13 @@
-"""A run that is killed, at any moment, and started again ends bit for bit as one that was never killed."""
+"""A run that is killed, told to stop or out of room, at any moment, and started again ends bit for bit as one that was
+not."""
 
 import json
+import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -13,7 +17,10 @@ import pytest
 from asr_jax.core.meshes import abstract, data_mesh, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.observe.events import read_events
-from tests.forked import finished, made_corpus
+from tests.forked import ROOT, Forked, finished, made_corpus, with_devices
+from tests.resume_config import experiment
+
+UPDATES = experiment().training.num_updates
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +28,16 @@ def manifests(tmp_path_factory):
     return made_corpus(tmp_path_factory.mktemp("corpus") / "made")
 
 
-def command(manifests, folder, *more, kill="never"):
-    """The module that trains, and its arguments."""
+def command(manifests, folder, *more, when="never"):
+    """The module that trains, and its arguments; `when` is explained in `recorded`."""
     sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
-    recorded = ["tests.training.recorded", folder.with_suffix(".log"), kill]
+    recorded = ["tests.training.recorded", folder.with_suffix(".log"), when]
     return [*recorded, "--config", "tests/resume_config.py", *sets, "--run-dir", folder, *more]
 
 
-def train(manifests, folder, *, kill="never", more=()):
+def train(manifests, folder, *more, when="never"):
     """Starts the run once; gives its exit code (-9: killed) and what it printed."""
-    done = finished(*command(manifests, folder, *more, kill=kill), devices=2)
+    done = finished(*command(manifests, folder, *more, when=when), devices=2)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -71,16 +78,133 @@ def assert_same(folder, unbroken, updates):
     assert batches(folder) == batches(unbroken)
 
 
-@pytest.mark.parametrize("kill", ["update:2", "save:2", "update:8"])
-def test_killed_once_and_started_again_nothing_differs(manifests, unbroken, tmp_path, kill):
+@pytest.mark.parametrize(
+    "when",
+    [
+        "save:2",
+        pytest.param("update:2", marks=pytest.mark.slow),  # before the first checkpoint
+    ],
+)
+def test_killed_once_and_started_again_nothing_differs(manifests, unbroken, tmp_path, when):
     folder = tmp_path / "killed"
-    code, said = train(manifests, folder, kill=kill)
+    code, said = train(manifests, folder, when=when)
     assert code == -signal.SIGKILL, said[-3000:]
     code, said = train(manifests, folder)
     assert code == 0, said[-3000:]
-    assert ("resumed at update" in said) == (kill != "update:2")
+    assert ("resumed at update 3" in said) == (when == "save:2")
     assert not list(read_events(folder / "events.jsonl", "recompiled"))
-    assert_same(folder, unbroken, 12)
+    assert_same(folder, unbroken, UPDATES)
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        ([signal.SIGINT], 130),
+        pytest.param([signal.SIGUSR1], 75, marks=pytest.mark.slow),
+        # Slurm sends SIGUSR1 and then SIGTERM, and the second one breaks nothing off.
+        pytest.param([signal.SIGUSR1, signal.SIGTERM], 75, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken, tmp_path, signals, code):
+    folder = tmp_path / "stopped"
+    when = " ".join(["update:1", *(each.name for each in signals)])
+    found, said = train(manifests, folder, "--training.log-every", "1000", when=when)
+    assert found == code, said
+    assert "Traceback" not in said
+    assert f"{signals[0].name}: saved after update 1" in said
+    assert "1 updates in 1 job" in said
+    assert (folder / "curves.png").stat().st_size > 0
+    (step,) = read_events(folder / "events.jsonl", "train_step")  # told although no line was due
+    assert step["data"]["update"] == 1
+    found, said = train(manifests, folder)
+    assert found == 0, said
+    assert "resumed at update 1" in said
+    assert_same(folder, unbroken, UPDATES)
+
+
+def can_mount(tmp_path):
+    mounting = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
+    return shutil.which("unshare") and subprocess.run(mounting, capture_output=True, check=False).returncode == 0
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_what_to_do(manifests, unbroken, tmp_path):
+    """The folder of the checkpoints is a file system of its own, with room for one of them or two."""
+    if not can_mount(tmp_path):
+        pytest.skip("no right to mount a small file system")
+    folder = tmp_path / "full"
+    checkpoints = folder / "checkpoints"
+    shutil.copytree(unbroken, folder)
+    shutil.copy(unbroken.with_suffix(".log"), folder.with_suffix(".log"))
+    shutil.rmtree(checkpoints / str(UPDATES))
+    size_kb = sum(path.stat().st_size for path in checkpoints.rglob("*")) // 1000
+    saving = ("--training.save-minutes", "0.0001", "--training.log-every", "1", "--training.keep-last", "9")
+    words = command(manifests, folder, *saving)
+    done = finished("tests.training.small_disk", checkpoints, size_kb * 2, *words, devices=2)
+    assert done.returncode == 1, done
+    assert "could not be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    code, said = train(manifests, folder)
+    assert code == 0, said
+    assert "resumed at update" in said
+    assert_same(folder, unbroken, UPDATES)
+
+
+@pytest.mark.slow
+def test_a_signal_during_validation_saves_at_once_and_the_validation_is_made_up_for(manifests, unbroken, tmp_path):
+    folder = tmp_path / "validating"
+    code, said = train(manifests, folder, when="validation:1 SIGTERM")
+    assert code == 75, said
+    assert "SIGTERM: saved after update 3" in said
+    assert train(manifests, folder)[0] == 0
+    assert_same(folder, unbroken, UPDATES)
+    found = [
+        (event["data"]["update"], event["data"]["weights"])
+        for event in read_events(folder / "events.jsonl", "validation")
+    ]
+    assert {update for update, weights in found if weights == "ema"} == {3, UPDATES}
+
+
+def wait_for(job, is_there):
+    """Until something is there, while the job runs."""
+    while not is_there():
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+def test_a_signal_before_the_first_update_ends_the_job_before_it(manifests, unbroken, tmp_path):
+    """While programs are compiled a signal is noted; there is nothing to save, and the same command begins anew."""
+    folder = tmp_path / "early"
+    events = folder / "events.jsonl"
+    job = Forked(*command(manifests, folder), env=with_devices(2))
+    wait_for(job, lambda: events.exists() and list(read_events(events, "compile_start")))
+    job.send_signal(signal.SIGTERM)
+    said = "".join(job.communicate(timeout=120))
+    assert job.returncode == 75, said
+    assert "Traceback" not in said
+    assert not folder.with_suffix(".log").exists()
+    code, said = train(manifests, folder)
+    assert code == 0, said
+    assert_same(folder, unbroken, UPDATES)
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_process_group_saves_as_well(manifests, tmp_path):
+    """As schedulers send it: the processes that read audio leave it to the one that trains."""
+    folder = tmp_path / "group"
+    log = folder.with_suffix(".log")
+    words = command(manifests, folder, "--data.workers", "1", "--training.num-updates", "3000")
+    job = subprocess.Popen(
+        ["setsid", sys.executable, "-m", *map(str, words)], cwd=ROOT, env=with_devices(2),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(job, lambda: log.exists() and len(log.read_text().splitlines()) >= 2)
+    os.killpg(job.pid, signal.SIGTERM)
+    said = "".join(job.communicate(timeout=120))
+    assert job.returncode == 75, said
+    assert "Traceback" not in said
+    assert "SIGTERM: saved after update" in said
+    assert list(read_events(folder / "events.jsonl", "checkpoint_saved"))
 
 
 @pytest.mark.slow
@@ -88,15 +212,15 @@ def test_killed_a_hundred_times_nothing_differs(manifests, tmp_path):
     rng, begun = random.Random(0), time.monotonic()
     longer = ("--training.num-updates", "150")
     whole, folder = tmp_path / "whole", tmp_path / "killed"
-    assert train(manifests, whole, more=longer)[0] == 0
+    assert train(manifests, whole, *longer)[0] == 0
     kinds = {"update": 0, "save": 0, "saving": 0}
     while True:
         kind = rng.choice(list(kinds))
         number = rng.randint(1, 8) if kind == "update" else 1
-        kill = f"{kind}:{number}" + (f":{rng.randint(0, 120)}" if kind == "saving" else "")
+        when = f"{kind}:{number}" + (f":{rng.randint(0, 120)}" if kind == "saving" else "")
         if sum(kinds.values()) == 100:
-            kill = "never"
-        code, said = train(manifests, folder, kill=kill, more=longer)
+            when = "never"
+        code, said = train(manifests, folder, *longer, when=when)
         if code == 0:
             break
         assert code == -signal.SIGKILL, said[-3000:]
@@ -104,26 +228,3 @@ def test_killed_a_hundred_times_nothing_differs(manifests, tmp_path):
     print(f"killed {kinds} in {time.monotonic() - begun:.0f} s")
     assert sum(kinds.values()) >= 90
     assert_same(folder, whole, 150)
-
-
-def test_without_a_checkpoint_nothing_is_lost_and_mended_settings_are_taken(manifests, tmp_path):
-    folder = tmp_path / "mended"
-    code, said = train(manifests, folder, kill="update:2")
-    assert code == -signal.SIGKILL, said[-3000:]
-    assert (folder / "experiment.json").exists()
-    code, said = train(manifests, folder, more=("--training.ema.decay", "0.5", "--training.num-updates", "3"))
-    assert code == 0, said[-3000:]
-
-
-@pytest.mark.parametrize("gone", ["experiment.json", "plan.json", "tokenizer"])
-def test_what_a_run_is_lies_in_its_checkpoints(manifests, unbroken, tmp_path, gone):
-    folder = tmp_path / "gone"
-    shutil.copytree(unbroken, folder)
-    shutil.rmtree(folder / gone) if gone == "tokenizer" else (folder / gone).unlink()
-    code, said = train(manifests, folder, more=("--training.ema.decay", "0.5", "--training.num-updates", "13"))
-    assert code == 2, said[-3000:]
-    assert "training.ema.decay: 0.9 there, 0.5 now" in said
-    code, said = train(manifests, folder)
-    assert code == 0, said[-3000:]
-    assert "already trained" in said
-    assert (folder / gone).exists()

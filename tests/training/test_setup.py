@@ -127,7 +127,7 @@ def test_augmentations_of_audio_are_not_for_ready_features(tmp_path):
     data = Data(train=(str(tmp_path / "train.jsonl"),), validation=(str(tmp_path / "train.jsonl"),))
     model = Model(encoder=Toy(), augment=(Gain(),))
     run = replace(EXPERIMENT, data=replace(data, buckets=Buckets(batch_multiple=4)), model=model)
-    with pytest.raises(UserError, match="has Gain, which changes audio, and the training data are ready features"):
+    with pytest.raises(UserError, match=r"Gain.*features"):
         set_up(run, tmp_path / "run")
 
 

@@ -28,7 +28,7 @@ def test_epochs_and_their_ends():
 
 
 def test_nothing_would_be_left():
-    with pytest.raises(UserError, match=r"accumulate 4, and an epoch has 3 batches: no update would be left"):
+    with pytest.raises(UserError, match=r"accumulate 4.* 3 batches"):
         Groups(3, 4, "dropped")
 
 

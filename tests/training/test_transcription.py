@@ -21,6 +21,7 @@ from asr_jax.data.evaluation import WHOLE
 from asr_jax.data.index import scale_of
 from asr_jax.data.reading import Records
 from asr_jax.data.records import Record
+from asr_jax.decoding import ctc
 from asr_jax.decoding.ctc import Decoding
 from asr_jax.decoding.greedy import greedy_hypothesis
 from asr_jax.decoding.seams import together
@@ -39,7 +40,7 @@ from tests.heads.test_ctc_head import two_heads
 from tests.toy_config import experiment
 
 TOKENIZER = CharacterTokenizer(symbols=(" ", *"abcdefg", None), normaliser="none")
-BUCKETS = (Bucket(16000, 8, 4, 15500), Bucket(48000, 8, 4, 47500))
+BUCKETS = (Bucket(16000, 8, 2, 15500), Bucket(48000, 8, 2, 47500))
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +60,12 @@ def trained(tmp_path_factory):
     module = model.build(vocab_size=TOKENIZER.vocab_size, blank_id=TOKENIZER.blank_id, precision="f32")
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), batch_of(np.zeros(16000, np.int16)), method="emit"))
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: jnp.float32(rng.normal(0, 0.5, leaf.shape)), shapes["params"])
-    stats = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), shapes["batch_stats"])
+    params = jax.tree.map(lambda leaf: np.float32(rng.normal(0, 0.5, leaf.shape)), shapes["params"])
+    stats = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes["batch_stats"])
     variables = {"params": params, "batch_stats": stats}
     # Letters as likely as one another in the mean, so that each is found somewhere, and blanks and borders more.
-    logps = jax.jit(lambda batch: module.apply(variables, batch, method="emit"))(batch_of(sound(10.0)))["ctc"].values[0]
-    params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - 4.0 * jnp.isin(jnp.arange(9), jnp.array([0, 8]))
+    logps = np.asarray(emitting(module)(variables, batch_of(sound(10.0)))["ctc"].values[0])
+    params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - np.float32(4.0) * np.isin(np.arange(9), [0, 8])
     front_end = model.front_end
     return Trained(
         experiment=replace(experiment(), model=model), model=module, tokenizer=TOKENIZER,
@@ -82,10 +83,15 @@ def batch_of(samples):
     )  # fmt: skip
 
 
-def whole_of(trained, samples):
-    """The log-probabilities of all at once."""
-    emit = jax.jit(lambda variables, batch: trained.model.apply(variables, batch, method="emit")["ctc"].values[0])
-    return np.asarray(emit(trained.variables, batch_of(samples)))
+def emitting(model):
+    return jax.jit(functools.partial(model.apply, method="emit"))
+
+
+@pytest.fixture(scope="module")
+def whole_of(trained):
+    """Gives the log-probabilities of all of the samples at once."""
+    emit = emitting(trained.model)
+    return lambda samples: np.asarray(emit(trained.variables, batch_of(samples))["ctc"].values[0])
 
 
 def decoder(trained, **options):
@@ -107,13 +113,13 @@ def record(path, number=0):
     return Record(str(number), str(path), "", soundfile.info(path).duration)
 
 
-def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property):
+def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path, record_property):
     """Of several windows, of a little more than one, and of less than a frame."""
     sounds = [sound(21.3)[:num] for num in (None, 47501, 300)]
-    wholes = [whole_of(trained, samples) for samples in sounds]
+    wholes = [whole_of(samples) for samples in sounds]
     assert len(np.unique(wholes[0].argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
     records = [record(write(tmp_path / f"{n}.flac", samples), n) for n, samples in enumerate(sounds)]
-    for window_s, overlap_s in ((0.0, None), (2.5, 0.9), (3.9, 0.5)):
+    for window_s, overlap_s in ((0.0, None), (2.5, 0.9)):
         each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
         for number, (_, frames) in enumerate(each.frames(records)):
             found, whole = together(frames), wholes[number]
@@ -124,11 +130,11 @@ def test_windows_give_the_frames_of_the_whole(trained, tmp_path, record_property
         assert number == 2
 
 
-@pytest.mark.parametrize(("head", "shift"), [("ctc", 320), ("inter", 160)])
+@pytest.mark.parametrize(("head", "shift"), [pytest.param("ctc", 320, marks=pytest.mark.slow), ("inter", 160)])
 def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained, tmp_path, head, shift):
     model, samples = two_heads().build(vocab_size=9, blank_id=8, precision="f32"), sound(7.3)
     variables = jax.jit(functools.partial(model.init, method="emit"))(jax.random.key(0), batch_of(samples))
-    whole = jax.jit(functools.partial(model.apply, method="emit"))(variables, batch_of(samples))[head].values[0]
+    whole = emitting(model)(variables, batch_of(samples))[head].values[0]
     other = replace(trained, model=model, variables=variables)
     made = decoder(other, head=head, gives_log_probs=True)
     path = write(tmp_path / "a.flac", samples)
@@ -140,7 +146,7 @@ def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained
     assert decoder(other).head == "ctc"
 
 
-def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training(trained, tmp_path):
+def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training(trained, whole_of, tmp_path):
     lengths = (0.4, 9.1, 2.0, 14.0, 0.9, 0.5)
     paths = [write(tmp_path / f"{n}.flac", sound(seconds, seed=n)) for n, seconds in enumerate(lengths)]
     paths[4].write_bytes(paths[4].read_bytes()[:600])
@@ -155,7 +161,7 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training
     }
     assert sum(told) == pytest.approx(sum(each.duration_s for each in records), rel=0.1)
     for each in found[1], found[3]:
-        whole = whole_of(trained, sound(each.record.duration_s, int(each.record.id)))
+        whole = whole_of(sound(each.record.duration_s, int(each.record.id)))
         text = greedy_hypothesis(whole.argmax(-1), whole.max(-1), made.text.spelling).text
         assert each.transcript.text == text
         assert len(text) > 20
@@ -175,25 +181,25 @@ def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatc
     assert sum(1 for _ in found) == 2 * most - 1
 
 
-def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path):
+def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monkeypatch):
     """With the best path in the place of the search's result, which is the same for pieces and the whole."""
-    path, greedy, beam = (
-        write(tmp_path / "a.flac", sound(26.0, seed=3)),
-        decoder(trained),
-        decoder(trained, decoding=Decoding(kind="beam")),
-    )
+    path, greedy = write(tmp_path / "a.flac", sound(26.0, seed=3)), decoder(trained)
     prepared, shapes = set(), []
 
     class BestPath:
+        def __init__(self, spelling, **options):
+            self.spelling = spelling
+
         def prepare(self, *shape):
             prepared.add(shape)
 
         def __call__(self, log_probs, lengths):
             shapes.append(log_probs.shape[:2])
             paths, logps = jax.device_get(greedy.text.reduce(Frames(log_probs, jnp.asarray(lengths))))
-            return [[greedy_hypothesis(*row, greedy.text.spelling)] for row in zip(paths, logps, strict=True)]
+            return [[greedy_hypothesis(*row, self.spelling)] for row in zip(paths, logps, strict=True)]
 
-    beam.text._search = BestPath()
+    monkeypatch.setattr(ctc, "CTCBeamSearch", BestPath)
+    beam = decoder(trained, decoding=Decoding(kind="beam"))
     whole, joined = (next(Transcriber(trained, each)([record(path)])).transcript for each in (greedy, beam))
     assert len(whole.words) > 20
     assert joined.text == whole.text
@@ -213,8 +219,8 @@ def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, 
     assert "truncated" in found[1].reason
 
 
-@pytest.mark.parametrize("form", ["folder", "one.safetensors"])
-def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(trained, tmp_path, form):
+@pytest.mark.parametrize("form", ["folder", pytest.param("one.safetensors", marks=pytest.mark.slow)])
+def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(trained, whole_of, tmp_path, form):
     """No shape as long is compiled, and what fits the shapes is what it is in a set of its own, to the bit."""
     lengths = (14.0, 0.4, 13.0, 9.1, 2.0)
     records = [record(write(tmp_path / f"{n}.flac", sound(seconds, seed=n)), n) for n, seconds in enumerate(lengths)]
@@ -241,7 +247,7 @@ def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(tra
         assert found.transcripts[row] == transcript
         name = of_short.index.records[row].id
         assert values[name].tobytes() == alone_values[name].tobytes()
-    whole = whole_of(trained, sound(14.0))
+    whole = whole_of(sound(14.0))
     np.testing.assert_allclose(values["0"], whole, atol=1e-4)
     text = greedy_hypothesis(whole.argmax(-1), whole.max(-1), made.text.spelling).text
     assert found.transcripts[3].text == text
@@ -277,5 +283,6 @@ def test_memory_does_not_grow_with_the_length(trained, tmp_path):
         assert num == trained.model.output_length(minutes * 60 * RATE)
         return most
 
-    few = peak(2)  # as many windows as are ever held; one batch more or less is read ahead: 0.4 MB
-    assert peak(16) - few < 0.04 * 14 * 60 * RATE * 2, "of 14 minutes more of samples, next to nothing is held"
+    peak(1)  # what is compiled takes memory as well
+    few = peak(1)  # as many windows as are ever held; one batch more or less is read ahead: 0.2 MB
+    assert peak(6) - few < 0.04 * 5 * 60 * RATE * 2, "of five minutes more of samples, next to nothing is held"

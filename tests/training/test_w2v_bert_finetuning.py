@@ -67,19 +67,27 @@ def tune(pretrained: Path, manifest: Path, run: Path, *more: str) -> None:
     train.main([*config, *data, *QUICK, *more])
 
 
-def test_from_a_folder_to_a_run_to_a_folder(pretrained: Path, manifest: Path, tmp_path: Path) -> None:
-    tune(pretrained, manifest, tmp_path / "run", "--optim.freeze-updates", "encoder/.*", "-1", "rest", "0")
-    trained = load_trained(tmp_path / "run")
+@pytest.fixture(scope="module")
+def tuned(pretrained: Path, manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run whose encoder was held still, and the folder that was written of it."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    tune(pretrained, manifest, run, "--optim.freeze-updates", "encoder/.*", "-1", "rest", "0")
+    out = run.with_name("tuned-1.0")
+    average.main([str(run), "--last", "1", "--names", "huggingface", "--out", str(out)])
+    return run, out
+
+
+def test_from_a_folder_to_a_run_to_a_folder(pretrained: Path, tuned: tuple[Path, Path]) -> None:
+    run, out = tuned
+    trained = load_trained(run)
     assert trained.experiment.model.encoder == encoder_of(pretrained, masks=True, remat="layers")
     assert trained.tokenizer.symbols == (" ", "a", "b", "c", None)
-    (told,) = (event["data"] for event in read_events(tmp_path / "run" / "events.jsonl", "initialised"))
+    (told,) = (event["data"] for event in read_events(run / "events.jsonl", "initialised"))
     assert told["missing"] == ["params/heads_ctc/output/bias", "params/heads_ctc/output/kernel"]
-    losses = [e["data"]["losses"]["total"] for e in read_events(tmp_path / "run" / "events.jsonl", "train_step")]
+    losses = [e["data"]["losses"]["total"] for e in read_events(run / "events.jsonl", "train_step")]
     assert len(losses) == 3
     assert np.isfinite(losses).all()
 
-    out = tmp_path / "tuned-1.0"
-    average.main([str(tmp_path / "run"), "--last", "1", "--names", "huggingface", "--out", str(out)])
     written, before = load_file(out / "model.safetensors"), load_file(pretrained / "model.safetensors")
     for name, array in before.items():
         np.testing.assert_array_equal(written[f"wav2vec2_bert.{name}"], array, err_msg=name)  # it was held still
@@ -89,7 +97,13 @@ def test_from_a_folder_to_a_run_to_a_folder(pretrained: Path, manifest: Path, tm
     config = json.loads((out / "config.json").read_text())
     assert (config["vocab_size"], config["pad_token_id"], config["architectures"]) == (5, 4, ["Wav2Vec2BertForCTC"])
 
-    # That folder again, with an adapter: the rows of the head stay those of its labels.
+
+@pytest.mark.slow
+def test_that_folder_again_with_an_adapter_keeps_the_rows_of_its_labels(
+    tuned: tuple[Path, Path], manifest: Path, tmp_path: Path
+) -> None:
+    run, out = tuned
+    head = flatten(load_trained(run).variables)["params/heads_ctc/output/kernel"]
     adapter = ("--model.encoder.num-adapters", "1", "--init.new", "heads_.*", "encoder/adapter.*")
     tune(out, manifest, tmp_path / "more", *adapter, "--optim.freeze-updates", "encoder/.*", "-1", "rest", "3")
     again = flatten(load_trained(tmp_path / "more").variables)

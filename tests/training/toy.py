@@ -23,10 +23,8 @@ class Toy(EncoderSettings):
     """Dropout of the layer's output."""
     norm: bool = False
     """Batch normalisation before the layer."""
-    poison: str = ""
-    """What is made NaN in training where an utterance has `poison_frames`: loss, gradient, or statistics."""
-    poison_frames: int = 0
-    """Frames of features."""
+    poison: tuple[tuple[str, int], ...] = ()
+    """What is made NaN in training by an utterance of so many frames of features: loss, gradient, or statistics."""
 
     def build(self, *, dtype):
         return ToyEncoder(self, dtype)
@@ -45,16 +43,16 @@ class ToyEncoder(Encoder):
             pairs = BatchNorm(name="norm")(pairs, lengths, use_running=step is None)
         hidden = nn.tanh(nn.Dense(self.settings.dim, dtype=self.dtype, name="hidden")(pairs))
         hidden = nn.Dropout(self.settings.dropout, deterministic=step is None)(hidden)
-        if self.settings.poison == "statistics":
-            poisoned = self.variable("batch_stats", "poisoned", jnp.zeros, ())
-        if self.settings.poison and step is not None:
-            hit = jnp.any(frames.lengths == self.settings.poison_frames)
-            if self.settings.poison == "loss":
+        for kind, num_frames in self.settings.poison:
+            hit = jnp.any(frames.lengths == num_frames) & (step is not None)
+            if kind == "loss":
                 hidden = jnp.where(hit, jnp.nan, hidden)
-            elif self.settings.poison == "gradient":  # of a root at zero; the value is what it was
+            elif kind == "gradient":  # of a root at zero; the value is what it was
                 hidden += jnp.sqrt(jnp.where(hit, 0 * hidden, 1)) - jnp.where(hit, 0, 1)
             else:
-                poisoned.value = jnp.where(hit, jnp.nan, 0.0)
+                poisoned = self.variable("batch_stats", "poisoned", jnp.zeros, ())
+                if step is not None:
+                    poisoned.value = jnp.where(hit, jnp.nan, 0.0)
         return Encoded(Frames(hidden, self.output_length(frames.lengths)))
 
     def output_length(self, num_frames):

@@ -140,7 +140,7 @@ def test_links_to_folders_are_followed_and_loops_end(tmp_path: Path) -> None:
 
 def test_a_folder_without_audio_is_named(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("a")
-    with pytest.raises(UserError, match=r"has nothing to read: expected manifests .* or audio"):
+    with pytest.raises(UserError, match="nothing to read"):
         read(tmp_path, tmp_path)
 
 

@@ -155,7 +155,7 @@ def test_byte_order_mark_windows_line_ends_and_blank_lines(tmp_path: Path) -> No
 
 def test_audio_cannot_be_text_in_json(tmp_path: Path) -> None:
     audio = base64.b64encode(b"RIFF").decode()
-    with pytest.raises(UserError, match=r"m.jsonl:1: audio is .* expected a path or, in a table, "):
+    with pytest.raises(UserError, match=r"m\.jsonl:1: audio "):
         read(tmp_path, jsonl(tmp_path / "m.jsonl", {"audio": {"bytes": audio}, "text": "a"}))
 
 

@@ -1,0 +1,39 @@
+"""Compiled programs are kept for the next start, and never taken on a CPU that cannot run them."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CODE = """
+import asr_jax.core.environment
+import jax
+import numpy as np
+
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event.endswith("/cache_hits")))
+jax.block_until_ready(jax.jit(lambda x: np.float32(3) * x @ x)(np.ones((8, 8), np.float32)))
+print(sum(hits))
+"""
+
+
+def cache_hits(folder: Path, *, max_isa: str) -> int:
+    """How many programs a new process takes from the cache in `folder`, where it may use `max_isa` at most."""
+    flags = folder / "flags"
+    flags.write_text(f"--xla_cpu_max_isa={max_isa}")  # in a file of one name: the text of XLA_FLAGS stays the same
+    environment = os.environ | {
+        "XLA_FLAGS": str(flags), "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "JAX_PLATFORMS": "cpu",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="--xla_cpu_max_isa is for x86-64 CPUs")
+def test_a_program_of_another_instruction_set_is_not_taken(tmp_path: Path) -> None:
+    assert cache_hits(tmp_path, max_isa="AVX") == 0
+    assert cache_hits(tmp_path, max_isa="AVX") == 1
+    assert cache_hits(tmp_path, max_isa="SSE4_2") == 0
