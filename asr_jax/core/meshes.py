@@ -17,6 +17,20 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
+def replicate(tree: Any, mesh: Mesh) -> Any:
+    """Copies arrays of one device to every device of the mesh.
+
+    Each process passes the same values.
+
+    Raises: AssertionError if the values of several processes differ.
+    """
+    if jax.process_count() > 1:
+        # The outputs of an exported program are committed to one device, from which JAX does not copy to the devices of
+        # other processes. It compares host arrays between the processes before it copies them.
+        tree = jax.device_get(tree)
+    return jax.device_put(tree, replicated(mesh))
+
+
 def by_rows(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec("data"))
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
 from asr_jax.core.batch import Batch
-from asr_jax.core.meshes import abstract, replicated
+from asr_jax.core.meshes import abstract, replicate, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sums, empty_sums
@@ -69,14 +69,14 @@ def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
 def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]:
     """A new run's state and average, the same on every device."""
     # Drawn on one device and copied: what several would draw together might be something else.
-    state, average, _ = jax.device_put(beginning(), replicated(mesh))
+    state, average, _ = replicate(beginning(), mesh)
     return state, average
 
 
 def training_from(recipe: Recipe, weights: Tree, mesh: Mesh, *, seed: int) -> tuple[TrainState, Tree]:
     """A new run's state and average with these weights, `{"params": …, "batch_stats": …}`."""
     begin = jax.jit(functools.partial(fresh_state, recipe, seed=seed))
-    state = jax.device_put(begin(weights["params"], weights.get("batch_stats", {})), replicated(mesh))
+    state = replicate(begin(weights["params"], weights.get("batch_stats", {})), mesh)
     return state, jax.tree.map(jnp.copy, recipe.evaluated(state))
 
 

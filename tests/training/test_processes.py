@@ -3,6 +3,7 @@
 import shutil
 import socket
 
+import jax
 import numpy as np
 import pytest
 
@@ -209,5 +210,6 @@ def test_processes_that_are_half_described_are_refused(environment):
         join(environment)
 
 
-def test_one_process_is_left_alone():
-    join({"SLURM_STEP_NUM_TASKS": "1"})
+def test_one_process_waits_for_no_coordinator():
+    join({"SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "nowhere"})
+    assert not jax.distributed.is_initialized()
