@@ -50,8 +50,9 @@ TRAINING = {
     "warmup_updates": 3, "hold_updates": 0, "max_update": 10, "update_freq": 1, "world_size": 1, "fp16": False,
     "bf16": True, "bf16_disable_loss_scaler": False, "fp16_init_scale": 128, "min_loss_scale": 1e-4,
 }  # fmt: skip
-MARGIN = 1e-4
-"""Least distance between the best and the second best of any choice, relative to the largest value chosen from."""
+MARGIN = 2e-5
+"""Least distance between the best and the second best of any choice, relative to the largest value chosen from: twice
+what tests/goldens/margins.py calls a tie."""
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "hourglass": (

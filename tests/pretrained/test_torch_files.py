@@ -1,6 +1,10 @@
 """Files that PyTorch wrote (scripts/goldens/torch_files.py), read without it: both formats, whole, cut and foreign."""
 
+import io
 import pickle
+import sys
+import types
+import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -8,7 +12,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.errors import UserError
-from asr_jax.pretrained.torch_files import _tensor, load_torch, state_dict
+from asr_jax.pretrained.torch_files import load_torch, state_dict
 from tests.support import GOLDENS, golden_cases
 
 FILES = Path(__file__).parent / "files"
@@ -59,18 +63,50 @@ def test_nothing_of_a_file_is_run(tmp_path):
         state_dict(loaded)
 
 
-def test_tensors_lie_within_their_storage():
-    values = np.arange(6.0, dtype=np.float32)
-    np.testing.assert_array_equal(_tensor(values, 1, (2, 2), (2, 1)), [[1, 2], [3, 4]])
-    for offset, size, stride in (
-        (0, (7,), (1,)),
-        (-1, (2,), (1,)),
-        (2, (3, 2), (-1, 2)),
-        (5, (2,), (-3,)),
-        (0, (-2,), (1,)),
-    ):
-        with pytest.raises(ValueError, match="does not lie within its 6 values"):
-            _tensor(values, offset, size, stride)
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Writes an archive with one tensor of a storage of six values, as torch.save does, by offset, size and stride."""
+    stand_in = types.ModuleType("torch._utils")
+    exec("def _rebuild_tensor_v2(*arguments): pass\nclass FloatStorage: pass", vars(stand_in))
+    for name in ("torch", "torch._utils"):
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    stand_in._rebuild_tensor_v2.__module__, stand_in.FloatStorage.__module__ = "torch._utils", "torch"
+    storage = object()
+
+    class Tensor:
+        def __init__(self, *place):
+            self.place = place
+
+        def __reduce__(self):
+            return stand_in._rebuild_tensor_v2, (storage, *self.place)
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value):
+            return ("storage", stand_in.FloatStorage, "0", "cpu", 6) if value is storage else None
+
+    def write(*place):
+        content = io.BytesIO()
+        Pickler(content, protocol=2).dump({"weight": Tensor(*place)})
+        with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+            archive.writestr("model/data.pkl", content.getvalue())
+            archive.writestr("model/data/0", np.arange(6, dtype=np.float32).tobytes())
+        return tmp_path / "model.pt"
+
+    return write
+
+
+def test_a_tensor_is_a_view_of_its_storage(written):
+    np.testing.assert_array_equal(load_torch(written(1, (2, 2), (2, 1)))["weight"], [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize(
+    "place",
+    [(0, (7,), (1,)), (-1, (2,), (1,)), (2, (3, 2), (-1, 2)), (5, (2,), (-3,)), (0, (-2,), (1,))],
+    ids=["too long", "before the start", "negative stride", "backwards", "negative size"],
+)
+def test_a_tensor_outside_of_its_storage_is_an_error(written, place):
+    with pytest.raises(UserError, match="does not lie within its 6 values"):
+        load_torch(written(*place))
 
 
 def cases():
