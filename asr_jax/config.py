@@ -15,16 +15,15 @@ from beartype.door import is_bearable
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.precision import Precision
-from asr_jax.data.dataset import Data
-from asr_jax.decoding.ctc import Decoding
+from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.data.batching.dataset import Data
 from asr_jax.models.base import Model
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import AdamW, Optimizer
+from asr_jax.search.ctc import Decoding
 
-EXPERIMENT, CHECKPOINTS = "experiment.json", "checkpoints"
-"""In the folder of a run."""
 NOT_NEGATIVE = (
     "keep_best", "num_samples", "max_skipped", "save_minutes", "sample_every", "patience", "max_hours",
     "epochs_this_job", "alarm_wer", "alarm_updates",
@@ -215,7 +214,7 @@ MAY_CHANGE = (
     "training.validate_live", "training.validate_loss", "training.sample_every", "training.patience",
     "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
     "training.alarm_updates",
-    "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (training/trained.py)
+    "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (inference/trained.py)
     "data.workers", "data.threads", "data.cache", "model.encoder.remat",
     "decoding",
 )  # fmt: skip

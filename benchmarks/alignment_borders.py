@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import write_flac
-from asr_jax.data.locations import Location
-from asr_jax.data.reading import Records, read_records
-from asr_jax.data.records import Record
-from asr_jax.data.silence import sounding_part
-from asr_jax.decoding.pieces import Cutting
-from asr_jax.training import alignment
-from asr_jax.training.segmentation import Segmenter
-from asr_jax.training.trained import load_trained
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.reading import Records, read_records
+from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.silence import sounding_part
+from asr_jax.inference import aligning as alignment
+from asr_jax.inference.segmenting import Segmenter
+from asr_jax.inference.trained import load_trained
 
 RATE_HZ = 16000
 

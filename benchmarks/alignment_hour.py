@@ -11,8 +11,8 @@ import time
 import jax
 import numpy as np
 
-from asr_jax.decoding.ctc_segment import LongSearch, align_long
-from asr_jax.decoding.emissions import Emissions
+from asr_jax.alignment.ctc_segment import LongSearch, align_long
+from asr_jax.alignment.emissions import Emissions
 
 FRAMES, LABELS, SYMBOLS = 180_000, 50_000, 30
 """An hour of 50 frames a second, with 14 characters a second."""

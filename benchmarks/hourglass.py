@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.benchmark.stepping import Stepping
+from asr_jax.cli.benchmark.stepping import Stepping
 from asr_jax.config import Experiment, Training
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.observe.tables import print_table
 from asr_jax.optim.optimizers import FairseqAdam
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 PUBLISHED = {2: (1.25, 0.7098), 3: (1.33, 0.6431), 4: (1.37, 0.6235), 5: (1.39, 0.6000), 6: (1.40, 0.5961)}
 """By factor: × as fast, share of the memory."""

@@ -30,9 +30,9 @@ NEAR_S = 0.5
 
 def side(run: str, work: str) -> None:
     """One process: transcribes what the file `work` lists and writes words and figures to standard output."""
-    from asr_jax.data.records import Record
-    from asr_jax.training.trained import load_trained
-    from asr_jax.training.transcription import Transcriber
+    from asr_jax.data.manifests.records import Record
+    from asr_jax.inference.trained import load_trained
+    from asr_jax.inference.transcription import Transcriber
 
     records = [Record(str(place), path, "", length_s) for place, (path, length_s) in enumerate(json.loads(work))]
     trained = load_trained(Path(run))
@@ -52,7 +52,7 @@ def side(run: str, work: str) -> None:
 
 def watch_seams() -> list[int]:
     """For every seam from now on: on how many frames the two windows have the same symbols, up to the nearest other."""
-    from asr_jax.decoding import seams
+    from asr_jax.transcripts import seams
 
     plain, agreeing = seams.seam, list[int]()
 
@@ -82,7 +82,7 @@ def in_process(run: str, work: list[tuple[str, float]]) -> dict[str, Any]:
 
 def join(records: list[Any], minutes: float, path: Path, *, shift_s: float, seed: int) -> list[Any]:
     """Writes the first recordings, again from the start where there are too few; gives those that it wrote."""
-    from asr_jax.data.locations import Location
+    from asr_jax.data.manifests.locations import Location
 
     rng, written, num = np.random.default_rng(seed), [], 0
     with soundfile.SoundFile(path, "w", RATE_HZ, 1, format="FLAC", subtype="PCM_16") as file:
@@ -185,7 +185,7 @@ def main() -> None:
     if options.side:
         side(options.run, sys.stdin.read())
         return
-    from asr_jax.data.reading import read_records
+    from asr_jax.data.manifests.reading import read_records
 
     records = list(read_records(options.data, role="validation"))
     np.random.default_rng(options.seed).shuffle(records)

@@ -27,10 +27,10 @@ def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Our side: what a run does with its training set before and, without reading audio, in an epoch."""
     started = time.perf_counter()
     from asr_jax.audio.features import KaldiFbank
-    from asr_jax.data.buckets import Buckets, make_buckets
-    from asr_jax.data.index import build_index, scale_of
-    from asr_jax.data.plan import BatchPlan
-    from asr_jax.data.reading import read_records
+    from asr_jax.data.batching.batch_plan import BatchPlan
+    from asr_jax.data.batching.buckets import Buckets, make_buckets
+    from asr_jax.data.batching.index import build_index, scale_of
+    from asr_jax.data.manifests.reading import read_records
     from asr_jax.text.characters import CharacterTokenizer
 
     start = time.perf_counter()
@@ -55,8 +55,8 @@ def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
 def read(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Our side: batches of audio and labels from worker processes."""
     started = time.perf_counter()
-    from asr_jax.benchmark.loading import index_of, source_of
-    from asr_jax.data.source import open_batches
+    from asr_jax.cli.benchmark.loading import index_of, source_of
+    from asr_jax.data.loading.source import open_batches
 
     start = time.perf_counter()
     source = source_of(index_of([str(manifest)]), batch_seconds=given.batch_seconds, num_buckets=given.buckets)
@@ -116,7 +116,7 @@ def main() -> None:
         print(json.dumps({"plan": plan, "read": read}[what](Path(manifest), given)), flush=True)
         return
 
-    from asr_jax.benchmark.made_up import write_manifest
+    from asr_jax.cli.benchmark.made_up import write_manifest
 
     figures: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as folder:

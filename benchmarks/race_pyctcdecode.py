@@ -47,11 +47,11 @@ Decode = Callable[[np.ndarray], Lists]
 def ours(width: int, folder: Path) -> dict[str, Decode]:
     import jax
 
-    from asr_jax.decoding.ctc_beam import CTCBeamSearch
-    from asr_jax.decoding.greedy import greedy_ids
-    from asr_jax.decoding.hypotheses import Search
-    from asr_jax.decoding.spelling import Spelling
-    from asr_jax.decoding.word_scores import Fusion
+    from asr_jax.search.ctc_beam import CTCBeamSearch
+    from asr_jax.search.ctc_greedy import greedy_ids
+    from asr_jax.search.hypotheses import Search
+    from asr_jax.search.word_scores import Fusion
+    from asr_jax.text.spelling import Spelling
 
     spelling = Spelling.of_surfaces(LABELS, blank_id=0)
     search = Search.of_pyctcdecode(beam_width=width, num_best=NUM_BEST)

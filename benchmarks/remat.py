@@ -16,8 +16,8 @@ import numpy as np
 from training_throughput import SIZES, VOCABULARY, batch_of
 
 from asr_jax.core.meshes import data_mesh, global_batch
-from asr_jax.data.buckets import Bucket
-from asr_jax.data.index import scale_of
+from asr_jax.data.batching.buckets import Bucket
+from asr_jax.data.batching.index import scale_of
 from asr_jax.models.base import Model
 from asr_jax.nn.remat import Remat
 from asr_jax.observe.tables import print_table

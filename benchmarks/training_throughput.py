@@ -25,15 +25,15 @@ from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import data_mesh, global_batch
 from asr_jax.core.precision import Precision
 from asr_jax.core.pytrees import num_bytes
-from asr_jax.data.buckets import Bucket, Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.index import scale_of
+from asr_jax.data.batching.buckets import Bucket, Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.index import scale_of
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.observe.events import read_events
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
 from asr_jax.training.compile import compile_steps
 from asr_jax.training.loop import train

@@ -5,7 +5,7 @@ python -m asr_jax.benchmark model --config benchmarks/wav2vec2_base_ctc.py --voc
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
@@ -24,7 +24,7 @@ from asr_jax.models.zipformer import Zipformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/digits/manifests"
 MODEL = os.environ.get("MODEL", "zipformer")

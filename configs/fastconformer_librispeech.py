@@ -18,16 +18,16 @@ Time      GPUs and hours are not published; NeMo's settings say at most 1000 epo
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.filters import Filters
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/librispeech/manifests"
 

@@ -20,17 +20,17 @@ Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0
 from asr_jax.audio.presets import quartznet
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.filters import Filters
-from asr_jax.data.speeds import of_dali
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.filters import Filters
+from asr_jax.data.batching.speeds import of_dali
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NovoGrad
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/librispeech/manifests"
 UTTERANCES, ACCUMULATE = 8 * 144, 2

@@ -1,21 +1,21 @@
 """A small Zipformer on an hour of made speech: what scripts/quickstart.sh trains on two CPU cores in a few minutes.
 
-Data      python -m asr_jax.data.synthetic --out data/quickstart
+Data      python -m asr_jax.data.corpora.synthetic --out data/quickstart
 Command   python -m asr_jax.train --config configs/quickstart.py
 Expected  WER below 8 % on voices that are not in the training set (BUILD_NOTES.md has what was measured).
 """
 
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/quickstart/manifests"
 

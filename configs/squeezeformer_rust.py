@@ -21,15 +21,15 @@ from asr_jax.audio.distort import Gain, UniformNoise
 from asr_jax.audio.presets import rust_squeezeformer
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import InverseEpoch
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 
 def experiment() -> Experiment:

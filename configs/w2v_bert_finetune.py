@@ -24,9 +24,9 @@ from typing import Any
 
 from asr_jax.audio.presets import w2v_bert
 from asr_jax.config import Experiment, Init, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.filters import Filters
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
@@ -34,7 +34,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/mine/manifests"
 CHANGES: dict[str, Any] = {"masks": True, "remat": "layers"}

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, Training, experiment_of
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.filters import Filters
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
@@ -36,7 +36,7 @@ from asr_jax.optim.optimizers import NEVER, FairseqAdam
 from asr_jax.optim.schedules import TriStage
 from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
 from asr_jax.pretrained.wav2vec2 import OF_PRETRAINING
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 
 class Recipe(NamedTuple):

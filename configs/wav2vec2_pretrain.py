@@ -22,9 +22,9 @@ from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.filters import Filters
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
@@ -33,7 +33,7 @@ from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import FairseqAdam
 from asr_jax.optim.schedules import Polynomial
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/librispeech/manifests"
 RECIPE = os.environ.get("RECIPE", "base_hourglass")

@@ -11,9 +11,9 @@ import os
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.filters import Filters
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
@@ -24,7 +24,7 @@ from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import FairseqAdam
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/read_speech/manifests"
 STAGE = os.environ.get("STAGE", "pretrain")

@@ -22,21 +22,21 @@ Expected  WER on test-clean / test-other, greedy, as published (icefall's RESULT
 Time      not published. Each utterance is computed twice: about twice the time of configs/zipformer.py per epoch.
 """
 
-from asr_jax.audio.augment import Ramp
+from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import BackgroundNoise
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.filters import Filters
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import ScaledAdam
 from asr_jax.optim.schedules import Eden
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 
 BATCH_S = 2800.0  # each second counted once, though it is computed in two views
 MANIFESTS = "data/librispeech/manifests"

@@ -8,6 +8,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 .venv/bin/mypy &
 failed=0
 .venv/bin/python -m pytest --compile-nothing -m "not slow and not gpu" -n 2 --dist loadfile -o addopts="-ra --strict-markers" \
-    tests/data tests/text tests/metrics tests/scripts tests/test_layering.py tests/test_tokenizer_command.py "$@" || failed=1
+    tests/data tests/text tests/metrics tests/scripts tests/test_layering.py tests/cli/test_tokenizer.py "$@" || failed=1
 wait $! || failed=1
 exit $failed

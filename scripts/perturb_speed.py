@@ -17,13 +17,13 @@ from pathlib import Path
 
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import probe, write_flac
-from asr_jax.command_line import run_command
+from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.data.locations import Location
-from asr_jax.data.manifest import write_manifest
-from asr_jax.data.measuring import state_of
-from asr_jax.data.reading import read_records
-from asr_jax.data.records import Record
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.measuring import state_of
+from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.records import Record
 
 
 def main(arguments: Sequence[str]) -> None:

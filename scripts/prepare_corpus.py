@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from asr_jax.command_line import run_command
+from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import UserError
-from asr_jax.data.corpora import entry, pairs_of, parsed_lines, read_splits, write_splits
-from asr_jax.data.readers.base import Entries
-from asr_jax.data.readers.fields import Unusable
-from asr_jax.data.records import Refused
+from asr_jax.data.corpora.preparation import entry, pairs_of, parsed_lines, read_splits, write_splits
+from asr_jax.data.manifests.readers.base import Entries
+from asr_jax.data.manifests.readers.fields import Unusable
+from asr_jax.data.manifests.records import Refused
 
 AN4_FOLDERS = {"train": "an4_clstk", "test": "an4test_clstk"}
 AN4_LINE = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([^()\s]+)\)\s*")

@@ -20,12 +20,12 @@ import numpy as np
 import soxr
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.command_line import run_command
-from asr_jax.data.manifest import write_manifest
-from asr_jax.data.reading import read_records
-from asr_jax.data.records import Record
-from asr_jax.data.synthetic import make_corpus
-from asr_jax.data.utterances import Corpus
+from asr_jax.cli.command_line import run_command
+from asr_jax.data.corpora.synthetic import make_corpus
+from asr_jax.data.corpora.utterances import Corpus
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.records import Record
 
 RATE_HZ = 16000
 STRINGS = tuple(" ".join(["{digit}"] * number) for number in (2, 3, 4))

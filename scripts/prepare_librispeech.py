@@ -23,13 +23,13 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from asr_jax.command_line import run_command
+from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import UserError
-from asr_jax.data.corpora import entry, pairs_of, read_splits, write_splits
-from asr_jax.data.downloads import Archive, fetch, unpack
-from asr_jax.data.readers.base import Entries
-from asr_jax.data.readers.fairseq import DICTIONARY, write_fairseq
-from asr_jax.data.records import Record, Refused
+from asr_jax.data.corpora.downloads import Archive, fetch, unpack
+from asr_jax.data.corpora.preparation import entry, pairs_of, read_splits, write_splits
+from asr_jax.data.manifests.readers.base import Entries
+from asr_jax.data.manifests.readers.fairseq import DICTIONARY, write_fairseq
+from asr_jax.data.manifests.records import Record, Refused
 
 TRAIN_960 = ("train-clean-100", "train-clean-360", "train-other-500")
 SUBSETS = (*TRAIN_960, "dev-clean", "dev-other", "test-clean", "test-other")

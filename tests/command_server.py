@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 
-from asr_jax.command_line import run_command
+from asr_jax.cli.command_line import run_command
 
 
 def answer(command, folder, *arguments):

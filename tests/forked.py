@@ -21,15 +21,15 @@ from typing import NamedTuple
 import numpy as np
 
 from asr_jax.audio.io import write_flac
-from asr_jax.data.manifest import write_manifest
-from asr_jax.data.records import Record
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.records import Record
 
 ROOT = Path(__file__).parent.parent
 # What commands import, but no command: that is run as the main module.
 IMPORTED = (
-    "tests.forked", "orbax.checkpoint", "asr_jax.training.loop", "asr_jax.training.preview", "asr_jax.training.trained",
-    "asr_jax.training.recognition_options", "asr_jax.observe.curves", "asr_jax.data.source", "asr_jax.metrics.score",
-    "tyro",
+    "tests.forked", "orbax.checkpoint", "asr_jax.training.loop", "asr_jax.training.preview",
+    "asr_jax.inference.trained", "asr_jax.cli.recognition_options", "asr_jax.observe.curves",
+    "asr_jax.data.loading.source", "asr_jax.metrics.score", "tyro",
 )  # fmt: skip
 
 

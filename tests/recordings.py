@@ -11,10 +11,10 @@ import av
 import numpy as np
 import soundfile
 
-from asr_jax.convert import main as convert
-from asr_jax.data.locations import Location
-from asr_jax.data.reading import Records, read_records
-from asr_jax.data.records import Record
+from asr_jax.cli.convert import main as convert
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.reading import Records, read_records
+from asr_jax.data.manifests.records import Record
 
 RATE = 16000
 FF_QP2LAMBDA = 118

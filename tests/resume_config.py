@@ -6,8 +6,8 @@ Its model is one of the package's own, so that its traced programs are kept betw
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet

@@ -11,6 +11,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from asr_jax.core.precision import compiles_float16
+
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("ASR_JAX_SHARED", ROOT.parent / "shared"))
 GOLDENS = Path(os.environ.get("ASR_JAX_GOLDENS", SHARED / "goldens"))
@@ -50,6 +52,12 @@ def golden_cases(family: str, pattern: str) -> list[Any]:
 def having(cases: list[Any], prefix: str) -> list[Any]:
     """Those of `golden_cases` that have arrays of such names, or what says that there are no cases."""
     return [case for case in cases if case.values[0] is None or case.values[0].has(prefix)]
+
+
+def skip_without_float16() -> None:
+    """Skips the test where XLA compiles no float16."""
+    if not compiles_float16():
+        pytest.skip("XLA compiles no float16 for this CPU")
 
 
 def max_abs(actual: Any, expected: Any) -> float:

@@ -4,10 +4,10 @@ import numpy as np
 
 from asr_jax.audio.io import write_flac
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.manifest import write_manifest
-from asr_jax.data.records import Record
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.records import Record
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay

@@ -1,8 +1,8 @@
 """A run of seconds: the toy recogniser on a handful of made sentences. Manifests are given on the command line."""
 
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay

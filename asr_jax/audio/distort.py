@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.fft import next_fast_len
 
-from asr_jax.audio.augment import AudioAugmentation, Drawn, Ramp, Sounds
+from asr_jax.audio.augmentation import AudioAugmentation, Drawn, Ramp, Sounds
 from asr_jax.audio.features import FULL_SCALE, FrontEnd
 from asr_jax.audio.resample import resample
 

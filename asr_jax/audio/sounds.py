@@ -10,7 +10,7 @@ import soundfile
 import soxr
 from jaxtyping import Float32, Float64, Int16
 
-from asr_jax.audio.augment import Augmentation
+from asr_jax.audio.augmentation import Augmentation
 from asr_jax.audio.distort import BackgroundNoise, Reverberation
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import probe, read_audio

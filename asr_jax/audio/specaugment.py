@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from asr_jax.audio.augment import Augmentation, Drawn
+from asr_jax.audio.augmentation import Augmentation, Drawn
 from asr_jax.audio.features import FrontEnd
 
 Within = Literal["valid", "padded"]

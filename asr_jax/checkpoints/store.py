@@ -302,30 +302,32 @@ def _sealed_metrics(checkpoint: Path) -> dict[str, Any]:
     return metrics
 
 
-def restore_average(folder: Path, updates: int, abstract: Tree) -> Tree:
-    """The averaged weights of a checkpoint alone, in the shapes and shardings of an abstract tree.
+def restore_item(folder: Path, updates: int, name: str, abstract: Tree, *, is_part: bool = False) -> Tree:
+    """One item of a checkpoint, such as `average`, in the shapes and shardings of an abstract tree.
 
-    Raises: UserError where they do not fit it.
-    """
-    return restore_item(folder, updates, "average", abstract)
+    Args:
+        is_part: whether the item may hold more than the tree names; only what the tree names is read.
 
-
-def restore_item(folder: Path, updates: int, name: str, abstract: Tree) -> Tree:
-    """Another item of a checkpoint alone, such as `state`.
-
-    Raises: UserError where it does not fit the abstract tree.
+    Raises: UserError if it does not fit the tree.
     """
     item = folder / str(updates) / name
-    _check_fits(item, abstract)
-    with ocp.StandardCheckpointer() as reader:
-        return reader.restore(item.absolute(), abstract)
+    _check_fits(item, abstract, is_part=is_part)
+    if not is_part:
+        with ocp.StandardCheckpointer() as reader:
+            return reader.restore(item.absolute(), abstract)
+    arguments = ocp.checkpoint_utils.construct_restore_args(abstract)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        return reader.restore(
+            item.absolute(), args=ocp.args.PyTreeRestore(abstract, restore_args=arguments, partial_restore=True)
+        )
 
 
-def _check_fits(item: Path, abstract: Tree) -> None:
+def _check_fits(item: Path, abstract: Tree, *, is_part: bool = False) -> None:
     with ocp.StandardCheckpointer() as reader:
         there = {name: leaf.shape for name, leaf in flatten(reader.metadata(item.absolute()).item_metadata).items()}
     wanted = {name: leaf.shape for name, leaf in flatten(abstract).items()}
-    wrong = [name for name in sorted(there.keys() | wanted.keys()) if there.get(name) != wanted.get(name)]
+    names = wanted.keys() if is_part else there.keys() | wanted.keys()
+    wrong = [name for name in sorted(names) if there.get(name) != wanted.get(name)]
     if wrong:
         first = wrong[0]
         raise UserError(

@@ -6,11 +6,14 @@ attention before it; gradients once they leave the model. All else, activations 
 in `compute_dtype`.
 """
 
+import functools
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
+
+from asr_jax.core.errors import UserError
 
 Precision = Literal["f32", "tf32", "bf16", "f16"]
 """f32: products of full float32. tf32: float32 whose products a GPU or TPU may round to 10 bits. bf16: the range of
@@ -24,5 +27,24 @@ def compute_dtype(precision: Precision) -> DTypeLike:
 
 def set_products(precision: Precision) -> None:
     """How products of float32 numbers are computed from here on, on devices that can round them: in full with f32,
-    rounded with all others, where what stays in float32 does so for its range and its sums."""
+    rounded with all others, where what stays in float32 does so for its range and its sums.
+
+    Raises: UserError for f16 if XLA compiles no float16 for this machine's device.
+    """
+    if precision == "f16" and not compiles_float16():
+        raise UserError(
+            "precision f16: XLA cannot compile float16 for this CPU, which lacks the instructions (F16C); expected f32 "
+            "or bf16"
+        )
     jax.config.update("jax_default_matmul_precision", "highest" if precision == "f32" else "tensorfloat32")
+
+
+@functools.cache
+def compiles_float16() -> bool:
+    """Whether XLA compiles float16 for the default device: not for an x86 CPU without F16C, nor under
+    `--xla_cpu_max_isa=SSE4_2`."""
+    try:
+        jax.jit(lambda x: x.astype(jnp.float16)).lower(jax.ShapeDtypeStruct((8,), jnp.float32)).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True

@@ -12,7 +12,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from asr_jax.audio.augment import AudioAugmentation, Augmentation, Sounds
+from asr_jax.audio.augmentation import AudioAugmentation, Augmentation, Sounds
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames

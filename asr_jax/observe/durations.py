@@ -5,8 +5,8 @@ from os import PathLike
 import numpy as np
 from matplotlib.figure import Figure
 
-from asr_jax.data.buckets import perturbed_lengths
-from asr_jax.data.dataset import PlannedData
+from asr_jax.data.batching.buckets import perturbed_lengths
+from asr_jax.data.batching.dataset import PlannedData
 
 INK, GREY, FILL, EDGE = "#333333", "#666666", "#2a6fbb", "#d1603d"
 NUM_BINS = 120

@@ -38,7 +38,7 @@ from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 from asr_jax.pretrained.torch_writer import save_torch
-from asr_jax.text.tokenizer import HF_CONFIG
+from asr_jax.text.tokenizers import HF_CONFIG
 from asr_jax.text.vocabularies import read_vocabulary
 
 SUFFIXES = (".safetensors", ".nemo", *TORCH_SUFFIXES)

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
-from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import abstract, replicate, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
+from asr_jax.core.random_streams import GENERATOR
 from asr_jax.core.sums import Sums, empty_sums
-from asr_jax.models.base import Recogniser
+from asr_jax.inference.model import example_batch
 from asr_jax.optim.loss_scale import Scaling, no_scaling
-from asr_jax.training.state import GENERATOR, TrainState
+from asr_jax.training.state import TrainState
 from asr_jax.training.step import Recipe
 
 
@@ -35,7 +35,7 @@ def lower_beginning(recipe: Recipe, *, seed: int, made_of: str | None = None) ->
         # rbg draws in one operation where the default generator is a loop to compile for each parameter.
         key = jax.random.key(seed, impl="rbg")
         streams = {"params": key, "mask": key, "dropout": key}  # what some heads draw without training, too
-        sums, variables = recipe.model.init_with_output(streams, _example(recipe.model), step=None)
+        sums, variables = recipe.model.init_with_output(streams, example_batch(recipe.model), step=None)
         state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
         return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)), empty_sums(sums))
 
@@ -78,17 +78,3 @@ def training_from(recipe: Recipe, weights: Tree, mesh: Mesh, *, seed: int) -> tu
     begin = jax.jit(functools.partial(fresh_state, recipe, seed=seed))
     state = replicate(begin(weights["params"], weights.get("batch_stats", {})), mesh)
     return state, jax.tree.map(jnp.copy, recipe.evaluated(state))
-
-
-def _example(model: Recogniser) -> Batch:
-    """One row of a second of silence: shapes of parameters do not depend on it."""
-    num_samples = model.front_end.rate_hz
-    return Batch(
-        audio=jnp.zeros((1, num_samples), jnp.int16),
-        features=None,
-        lengths=jnp.full(1, num_samples, jnp.int32),
-        tokens=jnp.zeros((1, 1), jnp.int32),
-        token_lengths=jnp.zeros(1, jnp.int32),
-        weights=jnp.ones(1, jnp.float32),
-        records=jnp.zeros(1, jnp.int32),
-    )

@@ -16,22 +16,17 @@ from jaxtyping import Array, Int, UInt32
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
-from asr_jax.core.meshes import abstract, by_rows, replicated
+from asr_jax.core.meshes import abstract, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import num_bytes, num_elements
-from asr_jax.data.buckets import Bucket, Scale, largest_first
+from asr_jax.core.random_streams import random_streams
+from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
+from asr_jax.inference.by_shape import abstract_batch
 from asr_jax.models.base import Recogniser
+from asr_jax.models.terms import batch_weights
 from asr_jax.training.beginning import Beginning
-from asr_jax.training.state import TrainState, random_streams
-from asr_jax.training.step import (
-    Recipe,
-    Weights,
-    accumulate,
-    added_weights,
-    apply_update,
-    batch_weights,
-    nothing_accumulated,
-)
+from asr_jax.training.state import TrainState
+from asr_jax.training.step import Recipe, Weights, accumulate, added_weights, apply_update, nothing_accumulated
 
 Compiled = Callable[..., Any]
 
@@ -146,24 +141,6 @@ def compile_steps(
             no_weights=jax.device_put({name: np.zeros((), np.float32) for name in weights}, same),
             table=table,
         )
-
-
-def abstract_batch(bucket: Bucket, mesh: Mesh, scale: Scale) -> Batch:
-    """The shapes of a bucket's global batch of audio, or of ready features."""
-    rows = by_rows(mesh)
-
-    def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((bucket.batch_size, *shape), dtype, sharding=rows)
-
-    return Batch(
-        audio=None if scale.of_features else array((bucket.length,), np.int16),
-        features=array((bucket.length, scale.num_values), np.float32) if scale.of_features else None,
-        lengths=array((), np.int32),
-        tokens=array((bucket.num_tokens,), np.int32),
-        token_lengths=array((), np.int32),
-        weights=array((), np.float32),
-        records=array((), np.int32),
-    )
 
 
 def _with_sounds(program: Compiled, sounds: Mapping[str, jax.Array]) -> Compiled:

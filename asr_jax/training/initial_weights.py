@@ -12,10 +12,10 @@ import numpy as np
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, digest_of, flatten, unflatten
+from asr_jax.core.run_folder import CHECKPOINTS
+from asr_jax.inference.trained import load_trained
 from asr_jax.pretrained.formats import OURS, SUFFIXES, Symbols, imported, is_weights, load_weights
-from asr_jax.text.tokenizer import Tokenizer, given_tokenizer
-from asr_jax.training.run import CHECKPOINTS
-from asr_jax.training.trained import load_trained
+from asr_jax.text.tokenizers import Tokenizer, given_tokenizer
 
 SHOWN = 5
 HEADS = "params/heads_"

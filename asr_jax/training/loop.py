@@ -21,7 +21,9 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
-from asr_jax.data.source import BatchSource, open_batches
+from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, SKIPPED, TENSORBOARD, TOKENIZER
+from asr_jax.data.loading.source import BatchSource, open_batches
+from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
 from asr_jax.observe.curves import draw_curves
 from asr_jax.observe.detectors import Detectors
 from asr_jax.observe.events import EventLog, Sink
@@ -46,7 +48,6 @@ from asr_jax.training.setup import ADDED, Setup, set_up
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, JOB_DONE, Timetable
-from asr_jax.training.trained import check_tokenizer, save_plan, save_split
 from asr_jax.training.validation import NO_GAIN, Validator
 
 # Updates that may be dispatched before the oldest of them must be done: the device is never idle, and batches do not
@@ -72,9 +73,9 @@ def train(experiment: Experiment) -> dict[str, Any]:
         if is_main():
             sinks = [
                 ProgressView(plain_every=training.log_every, num_samples=training.num_samples),
-                TensorBoard(folder / folders.TENSORBOARD),
+                TensorBoard(folder / TENSORBOARD),
             ]
-        log = stack.enter_context(EventLog(folder / folders.EVENTS, enabled=is_main(), sinks=sinks))
+        log = stack.enter_context(EventLog(folder / EVENTS, enabled=is_main(), sinks=sinks))
         warn = functools.partial(log.write, "warning")
         sinks.append(
             Detectors(
@@ -85,7 +86,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
             log.write("warning", message=line)
         checkpoints = stack.enter_context(
             Checkpoints(
-                folder / folders.CHECKPOINTS, keep_last=training.keep_last, keep_best=training.keep_best,
+                folder / CHECKPOINTS, keep_last=training.keep_last, keep_best=training.keep_best,
                 milestones=training.milestones, decoding=setup.decoding_digest,
             )
         )  # fmt: skip
@@ -114,8 +115,8 @@ def _close(folder: Path) -> str:
     """Draws the curves and says how the run fared; gives why that failed, which does not undo what was trained."""
     try:
         if is_main():
-            draw_curves(folder / folders.EVENTS, folder / folders.CURVES)
-            print("\n".join(health(folder / folders.EVENTS)))
+            draw_curves(folder / EVENTS, folder / CURVES)
+            print("\n".join(health(folder / EVENTS)))
     except Exception as error:
         return f"no curves were drawn: {error!r}"
     return ""
@@ -137,11 +138,11 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
     """
     folder, changed = setup.folder, None
     stack.enter_context(folders.held(folder))
-    refused = refuse_damaged(folder / folders.CHECKPOINTS)
-    done = newest(folder / folders.CHECKPOINTS)
+    refused = refuse_damaged(folder / CHECKPOINTS)
+    done = newest(folder / CHECKPOINTS)
     if not done and folders.was_saved(folder):
         raise RunError(
-            f"{folder / folders.CHECKPOINTS} has no checkpoint, and {folder / folders.EVENTS} tells of some: bring "
+            f"{folder / CHECKPOINTS} has no checkpoint, and {folder / EVENTS} tells of some: bring "
             "them back (is a disk not mounted?), or start anew beside this run with --fresh True"
         )
     if done > setup.num_updates:
@@ -149,17 +150,17 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
             f"{folder} has {done} updates already, and the settings end it after {setup.num_updates}: "
             "raise --training.num-updates, or start anew beside it with --fresh True"
         )
-    setup.tokenizer.save(folder / folders.TOKENIZER)
+    setup.tokenizer.save(folder / TOKENIZER)
     if done:
         check_tokenizer(folder, done)
-        changed = _changed_since(restore_meta(folder / folders.CHECKPOINTS, done), setup)
+        changed = _changed_since(restore_meta(folder / CHECKPOINTS, done), setup)
     else:
-        (folder / folders.SKIPPED).unlink(missing_ok=True)
+        (folder / SKIPPED).unlink(missing_ok=True)
         folders.append_skipped(folder, setup.train.dropped.entries)
     save_plan(setup.train, folder)
     if setup.sets.is_split and not done:
         save_split(setup.sets, folder)
-    save_experiment(setup.experiment, folder / folders.EXPERIMENT)
+    save_experiment(setup.experiment, folder / EXPERIMENT)
     return {"changed": changed, "refused": refused}
 
 
@@ -301,7 +302,7 @@ def _ended(
         if not int(state.updates):
             raise RunError(
                 f"none of {update} updates had anything to count: no recording could be read, or none holds its "
-                f"labels; see {setup.folder / folders.SKIPPED}"
+                f"labels; see {setup.folder / SKIPPED}"
             )
         log.write("run_complete", reason=ends, **summary)
         return summary
@@ -370,5 +371,5 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     if dropped.records and changed is None:
         log.write(
             "skipped", count=sum(dropped.records.values()), reasons=dropped.records,
-            files=[entry["location"] for entry in dropped.entries[:3]], path=setup.folder / folders.SKIPPED,
+            files=[entry["location"] for entry in dropped.entries[:3]], path=setup.folder / SKIPPED,
         )  # fmt: skip

@@ -12,8 +12,8 @@ from asr_jax.config import Experiment
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import is_main
 from asr_jax.core.pytrees import num_elements
-from asr_jax.data.buckets import largest_first
-from asr_jax.data.source import BatchSource
+from asr_jax.data.batching.buckets import largest_first
+from asr_jax.data.loading.source import BatchSource
 from asr_jax.observe.tables import print_table, quantity
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders

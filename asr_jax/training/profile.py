@@ -6,8 +6,8 @@ from types import TracebackType
 import jax
 
 from asr_jax.config import profiled
+from asr_jax.core.run_folder import PROFILE
 from asr_jax.observe.events import EventLog
-from asr_jax.training.run import PROFILE
 
 
 class Profile:

@@ -11,14 +11,16 @@ import numpy as np
 
 from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered, is_main, on_main
+from asr_jax.core.run_folder import SKIPPED, VOIDED
 from asr_jax.core.sums import merge
-from asr_jax.data.reading import Records
-from asr_jax.data.source import LoadedBatch
+from asr_jax.data.loading.source import LoadedBatch
+from asr_jax.data.manifests.reading import Records
 from asr_jax.metrics.throughput import Throughput
+from asr_jax.models.terms import total_of
 from asr_jax.observe.events import EventLog
-from asr_jax.training.run import SKIPPED, VOIDED, append_lines, append_skipped, skipped_records
+from asr_jax.training.run import append_lines, append_skipped, skipped_records
 from asr_jax.training.setup import Setup
-from asr_jax.training.step import UpdateReport, total_of
+from asr_jax.training.step import UpdateReport
 
 
 class Unread:

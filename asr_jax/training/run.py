@@ -9,14 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from asr_jax.checkpoints.store import newest
-from asr_jax.config import CHECKPOINTS, EXPERIMENT, Experiment, differences, load_experiment, may_change
+from asr_jax.config import Experiment, differences, load_experiment, may_change
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
-
-PLAN, EVENTS = "plan.json", "events.jsonl"
-SKIPPED, CURVES, LOCK = "skipped.jsonl", "curves.png", "lock"
-TOKENIZER, TENSORBOARD, SPLIT = "tokenizer", "tensorboard", "validation_split"
-PROFILE, VOIDED, CALIBRATION = "profile", "voided.jsonl", "calibration.json"
+from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, LOCK, SKIPPED, TENSORBOARD, TOKENIZER
 
 
 def find_run(experiment: Experiment) -> Path:

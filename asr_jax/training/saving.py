@@ -9,10 +9,10 @@ from asr_jax.config import from_json, to_json
 from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered, on_main
 from asr_jax.core.pytrees import Tree
+from asr_jax.inference.trained import tokenizer_files
 from asr_jax.observe.events import EventLog
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
-from asr_jax.training.trained import tokenizer_files
 
 
 class Saver:

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,23 +12,24 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from asr_jax.audio.augment import AudioAugmentation
+from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
-from asr_jax.config import Experiment, classes, may_change, to_json
+from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
-from asr_jax.core.precision import set_products
 from asr_jax.core.pytrees import digest_of
-from asr_jax.data.dataset import Data, PlannedData, Sets, plan_training, read_sets
-from asr_jax.data.evaluation import plan_evaluation, plan_with_labels
-from asr_jax.data.reading import Records
+from asr_jax.core.run_folder import TOKENIZER
+from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
+from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
+from asr_jax.data.manifests.reading import Records
+from asr_jax.inference.model import made_of, make_model
 from asr_jax.metrics.measure import Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.base import DESCRIPTION
-from asr_jax.text.tokenizer import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
-from asr_jax.training.run import TOKENIZER, was_saved
+from asr_jax.text.tokenizers import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
+from asr_jax.training.run import was_saved
 from asr_jax.training.step import Recipe
 from asr_jax.training.timetable import Groups
 
@@ -146,13 +146,6 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     )
 
 
-def make_model(experiment: Experiment, tokenizer: Tokenizer) -> Recogniser:
-    """The model, in the run's precision."""
-    precision = experiment.training.precision
-    set_products(precision)
-    return experiment.model.build(vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=precision)
-
-
 def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) -> Recipe:
     """What the step of a run of some length is made of."""
     training = experiment.training
@@ -186,34 +179,6 @@ def layer_factors(experiment: Experiment) -> Callable[[str, Any], Any]:
         )
 
     return factor
-
-
-def made_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLength | None = None) -> str | None:
-    """All settings that a run's programs hold, for `core.programs.lower`; None where classes of the user's own are
-    among them, whose sources nobody watches. `length`: of the run, for programs that train: schedules are
-    made of it."""
-    if any(not name.startswith("asr_jax.") for name in classes(experiment)):
-        return None
-    # What programs cannot hold is left out by name, so that a new setting is in until it is known to be harmless.
-    outside = ("name", "run_dir", "fresh", "dry_run", "init", "seed", "data")
-    settings = {n: v for n, v in to_json(experiment).items() if n not in outside}
-    settings["training"] = {n: v for n, v in settings["training"].items() if not may_change(f"training.{n}")}
-    return json.dumps([settings, tokenizer.vocab_size, tokenizer.blank_id, length and vars(length)])
-
-
-def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
-    """Raises: UserError that names the first record whose labels hold the blank, or none of the vocabulary's: a loss
-    that is computed on a device cannot say so."""
-    labels = data.index.labels
-    wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
-    if len(rows := data.index.rows_with(wrong)):
-        record, of_row = data.index.records.columns.record(int(rows[0])), labels[int(rows[0])]
-        label = int(of_row[(of_row == tokenizer.blank_id) | (of_row >= tokenizer.vocab_size)][0])
-        raise UserError(
-            f"record {record.id}: label {label} of {record.text or record.labels!r} is the blank "
-            f"({tokenizer.blank_id}) or outside of the vocabulary of {tokenizer.vocab_size}; the tokenizer does "
-            "not fit: make it anew, or set data.tokenizer.blank_id"
-        )
 
 
 def make_tokenizer(data: Data, folder: Path, records: Records) -> Tokenizer:

@@ -2,14 +2,10 @@
 
 from typing import Any
 
-import jax
-from jaxtyping import Array, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Int, UInt32
 
 from asr_jax.core.pytrees import Node, Tree
 from asr_jax.optim.loss_scale import Scaling
-
-GENERATOR = "threefry2x32"
-STREAMS = ("dropout", "augment", "regularise", "dither", "mask")
 
 
 class TrainState(Node):
@@ -25,9 +21,3 @@ class TrainState(Node):
     """Scale of the loss: 1 but for float16."""
     key: UInt32[Array, "2"]
     """Data of the (threefry) key that all random numbers of training are folded from; it never changes."""
-
-
-def random_streams(key: UInt32[Array, "2"], position: Int[Array, ""]) -> dict[str, PRNGKeyArray]:
-    """A key for each stream of random numbers, for the batch at a position of the plan."""
-    folded = jax.random.fold_in(jax.random.wrap_key_data(key, impl=GENERATOR), position)
-    return {name: jax.random.fold_in(folded, i) for i, name in enumerate(STREAMS)}

@@ -13,19 +13,19 @@ from types import MappingProxyType
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.pytrees import AnyArray, Node, Tree, join, pick
+from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums, empty_sums
 from asr_jax.models.base import Recogniser
+from asr_jax.models.terms import Weights
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import Updater
-from asr_jax.training.state import TrainState, random_streams
-
-Weights = dict[str, Float[Array, ""]]
+from asr_jax.training.state import TrainState
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,6 @@ class UpdateReport(Node):
     """After the update."""
 
 
-def batch_weights(
-    model: Recogniser, batch: Batch, streams: Mapping[str, PRNGKeyArray] = MappingProxyType({})
-) -> Weights:
-    """The weight of each loss term of a batch. `streams`: those that its gradient is computed with, which a model that
-    hides frames needs."""
-    weights: Weights = model.apply({}, batch, method="weights", rngs=dict(streams))  # type: ignore[assignment]
-    return weights
-
-
 def added_weights(each: list[Weights]) -> Weights:
     """The weight of each term over all batches of an update."""
     return jax.tree.map(lambda *weights: jnp.sum(jnp.stack(weights)), *each)
@@ -147,11 +138,6 @@ def total_loss(sums: Sums, weights: Mapping[str, Float[AnyArray, ""]], scales: M
         for name, weight in weights.items()
     ]
     return jnp.sum(jnp.stack(terms))
-
-
-def total_of(means: Mapping[str, float], scales: Mapping[str, float]) -> float:
-    """As `total_loss`, of the mean of each term, for people: NaN where a term has none."""
-    return sum(scales[name.split("/")[0]] * mean for name, mean in means.items())
 
 
 def nothing_accumulated(recipe: Recipe, state: TrainState, names: Iterable[str]) -> Accumulated:

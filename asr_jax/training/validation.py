@@ -9,10 +9,11 @@ import jax
 from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree
-from asr_jax.data.source import BatchSource
-from asr_jax.observe.events import EventLog
-from asr_jax.training.beginning import Beginning
-from asr_jax.training.evaluate import (
+from asr_jax.core.run_folder import SKIPPED
+from asr_jax.data.loading.source import BatchSource
+from asr_jax.inference.losses import Losses, measure
+from asr_jax.inference.model import made_of
+from asr_jax.inference.recognition import (
     BrokenOff,
     Decoder,
     Recognition,
@@ -21,10 +22,10 @@ from asr_jax.training.evaluate import (
     used_buckets,
     without_labels,
 )
-from asr_jax.training.losses import Losses, measure
+from asr_jax.observe.events import EventLog
+from asr_jax.training.beginning import Beginning
 from asr_jax.training.reporting import report_skipped
-from asr_jax.training.run import SKIPPED
-from asr_jax.training.setup import Setup, made_of
+from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"

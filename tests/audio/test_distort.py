@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr_jax.audio.augment import Ramp
+from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import (
     Babble,
     BackgroundNoise,

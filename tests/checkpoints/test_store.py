@@ -5,7 +5,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import struct
 
-from asr_jax.checkpoints.store import Checkpoints, checkpoint_to_evaluate, refuse_damaged, restore_average
+from asr_jax.checkpoints.store import Checkpoints, checkpoint_to_evaluate, refuse_damaged, restore_item
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, data_mesh, replicated
 from asr_jax.core.pytrees import flatten
@@ -59,7 +59,7 @@ def test_what_is_kept_and_what_comes_back(tmp_path, on_mesh):
     np.testing.assert_allclose(average["params"]["w"], 5.0)
     assert checkpoint_to_evaluate(folder) == 20
     assert checkpoint_to_evaluate(folder, 30) == 30
-    np.testing.assert_allclose(restore_average(folder, 20, average_shapes)["params"]["w"], 2.0)
+    np.testing.assert_allclose(restore_item(folder, 20, "average", average_shapes)["params"]["w"], 2.0)
 
 
 def test_error_rates_of_another_decoding_do_not_make_the_best(tmp_path, on_mesh):

@@ -12,12 +12,12 @@ from margins import TIE
 from safetensors.numpy import load_file
 from support import GOLDENS, report
 
-from asr_jax.decoding.ctc_beam import CTCBeamSearch
-from asr_jax.decoding.ctc_beam_reference import beam_search
-from asr_jax.decoding.hypotheses import Hypothesis, Search
-from asr_jax.decoding.spelling import Spelling
-from asr_jax.decoding.word_scores import Fusion
-from tests.decoding.unchecked import unchecked
+from asr_jax.search.ctc_beam import CTCBeamSearch
+from asr_jax.search.ctc_beam_reference import beam_search
+from asr_jax.search.hypotheses import Hypothesis, Search
+from asr_jax.search.word_scores import Fusion
+from asr_jax.text.spelling import Spelling
+from tests.search.unchecked import unchecked
 
 WHERE = GOLDENS / "decoding"
 TOLERANCE = 1e-4

@@ -7,11 +7,11 @@ import pytest
 from beam_lists import WHERE, emissions, goldens
 from support import report
 
-from asr_jax.decoding.ctc_beam import CTCBeamSearch
-from asr_jax.decoding.ctc_beam_reference import beam_search
-from asr_jax.decoding.hypotheses import Search
-from asr_jax.decoding.spelling import Spelling
-from tests.decoding.unchecked import unchecked
+from asr_jax.search.ctc_beam import CTCBeamSearch
+from asr_jax.search.ctc_beam_reference import beam_search
+from asr_jax.search.hypotheses import Search
+from asr_jax.text.spelling import Spelling
+from tests.search.unchecked import unchecked
 
 pytestmark = pytest.mark.golden
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from beam_lists import WHERE, WHERE_SEARCHED, Asked, Theirs, cases, compare, emissions, goldens, most_texts, word_list
 
-from asr_jax.decoding.hypotheses import Search
-from asr_jax.decoding.spelling import Spelling
-from asr_jax.decoding.word_scores import LN10, Fusion
+from asr_jax.search.hypotheses import Search
+from asr_jax.search.word_scores import LN10, Fusion
+from asr_jax.text.spelling import Spelling
 
 pytestmark = pytest.mark.golden
 

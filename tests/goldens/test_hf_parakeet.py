@@ -19,7 +19,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.pretrained.conformer import conformer_of, export_huggingface
 from asr_jax.pretrained.encoders import front_end_of
 from asr_jax.pretrained.formats import imported, load_weights
-from asr_jax.text.tokenizer import Tokenizer, TokenizerSettings, given_tokenizer
+from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
 
 pytestmark = pytest.mark.golden
 

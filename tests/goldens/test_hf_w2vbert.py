@@ -26,7 +26,7 @@ from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.pretrained.encoders import encoder_of, front_end_of
 from asr_jax.pretrained.formats import exported, imported, load_weights, save_huggingface
-from asr_jax.text.tokenizer import Tokenizer, TokenizerSettings, given_tokenizer
+from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
 
 pytestmark = pytest.mark.golden
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from support import GOLDENS, max_abs, report
 
-from asr_jax.decoding.hypotheses import Hypothesis, WordSpan
-from asr_jax.decoding.rerank import Reranking
-from asr_jax.decoding.word_scores import LN10, Fusion
+from asr_jax.search.hypotheses import Hypothesis, WordSpan
+from asr_jax.search.rerank import Reranking
+from asr_jax.search.word_scores import LN10, Fusion
 
 pytestmark = pytest.mark.golden
 

@@ -16,9 +16,11 @@ from wav2vec2_programs import counting_padding, draws_of, fast_jit
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.batch import Batch, Encoded
 from asr_jax.core.pytrees import unflatten
+from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums
 from asr_jax.heads.contrastive import ContrastiveHead, Draws
 from asr_jax.models.base import Model
+from asr_jax.models.terms import batch_weights
 from asr_jax.models.wav2vec2 import Wav2Vec2Encoder
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import FairseqAdam
@@ -26,8 +28,8 @@ from asr_jax.optim.schedules import Polynomial, RunLength
 from asr_jax.pretrained.wav2vec2 import export_fairseq, find
 from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 from asr_jax.training.beginning import fresh_state
-from asr_jax.training.state import TrainState, random_streams
-from asr_jax.training.step import Recipe, UpdateReport, accumulate, apply_update, batch_weights, nothing_accumulated
+from asr_jax.training.state import TrainState
+from asr_jax.training.step import Recipe, UpdateReport, accumulate, apply_update, nothing_accumulated
 
 pytestmark = pytest.mark.golden
 

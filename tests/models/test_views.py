@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from encoder_suite import fast_jit
 
-from asr_jax.audio.augment import Augmentation
+from asr_jax.audio.augmentation import Augmentation
 from asr_jax.audio.distort import Gain
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp, VocalTract
@@ -18,10 +18,11 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.base import Model
+from asr_jax.models.terms import batch_weights
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, added_weights, batch_weights, nothing_accumulated
+from asr_jax.training.step import Recipe, accumulate, added_weights, nothing_accumulated
 from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch, random_params
 from tests.training.toy import joined, toy_batch
 

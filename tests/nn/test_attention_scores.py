@@ -10,6 +10,7 @@ import pytest
 from asr_jax.nn.attention import AttentionWeights
 from asr_jax.nn.conformer import RelativeAttention
 from asr_jax.nn.stochastic import Regulariser
+from tests.support import skip_without_float16
 
 X = np.random.default_rng(0).normal(size=(1, 20, 32))
 POSITIONS = np.random.default_rng(1).normal(size=(39, 32))
@@ -35,6 +36,7 @@ def shapes_of(made: Any) -> Any:
 @pytest.mark.parametrize("made", [relative_attention, attention_weights])
 def test_scores_beyond_the_range_of_float16(made: Any) -> None:
     """Weights a hundred times as large as at the beginning: scores of some hundred thousands."""
+    skip_without_float16()
     draw = np.random.default_rng(2)
 
     @jax.jit

@@ -20,7 +20,7 @@ from asr_jax.config import Experiment, Init
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.dataset import Data
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.zipformer import Zipformer
@@ -31,7 +31,7 @@ from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import load_torch
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
-from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer
+from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 from asr_jax.training.initial_weights import read_initial_weights
 
 GOLDENS = Path(__file__).parent.parent / "goldens"

@@ -16,7 +16,7 @@ from asr_jax.config import Experiment, Init
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten, unflatten
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.data.reading import read_records
+from asr_jax.data.manifests.reading import read_records
 from tests.forked import ROOT, finished
 
 SCRIPT = ROOT / "scripts/perturb_speed.py"

@@ -11,7 +11,7 @@ from support import ROOT, SHARED
 
 from asr_jax.audio.io import read_audio
 from asr_jax.core.errors import UserError
-from asr_jax.data.reading import Records, read_records
+from asr_jax.data.manifests.reading import Records, read_records
 
 READ_SPEECH = SHARED / "data/read_speech"
 FOLDERS = {"an4": "formats/an4", "ljspeech": "LJSpeech-1.1-mini", "common-voice": "formats/common-voice-en"}

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.data.reading import read_records
+from asr_jax.data.manifests.reading import read_records
 from tests.forked import finished
 
 

@@ -17,8 +17,8 @@ from support import ROOT, SHARED
 
 from asr_jax.audio.io import write_flac
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.data.reading import read_records
-from asr_jax.data.records import Record
+from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.records import Record
 from tests.forked import finished
 
 READ_SPEECH = SHARED / "data/read_speech"

@@ -11,7 +11,7 @@ import pytest
 from asr_jax.core.errors import UserError
 from asr_jax.text import english, libraries, whisper
 from asr_jax.text.normalise import NORMALISERS, normalise
-from tests.decoding.unchecked import unchecked
+from tests.search.unchecked import unchecked
 
 # What a name stands for, for ever: where a line must change, the name needs a new version.
 MEANING = {

@@ -9,7 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from asr_jax.core.errors import UserError
 from asr_jax.text.sentencepiece import Pieces, SentencePieceTokenizer
-from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer
+from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
 TEXTS = ["the cat sat on the mat", "a hat on that cat", "he ate the oats", "no one eats that"]
 

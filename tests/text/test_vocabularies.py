@@ -5,12 +5,12 @@ import json
 import pytest
 
 from asr_jax.core.errors import UserError
-from asr_jax.data.readers.fairseq import write_fairseq
-from asr_jax.data.records import Record
+from asr_jax.data.manifests.readers.fairseq import write_fairseq
+from asr_jax.data.manifests.records import Record
 from asr_jax.text.base import OutOfVocabulary
 from asr_jax.text.pieces import train_model
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
-from asr_jax.text.tokenizer import TokenizerSettings, given_tokenizer, load_tokenizer
+from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer, load_tokenizer
 
 # The order of fairseq's dict.ltr.txt for LibriSpeech, and of wav2vec 2.0's vocab.json at Hugging Face.
 LETTERS = "|ETAONIHSRDLUMWCFGYPBVK'XJQZ"

@@ -1,4 +1,4 @@
-"""Runs of these tests draw no curves, which would take half of their time; tests/test_commands.py trains with them."""
+"""Runs of these tests draw no curves, which would take half of their time; those of tests/cli/test_commands.py do."""
 
 import pytest
 

@@ -13,9 +13,9 @@ import signal
 import sys
 import threading
 
-from asr_jax import train
 from asr_jax.checkpoints import store
-from asr_jax.command_line import run_command
+from asr_jax.cli import train
+from asr_jax.cli.command_line import run_command
 from asr_jax.training.reporting import Unread
 from asr_jax.training.validation import Validator
 

@@ -10,12 +10,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.command_line import load_config
+from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment, Init
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
-from asr_jax.data.dataset import Data
+from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model

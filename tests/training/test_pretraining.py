@@ -11,21 +11,23 @@ import pyarrow.parquet
 import pytest
 import soundfile
 
-from asr_jax import align, evaluate, extract_features, plan, transcribe
 from asr_jax.audio.io import write_flac
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
+from asr_jax.cli import align, evaluate, extract_features, plan, transcribe
 from asr_jax.config import Experiment, Init, Training
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, replicated
 from asr_jax.core.pytrees import flatten
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.locations import Location
-from asr_jax.data.readers.fields import texts_may_lack
-from asr_jax.data.reading import read_records
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers.fields import texts_may_lack
+from asr_jax.data.manifests.reading import read_records
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
+from asr_jax.inference.losses import measure
+from asr_jax.inference.trained import load_trained
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.quantizer import Quantizer
@@ -36,12 +38,10 @@ from asr_jax.observe.health import health
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.text.tokenizer import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings
 from asr_jax.training import preview
 from asr_jax.training.loop import train
-from asr_jax.training.losses import measure
 from asr_jax.training.stopping import Stopped
-from asr_jax.training.trained import load_trained
 
 NUM, HELD_BACK = 20, 5
 ENCODER = Wav2Vec2(

@@ -12,16 +12,17 @@ from flax import linen as nn
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums
 from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
 from asr_jax.models.base import EncoderSettings, MaskingEncoder, Model
+from asr_jax.models.terms import batch_weights
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
-from asr_jax.training.state import random_streams
-from asr_jax.training.step import Recipe, accumulate, batch_weights, nothing_accumulated
+from asr_jax.training.step import Recipe, accumulate, nothing_accumulated
 from tests.training.test_step import assert_close
 from tests.training.toy import joined, toy_batch
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from asr_jax.core.errors import RunError
-from asr_jax.data.columns import Columns
-from asr_jax.data.reading import Records
-from asr_jax.data.records import Record
-from asr_jax.data.source import LoadedBatch
+from asr_jax.data.loading.source import LoadedBatch
+from asr_jax.data.manifests.columns import Columns
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
 from asr_jax.observe.events import EventLog
 from asr_jax.training.reporting import Unread
 from tests.training.toy import toy_batch

@@ -11,21 +11,19 @@ import jax
 import numpy as np
 import pytest
 
-from asr_jax import average
 from asr_jax.audio.distort import BackgroundNoise, Reverberation
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.io import write_flac
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
+from asr_jax.cli import average
 from asr_jax.config import Experiment, Init, Training, load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.manifest import write_manifest
-from asr_jax.data.records import Record
-from asr_jax.decoding.ctc import Decoding
-from asr_jax.decoding.hypotheses import Search
-from asr_jax.decoding.word_scores import Fusion
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference.trained import load_trained
 from asr_jax.observe.events import read_events
 from asr_jax.observe.health import health
 from asr_jax.optim.ema import EMA
@@ -33,11 +31,14 @@ from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import NEVER, AdamW
 from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
+from asr_jax.search.ctc import Decoding
+from asr_jax.search.hypotheses import Search
+from asr_jax.search.word_scores import Fusion
 from asr_jax.training import loop, preview
 from asr_jax.training.loop import train
 from asr_jax.training.run import held
 from asr_jax.training.stopping import Signals, Stopped
-from asr_jax.training.trained import load_trained
+from tests.support import skip_without_float16
 from tests.training.toy import toy_model
 
 NUM = 20
@@ -228,6 +229,7 @@ def test_a_run_stops_where_nothing_is_finite_any_more(data, tmp_path):
 
 
 def test_half_precision_scales_its_loss_and_stops_at_the_floor(data, tmp_path):
+    skip_without_float16()
     half = training(num_updates=40, precision="f16", loss_scale=LossScale(initial=1.0, growth_updates=1, floor=0.1))
     with pytest.raises(RunError, match=r"fell to 0\.0625, below training\.loss_scale\.floor"):
         train(experiment(data, tmp_path / "run", optim=HOT, training=half))

@@ -12,18 +12,19 @@ from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.config import Experiment, Training, from_json, to_json
 from asr_jax.core.errors import UserError
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data, PlannedData, plan_training
-from asr_jax.data.reading import Records
-from asr_jax.data.records import Record
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_training
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference.model import made_of
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.text.tokenizer import TokenizerSettings
-from asr_jax.training.setup import check_labels, layer_factors, made_of, set_up
+from asr_jax.text.tokenizers import TokenizerSettings
+from asr_jax.training.setup import layer_factors, set_up
 from tests.training.toy import Toy
 
 TOKENIZER = CharacterTokenizer(symbols=("a", None, "b"), normaliser="none")

@@ -13,11 +13,12 @@ from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.core.sums import Sum
 from asr_jax.models.base import Encoder, Recogniser
+from asr_jax.models.terms import batch_weights
 from asr_jax.nn.gradients import penalize_large
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import fresh_state, initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, apply_update, batch_weights, nothing_accumulated
+from asr_jax.training.step import Recipe, accumulate, apply_update, nothing_accumulated
 from tests.training.toy import as_features, joined, toy_batch, toy_model
 
 SCALES = {"ctc": 1.0}

@@ -15,16 +15,16 @@ from asr_jax.audio.presets import funasr, nemo, quartznet, rnnt, w2v_bert
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.config import Experiment, Training
-from asr_jax.data.buckets import Buckets
-from asr_jax.data.dataset import Data
-from asr_jax.data.manifest import write_manifest
-from asr_jax.data.reading import Records
-from asr_jax.data.records import Record
-from asr_jax.data.source import BatchSource
+from asr_jax.core.random_streams import random_streams
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.loading.source import BatchSource
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference.trained import load_trained
 from asr_jax.training.loop import train
 from asr_jax.training.setup import set_up
-from asr_jax.training.state import random_streams
-from asr_jax.training.trained import load_trained
 from tests.training.toy import toy_batch, toy_model
 
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from asr_jax import average, train
 from asr_jax.audio.io import write_flac
 from asr_jax.audio.presets import w2v_bert
+from asr_jax.cli import average, train
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
-from asr_jax.data.manifest import write_manifest
-from asr_jax.data.records import Record
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference.trained import load_trained
 from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.observe.events import read_events
@@ -24,7 +25,6 @@ from asr_jax.pretrained.encoders import encoder_of
 from asr_jax.pretrained.huggingface import save_folder
 from asr_jax.pretrained.w2v_bert import export
 from asr_jax.pretrained.w2v_bert_settings import folder_files
-from asr_jax.training.trained import load_trained
 
 SETTINGS = W2VBert(dim=8, num_layers=1, num_heads=2, feedforward_dim=8, kernel_size=3, layer_drop=0.0)
 QUICK = (

@@ -1,0 +1,170 @@
+"""See and hear what training does to audio: `python -m asr_jax.augment --config FILE --data IN … --out DIR`, with any
+of training's flags (`--model.augment.0.max-db 6`).
+
+For some utterances, DIR gets the audio (FLAC) and a picture of the features (PNG) as they are and after each
+augmentation of FILE, one after the other as in training: those of audio first. `drawn.json` says what was drawn.
+Chances are left aside: each augmentation is applied, and the picture says how often it would be.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr_jax.cli.command_line import parse_experiment
+from asr_jax.core.errors import UserError
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.augment", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--config", required=True, help="whose front-end and augmentations are used")
+    parser.add_argument("--data", nargs="+", required=True, metavar="IN", help="any data that is read")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
+    parser.add_argument("--num", type=int, default=3, help="utterances (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (%(default)s)")
+    parser.add_argument(
+        "--at-update", type=int, default=10**9, help="for what moves while a run goes on; default: its end"
+    )
+    options, rest = parser.parse_known_args(arguments)
+    if options.num < 1 or not 0 <= options.at_update < 2**31:
+        raise UserError(
+            f"--num {options.num}, --at-update {options.at_update}: expected at least 1, and 0 to {2**31 - 1}"
+        )
+    experiment = parse_experiment(["--config", options.config, *rest], prog="python -m asr_jax.augment")
+    written = show(
+        experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
+        speeds=experiment.data.speeds, speed_jitter=experiment.data.speed_jitter,
+    )  # fmt: skip
+    print(f"{options.out}: {written} utterances")
+
+
+def show(
+    model: Any,
+    data: Sequence[str],
+    out: Path,
+    *,
+    num: int,
+    seed: int,
+    at_update: int,
+    speeds: Sequence[float] = (1.0,),
+    speed_jitter: float = 0.0,
+) -> int:
+    """Writes the pictures and audio of `num` utterances, spread over the data; gives how many there were.
+
+    Raises: UserError where no audio can be read.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from asr_jax.audio.augmentation import AudioAugmentation
+    from asr_jax.audio.sounds import read_sounds
+    from asr_jax.core.batch import Frames
+
+    names, rows = _read(data, num, model.front_end.rate_hz)
+    lengths = jnp.asarray([len(row) for row in rows], jnp.int32)
+    samples = jnp.asarray([np.pad(row, (0, int(lengths.max()) - len(row))) for row in rows], jnp.float32)
+    sounds = {
+        name: jnp.asarray(array) for name, array in read_sounds(model.augment, rate_hz=model.front_end.rate_hz).items()
+    }
+    step, key = jnp.int32(at_update), jax.random.key(seed)
+    front_end = jax.jit(model.front_end.before_stacking)  # masks and warps are of these frames
+    stages: list[tuple[str, Any, Frames, Mapping[str, Any]]] = [("original", samples, front_end(samples, lengths), {})]
+    for number, augmentation in enumerate(sorted(model.augment, key=lambda it: not isinstance(it, AudioAugmentation))):
+        on_audio = isinstance(augmentation, AudioAugmentation)
+        frames = stages[-1][2]
+        values, sizes = (samples, lengths) if on_audio else (frames.values, frames.lengths)
+        drawn = augmentation.drawn(values, sizes, jax.random.fold_in(key, number), step=step)
+        drawn |= {"applied": jnp.ones_like(drawn["applied"])}
+        changed = augmentation.changed(values, sizes, drawn, sounds=sounds)
+        if on_audio:
+            samples = changed
+        seen = front_end(samples, lengths) if on_audio else frames.replace(values=changed)
+        name = f"{type(augmentation).__name__}, in {augmentation.probability:.0%} of the utterances"
+        stages.append((name, samples if on_audio else None, seen, jax.device_get(drawn)))
+    for row, name in enumerate(names):
+        _write(out / f"{row}-{name}", stages, row, int(lengths[row]), model.front_end)
+    about = {
+        "shown": "each augmentation by itself, after those before it",
+        "not shown": {"speeds": list(speeds), "speed_jitter": speed_jitter, "dither": model.front_end.dither},
+    }
+    (out / "about.json").write_text(json.dumps(about, indent=1) + "\n")
+    return len(names)
+
+
+def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[Any]]:
+    """Names and samples of utterances, spread over the data."""
+    import numpy as np
+
+    from asr_jax.audio.io import AudioError
+    from asr_jax.data.manifests.locations import Location
+    from asr_jax.data.manifests.reading import read_records
+
+    records = read_records(list(data))
+    names, rows, reasons = list[str](), list[Any](), list[str]()
+    for place in dict.fromkeys(np.linspace(0, len(records) - 1, 8 * num).round().astype(int).tolist()):
+        if len(rows) == num:
+            break
+        record = records[place]
+        if record.num_frames:
+            raise UserError(f"{', '.join(data)}: {record.id} has ready features; expected audio, which can be heard")
+        try:
+            rows.append(Location.parse(record.location).audio(rate_hz=rate_hz))
+            names.append("".join(char if char.isalnum() or char in "-_." else "_" for char in record.id)[-80:])
+        except AudioError as error:
+            reasons.append(str(error))
+    if not rows:
+        raise UserError(f"{', '.join(data)}: no audio could be read: {'; '.join(reasons[:3])}")
+    return names, rows
+
+
+def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end: Any) -> None:
+    import numpy as np
+
+    from asr_jax.audio.io import write_flac
+
+    folder.mkdir(parents=True, exist_ok=True)
+    told: list[dict[str, Any]] = []
+    original = np.asarray(stages[0][2].values[row, : int(stages[0][2].lengths[row])])
+    levels = tuple(np.percentile(original, (1, 99.9)).tolist()) if original.size else (0.0, 1.0)
+    for number, (name, samples, frames, drawn) in enumerate(stages):
+        short = f"{number}-{name.partition(',')[0]}"
+        if samples is not None:
+            clipped = np.clip(np.rint(np.asarray(samples[row, :length])), -32768, 32767).astype(np.int16)
+            write_flac(folder / f"{short}.flac", clipped, front_end.rate_hz)
+        of_row = {key: np.asarray(value)[row].tolist() for key, value in drawn.items() if key != "applied"}
+        told.append({"augmentation": name, "drawn": of_row})
+        values = np.asarray(frames.values[row, : int(frames.lengths[row])])
+        _draw(folder / f"{short}.png", values, front_end.frame_s, name, of_row, levels)
+    (folder / "drawn.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+def _draw(
+    path: Path, values: Any, frame_s: float, name: str, drawn: Mapping[str, Any], levels: tuple[float, float]
+) -> None:
+    """`levels`: the lowest and the highest colour, for all pictures of an utterance."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.2), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    seconds = len(values) * frame_s
+    if values.shape[1] == 1:
+        axes.plot([place * frame_s for place in range(len(values))], values[:, 0], linewidth=0.4)
+    else:
+        extent, (low, high) = (0, seconds, 0, values.shape[1]), levels
+        image = axes.imshow(values.T, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=low, vmax=high)
+        figure.colorbar(image, ax=axes, extend="both")
+    axes.set(xlabel="seconds", ylabel="feature")
+    short = {key: _short(value) for key, value in drawn.items()}
+    axes.set_title(name, loc="left", fontsize=9, parse_math=False)
+    if short:
+        said = ", ".join(f"{key} {value}" for key, value in short.items())
+        axes.set_title(f"{name}: {said}"[:160], loc="left", fontsize=7, parse_math=False)
+    figure.savefig(path)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + " ".join(_short(each) for each in value[:10]) + (" …" if len(value) > 10 else "") + "]"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

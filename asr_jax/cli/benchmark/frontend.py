@@ -1,0 +1,111 @@
+"""How fast front-ends are: `python -m asr_jax.benchmark frontend [--seconds 12 --rows 16] [--peers] [--json OUT]`.
+
+Audio-seconds per second of each preset, compiled, on a batch of noise; what SpecAugment costs beside it; and with
+`--peers`, in the same run and with as many threads, other systems' front-ends in the environment of
+scripts/setup_reference.sh. Figures are of one machine at one time: the ratios are what counts.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable
+
+ROOT = Path(__file__).resolve().parents[3]
+REFERENCE = ROOT / ".venv-reference/bin/python"
+SIDE = ROOT / "benchmarks/frontend_side.py"
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.benchmark frontend", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each row (%(default)s)")
+    parser.add_argument("--rows", type=int, default=16, help="of the batch (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=7, help="the best of so many counts (%(default)s)")
+    parser.add_argument("--peers", action="store_true", help="other systems too")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    options = parser.parse_args(arguments)
+    if not options.seconds > 0.1 or min(options.rows, options.repeats) < 1:
+        raise UserError(
+            f"--seconds {options.seconds:g}, --rows {options.rows}, --repeats {options.repeats}: expected more than "
+            "0.1, and at least 1"
+        )
+    if options.peers and not REFERENCE.exists():
+        raise UserError(f"--peers needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh")
+    if options.json:
+        check_writable(options.json)
+
+    import jax
+
+    from asr_jax.observe.tables import print_table
+
+    device = jax.devices()[0].device_kind
+    audio_s = options.seconds * options.rows
+    times = ours(options.rows, options.seconds, options.repeats)
+    if options.peers:
+        times |= theirs(options.rows, options.seconds, options.repeats)
+        again = ours(options.rows, options.seconds, options.repeats)  # the machine may have been busier before
+        times |= {name: min(seconds, times[name]) for name, seconds in again.items()}
+    base = times["icefall"]
+    rows = [
+        {"front-end": name, "× real time": round(audio_s / seconds), "ms": round(1000 * seconds, 2),
+         "× the time of icefall": round(seconds / base, 2)}
+        for name, seconds in times.items()
+    ]  # fmt: skip
+    print_table(rows, title=f"{options.rows} rows of {options.seconds:g} s on {device}, {os.cpu_count()} threads")
+    if options.json:
+        figures = {"device": device, "threads": os.cpu_count(), "rows": options.rows, "seconds": options.seconds}
+        options.json.write_text(json.dumps(figures | {"times_s": times}, indent=1) + "\n")
+
+
+def ours(num_rows: int, seconds: float, repeats: int) -> dict[str, float]:
+    """Seconds of a batch by name."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from asr_jax.audio.presets import PRESETS
+    from asr_jax.audio.specaugment import SpecAugment
+
+    rng = np.random.default_rng(0)
+    size = int(seconds * 16000)
+    audio = jnp.asarray(rng.normal(0, 3000, (num_rows, size)).astype(np.int16))
+    lengths = jnp.full(num_rows, size, jnp.int32)
+    found = {name: _best(jax.jit(make()), (audio, lengths), repeats) for name, make in PRESETS.items()}
+    frames = jax.jit(PRESETS["icefall"]())(audio, lengths)
+    augment = SpecAugment()
+    call = jax.jit(lambda v, n, key: augment(v, n, key, step=jnp.int32(0), sounds={}))
+    given = (frames.values, frames.lengths, jax.random.key(0))
+    return found | {"SpecAugment alone": _best(call, given, repeats)}
+
+
+def _best(call: Callable[..., Any], given: Sequence[Any], repeats: int) -> float:
+    import jax
+
+    jax.block_until_ready(call(*given))
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        jax.block_until_ready(call(*given))
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def theirs(num_rows: int, seconds: float, repeats: int) -> dict[str, float]:
+    """As `ours`, of other systems.
+
+    Raises: RunError where they cannot be run.
+    """
+    settings = {"rows": num_rows, "seconds": seconds, "repeats": repeats, "threads": os.cpu_count() or 1}
+    done = subprocess.run(
+        [str(REFERENCE), str(SIDE), json.dumps(settings)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RunError(f"{SIDE} failed: {done.stderr.strip().splitlines()[-1:]}; is .venv-reference up to date?")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,167 @@
+"""Figures of reading: from files of audio to ready batches, against bare decoding, and what of it stays in memory."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.data.batching.batch_plan import BatchPlan
+from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.filters import Filters
+from asr_jax.data.batching.index import Index, build_index, scale_of
+from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.reading import read_records
+from asr_jax.text.tokenizers import TokenizerSettings, train_tokenizer
+
+READ_AHEAD = 4
+WARM_UP, WINDOW = 100, 100
+"""Batches before memory is looked at, and over which its median is taken."""
+
+
+def index_of(paths: Sequence[str]) -> Index:
+    """All records, with characters as labels."""
+    records = read_records(paths)
+    tokenizer = train_tokenizer(TokenizerSettings(), records.texts())
+    scale = scale_of(KaldiFbank(), of_features=False)
+    return build_index(records, scale=scale, tokenizer=tokenizer, filters=Filters.none())[0]
+
+
+def source_of(index: Index, *, batch_seconds: float, num_buckets: int = 4) -> BatchSource:
+    """Shuffled batches of all records."""
+    settings = Buckets(num=num_buckets, batch_seconds=batch_seconds, batch_multiple=1)
+    buckets = make_buckets(index.lengths, index.num_labels(), settings, scale=index.scale)
+    return BatchSource(index, BatchPlan(index.lengths, index.num_labels(), buckets))
+
+
+def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: float, repeats: int) -> dict[str, Any]:
+    """Audio seconds per second, and per second of all cores together, of bare decoding in as many processes, of batches
+    read by as many threads of this process, and of batches read by as many worker processes; all in turn, medians of
+    the repeats. The second is 0 where /proc is missing; it hardly depends on what else the machine does."""
+    source = source_of(index, batch_seconds=batch_seconds)
+    ways = {"threads": {"threads": processes}, "workers": {"workers": processes, "threads": 1}}
+    rates: dict[str, list[tuple[float, float]]] = {"bare": [], "threads": [], "workers": []}
+    with ExitStack() as stack:
+        decoders = stack.enter_context(_decoders(audio_paths(index), processes))
+        opened = {
+            name: stack.enter_context(open_batches(source, read_ahead=READ_AHEAD, **way)) for name, way in ways.items()
+        }
+        for _ in range(repeats):
+            rates["bare"].append(_measured(partial(_decoded_s, decoders, seconds)))
+            for name, batches in opened.items():
+                # What was read ahead while nobody looked is used up first.
+                for _ in range(2 * (READ_AHEAD + 1) * processes):
+                    next(batches)
+                rates[name].append(_measured(partial(_loaded_s, batches, seconds)))
+    wall, cpu = ({name: [pair[place] for pair in found] for name, found in rates.items()} for place in (0, 1))
+    return {"processes": processes, "per_s": _compared(wall), "per_cpu_s": _compared(cpu)}
+
+
+def memory_growth(source: BatchSource, *, workers: int, num_batches: int) -> dict[str, float]:
+    """Bytes of this process and its workers in memory, medians of some batches: at the beginning, after 100 to warm up,
+    and at the end. Zeros where /proc is missing."""
+    found = []
+    with open_batches(source, workers=workers, threads=1 if workers else 2, read_ahead=READ_AHEAD) as batches:
+        for number, _ in zip(range(WARM_UP + num_batches), batches, strict=False):
+            if number >= WARM_UP:
+                found.append(_resident_of_all())
+    first, last = float(np.median(found[:WINDOW])), float(np.median(found[-WINDOW:]))
+    return {
+        "batches": num_batches,
+        "workers": workers,
+        "first_bytes": first,
+        "last_bytes": last,
+        "growth": last / first - 1 if first else 0.0,
+    }
+
+
+def audio_paths(index: Index) -> list[str]:
+    """The files of all records."""
+    return [Location.parse(record.location).path for record in index.records]
+
+
+def _compared(rates: dict[str, list[float]]) -> dict[str, Any]:
+    median = {name: float(np.median(found)) for name, found in rates.items()}
+    to_bare = {name: median[name] / median["bare"] for name in median} if median["bare"] else {}
+    return {"median": median, "to_bare": to_bare, "all": rates}
+
+
+def _measured(work: Callable[[], float]) -> tuple[float, float]:
+    """What it gives per second, and per second of all cores."""
+    start, used = time.perf_counter(), _cpu_s()
+    done = work()
+    used = _cpu_s() - used
+    return done / (time.perf_counter() - start), done / used if used else 0.0
+
+
+def _loaded_s(batches: Iterator[LoadedBatch], seconds: float) -> float:
+    start, samples = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        samples += int(next(batches).batch.lengths.sum())
+    return samples / 16000
+
+
+@contextmanager
+def _decoders(paths: Sequence[str], num: int) -> Iterator[list[Connection]]:
+    """Processes that each decode the files while they are told to."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(num)]
+    started = [
+        context.Process(target=_decode, args=(paths, place * len(paths) // num, theirs), daemon=True)
+        for place, (_, theirs) in enumerate(pipes)
+    ]
+    for process in started:
+        process.start()
+    ours = [end for end, _ in pipes]
+    for end in ours:
+        end.recv()
+    try:
+        yield ours
+    finally:
+        for end in ours:
+            end.send(None)
+        for process in started:
+            process.join()
+
+
+def _decode(paths: Sequence[str], place: int, pipe: Connection) -> None:
+    """For as many seconds as come through the pipe, from a place of its own; what was decoded goes back."""
+    pipe.send("ready")
+    while (seconds := pipe.recv()) is not None:
+        start, decoded = time.perf_counter(), 0.0
+        while time.perf_counter() - start < seconds:
+            samples, rate_hz = soundfile.read(paths[place % len(paths)], dtype="int16")
+            decoded += len(samples) / rate_hz
+            place += 1
+        pipe.send(decoded)
+
+
+def _decoded_s(decoders: Sequence[Connection], seconds: float) -> float:
+    for decoder in decoders:
+        decoder.send(seconds)
+    return sum(decoder.recv() for decoder in decoders)
+
+
+def _resident_of_all() -> int:
+    return sum(int(text.split()[1]) for text in _of_all("statm")) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu_s() -> float:
+    fields = (text.rpartition(")")[2].split() for text in _of_all("stat"))
+    return sum(int(of_process[11]) + int(of_process[12]) for of_process in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def _of_all(name: str) -> Iterator[str]:
+    """A file of /proc, of this process and of those that it started; nothing where it is missing."""
+    for pid in ("self", *(process.pid for process in multiprocessing.active_children())):
+        with suppress(OSError):
+            yield Path(f"/proc/{pid}/{name}").read_text()

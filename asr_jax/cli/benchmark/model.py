@@ -1,0 +1,229 @@
+"""A config's model on one batch: `python -m asr_jax.benchmark model --config FILE [--rows 4 --seconds 8] [--field …]`.
+
+Forward pass with the loss (in training mode), training step (gradient and update) and their parts: median and best of
+some repeats; the floating-point operations and bytes of the step, and this machine's own rates of matrix products and
+of copying in the same run; the operations that take most of the step. On random features of full length: front-end and
+augmentation are timed by `frontend` and `steps`. With `--peer`, in the same run and with as many threads, the PyTorch
+original in the environment of scripts/setup_reference.sh --peers, float32, on a batch of the same size. Figures are of
+one machine at one time: the ratios are what counts.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from asr_jax.cli.command_line import parse_experiment
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable
+
+ROOT = Path(__file__).resolve().parents[3]
+REFERENCE = ROOT / ".venv-reference/bin/python"
+SIDE = ROOT / "benchmarks/model_side.py"
+PROG = "python -m asr_jax.benchmark model"
+
+PEERS = {
+    "Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet",
+    "W2VBert": "w2v_bert", "Wav2Vec2": "wav2vec2",
+}  # fmt: skip
+"""Which of benchmarks/model_side.py stands beside an encoder, by the name of its settings."""
+OF_ZIPFORMER = (
+    "num_mels", "embed_channels", "downsampling", "dims", "num_layers", "unmasked_dims", "num_heads", "query_dims",
+    "value_dims", "position_dims", "feedforward_dims", "kernel_sizes", "positions_dim", "output_downsampling",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog=PROG, description=__doc__, add_help="--config" not in " ".join(arguments))
+    parser.add_argument("--rows", type=int, default=4, help="of the batch (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of audio of each row (%(default)s)")
+    parser.add_argument("--labels", type=int, default=40, help="of each row (%(default)s)")
+    parser.add_argument("--vocabulary", type=int, default=500, help="labels and the blank (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=7, help="of each measurement (%(default)s)")
+    parser.add_argument("--peer", action="store_true", help="the PyTorch original too")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    options, rest = parser.parse_known_args(arguments)
+    if min(options.rows, options.labels, options.repeats) < 1 or options.vocabulary < 3 or not options.seconds > 0:
+        raise UserError(
+            f"--rows {options.rows}, --labels {options.labels}, --repeats {options.repeats}, --seconds "
+            f"{options.seconds:g}, --vocabulary {options.vocabulary}: expected at least 1, more than 0, at least 3"
+        )
+    experiment = parse_experiment(rest, prog=PROG)
+    if options.rows % experiment.model.sub_batches:
+        raise UserError(
+            f"--rows {options.rows}: expected a multiple of model.sub_batches, {experiment.model.sub_batches}; or "
+            "--model.sub-batches 1"
+        )
+    peer = _peer_of(experiment.model.encoder)
+    if options.peer:
+        _check_peer(type(experiment.model.encoder).__name__, peer)
+    if options.json:
+        check_writable(options.json)
+
+    import jax
+
+    from asr_jax.cli.benchmark.stepping import Stepping, machine_rates
+
+    stepping = Stepping(
+        experiment, rows=options.rows, seconds=options.seconds, labels=options.labels, vocabulary=options.vocabulary
+    )
+    figures: dict[str, Any] = {
+        "config": experiment.name, "device": jax.devices()[0].device_kind, "threads": os.cpu_count(),
+        "precision": experiment.training.precision, "rows": options.rows, "seconds": options.seconds,
+        "labels": options.labels, "views": experiment.model.views, "load": os.getloadavg(),
+    }  # fmt: skip
+    figures["rates"] = machine_rates(options.repeats)
+    figures["cost"] = stepping.cost()
+    times = stepping.times(options.repeats)
+    if options.peer:
+        figures["peer"] = {"name": peer} | _theirs(experiment, str(peer), options, stepping.num_frames)
+        _check_same_size(figures["cost"]["parameters"], figures["peer"]["parameters"])
+        again = stepping.times(options.repeats)  # the machine may have been busier before
+        times = {name: each + again[name] for name, each in times.items()}
+    figures["times_s"] = times
+    figures["operations"] = stepping.operations(number=5)
+    show(figures)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Prints tables of what was measured."""
+    from asr_jax.observe.tables import print_table
+
+    audio_s, cost, rates = figures["rows"] * figures["seconds"], figures["cost"], figures["rates"]
+    all_times = dict(figures["times_s"])
+    if peer := figures.get("peer"):
+        all_times |= {f"{peer['name']} forward": peer["forward_s"], f"{peer['name']} step": peer["step_s"]}
+    rows = [
+        {"part": name, "median ms": f"{1000 * median(each):.1f}", "best ms": f"{1000 * min(each):.1f}",
+         "audio-s/s": f"{audio_s / median(each):.1f}"}
+        for name, each in all_times.items()
+    ]  # fmt: skip
+    print_table(
+        rows,
+        title=f"{figures['config']}: {figures['rows']} × {figures['seconds']:g} s, {figures['precision']}, "
+        f"{cost['parameters']:,} parameters, on {figures['device']}, {figures['threads']} threads",
+    )
+    step_s = median(figures["times_s"]["step"])
+    product_rate = rates["bf16" if figures["precision"] == "bf16" else "f32"]
+    print_table(
+        [
+            {"of the step": "products, GFLOP", "amount": f"{cost['flops'] / 1e9:.2f}",
+             "a second": f"{cost['flops'] / step_s / 1e9:.1f}", "this machine": f"{product_rate / 1e9:.1f}",
+             "share": f"{cost['flops'] / step_s / product_rate:.1%}"},
+            {"of the step": "bytes read and written, GB (estimate)", "amount": f"{cost['bytes'] / 1e9:.2f}",
+             "a second": f"{cost['bytes'] / step_s / 1e9:.1f}", "this machine": f"{rates['copy'] / 1e9:.1f}",
+             "share": f"{cost['bytes'] / step_s / rates['copy']:.1%}"},
+            {"of the step": "temporary memory, GB", "amount": f"{cost['memory'] / 1e9:.2f}",
+             "a second": "", "this machine": "", "share": ""},
+        ],
+        title=f"products of {rates['size']:,} × {rates['size']:,}: f32 {rates['f32'] / 1e9:.1f}, "
+        f"bf16 {rates['bf16'] / 1e9:.1f} GFLOP/s; copying {rates['copy'] / 1e9:.1f} GB/s",
+    )  # fmt: skip
+    if figures["operations"]:
+        print_table(
+            [{"share": f"{each['share']:.1%}", "calls": each["calls"], "operation": each["name"]}
+             for each in figures["operations"]],
+            title="operations of the gradient, by their share of the time of all (from a trace)",
+        )  # fmt: skip
+    else:
+        print("operations: the trace of this device names none")
+
+
+def median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _peer_of(encoder: Any) -> str | None:
+    if getattr(encoder, "hourglass", None):
+        return "nvidia_wav2vec2"  # transformers has none
+    return PEERS.get(type(encoder).__name__)
+
+
+def _check_peer(encoder: str, peer: str | None) -> None:
+    if peer is None:
+        raise UserError(f"--peer: {encoder} has no PyTorch original here; expected one of {', '.join(PEERS)}")
+    if not REFERENCE.exists():
+        raise UserError(f"--peer needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh --peers")
+
+
+def _check_same_size(ours: int, theirs: int) -> None:
+    """icefall alone has more, a bypass of each layer that it does not use: some hundreds of each million.
+
+    Raises: RunError where the two are not the same model.
+    """
+    if abs(ours - theirs) > 0.002 * ours:
+        raise RunError(
+            f"the config's model has {ours:,} parameters and the original, as it was built beside it, {theirs:,}: not "
+            "the same model. Of the encoder's fields only sizes go to the original; leave the others as published"
+        )
+
+
+def _sizes(experiment: Any, peer: str) -> dict[str, Any]:
+    """What the peer's code takes for a model of these settings, by its names."""
+    encoder = experiment.model.encoder
+    said = asdict(encoder)
+    if peer == "icefall":
+        return {name: said[name] for name in OF_ZIPFORMER}
+    if peer == "quartznet":  # the residual blocks of 5x5, 10x5 and 15x5 stand 1, 2 and 3 times
+        return {"blocks": encoder.copies or max(block.copies for block in encoder.blocks)}
+    if peer == "wav2vec2":
+        from asr_jax.pretrained import wav2vec2_huggingface
+
+        is_frozen = encoder.extractor_gradient == 0
+        return wav2vec2_huggingface.config_of(encoder, *experiment.model.heads.values()) | {"frozen": is_frozen}
+    if peer == "nvidia_wav2vec2":
+        from asr_jax.heads.contrastive import Contrastive
+
+        glass, (head,) = encoder.hourglass, experiment.model.heads.values()
+        if not isinstance(head, Contrastive):
+            raise UserError(f"--peer: an hourglass in pre-training stands beside NVIDIA's, and the head is {head}")
+        return {
+            "hourglass_transformer": f"[{glass.before},({glass.middle},{glass.factor}),{glass.after}]",
+            "hourglass_resample": glass.resample, "encoder_embed_dim": encoder.dim, "final_dim": head.dim,
+            "encoder_ffn_embed_dim": encoder.feedforward_dim, "encoder_attention_heads": encoder.num_heads,
+            "encoder_layerdrop": encoder.layer_drop, "num_negatives": head.num_negatives,
+            "latent_vars": head.quantizer.entries, "latent_groups": head.quantizer.groups,
+        }  # fmt: skip
+    if peer == "w2v_bert":
+        from asr_jax.pretrained.w2v_bert_settings import config_of
+
+        return config_of(encoder)
+    if peer == "squeezeformer":
+        first, last = encoder.reduced
+        names = {"n_layers": "num_layers", "d_model": "dim", "n_heads": "num_heads", "conv_kernel_size": "kernel_size"}
+        at = {"time_reduce_idx": first, "time_recovery_idx": last} if encoder.reduce_time else {}
+    else:
+        names = {"hidden_size": "dim", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads",
+                 "conv_kernel_size": "kernel_size", "subsampling_factor": "subsampling_factor",
+                 "num_mel_bins": "num_mels", "scale_input": "scale_input"}  # fmt: skip
+        at = {"intermediate_size": encoder.feedforward_dim or 4 * encoder.dim,
+              "subsampling_conv_channels": encoder.subsampling_channels or encoder.dim}  # fmt: skip
+    return {theirs: said[ours] for theirs, ours in names.items()} | at
+
+
+def _theirs(experiment: Any, peer: str, options: Any, num_frames: int) -> dict[str, Any]:
+    """Times of the PyTorch original.
+
+    Raises: RunError where it cannot be run.
+    """
+    settings = {
+        "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels,
+        "sizes": _sizes(experiment, peer),
+        "vocabulary": options.vocabulary, "threads": os.cpu_count() or 1, "repeats": options.repeats,
+    }  # fmt: skip
+    done = subprocess.run(
+        [str(REFERENCE), str(SIDE), json.dumps(settings)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RunError(
+            f"{SIDE} failed: {done.stderr.strip().splitlines()[-1:]}; is what scripts/setup_reference.sh --peers "
+            "fetches in .peers?"
+        )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,104 @@
+"""What others have published, to stand beside our figures: other models on other hardware, so no race.
+
+The figures are in published.json, each table with its system, hardware, software, precision and source. NVIDIA's table
+of QuartzNet's training has the columns of full and mixed precision exchanged, as its speed-ups and commands show; here
+they are put right. Audio per second of training is derived, from utterances of 12.69 s (train-clean-100) or 12.3 s
+(LibriSpeech) in the mean, 14.3 letters a second, and masked frames that are 49 % of 50 a second.
+"""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr_jax.observe.tables import print_table
+
+Row = dict[str, Any]
+
+
+@functools.cache
+def published() -> dict[str, Any]:
+    """All of it."""
+    found: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+    return found
+
+
+def latencies(measured: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Mean milliseconds of a batch, those measured by `inference` beside those published, by rows and seconds."""
+    ours = {
+        f"here, {part}": {(each["batch"], each["seconds"]): each["ms"][part]["mean"] for each in measured}
+        for part in ("all", "network")
+    }
+    grid = [table for table in published()["inference"]["tables"] if table["system"].startswith("QuartzNet")]
+    theirs = {_name(table): {(row[0], row[1]): row[2] for row in table["rows"]} for table in grid}
+    columns = ours | theirs
+    points = sorted({point for column in columns.values() for point in column}, key=lambda at: (at[1], at[0]))
+    return [
+        {"batch": rows, "seconds": seconds} | {name: column.get((rows, seconds)) for name, column in columns.items()}
+        for rows, seconds in points
+    ]
+
+
+def other_latencies() -> list[Row]:
+    """Of batches of LibriSpeech's test-other, whose recordings have 6.54 s in the mean."""
+    names = published()["inference"]["columns"]
+    return [
+        {"system": table["system"], "on": _name(table)} | dict(zip(names, row, strict=True))
+        | {"× real time": row[0] * row[1] / row[2] * 1000}
+        for table in published()["inference"]["tables"] if not table["system"].startswith("QuartzNet")
+        for row in table["rows"]
+    ]  # fmt: skip
+
+
+def set_rates(ours: Sequence[tuple[str, str, float, str]]) -> list[Row]:
+    """Sets of recordings, × real time, the fastest first: `ours` (system, hardware, rate, how) among those
+    published."""
+    theirs = published()["sets"]
+    rows = [
+        *({"system": name, "hardware": on, "× real time": rate, "how": how, "source": "here"}
+          for name, on, rate, how in ours),
+        *({"system": each["system"], "hardware": each["hardware"], "× real time": float(each["rtfx"]),
+           "how": each["how"], "source": each["source"]} for each in theirs),
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: -row["× real time"])
+
+
+def training_rates() -> list[Row]:
+    """Training, as it was published, and what of audio that is."""
+    rows = []
+    for table in published()["training"]["tables"]:
+        for devices, batch, accumulation, rate in table["rows"]:
+            audio = rate * table["audio_s_per_unit"]
+            rows.append(
+                {
+                    "system": table["system"],
+                    "hardware": f"{devices} × {table['hardware']}",
+                    "precision": table["precision"],
+                    "software": table["software"],
+                    "rows/device": batch,
+                    "accumulation": accumulation,
+                    "published a second": f"{rate:,.7g} {table['unit']}",
+                    "audio-s/s": audio,
+                    "/device": audio / devices,
+                }
+            )
+    return rows
+
+
+def print_latencies(measured: Sequence[Mapping[str, Any]]) -> None:
+    print_table(
+        latencies(measured),
+        title="beside NVIDIA's QuartzNet 15x5, mean ms of a batch padded to the duration, 500 steps, PyTorch 21.07",
+    )
+    print_table(other_latencies(), title="NVIDIA's wav2vec 2.0 Base on test-other, batches of 6.54 s in the mean")
+
+
+def print_training() -> None:
+    print_table(
+        training_rates(), title="published; audio-s/s is derived from mean lengths, sources: cli/benchmark/published.py"
+    )
+
+
+def _name(table: Mapping[str, Any]) -> str:
+    return f"{table['hardware']}, {table['precision']}"

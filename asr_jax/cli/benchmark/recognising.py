@@ -1,0 +1,140 @@
+"""Recognition timed: one batch, as it is used and part by part, and a whole set from its files to its texts."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from asr_jax.cli.benchmark.systems import System
+from asr_jax.core.batch import Batch, Frames
+from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.loading.source import BatchSource, open_batches
+from asr_jax.inference.recognition import without_labels
+from asr_jax.metrics.confidence import Calibration
+from asr_jax.search.ctc import CTCDecoder
+
+PARTS = ("features", "network", "decoding")
+Times = dict[str, list[float]]
+
+
+class Recognition:
+    """Recognition on one device: as one program, as evaluation and transcription use it, and in three."""
+
+    def __init__(self, system: System, decoder: CTCDecoder) -> None:
+        model, head = system.model, system.model.ctc_head
+
+        def emitted(variables: Any, batch: Batch) -> Frames:
+            found: Any = model.apply(variables, batch, method="emit")
+            frames: Frames = found[head]
+            return frames
+
+        def features(variables: Any, batch: Batch) -> Any:
+            return model.apply(variables, batch, step=None, method="augmented")
+
+        self._variables, self._decoder = system.variables, decoder
+        self._features, self._network, self._decoding = jax.jit(features), jax.jit(emitted), jax.jit(decoder.reduce)
+        self._all = jax.jit(lambda variables, batch: decoder.reduce(emitted(variables, batch)))
+
+    def texts(self, batch: Batch) -> list[str]:
+        """Of the rows that count of a batch in the host's memory."""
+        return self._finished(self._all(self._variables, batch), batch)
+
+    def _finished(self, reduced: Any, batch: Batch) -> list[str]:
+        lists = self._decoder.finish(reduced, np.flatnonzero(np.asarray(batch.weights) > 0).tolist())
+        return [self._decoder.transcript(hypotheses, Calibration()).text for hypotheses in lists]
+
+    def warm(self, batch: Batch) -> None:
+        """Compiles and runs the one program for the shape of a batch."""
+        self.texts(batch)
+
+    def times(self, batch: Batch, *, warm_ups: int, steps: int) -> Times:
+        """Seconds of each step: of `all`, and of the parts on their own, one after the other. Audio comes from the
+        host's memory, and texts end there. The parts wait for each other, so that `all` may take less than
+        their sum."""
+        times: Times = {name: [] for name in ("all", *PARTS)}
+        for step in range(-warm_ups, steps):
+            keep = times if step >= 0 else {name: [] for name in times}
+            with _timed(keep["all"]):
+                self.texts(batch)
+            with _timed(keep["features"]):
+                frames = jax.block_until_ready(self._features(self._variables, batch))
+            ready = batch.replace(audio=None, features=frames.values, lengths=frames.lengths)
+            with _timed(keep["network"]):
+                scores = jax.block_until_ready(self._network(self._variables, ready))
+            with _timed(keep["decoding"]):
+                self._finished(self._decoding(scores), batch)
+        return times
+
+
+def noise(*, rows: int, seconds: float, rate_hz: int, labels: int = 0, vocabulary: int = 2) -> Batch:
+    """A full batch of noise, in the host's memory, with random labels."""
+    rng, size = np.random.default_rng(0), round(seconds * rate_hz)
+    return Batch(
+        audio=(3000 * rng.standard_normal((rows, size), np.float32)).astype(np.int16),
+        features=None,
+        lengths=np.full(rows, size, np.int32),
+        tokens=rng.integers(0, vocabulary - 1, (rows, labels)).astype(np.int32),
+        token_lengths=np.full(rows, labels, np.int32),
+        weights=np.ones(rows, np.float32),
+        records=np.arange(rows, dtype=np.int32),
+    )
+
+
+def summary(times: list[float]) -> dict[str, float]:
+    """Mean and percentiles, milliseconds."""
+    ms = 1000 * np.asarray(times)
+    return {"mean": float(ms.mean())} | {f"{p}%": float(np.percentile(ms, p)) for p in (50, 90, 95, 99)}
+
+
+def recognise_set(recognition: Recognition, data: PlannedData, *, workers: int, threads: int) -> dict[str, Any]:
+    """Times of recognising a set, from its files to its texts, and of reading it alone, after one batch of each shape.
+
+    `waiting_s` of `seconds` were spent waiting for files to be read: what reading ahead did not hide.
+    """
+    source, plan, scale = BatchSource(data.index, data.plan), data.plan, data.index.scale
+    for position in {plan[p].bucket: p for p in range(plan.batches_per_epoch)}.values():
+        recognition.warm(without_labels(source[position].batch))
+    waiting, begun = [0.0], time.perf_counter()
+    utterances, audio_s, padded_s, characters = 0, 0.0, 0.0, 0
+    with open_batches(source, stop=plan.batches_per_epoch, workers=workers, threads=threads) as batches:
+        for loaded in _waited_for(batches, waiting):
+            batch = loaded.batch
+            texts = recognition.texts(without_labels(batch))
+            read = np.asarray(batch.weights) > 0
+            utterances += int(read.sum())
+            audio_s += float(batch.lengths[read].sum()) / scale.per_s
+            padded_s += batch.signal.shape[0] * batch.signal.shape[1] / scale.per_s
+            characters += sum(map(len, texts))
+    seconds = time.perf_counter() - begun
+    begun = time.perf_counter()
+    with open_batches(source, stop=plan.batches_per_epoch, workers=workers, threads=threads) as batches:
+        for _ in batches:
+            pass
+    reading_s = time.perf_counter() - begun
+    return {
+        "utterances": utterances, "audio_s": audio_s, "padding_share": 1 - audio_s / padded_s, "seconds": seconds,
+        "rtfx": audio_s / seconds, "waiting_s": waiting[0], "waiting_share": waiting[0] / seconds,
+        "reading_alone_s": reading_s, "reading_alone_rtfx": audio_s / reading_s, "characters": characters,
+        "batches": plan.batches_per_epoch, "workers": workers, "threads": threads,
+    }  # fmt: skip
+
+
+def _waited_for(batches: Iterator[Any], waiting: list[float]) -> Iterator[Any]:
+    """The same batches; adds up how long each was waited for."""
+    while True:
+        begun = time.perf_counter()
+        loaded = next(batches, None)
+        waiting[0] += time.perf_counter() - begun
+        if loaded is None:
+            return
+        yield loaded
+
+
+@contextmanager
+def _timed(seconds: list[float]) -> Iterator[None]:
+    begun = time.perf_counter()
+    yield
+    seconds.append(time.perf_counter() - begun)

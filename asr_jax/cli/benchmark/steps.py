@@ -1,0 +1,102 @@
+"""Where the time of a step goes: `python -m asr_jax.benchmark steps --config FILE [--field.name VALUE …]`.
+
+For each bucket, on its first real batch: reading the batch, the front-end with augmentation, the forward pass with the
+loss, the forward and backward pass, and the update; medians, in milliseconds. Figures are of one machine at one time.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asr_jax.cli.command_line import parse_experiment
+
+REPEATS = 7
+
+
+def main(arguments: Sequence[str]) -> None:
+    experiment = parse_experiment(arguments, prog="python -m asr_jax.benchmark steps")
+
+    from asr_jax.observe.tables import print_table
+    from asr_jax.training.run import find_run
+    from asr_jax.training.setup import set_up
+
+    setup = set_up(experiment, find_run(experiment))
+    rows = step_times(setup)
+    print_table(rows, title=f"{experiment.name}: milliseconds per batch, padding {setup.train.plan.padding_share:.1%}")
+
+
+def step_times(setup: Any) -> list[dict[str, Any]]:
+    """A row per bucket, in milliseconds."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from asr_jax.core.meshes import global_batch
+    from asr_jax.core.random_streams import random_streams
+    from asr_jax.data.loading.source import BatchSource
+    from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
+    from asr_jax.training.compile import compile_steps
+
+    beginning = lower_beginning(setup.recipe, seed=setup.experiment.seed)
+    shapes = abstract_beginning(beginning, setup.mesh)
+    steps = compile_steps(
+        setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
+        sounds=setup.sounds,
+    )  # fmt: skip
+    state, average = initial_training(beginning.compile(), setup.mesh)
+    source, rows = BatchSource(setup.train.index, setup.train.plan), []
+
+    def forward(params: Any, batch: Any, method: str) -> Any:
+        streams = random_streams(state.key, jnp.int32(0))
+        variables = {"params": params, "batch_stats": state.batch_stats, "sounds": setup.sounds}
+        if method == "features":
+            return setup.model.apply(variables, batch, step=state.updates, method="augmented", rngs=streams)
+        return setup.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
+
+    jitted = jax.jit(forward, static_argnums=2)
+    for k, bucket in enumerate(setup.train.plan.buckets):
+        position = next(p for p in range(setup.train.plan.batches_per_epoch) if setup.train.plan[p].bucket == k)
+        read_ms = _median_ms(source.__getitem__, position)
+        batch = global_batch(source[position].batch, setup.mesh)
+        weights = steps.weights[bucket](batch, state.key, np.int32(0))
+        features_ms = _median_ms(jitted, state.params, batch, "features")
+        forward_ms = _median_ms(jitted, state.params, batch, "loss")
+        zeros = steps.begin(state)
+
+        def both(batch: Any = batch, weights: Any = weights, bucket: Any = bucket) -> Any:
+            nonlocal zeros
+            zeros = steps.accumulate[bucket](state, zeros, batch, weights, np.int32(0))
+            return zeros
+
+        both_ms = _median_ms(both)
+
+        def update() -> Any:
+            nonlocal state, average, zeros
+            state, average, zeros, report = steps.apply_update(state, average, zeros)
+            return report
+
+        update_ms = _median_ms(update)
+        rows.append(
+            {
+                "seconds": f"{bucket.length / setup.train.index.scale.per_s:.2f}",
+                "rows": bucket.batch_size,
+                "read": f"{read_ms:.1f}",
+                "front-end": f"{features_ms:.1f}",
+                "forward": f"{forward_ms - features_ms:.1f}",
+                "backward": f"{both_ms - forward_ms:.1f}",
+                "update": f"{update_ms:.1f}",
+                "step": f"{both_ms + update_ms:.1f}",
+            }
+        )
+    return rows
+
+
+def _median_ms(call: Callable[..., Any], *arguments: Any) -> float:
+    import jax
+
+    times = []
+    for _ in range(REPEATS + 2):  # two to warm up: the first compiles
+        start = time.perf_counter()
+        jax.block_until_ready(call(*arguments))
+        times.append(time.perf_counter() - start)
+    return 1000 * sorted(times[2:])[REPEATS // 2]

@@ -1,0 +1,165 @@
+"""How fast a config trains: `python -m asr_jax.benchmark train --config FILE [--synthetic [SECONDS …]] [--field …]`.
+
+Updates are timed after warm-ups, by accumulation and number of devices: an update has the same utterances in each case,
+rows of a device being those of an update / accumulation / devices. With the config's own data, the loader is in the
+figures; with `--synthetic`, full batches of noise of these lengths. Front-end, augmentation, loss, optimizer and
+averages are the config's. NVIDIA's and others' published figures are printed beside ours, with their hardware.
+
+Source: scripts/train_benchmark.sh of QuartzNet in NVIDIA/DeepLearningExamples: the rule of constant updates, lengths
+(1408 to 1920 frames) and 100 labels. Differs from: that, which leaves out whole epochs as warm-up and switches off
+averages (--training.ema.decay 0 here).
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from asr_jax.cli.command_line import parse_experiment
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable
+from asr_jax.core.precision import Precision
+
+PROG = "python -m asr_jax.benchmark train"
+QUARTZNET_S = [14.08, 16.64, 19.2]
+"""The shortest, the middle and the longest frames that NVIDIA's script allocates: 16.7 s at speeds of ± 15 %."""
+WHOLE = "rows of a batch are multiples of data.buckets.batch_multiple and of the devices that there are, at least one"
+SHARED = "virtual devices of this CPU share its cores: their rows show that it works, not what devices gain"
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog=PROG, description=__doc__, allow_abbrev=False, add_help="--config" not in " ".join(arguments)
+    )
+    parser.add_argument("--synthetic", type=float, nargs="*", metavar="SECONDS", help=f"lengths of rows of noise "
+                        f"({' '.join(map(str, QUARTZNET_S))}); without it, the config's own data")  # fmt: skip
+    parser.add_argument("--accumulation", type=int, nargs="+", help="batches of an update (the config's)")
+    parser.add_argument(
+        "--devices", type=int, nargs="+", default=[1, 2, 4, 8], help="as far as there are (%(default)s)"
+    )
+    parser.add_argument("--batch", type=int, help="synthetic: rows of an update (as many as the config's have room)")
+    parser.add_argument("--labels", type=int, default=100, help="synthetic: of a row, at most (%(default)s)")
+    parser.add_argument("--vocabulary", type=int, help="synthetic: labels and the blank (the config's)")
+    parser.add_argument("--warm-ups", type=int, default=5, help="updates that are not measured (%(default)s)")
+    parser.add_argument("--updates", type=int, default=20, help="that are measured, of each case (%(default)s)")
+    parser.add_argument("--precision", choices=get_args(Precision), help="instead of the config's own")
+    parser.add_argument("--published", action=argparse.BooleanOptionalAction, default=True, help="others' figures too")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures here")
+    options, rest = parser.parse_known_args(arguments)
+
+    from asr_jax.cli.benchmark.published import print_training
+    from asr_jax.cli.benchmark.systems import check_counts, in_precision, machine
+
+    check_counts(options, ("accumulation", "devices", "batch", "labels", "warm_ups", "updates"))
+    check_counts(options, ("synthetic",), least=0.1)
+    experiment = in_precision(parse_experiment(rest, prog=PROG), options.precision)
+    if options.json:
+        check_writable(options.json)
+    figures: dict[str, Any] = {
+        "machine": machine(), "config": experiment.name, "precision": experiment.training.precision,
+        "data": "the config's own" if options.synthetic is None else {"synthetic_s": options.synthetic or QUARTZNET_S},
+        "warm_ups": options.warm_ups, "updates": options.updates,
+    }  # fmt: skip
+    figures["cases"] = []
+    for case in cases(experiment, options):
+        figures["cases"].append(case)
+        figures["machine"]["load_after"] = machine()["load"]
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    show(figures)
+    if options.published:
+        print_training()
+
+
+def cases(experiment: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Figures of each accumulation on each number of devices, one after the other.
+
+    Raises: UserError where an update's rows cannot be spread so.
+    """
+    from asr_jax.cli.benchmark import updating
+
+    devices, there_are = usable(options.devices)
+    accumulations = options.accumulation or [experiment.training.accumulate]
+    if options.synthetic is None:
+        check_whole(math.lcm(experiment.data.buckets.batch_multiple, there_are), [(1, d) for d in devices])
+    else:
+        rows = options.batch or room(experiment, options.synthetic or QUARTZNET_S, accumulations, devices)
+        check_whole(rows, [(a, d) for a in accumulations for d in devices])
+    how = {"warm_ups": options.warm_ups, "updates": options.updates}
+    for accumulation in accumulations:
+        settings = updating.with_accumulation(experiment, accumulation)
+        for num in devices:
+            times = {"num_devices": num, "accumulation": accumulation, **how}
+            if options.synthetic is None:
+                with updating.loaded_groups(settings) as (case, groups):
+                    yield updating.time_updates(case, groups, **times)
+            else:
+                case, batches = updating.synthetic_case(
+                    settings, rows=rows // accumulation, seconds=options.synthetic or QUARTZNET_S,
+                    labels=options.labels, vocabulary=options.vocabulary,
+                )  # fmt: skip
+                groups = updating.synthetic_groups(case, batches, accumulation)
+                yield updating.time_updates(case, groups, **times)
+
+
+def usable(devices: Sequence[int]) -> tuple[list[int], int]:
+    """Those of the numbers that there are devices for, and how many there are: that alone, where it is fewer."""
+    import jax
+
+    there_are = jax.device_count()
+    return sorted({num for num in devices if num <= there_are}) or [there_are], there_are
+
+
+def room(experiment: Any, seconds: Sequence[float], accumulations: Sequence[int], devices: Sequence[int]) -> int:
+    """Rows of an update, by the config's own size of a batch, that can be spread in every case."""
+    buckets, unit = experiment.data.buckets, math.lcm(*(a * d for a in accumulations for d in devices))
+    of_batch = buckets.budget if buckets.unit == "samples" else buckets.batch_seconds / max(seconds)
+    return max(int(of_batch * experiment.training.accumulate) // unit, 1) * unit
+
+
+def check_whole(rows: int, ways: Sequence[tuple[int, int]]) -> None:
+    for accumulation, devices in ways:
+        if rows % (accumulation * devices):
+            raise UserError(
+                f"{rows} rows cannot be divided into {accumulation} batches on {devices} devices: expected --batch, or "
+                f"data.buckets.batch_multiple, to be a multiple of {math.lcm(*(a * d for a, d in ways))}"
+            )
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Prints the table of cases."""
+    from asr_jax.cli.benchmark.systems import described
+    from asr_jax.observe.tables import print_table
+
+    alone = {each["accumulation"]: each["audio_s_per_s"] for each in figures["cases"] if each["devices"] == 1}
+    rows = []
+    for each in figures["cases"]:
+        single = alone.get(each["accumulation"])
+        rows.append(
+            {
+                "devices": each["devices"], "accumulation": each["accumulation"],
+                "rows/device": float(each["rows_of_a_device"]), "s/update": float(np.mean(each["update_s"])),
+                "±": float(np.std(each["update_s"])), "s/batch": each["batch_s"],
+                "utterances/s": each["utterances_per_s"], "audio-s/s": each["audio_s_per_s"],
+                "padded": each["padded_audio_s_per_s"], "/device": each["audio_s_per_s"] / each["devices"],
+                "× one device": each["audio_s_per_s"] / single if single else None,
+                "waiting_share": each["waiting_share"], "bytes": each["planned_bytes"],
+            }
+        )  # fmt: skip
+    print_table(
+        rows,
+        title=f"{figures['config']}, {figures['precision']}, {figures['cases'][0]['parameters']:,} parameters, on "
+        f"{described(figures['machine'])}: mean ± deviation of {figures['updates']} updates after "
+        f"{figures['warm_ups']}; audio-s/s are audio hours per hour",
+    )
+    if figures["machine"]["device"] == "cpu" and max(each["devices"] for each in figures["cases"]) > 1:
+        print(SHARED)
+    sizes = [each["rows_of_a_device"] * each["devices"] * each["accumulation"] for each in figures["cases"]]
+    if max(sizes) > 1.1 * min(sizes):
+        print(f"updates are not equally large: {min(sizes):.0f} to {max(sizes):.0f} utterances; {WHOLE}")
+    if voided := sum(each["voided"] for each in figures["cases"]):
+        print(f"{voided} updates were not finite, and voided: their time counts all the same")

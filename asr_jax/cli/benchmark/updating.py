@@ -1,0 +1,184 @@
+"""Updates timed in the order of the training loop, on synthetic batches or with a config's own loader."""
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from asr_jax.audio.augmentation import AudioAugmentation
+from asr_jax.audio.sounds import read_sounds
+from asr_jax.cli.benchmark.recognising import noise
+from asr_jax.cli.benchmark.stepping import SETTLED
+from asr_jax.cli.benchmark.systems import tokenizer_without_data
+from asr_jax.config import Experiment
+from asr_jax.core.batch import Batch
+from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.data.batching.index import scale_of
+from asr_jax.data.loading.source import BatchSource, open_batches
+from asr_jax.inference.model import make_model
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
+from asr_jax.training.compile import compile_steps
+from asr_jax.training.loop import IN_FLIGHT
+from asr_jax.training.run import find_run
+from asr_jax.training.setup import make_recipe, set_up
+from asr_jax.training.step import Recipe
+
+Group = list[tuple[Bucket, Batch]]
+"""The batches of an update, in the host's memory."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained with one accumulation; on how many devices is said when it is timed."""
+
+    recipe: Recipe
+    buckets: tuple[Bucket, ...]
+    scale: Scale
+    sounds: dict[str, np.ndarray]
+    seed: int
+
+
+class Done(NamedTuple):
+    """Of one update."""
+
+    end_s: float
+    """When the host saw it done."""
+    utterances: float
+    audio_s: float
+    padded_s: float
+    applied: bool
+
+
+def synthetic_case(
+    experiment: Experiment, *, rows: int, seconds: Sequence[float], labels: int, vocabulary: int | None
+) -> tuple[Case, list[Batch]]:
+    """Batches of `rows`, one for each of the lengths: noise with up to `labels` labels a row, at most one for two
+    frames of the heads. They are augmented as the config says."""
+    settings, front_end = experiment.model, experiment.model.front_end
+    tokenizer = tokenizer_without_data(experiment.data.tokenizer, vocabulary)
+    model = make_model(experiment, tokenizer)
+    of_audio = [each for each in settings.augment if isinstance(each, AudioAugmentation)]
+    batches = []
+    for each in seconds:
+        fitting = min(labels, int(model.output_length(round(each * front_end.rate_hz))) // 2)
+        batches.append(
+            noise(rows=rows, seconds=each, rate_hz=front_end.rate_hz, labels=fitting, vocabulary=tokenizer.vocab_size)
+        )
+        # Where the blank is not the last label, the last stands in for it.
+        np.putmask(batches[-1].tokens, batches[-1].tokens == tokenizer.blank_id, tokenizer.vocab_size - 1)
+    shapes = [(int(batch.signal.shape[1]), int(batch.tokens.shape[1])) for batch in batches]
+    case = Case(
+        make_recipe(experiment, model, RunLength(10 * SETTLED, SETTLED)),
+        tuple(Bucket(length, num_labels, rows, length) for length, num_labels in shapes),
+        scale_of(front_end, of_features=False),
+        read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=experiment.data.threads),
+        experiment.seed,
+    )
+    return case, batches
+
+
+def synthetic_groups(case: Case, batches: Sequence[Batch], accumulation: int) -> Iterator[Group]:
+    """Each update has batches of one length; the lengths take turns."""
+    for bucket, batch in itertools.cycle(zip(case.buckets, batches, strict=True)):
+        yield [(bucket, batch)] * accumulation
+
+
+def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
+    """The experiment with so many batches to an update, each by so much smaller that the update stays as large; its
+    rows can be spread over all devices."""
+    old, share = experiment.data.buckets, experiment.training.accumulate / accumulation
+    multiple = math.lcm(old.batch_multiple, jax.device_count())
+    buckets = replace(
+        old, batch_seconds=old.batch_seconds * share, budget=old.budget * share, batch_multiple=multiple,
+        max_batch=max(math.ceil(old.max_batch * share), multiple),
+    )  # fmt: skip
+    return replace(
+        experiment,
+        data=replace(experiment.data, buckets=buckets),
+        training=replace(experiment.training, accumulate=accumulation),
+    )
+
+
+@contextmanager
+def loaded_groups(experiment: Experiment) -> Iterator[tuple[Case, Iterator[Group]]]:
+    """The experiment's own training set, read as training reads it."""
+    setup = set_up(experiment, find_run(replace(experiment, fresh=True)))  # whatever runs there are
+    plan, data, accumulation = setup.train.plan, experiment.data, experiment.training.accumulate
+    case = Case(setup.recipe, plan.buckets, setup.train.index.scale, setup.sounds, experiment.seed)
+    source = BatchSource(setup.train.index, plan)
+    with open_batches(source, workers=data.workers, threads=data.threads) as batches:
+        each = ((plan.buckets[plan[loaded.position].bucket], loaded.batch) for loaded in batches)
+        yield case, iter(lambda: list(itertools.islice(each, accumulation)), [])
+
+
+def time_updates(
+    case: Case, groups: Iterator[Group], *, num_devices: int, accumulation: int, warm_ups: int, updates: int
+) -> dict[str, Any]:
+    """Seconds of each of `updates` after at least `warm_ups`, as updates come to an end while later ones are under way,
+    as in training; rates; and what share of the time the loader was waited for."""
+    mesh = data_mesh(num_devices)
+    update, table = _compiled(case, mesh, accumulation)
+    under_way, waiting_s, done = deque[tuple[Any, Group]](), list[float](), list[Done]()
+    while len(done) < warm_ups + updates:
+        begun = time.perf_counter()
+        group = next(groups)
+        waiting_s.append(time.perf_counter() - begun)
+        under_way.append((update(group), group))
+        if len(under_way) > IN_FLIGHT:
+            done.append(_ended(*under_way.popleft(), per_s=case.scale.per_s))
+    jax.block_until_ready(list(under_way))
+    measured, update_s = done[warm_ups:], np.diff([each.end_s for each in done[warm_ups - 1 :]])
+    total_s, batches = float(update_s.sum()), updates * accumulation
+    utterances, audio_s = sum(each.utterances for each in measured), sum(each.audio_s for each in measured)
+    return {
+        "devices": num_devices, "accumulation": accumulation, "update_s": update_s.tolist(),
+        "batch_s": total_s / batches, "rows_of_a_device": utterances / batches / num_devices,
+        "utterances_per_s": utterances / total_s, "audio_s_per_s": audio_s / total_s,
+        "padded_audio_s_per_s": sum(each.padded_s for each in measured) / total_s,
+        "waiting_share": sum(waiting_s[-updates:]) / total_s, "planned_bytes": max(row["bytes"] for row in table),
+        "parameters": table[0]["parameters"], "voided": sum(not each.applied for each in measured),
+    }  # fmt: skip
+
+
+def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict[str, Any]]]:
+    """A function that dispatches an update and gives its report, and the table of what was compiled."""
+    beginning = lower_beginning(case.recipe, seed=case.seed)
+    shapes = abstract_beginning(beginning, mesh)
+    steps = compile_steps(
+        case.recipe, case.buckets, shapes, scale=case.scale, mesh=mesh, num_batches=accumulation, sounds=case.sounds
+    )
+    state, average = initial_training(beginning.compile(), mesh)
+    state = state.replace(updates=jax.device_put(jnp.int32(SETTLED), replicated(mesh)))
+    accumulated, number = steps.begin(state), itertools.count()
+
+    def update(group: Group) -> Any:
+        nonlocal state, average, accumulated
+        shards = [(bucket, global_batch(batch, mesh)) for bucket, batch in group]
+        placed = [(np.int32(next(number)), bucket, batch) for bucket, batch in shards]
+        weights = steps.add_weights([steps.weights[bucket](batch, state.key, place) for place, bucket, batch in placed])
+        for position, bucket, batch in placed:
+            accumulated = steps.accumulate[bucket](state, accumulated, batch, weights, position)
+        state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+        return report
+
+    return update, steps.table
+
+
+def _ended(report: Any, group: Group, *, per_s: float) -> Done:
+    """Waits for it."""
+    applied = bool(report.applied)
+    end_s = time.perf_counter()
+    utterances = sum(float(batch.weights.sum()) for _, batch in group)
+    audio_s = sum(float((batch.lengths * batch.weights).sum()) / per_s for _, batch in group)
+    return Done(end_s, utterances, audio_s, sum(len(b.lengths) * bucket.length / per_s for bucket, b in group), applied)

@@ -1,0 +1,131 @@
+"""Two systems on the same recordings: `python -m asr_jax.compare A.jsonl B.jsonl [--json OUT]`.
+
+A and B are what `asr_jax.evaluate --predictions` writes, or lines of JSON with id, reference and hypothesis (and where
+they are known set, source, speaker, duration_s, normaliser). Recordings are matched by set and id, or by id alone where
+the files have no name of a set in common. The difference comes with its interval, by bootstrap over speakers, and with
+the p-value of NIST's matched pairs test (MAPSSWE): how often two systems that are equally good would differ as much.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr_jax.cli.evaluate import some, table_row
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable
+from asr_jax.metrics.comparison import compare
+from asr_jax.metrics.scoring import Recognised
+from asr_jax.observe.tables import console_for, percent, print_table, say
+from asr_jax.observe.transcripts import aligned_lines
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.compare", description=__doc__)
+    parser.add_argument("first", type=Path, help="predictions of one system")
+    parser.add_argument("second", type=Path, help="predictions of the other")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures here")
+    parser.add_argument("--show", type=int, default=10, metavar="N", help="utterances that differ most (10)")
+    parser.add_argument("--normaliser", metavar="NAME", help="of both sides, instead of what the files name")
+    options = parser.parse_args(arguments)
+    if options.show < 0:
+        raise UserError(f"--show {options.show}: expected 0 or more")
+    if options.json:
+        check_writable(options.json)
+    paths = (options.first, options.second)
+    systems, named = zip(*(read_predictions(path) for path in paths), strict=True)
+    normaliser = options.normaliser or _one_normaliser(dict(zip(paths, named, strict=True)))
+    try:
+        found = compare(*systems, normaliser=normaliser, num_shown=options.show)
+    except UserError as error:
+        raise UserError(f"{options.first} (first) and {options.second} (second): {error}") from error
+    rows = [table_row(str(path), found[name]) for path, name in zip(paths, ("first", "second"), strict=True)]
+    print_table(rows, title=f"{found['first']['utterances']} utterances of both, text normalised by {normaliser}")
+    for line in (*_said(found, paths), *_differing(found["differing"])):
+        say(console_for(), line)
+    if options.json:
+        result = {"files": [str(path) for path in paths], **found}
+        options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_predictions(path: Path) -> tuple[list[Recognised], set[str]]:
+    """What was recognised, and the normalisers that the lines name.
+
+    Raises: UserError where the file cannot be read or a line lacks id, reference or hypothesis.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}; expected what evaluate --predictions writes") from error
+    rows = [_row(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    return [recognised for recognised, _ in rows], {name for _, name in rows if name}
+
+
+def _row(line: str, place: str) -> tuple[Recognised, str]:
+    try:
+        row = json.loads(line)
+        duration_s = row.get("duration_s")
+        recognised = Recognised(
+            str(row["id"]),
+            str(row["reference"]),
+            str(row["hypothesis"]),
+            source=str(row.get("source") or ""),
+            speaker=str(row.get("speaker") or ""),
+            duration_s=math.nan if duration_s is None else float(duration_s),
+            set=str(row.get("set") or ""),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{place}: {line[:60]!r} is not a prediction ({type(error).__name__}: {error}); expected an object with "
+            "id, reference and hypothesis, as evaluate --predictions writes"
+        ) from error
+    return recognised, row.get("normaliser") or ""
+
+
+def _one_normaliser(named: dict[Path, set[str]]) -> str:
+    names = set().union(*named.values())
+    if len(names) != 1 or not all(named.values()):
+        told = "; ".join(f"{path}: {', '.join(sorted(found)) or 'none'}" for path, found in named.items())
+        raise UserError(
+            f"the files do not name one normaliser ({told}): expected the same in both, or --normaliser NAME"
+        )
+    return names.pop()
+
+
+def _said(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:
+    """The difference, its significance, and what was left out."""
+    difference, pairs = found["difference"], found["matched_pairs"]
+    bootstrap = difference["bootstrap"]
+    if difference["wer"] is not None and not difference["wer_interval"]:
+        yield (
+            f"difference, second less first: {100 * difference['wer']:+.2f} points; no interval of "
+            f"{bootstrap['units']} {bootstrap['over']}"
+        )
+    if difference["wer_interval"]:
+        low, high = (100 * bound for bound in difference["wer_interval"])
+        yield (
+            f"difference, second less first: {100 * difference['wer']:+.2f} points ({low:+.2f} to {high:+.2f} in "
+            f"{100 * bootstrap['level']:g} % of {bootstrap['resamples']} resamples of {bootstrap['units']} "
+            f"{bootstrap['over']}); the second has fewer errors in {percent(difference['probability_of_improvement'])}"
+        )
+    few = "; below 50 segments p is rough" if pairs["segments"] < 50 else ""
+    z = "" if pairs["z"] is None else f"z = {pairs['z']:.2f}, "
+    none = "too few segments" if pairs["segments"] < 2 else "all segments differ by as much, which leaves no deviation"
+    p = f"no p-value: {none}" if pairs["p_value"] is None else f"p = {pairs['p_value']:.2g}"
+    yield f"matched pairs (MAPSSWE): {z}{p}, {pairs['segments']} segments in which either erred{few}"
+    for path, name in zip(paths, ("only_first_ids", "only_second_ids"), strict=True):
+        if found[name]:
+            yield f"left out, in {path} alone: {len(found[name])} utterances: {some(found[name])}"
+
+
+def _differing(differing: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Each utterance with both systems' words under the reference's."""
+    if differing:
+        yield "where they differ most:"
+    for row in differing:
+        name = f"{row['set']} {row['id']}".strip()
+        yield f"{name}: {row['first_errors']} errors of the first, {row['second_errors']} of the second"
+        for name in ("first", "second"):
+            yield from (f"  {line}" for line in aligned_lines(row["reference"], row[name]))

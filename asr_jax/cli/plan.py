@@ -1,0 +1,173 @@
+"""What a run would train on, before it does: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
+
+Prints what the data are and what of them is dropped, the buckets with their padding, the length of an epoch and of the
+run, and the gradient accumulation that reaches a wanted global batch. Nothing is compiled, and
+nothing written but the cache of what was read of the data.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asr_jax.cli.command_line import parse_experiment
+from asr_jax.config import Experiment
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching.buckets import perturbed_lengths
+from asr_jax.data.batching.dataset import PlannedData, plan_training, read_training
+
+RECOMMENDED = {"s": 5 * 3600.0, "records": 1025}
+"""A global batch as CAIMAN-ASR recommends it for transducers: more than 5 hours of audio, or than 1,024 records."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m asr_jax.plan", add_help=False, allow_abbrev=False)
+    parser.add_argument("--global-seconds", "--global_seconds", type=float)
+    parser.add_argument("--global-rows", "--global_rows", type=int)
+    parser.add_argument("--plot", type=Path)
+    options, rest = parser.parse_known_args(arguments)
+    if {"-h", "--help"} & set(rest):
+        print(__doc__)
+        print(
+            "  --global-seconds S  audio of a global batch, without padding\n"
+            "  --global-rows N     records of a global batch\n"
+            "  --plot OUT.png      draw the durations and where buckets end\n"
+        )
+    wanted = wanted_batch(options.global_seconds, options.global_rows)
+    experiment = parse_experiment(rest, prog="python -m asr_jax.plan")
+    if options.plot and options.plot.suffix != ".png":
+        raise UserError(f"--plot {options.plot}: expected a name that ends in .png")
+
+    from asr_jax.observe.tables import console_for, print_table, say
+
+    planned = plan(experiment)
+    console = console_for()
+    print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
+    print_table(dropped_rows(planned), title="dropped", console=console)
+    print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
+    for line in lines(planned, experiment, wanted):
+        say(console, line)
+    if options.plot:
+        from asr_jax.observe.durations import draw_durations
+
+        draw_durations(planned, options.plot, title=experiment.name)
+        say(console, f"drawn to {options.plot}")
+
+
+def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
+    """A global batch by its audio (`s`), its `records`, or both; what is recommended where none is given.
+
+    Raises: UserError for nothing to reach.
+    """
+    given = {"s": seconds, "records": rows}
+    wanted = {unit: amount for unit, amount in given.items() if amount is not None} or RECOMMENDED
+    if not all(0 < amount < math.inf for amount in wanted.values()):
+        raise UserError(f"--global-seconds {seconds}, --global-rows {rows}: expected more than 0")
+    return wanted
+
+
+def plan(experiment: Experiment) -> PlannedData:
+    """The training set as `training.setup.set_up` plans it."""
+    from asr_jax.core.meshes import data_mesh
+    from asr_jax.inference.model import make_model
+    from asr_jax.training.run import find_run
+    from asr_jax.training.setup import make_tokenizer
+
+    folder = find_run(experiment)
+    records = read_training(experiment.data, seed=experiment.seed)
+    tokenizer = make_tokenizer(experiment.data, folder, records)
+    model = make_model(experiment, tokenizer)
+    return plan_training(
+        records, experiment.data, tokenizer=tokenizer, output_length=model.output_length,
+        front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
+        sub_batches=experiment.model.sub_batches,
+    )  # fmt: skip
+
+
+def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
+    """A row per entry of data.train, or per source in it where it names several: what is there and what of it an epoch
+    has, at all speeds."""
+    index, plan = planned.index, planned.plan
+    columns, rows = index.records.columns, index.records.rows
+    pairs = np.stack([columns.input_of[rows], columns.sources.of_row[rows]])
+    groups, group_of = np.unique(pairs, axis=1, return_inverse=True)
+    hours = index.lengths / index.scale.per_s / 3600
+    share, num = plan.mean_share(), len(plan.speeds)
+    epoch_hours = share * perturbed_lengths(index.lengths, plan.speeds) / index.scale.per_s / 3600
+    of_epoch = np.bincount(np.tile(group_of, num), epoch_hours)
+    return [
+        {
+            "set": experiment.data.train[place],
+            "source": columns.sources.names[source],
+            "records": int(np.sum(group_of == group)),
+            "hours": float(hours[group_of == group].sum()),
+            "epoch hours": float(of_epoch[group]),
+            "epoch_share": float(of_epoch[group] / of_epoch.sum()),
+        }
+        for group, (place, source) in enumerate(groups.T.tolist())
+    ]
+
+
+def dropped_rows(planned: PlannedData) -> list[dict[str, Any]]:
+    """A row per reason."""
+    dropped = planned.dropped
+    rows = [
+        {"reason": name, "records": num, "hours": dropped.hours[name], "such as": dropped.examples[name]}
+        for name, num in dropped.records.items()
+    ]
+    return rows or [{"reason": "nothing", "records": 0, "hours": 0.0}]
+
+
+def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
+    """A row per bucket; what there is of it in an epoch."""
+    plan, per_s = planned.plan, planned.index.scale.per_s
+    entries, batches, padded = plan.entries_by_bucket(), plan.batches_by_bucket(), plan.padded_by_bucket()
+    return [
+        {
+            "seconds": bucket.length / per_s,
+            "labels": bucket.num_tokens,
+            "rows": bucket.batch_size,
+            "batch s": bucket.batch_size * bucket.length / per_s,
+            "entries": entries[k],
+            "batches": int(batches[k]),
+            "padding_share": 1 - float(plan.length_by_bucket[k]) / float(padded[k]),
+        }
+        for k, bucket in enumerate(plan.buckets)
+    ]
+
+
+def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:
+    """An epoch, the run, and the accumulation that reaches each batch that is wanted."""
+    from asr_jax.training.setup import run_length
+    from asr_jax.training.timetable import Groups
+
+    plan, training = planned.plan, experiment.training
+    batches, accumulate, speeds = plan.batches_per_epoch, training.accumulate, len(plan.speeds)
+    seconds = plan.length_per_epoch / planned.index.scale.per_s
+    mean = {"s": seconds / batches, "records": plan.entries_per_epoch / batches}
+    updates = Groups(batches, accumulate, training.epoch_end).updates_per_epoch
+    num_updates = run_length(training.num_updates, training.num_epochs, updates)
+    moved = f", each moved by up to {plan.jitter:g}" if plan.jitter else ""
+    at_speeds = f" (each record at {speeds} speed{'s' * (speeds > 1)}{moved})" if speeds > 1 or moved else ""
+    entries = f"{plan.entries_per_epoch:,} entries{at_speeds}"
+    found = [
+        f"padding: {plan.padding_share:.1%} of all batches, in {len(plan.buckets)} shapes",
+        f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batches, {updates:,.6g} updates",
+        f"the run: {num_updates:,} updates, {num_updates / updates:,.4g} epochs",
+        f"a batch, in the mean: {_amounts(mean, 1)}",
+        f"a global batch now, training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
+    ]
+    for unit, amount in wanted.items():
+        reaching = math.ceil(amount / mean[unit])
+        more = "; an epoch has fewer batches: make them larger" if reaching > batches else ""
+        what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else f"{amount:,} records"
+        found.append(f"a global batch of {what}: --training.accumulate {reaching}{more}")
+    return found
+
+
+def _amounts(mean: dict[str, float], times: int) -> str:
+    seconds = mean["s"] * times
+    return f"{seconds:,.1f} s of audio ({seconds / 3600:,.2f} h), {mean['records'] * times:,.1f} records"

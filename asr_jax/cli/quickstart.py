@@ -1,0 +1,107 @@
+"""The whole way in one command: made speech, training, evaluation on unheard voices, three transcripts, a summary.
+
+`./scripts/quickstart.sh` calls it. Every step prints the command that does the same by itself, and is passed over when
+its result is there already.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asr_jax.cli.command_line import load_config
+
+CONFIG = "configs/quickstart.py"
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="./scripts/quickstart.sh", description=__doc__)
+    parser.parse_args(arguments)
+    started = time.monotonic()
+    experiment = load_config(CONFIG)
+    corpus = Path(experiment.data.train[0]).parent.parent
+    run, test = experiment.folder, corpus / "manifests" / "test.jsonl"
+
+    made = speak(corpus)
+    summary = train(CONFIG)
+    scores, checkpoint = evaluate(run, test, summary["checkpoint"])
+    transcribe(run, test)
+
+    final = {
+        "wer": scores["wer"],
+        "cer": scores["cer"],
+        "train_seconds": summary["seconds"],
+        "corpus_seconds": made["seconds_taken"],
+        "steps": summary["update"],
+        "parameters": summary["parameters"],
+        "validation_wer": summary["best_wer"],
+        "test_words": scores["words"],
+        "checkpoint": checkpoint,
+    }
+    (run / "summary.json").write_text(json.dumps(final, indent=2) + "\n")
+    print(
+        f"\nWER {scores['wer']:.2%}, CER {scores['cer']:.2%} on {scores['utterances']} sentences of voices never heard"
+    )
+    print("(made speech: it shows that training works, and says nothing about people's voices)")
+    for name, place in (
+        ("checkpoint", checkpoint),
+        ("events", run / "events.jsonl"),
+        ("curves", run / "curves.png"),
+        ("summary", run / "summary.json"),
+    ):
+        print(f"  {name:<11}{place}")
+    print(f"done in {time.monotonic() - started:.0f} s; your own recordings: README.md, five lines")
+
+
+def speak(corpus: Path) -> dict[str, Any]:
+    from asr_jax.data.corpora.synthetic import make_corpus
+    from asr_jax.data.corpora.utterances import Corpus
+
+    _say(f"python -m asr_jax.data.corpora.synthetic --out {corpus}")
+    return make_corpus(corpus, Corpus())
+
+
+def train(config: str) -> dict[str, Any]:
+    from asr_jax.cli.command_line import parse_experiment
+    from asr_jax.training.loop import train as train_run
+
+    _say(f"python -m asr_jax.train --config {config}")
+    summary = train_run(parse_experiment(["--config", config], prog="python -m asr_jax.train"))
+    if summary.get("already"):
+        print(f"already trained: {summary['update']} updates in {summary['folder']}")
+    return summary
+
+
+def evaluate(run: Path, test: Path, last: str) -> tuple[dict[str, Any], str]:
+    """The scores on the test set, and the checkpoint that they are of: the best by validation."""
+    from asr_jax.cli.evaluate import main as evaluate_main
+
+    out = run / "test.json"
+    _say(f"python -m asr_jax.evaluate {run} --data {test} --json {out}")
+    if out.exists() and out.stat().st_mtime > (Path(last) / "meta").stat().st_mtime:
+        print(f"already evaluated: {out}")
+    else:
+        evaluate_main([str(run), "--data", str(test), "--json", str(out)])
+    [found] = json.loads(out.read_text())["runs"]
+    return found["sets"][str(test)], str(run / "checkpoints" / str(found["checkpoint"]))
+
+
+def transcribe(run: Path, test: Path) -> None:
+    from asr_jax.cli.transcribe import main as transcribe_main
+    from asr_jax.data.manifests.reading import read_records
+
+    records = read_records([test])
+    chosen = [records[len(records) * part // 4] for part in (1, 2, 3)]
+    files = [os.path.relpath(record.location) for record in chosen]
+    _say(f"python -m asr_jax.transcribe {run} {' '.join(files)}")
+    transcribe_main([str(run), *files])
+    print("said were:")
+    for file, record in zip(files, chosen, strict=True):
+        print(f"{file}\t{record.text}")
+
+
+def _say(command: str) -> None:
+    print(f"\n$ {command}", flush=True)

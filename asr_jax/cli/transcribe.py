@@ -1,0 +1,188 @@
+"""Text of audio of any format and length: `python -m asr_jax.transcribe RUN INPUT … [--format srt] [--out DIR]`.
+
+An INPUT is an audio file, a folder (searched through), a list (`.txt`, a path per line), a manifest or data folder of
+any kind that training reads, or `-`: standard input, audio if its first bytes are, else paths, one per line. Without
+--out, results are printed in the order of the inputs: path, tab, text. What cannot be read is named with its reason,
+and the exit code is 1. With a folder as --out, a call that was interrupted goes on with the rest.
+"""
+
+import argparse
+import functools
+import itertools
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import check_writable, remove_empty
+
+
+def main(arguments: Sequence[str]) -> None:
+    options, flags = _parsed(arguments)
+
+    from asr_jax.data.manifests.audio_inputs import listed, read_stdin, with_durations
+    from asr_jax.data.manifests.records import Refused
+
+    with _kept(options) as folder:
+        entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder))
+        output = _output(options, flags, entries)
+        todo = [entry for entry in entries if not output.has(entry.id)]
+        if len(todo) < len(entries):
+            print(f"{len(entries) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
+        if not todo:
+            return
+        with output, ExitStack() as stack:
+            labels = stack.enter_context(_pseudo_labels(options)) if options.to_manifest else None
+            measured = with_durations(todo)
+            refused = [entry for entry in measured if isinstance(entry, Refused)]
+            _say_skipped(refused)
+            broken = _transcribe(options, flags, measured, output, labels, folder)
+            _say_skipped(broken[len(refused) :])
+            for entry, place in itertools.product(broken, filter(None, (output, labels))):
+                place.skip(entry.id, entry.location, entry.reason)
+        if labels:
+            print(labels.summary(), file=sys.stderr)
+        if len(refused) == len(entries):
+            raise UserError("none of the inputs is audio that can be read")
+        failed = RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
+        if len(broken) == len(todo):
+            raise failed
+    if broken:
+        raise failed
+
+
+def _say_skipped(entries: Sequence[Any]) -> None:
+    for entry in entries:
+        print(f"skipped {entry.location}: {entry.reason}", file=sys.stderr)
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Raises: UserError for options that cannot be together."""
+    from asr_jax.cli.recognition_options import parse, recognition_parser
+    from asr_jax.transcripts.files import FORMS
+
+    parser = recognition_parser(prog="python -m asr_jax.transcribe", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a trained run, or a checkpoint")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="what to transcribe")
+    parser.add_argument("--format", choices=tuple(FORMS), default="text", help="of what is written (%(default)s)")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR|FILE",
+        help="instead of printing: a folder, with a file for each recording, or (with an ending) one file for all",
+    )  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="write what is there already anew")
+    group = parser.add_argument_group("long audio")
+    group.add_argument("--window-seconds", type=float, default=0.0, metavar="S", help="0: the longest of training")
+    group.add_argument("--overlap-seconds", type=float, metavar="S", help="of windows; a third of one")
+    group = parser.add_argument_group("pseudo-labels")
+    group.add_argument("--to-manifest", type=Path, metavar="OUT.jsonl", help="write what was recognised to train on")
+    group.add_argument(
+        "--min-confidence", type=float, metavar="C", default=0.9,
+        help="less sure ones are left out, and named in OUT.skipped.jsonl (%(default)s)",
+    )  # fmt: skip
+    options, flags = parse(parser, arguments)
+    if options.to_manifest and options.to_manifest.suffix != ".jsonl":
+        raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
+    if options.to_manifest and options.to_manifest.exists() and not options.force:
+        raise UserError(f"{options.to_manifest} is there already: give another --to-manifest, or --force")
+    if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
+        raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
+    if not 0 <= options.min_confidence <= 1 or not 0 <= options.window_seconds < 86400:
+        raise UserError(
+            f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected 0 to "
+            "1, and 0 or more"
+        )
+    return options, flags
+
+
+@contextmanager
+def _kept(options: argparse.Namespace) -> Iterator[Path]:
+    """A folder for audio that lies in tables or comes by standard input: until the end or, where a manifest names it,
+    beside that, unless the work is broken off.
+
+    Raises: UserError where a manifest cannot be written.
+    """
+    if not options.to_manifest:
+        with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
+            yield Path(folder)
+        return
+    folder = options.to_manifest.absolute().with_suffix(".audio")
+    was_there = folder.exists()
+    made = check_writable(options.to_manifest)
+    made = check_writable(folder, is_folder=True) + made
+    try:
+        yield folder
+    except BaseException:
+        if not was_there:
+            shutil.rmtree(folder)
+        raise
+    finally:
+        remove_empty(made)
+
+
+def _output(options: argparse.Namespace, flags: Sequence[str], entries: Sequence[Any]) -> Any:
+    """Where transcripts go; nowhere, where a manifest alone is asked for."""
+    from asr_jax.cli.recognition_options import maker_of
+    from asr_jax.transcripts.outputs import Output, open_output
+
+    if options.to_manifest and not options.out:
+        return Output()
+    maker = functools.partial(maker_of, options.run, options, flags)
+    return open_output(options.format, options.out, entries, force=options.force, maker=maker)
+
+
+def _pseudo_labels(options: argparse.Namespace) -> Any:
+    from asr_jax.transcripts.pseudo_labels import PseudoLabels
+
+    return PseudoLabels(options.to_manifest, min_confidence=options.min_confidence)
+
+
+def _transcribe(
+    options: argparse.Namespace, flags: Sequence[str], entries: Sequence[Any], output: Any, labels: Any, folder: Path
+) -> list[Any]:
+    """What could not be read, in order."""
+    from asr_jax.cli.recognition_options import decoding_of, load, uncalibrated
+    from asr_jax.data.manifests.records import Record, Refused
+    from asr_jax.inference.transcription import Transcriber
+    from asr_jax.observe.meter import Meter
+
+    broken = [entry for entry in entries if isinstance(entry, Refused)]
+    records = [entry for entry in entries if isinstance(entry, Record)]
+    if not records:
+        return broken
+    trained = load(options.run, options)
+    decoder = trained.decoder(decoding_of(flags, trained.experiment.decoding))
+    if labels and options.min_confidence and not decoder.calibration:
+        print(uncalibrated(options.run, options, flags), file=sys.stderr)
+    total_s = sum(record.duration_s for record in records if record.duration_s > 0)
+    prints = not options.out and not options.to_manifest and sys.stdout.isatty()
+    with Meter(total_s, has_bar=not prints) as meter:
+        transcriber = Transcriber(
+            trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add
+        )
+        try:
+            for each in transcriber(records):
+                if each.transcript is None:
+                    broken.append(Refused(each.record.id, each.record.location, each.reason))
+                    continue
+                output.write(named(each.record, each.transcript, folder))
+                if labels:
+                    labels.add(each.record, each.transcript, most_s=transcriber.longest_s)
+        except KeyboardInterrupt:
+            if output.goes_on:
+                print(f"{options.out} keeps what is done: the same command goes on with the rest", file=sys.stderr)
+            raise
+    print(f"{len(records)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
+    return broken
+
+
+def named(record: Any, transcript: Any, folder: Path) -> Any:
+    """`folder`: what lies there has no path that anybody knows."""
+    from asr_jax.transcripts.files import Named
+
+    path = record.id if Path(record.location).is_relative_to(folder) else None
+    return Named.of(record, transcript, path=path)

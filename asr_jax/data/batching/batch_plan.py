@@ -1,0 +1,226 @@
+"""The plan: which records make which batch, for ever, as a function of index, buckets, seed and epoch alone."""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float64, Int, Int32
+
+from asr_jax.data.batching.buckets import Bucket, assign, perturbed_lengths, slowest
+from asr_jax.data.batching.mixing import Stratum, num_drawn, strata
+
+Order = Literal["shuffled", "sorted", "unshuffled"]
+_MEMBERS, _ENTRIES, _BATCHES, _SPEEDS = 1, 2, 3, 4  # streams of random numbers
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """One batch before any audio is opened."""
+
+    epoch: int
+    bucket: int
+    """Position in `BatchPlan.buckets`."""
+    rows: Int32[np.ndarray, " B"]
+    """Rows of the index; -1 for padding."""
+    speeds: Float64[np.ndarray, " B"]
+    """1.1 is faster and shorter."""
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    order: np.ndarray
+    """The batches of the epoch, as numbered bucket by bucket."""
+    entries: np.ndarray
+    """The entries of all batches, bucket by bucket, -1 for padding."""
+
+
+class BatchPlan:
+    """Global batches by position: `plan[position]` is batch `position % batches_per_epoch` of an epoch.
+
+    An epoch holds every record once per speed: an entry is a (record, speed). Which bucket an entry belongs to never
+    changes: with `jitter`, by which the speed of each is moved at most, drawn anew in every epoch, it is the one that
+    it fits at its slowest. `order`: shuffled, entries inside their bucket and batches among each other, from (seed,
+    epoch) alone; sorted, longest first within windows of `sort_buffer` records, as they stand in the manifests;
+    unshuffled, bucket by bucket, rows rising, for evaluation. A bucket's last batch is filled with padding rows.
+
+    With `source_of` (by record) and `shares` (by source, 0 to 1), an epoch holds only such a share of each source, the
+    same number of records of each bucket in every epoch (at least one of each that there is); all of them get their
+    turn before any comes again.
+    """
+
+    def __init__(
+        self,
+        lengths: Int[np.ndarray, " R"],
+        num_labels: Int[np.ndarray, " R"],
+        buckets: Sequence[Bucket],
+        *,
+        seed: int = 0,
+        speeds: Sequence[float] = (1.0,),
+        jitter: float = 0.0,
+        order: Order = "shuffled",
+        sort_buffer: int = 4096,
+        source_of: Int[np.ndarray, " R"] | None = None,
+        shares: Float64[np.ndarray, " G"] | None = None,
+    ) -> None:
+        self.buckets, self.seed, self.speeds, self.order = tuple(buckets), seed, tuple(speeds), order
+        self.jitter = jitter
+        self.num_records, self._sort_buffer = len(lengths), sort_buffer
+        entry_lengths, labels = perturbed_lengths(lengths, speeds), np.tile(num_labels, len(speeds))
+        sources = np.zeros(len(entry_lengths), np.int32) if source_of is None else np.tile(source_of, len(speeds))
+        shares = np.ones(1) if shares is None else shares
+        self._fingerprint = _digest(
+            (entry_lengths, labels, sources, shares), self.buckets, self.speeds, seed, order, sort_buffer,
+            *([jitter] if jitter else []),
+        )  # fmt: skip
+        longest = perturbed_lengths(lengths, slowest(speeds, jitter)) if jitter else entry_lengths
+        bucket_of = assign(longest, labels, self.buckets)
+        # Entries are handled by their number in this order, where it is not the natural one.
+        self._in_order = self._by_length(entry_lengths) if order == "sorted" else None
+        if self._in_order is not None:
+            entry_lengths, bucket_of, sources = (of[self._in_order] for of in (entry_lengths, bucket_of, sources))
+        num = np.bincount(bucket_of * len(shares) + sources, minlength=len(self.buckets) * len(shares))
+        drawn = num_drawn(num.reshape(len(self.buckets), -1), shares)
+        members = (np.flatnonzero(bucket_of == k).astype(np.int32) for k in range(len(self.buckets)))
+        self._strata = [
+            strata(entries, sources[entries], drawn[k], self._rng(_MEMBERS, k)) for k, entries in enumerate(members)
+        ]
+        sizes = np.array([bucket.batch_size for bucket in self.buckets])
+        batches = -(-drawn.sum(axis=1) // sizes)
+        self._bucket_of_batch = np.repeat(np.arange(len(sizes)), batches)
+        self._starts = np.concatenate([[0], np.cumsum(np.repeat(sizes, batches))])
+        self.length_by_bucket = _mean_lengths(entry_lengths, self._strata)
+        """Of an epoch, without padding; with mixing, its mean."""
+        self._epochs: dict[int, _Epoch] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return len(self._bucket_of_batch)
+
+    @property
+    def entries_per_epoch(self) -> int:
+        return sum(self.entries_by_bucket())
+
+    @property
+    def length_per_epoch(self) -> int:
+        """Without padding; with mixing, the mean of all epochs."""
+        return round(float(self.length_by_bucket.sum()))
+
+    @property
+    def padding_share(self) -> float:
+        """Of all that batches hold."""
+        return 1 - float(self.length_by_bucket.sum()) / float(self.padded_by_bucket().sum())
+
+    def padded_by_bucket(self) -> Int[np.ndarray, " K"]:
+        """Length of an epoch with padding."""
+        return self.batches_by_bucket() * np.array([bucket.length * bucket.batch_size for bucket in self.buckets])
+
+    def batches_by_bucket(self) -> Int[np.ndarray, " K"]:
+        """How many batches of each bucket an epoch has."""
+        return np.bincount(self._bucket_of_batch, minlength=len(self.buckets))
+
+    def entries_by_bucket(self) -> list[int]:
+        """How many entries of each bucket an epoch has."""
+        return [sum(stratum.num_drawn for stratum in parts) for parts in self._strata]
+
+    def mean_share(self) -> Float64[np.ndarray, " E"]:
+        """How much of each entry an epoch has in the mean of all epochs: 1 without mixing."""
+        share = np.ones(len(self.speeds) * self.num_records)
+        for stratum in (stratum for parts in self._strata for stratum in parts):
+            entries = stratum.entries if self._in_order is None else self._in_order[stratum.entries]
+            share[entries] = stratum.num_drawn / len(stratum.entries)
+        return share
+
+    def __getitem__(self, position: int) -> PlannedBatch:
+        epoch, number = divmod(int(position), self.batches_per_epoch)
+        drawn = self._epoch(epoch)
+        batch = int(drawn.order[number])
+        entries = drawn.entries[self._starts[batch] : self._starts[batch + 1]]
+        is_real = entries >= 0
+        if self._in_order is not None:
+            entries = self._in_order[entries]
+        rows = np.where(is_real, entries % self.num_records, -1).astype(np.int32)
+        speeds = np.where(is_real, np.array(self.speeds, np.float64)[entries // self.num_records], 1.0)
+        if self.jitter:
+            moved = self.jitter * self._rng(_SPEEDS, epoch, batch).uniform(-1, 1, len(speeds))
+            speeds = np.where(is_real, speeds + moved, 1.0)
+        return PlannedBatch(epoch, int(self._bucket_of_batch[batch]), rows, speeds)
+
+    def fingerprint(self) -> str:
+        """Equal where every batch at every position is: hashes lengths, label counts, buckets, sources and settings."""
+        return self._fingerprint
+
+    def _epoch(self, epoch: int) -> _Epoch:
+        # Threads that read ahead cross into the next epoch while others finish this one: two are kept.
+        with self._lock:
+            if epoch not in self._epochs:
+                self._epochs = {e: drawn for e, drawn in self._epochs.items() if abs(e - epoch) == 1}
+                self._epochs[epoch] = self._draw(epoch)
+            return self._epochs[epoch]
+
+    def _draw(self, epoch: int) -> _Epoch:
+        entries = np.full(self._starts[-1], -1, np.int32)
+        first = 0
+        for k, (bucket, parts) in enumerate(zip(self.buckets, self._strata, strict=True)):
+            drawn = np.concatenate([np.zeros(0, np.int32), *(stratum.of_epoch(epoch) for stratum in parts)])
+            if self.order == "shuffled":
+                self._rng(_ENTRIES, epoch, k).shuffle(drawn)
+            else:
+                drawn.sort()
+            entries[first : first + len(drawn)] = drawn
+            first += -(-len(drawn) // bucket.batch_size) * bucket.batch_size
+        return _Epoch(self._order(epoch, entries), entries)
+
+    def _order(self, epoch: int, entries: np.ndarray) -> Int[np.ndarray, " N"]:
+        """The batches of an epoch: at random, by the window of their first entry and longest first, or as they are."""
+        order = np.arange(self.batches_per_epoch)
+        if self.order == "shuffled":
+            return self._rng(_BATCHES, epoch).permutation(order)
+        if self._in_order is None:
+            return order
+        windows = self._in_order[entries[self._starts[:-1]]] % self.num_records // self._sort_buffer
+        length = np.array([bucket.length for bucket in self.buckets])[self._bucket_of_batch]
+        return np.lexsort((-length, windows))
+
+    def _by_length(self, entry_lengths: np.ndarray) -> Int32[np.ndarray, " E"]:
+        """All entries, window by window, longest first."""
+        row = np.arange(len(entry_lengths), dtype=np.int32) % self.num_records
+        return np.lexsort((row, -entry_lengths, row // self._sort_buffer)).astype(np.int32)
+
+    def _rng(self, *numbers: int) -> np.random.Generator:
+        # The first number keeps streams apart: NumPy takes (1, 2) and (1, 2, 0) for the same seed.
+        return np.random.default_rng((self.seed, *numbers))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_epochs": {}, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": threading.Lock()}
+
+
+def local_rows(planned: PlannedBatch, process_index: int, num_processes: int) -> PlannedBatch:
+    """The rows that one of several hosts loads: its contiguous share, in the order of the processes.
+
+    Raises: ValueError where the rows cannot be split evenly.
+    """
+    if len(planned.rows) % num_processes:
+        raise ValueError(f"{len(planned.rows)} rows cannot be split over {num_processes} processes")
+    size = len(planned.rows) // num_processes
+    share = slice(process_index * size, (process_index + 1) * size)
+    return replace(planned, rows=planned.rows[share], speeds=planned.speeds[share])
+
+
+def _mean_lengths(entry_lengths: np.ndarray, strata: Sequence[Sequence[Stratum]]) -> Float64[np.ndarray, " K"]:
+    means = [[float(entry_lengths[s.entries].mean(dtype=np.float64)) * s.num_drawn for s in parts] for parts in strata]
+    return np.array([sum(part) for part in means], np.float64)
+
+
+def _digest(arrays: Sequence[np.ndarray], *settings: Any) -> str:
+    digest = hashlib.sha256(repr(settings).encode())
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,96 @@
+"""Labels of all records: encoded once for a tokenizer, and kept beside the columns that they are of."""
+
+import functools
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from asr_jax.data.manifests.arrays import save_arrays
+from asr_jax.data.manifests.columns import Columns, Ragged, load_ragged
+from asr_jax.data.manifests.progress import in_processes
+from asr_jax.data.manifests.reading import Records
+from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
+
+PROBLEMS = "problems.json"
+IN_PROCESSES_FROM = 200_000
+"""Rows from which on processes share the work: they take a second to start."""
+AT_ONCE = 50_000
+"""Rows of a part of it."""
+Labels = tuple[Ragged, dict[int, tuple[str, str]]]
+
+
+def encoded(records: Records, tokenizer: Tokenizer, *, given: bool) -> Labels:
+    """Labels of all rows of the columns, and by row why there are none and of what. `given`: token ids of a manifest
+    count, and texts only where it has none."""
+    if records.folder is None:
+        return _encode(records, tokenizer, given=given)
+    folder = records.folder / f"labels-{tokenizer.digest()}{'-given' if given else ''}"
+    labels = _kept(folder)
+    if labels is None or len(labels[0]) != len(records.columns):
+        labels = _encode(records, tokenizer, given=given)
+        _keep(labels, folder)
+        labels = _kept(folder) or labels  # mapped: worker processes get the name of the file
+    return labels
+
+
+def _kept(folder: Path) -> Labels | None:
+    """None where there are none, or they are damaged."""
+    try:
+        problems = json.loads((folder / PROBLEMS).read_text(encoding="utf-8"))
+        return load_ragged(folder / "labels"), {int(row): tuple(entry) for row, entry in problems.items()}
+    except (OSError, EOFError, ValueError, AttributeError):
+        return None
+
+
+def _keep(labels: Labels, folder: Path) -> None:
+    """Whole or not at all; where another process was first, its are kept."""
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
+    save_arrays(partial, {"labels.values": labels[0].values, "labels.offsets": labels[0].offsets})
+    (partial / PROBLEMS).write_text(json.dumps(labels[1], ensure_ascii=False), encoding="utf-8")
+    if _kept(folder) is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        partial.rename(folder)
+    except OSError:
+        shutil.rmtree(partial)
+
+
+def _encode(records: Records, tokenizer: Tokenizer, *, given: bool) -> Labels:
+    work, num = functools.partial(_encode_part, records.columns, tokenizer, given), len(records.columns)
+    if records.folder is None or num < IN_PROCESSES_FROM:  # columns that are kept travel as the names of their files
+        return work((0, num))
+    parts = in_processes(work, [(first, min(first + AT_ONCE, num)) for first in range(0, num, AT_ONCE)], "labels")
+    lengths = [np.zeros(1, np.int64), *(labels.lengths() for labels, _ in parts)]
+    values = np.concatenate([labels.values for labels, _ in parts])
+    problems = {row: problem for _, of_part in parts for row, problem in of_part.items()}
+    return Ragged(values, np.cumsum(np.concatenate(lengths), dtype=np.int64)), problems
+
+
+def _encode_part(columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int]) -> Labels:
+    """Of the rows from one up to another."""
+    problems: dict[int, tuple[str, str]] = {}
+    return Ragged.of_rows(_rows(columns, tokenizer, given, rows, problems)), problems
+
+
+def _rows(
+    columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int], problems: dict[int, tuple[str, str]]
+) -> Iterator[Sequence[int]]:
+    """One by one: all together, as lists, they take a hundred times the room. Adds to the problems."""
+    first, end = rows
+    texts = Ragged(columns.texts.values, columns.texts.offsets[first : end + 1]).all_texts()
+    for row, text in enumerate(texts, first):
+        labels: Sequence[int] = ()
+        if given and columns.has_labels[row]:
+            labels = columns.labels[row].tolist()
+        elif columns.has_labels[row] and not text:
+            problems[row] = ("token ids without a text", "set data.tokenizer.path to the tokenizer that made them")
+        else:
+            try:
+                labels = tokenizer.encode(text)
+            except OutOfVocabulary as error:
+                problems[row] = ("out of vocabulary", str(error))
+        yield labels

@@ -1,0 +1,230 @@
+"""Frames of audio written to Parquet, in parts, so that an interrupted extraction goes on where it was."""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Int16, Int32, Shaped
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import held, write_whole
+from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
+from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.filters import LONGEST_S, Dropped, Filters
+from asr_jax.data.batching.index import Index, build_index, scale_of
+from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
+from asr_jax.data.manifests.locations import UNPACKED, Location
+from asr_jax.data.manifests.measuring import state_of
+from asr_jax.data.manifests.progress import in_threads, with_bar
+from asr_jax.data.manifests.readers.fields import texts_may_lack
+from asr_jax.data.manifests.reading import read_records
+from asr_jax.text.tokenizers import Tokenizer
+
+PART_RECORDS = 1000
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """What makes frames of audio at a front-end's rate: the front-end itself, or a model behind it."""
+
+    front_end: FrontEnd
+    compute: Callable[[Int16[np.ndarray, "B S"], Int32[np.ndarray, " B"]], Frames]
+    """Frames of samples and their lengths."""
+    made_of: str
+    """Equal where the frames are."""
+    dtype: Literal["float32", "int32"] = "float32"
+    """Of their values."""
+
+    @classmethod
+    def of_front_end(cls, front_end: FrontEnd) -> "Extractor":
+        """Ready features, as training would compute them."""
+        return cls(front_end, jax.jit(front_end), repr(front_end))
+
+    def schema(self) -> pa.Schema:
+        """The columns; features are rows × cols values, frame by frame."""
+        values = pa.list_(pa.from_numpy_dtype(np.dtype(self.dtype)))
+        return pa.schema(
+            [
+                ("id", pa.string()), ("text", pa.string()), ("rows", pa.int64()), ("cols", pa.int64()),
+                ("duration_ms", pa.int64()), ("features", values), ("tokens", pa.list_(pa.int64())),
+                ("speaker", pa.string()), ("source", pa.string()),
+            ]
+        )  # fmt: skip
+
+
+def extract(
+    out: Path,
+    paths: Sequence[str],
+    *,
+    extractor: Extractor,
+    tokenizer: Tokenizer | None,
+    max_duration_s: float,
+    max_samples: int = 0,
+    workers: int = 0,
+) -> int:
+    """Writes the frames of all records of some inputs (or of the first `max_samples` of each) to one file, and what
+    is left out to `OUT.skipped.jsonl`; gives how many cannot be used, but for what is too long. Where the file is there
+    already, nothing is done.
+
+    Raises: UserError where no record is left, where the file holds other features, and where another process makes it.
+    """
+    index, dropped = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples)
+    digest = _digest(extractor.made_of, index, tokenizer, dropped.entries)
+    skipped_path, parts = out.with_suffix(".skipped.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
+    if _is_done(out, digest):
+        print(f"{out} is already there")
+    else:
+        parts.mkdir(parents=True, exist_ok=True)
+        with held(parts / "lock", f"{out} is being made"):
+            names, skipped = _extract_parts(parts, index, extractor, workers, out)
+            skipped = dropped.entries + skipped
+            write_whole(skipped_path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in skipped))
+            _join([parts / name for name in names], out, extractor.schema().with_metadata({"asr_jax": digest}))
+            shutil.rmtree(parts)
+    lines = skipped_path.read_text(encoding="utf-8").splitlines() if skipped_path.exists() else []
+    if not lines:
+        skipped_path.unlink(missing_ok=True)
+    unread = [entry for entry in map(json.loads, lines) if entry.get("limit") is None]
+    if num_filtered := len(lines) - len(unread):
+        print(f"{out}: {num_filtered} records are longer than --max-duration-s {max_duration_s:g}: {skipped_path}")
+    return len(unread)
+
+
+def _index(
+    paths: Sequence[str], front_end: FrontEnd, tokenizer: Tokenizer | None, max_duration_s: float, max_samples: int
+) -> tuple[Index, Dropped]:
+    with texts_may_lack(tokenizer is None):
+        records = read_records(paths)
+    if max_samples:
+        input_of = records.columns.input_of[records.rows]
+        first = np.searchsorted(input_of, input_of)  # inputs follow each other
+        records = records.select(np.arange(len(records)) - first < max_samples)
+    index, dropped = build_index(
+        records, scale=scale_of(front_end, of_features=False), tokenizer=tokenizer, given_labels=True,
+        filters=replace(Filters.none(), max_duration_s=min(max_duration_s, LONGEST_S)),
+    )  # fmt: skip
+    if not len(index):
+        raise UserError(f"{', '.join(paths)}: no record is left: {'; '.join(dropped.lines())}")
+    return index, dropped
+
+
+def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, dropped: Sequence[dict[str, Any]]) -> str:
+    """Of all that the frames, and what is left out, depend on: settings, records, and the files of audio by name,
+    size and time. Bytes in the cache are known by their place in it: they are made anew when they are out of date."""
+    places = [Location.parse(index.records.columns.locations.text(row)) for row in index.records.rows.tolist()]
+    paths = sorted({place.path for place in places})
+    states = dict(zip(paths, in_threads(state_of, paths, "times of audio"), strict=True))
+    audio = hashlib.sha256()
+    for place in places:
+        name, part = os.path.basename(place.path), str(replace(place, path=""))
+        audio.update(os.fsencode(f"{name}{part} {'' if name == UNPACKED else states[place.path]}\n"))
+    parts = [made_of, index.fingerprint(), audio.hexdigest(), tokenizer and tokenizer.digest(), dropped]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+class _PlanOfParts:
+    """Batches of one part after the other: `plans` with the first row of each."""
+
+    def __init__(self, plans: Sequence[BatchPlan], firsts: Sequence[int]) -> None:
+        self.buckets, self._plans, self._firsts = plans[0].buckets, plans, firsts
+        self._starts = np.cumsum([0, *(plan.batches_per_epoch for plan in plans)])
+
+    def __getitem__(self, position: int) -> PlannedBatch:
+        part = int(np.searchsorted(self._starts, position, side="right")) - 1
+        planned = self._plans[part][position - int(self._starts[part])]
+        return replace(planned, rows=np.where(planned.rows < 0, -1, planned.rows + self._firsts[part]))
+
+
+def _extract_parts(
+    parts: Path, index: Index, extractor: Extractor, workers: int, out: Path
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Writes the parts that are not there yet; the names of all, and what could not be read, of all of them."""
+    settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
+    num_labels = index.num_labels()
+    buckets = make_buckets(index.lengths, num_labels, settings, scale=index.scale)
+    firsts = range(0, len(index), PART_RECORDS)
+    ends = {first: min(first + PART_RECORDS, len(index)) for first in firsts}
+    names = [f"{first:09}.parquet" for first in firsts]
+    missing = [first for first, name in zip(firsts, names, strict=True) if not (parts / name).exists()]
+    plans = [
+        BatchPlan(index.lengths[first : ends[first]], num_labels[first : ends[first]], buckets, order="unshuffled")
+        for first in missing
+    ]
+    with ExitStack() as stack:
+        if missing:
+            source = BatchSource(index, _PlanOfParts(plans, missing))
+            num = sum(plan.batches_per_epoch for plan in plans)
+            batches = stack.enter_context(open_batches(source, stop=num, workers=workers))
+        for first, plan in zip(missing, plans, strict=True):
+            of_part = itertools.islice(batches, plan.batches_per_epoch)
+            _write_part(parts / f"{first:09}.parquet", index, of_part, ends[first] - first, extractor)
+            print(f"{out}: {ends[first]:,} of {len(index):,} records", flush=True)
+    skipped = [entry for name in names for entry in json.loads((parts / name).with_suffix(".json").read_text())]
+    return names, skipped
+
+
+def _write_part(part: Path, index: Index, batches: Iterator[LoadedBatch], num_rows: int, extractor: Extractor) -> None:
+    """Frames in the order of the index; what could not be read goes to a .json beside, which is written first."""
+    found: dict[int, dict[str, Any]] = {}
+    skipped: list[dict[str, str]] = []
+    for row, features in with_bar(_features(batches, extractor, skipped), num_rows, "records"):
+        record = index.records[row]
+        found[row] = {
+            "id": record.id, "text": record.text, "rows": len(features), "cols": features.shape[1],
+            "duration_ms": round(record.duration_s * 1000), "features": features.ravel(),
+            "tokens": index.labels_of(row).tolist() or record.labels, "speaker": record.speaker,
+            "source": record.source,
+        }  # fmt: skip
+    table = pa.Table.from_pylist([found[row] for row in sorted(found)], schema=extractor.schema())
+    write_whole(part.with_suffix(".json"), json.dumps(skipped))
+    partial = part.with_suffix(f".{os.getpid()}.partial")
+    pq.write_table(table, partial, compression="zstd")
+    partial.replace(part)
+
+
+def _features(
+    batches: Iterator[LoadedBatch], extractor: Extractor, skipped: list[dict[str, str]]
+) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
+    """Frames by row of the index; what cannot be read is added to `skipped`."""
+    for loaded in batches:
+        skipped += loaded.skipped
+        assert loaded.batch.audio is not None, "the index is of audio"
+        frames = extractor.compute(loaded.batch.audio, loaded.batch.lengths)
+        values, lengths = np.asarray(frames.values, extractor.dtype), np.asarray(frames.lengths)
+        for i in np.flatnonzero(loaded.batch.weights):
+            yield int(loaded.batch.records[i]), values[i, : lengths[i]]
+
+
+def _join(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
+    """One file of all parts, whole or not at all."""
+    partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
+    with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(pq.read_table(part).cast(schema), row_group_size=100)
+    partial.replace(out)
+
+
+def _is_done(out: Path, digest: str) -> bool:
+    """Raises: UserError where the file holds something else."""
+    if not out.exists():
+        return False
+    try:
+        there = (pq.read_schema(out).metadata or {}).get(b"asr_jax", b"").decode()
+    except pa.ArrowException:
+        there = ""
+    if there != digest:
+        raise UserError(f"{out} holds features of other inputs or settings: give another --output, or delete it")
+    return True

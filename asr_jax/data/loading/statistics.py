@@ -1,0 +1,78 @@
+"""Mean and standard deviation of each bin of a front-end over a data set."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.stages import Normalise, NormaliseByDataSet
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching.batch_plan import BatchPlan
+from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.filters import Filters
+from asr_jax.data.batching.index import build_index, scale_of
+from asr_jax.data.loading.source import BatchSource, open_batches
+from asr_jax.data.manifests.progress import with_bar
+from asr_jax.data.manifests.reading import read_records
+
+LONGEST_S = 600.0
+
+
+def before_normalisation(front_end: FrontEnd) -> FrontEnd:
+    """The front-end up to its first normalisation, without dither."""
+    place = next(
+        (n for n, stage in enumerate(front_end.then) if isinstance(stage, Normalise | NormaliseByDataSet)),
+        len(front_end.then),
+    )
+    return replace(front_end, then=front_end.then[:place], dither=0.0)
+
+
+def bin_statistics(
+    paths: Sequence[str], front_end: FrontEnd, *, max_hours: float = 0.0, workers: int = 0
+) -> tuple[NormaliseByDataSet, int, list[dict[str, str]]]:
+    """Statistics over all frames of all records (or over `max_hours` of them, spread over the set), of how many
+    frames, and what could not be read. Sums are in float64.
+
+    Raises: UserError where no audio can be read, or a bin never changes.
+    """
+    front_end = before_normalisation(front_end)
+    records = read_records(paths)
+    if records.columns.num_frames[records.rows].any():
+        raise UserError(f"{', '.join(paths)}: ready features among them; expected audio, which the front-end hears")
+    build = partial(
+        build_index, scale=scale_of(front_end, of_features=False), tokenizer=None,
+        filters=replace(Filters.none(), max_duration_s=LONGEST_S),
+    )  # fmt: skip
+    index, _ = build(records)
+    if max_hours and (every := round(index.hours / max_hours)) > 1:
+        index, _ = build(records.select(np.arange(len(records)) % every == 0))
+    num_labels = index.num_labels()
+    settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
+    plan = BatchPlan(
+        index.lengths, num_labels, make_buckets(index.lengths, num_labels, settings, scale=index.scale),
+        order="unshuffled",
+    )  # fmt: skip
+    num = plan.batches_per_epoch
+    compute, count = jax.jit(front_end), 0
+    total = squares = np.zeros(front_end.num_features)
+    skipped: list[dict[str, str]] = []
+    with open_batches(BatchSource(index, plan), stop=num, workers=workers) as batches:
+        for loaded in with_bar(batches, num, "batches"):
+            skipped += loaded.skipped
+            frames = compute(loaded.batch.audio, loaded.batch.lengths)
+            values, lengths = np.asarray(frames.values, np.float64), np.asarray(frames.lengths)
+            for row in np.flatnonzero(loaded.batch.weights):
+                valid = values[row, : lengths[row]]
+                total, squares, count = total + valid.sum(0), squares + np.square(valid).sum(0), count + len(valid)
+    if count < 2:
+        raise UserError(f"{', '.join(paths)}: no audio could be read, or none is as long as two frames")
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - np.square(mean), 0.0))
+    if not deviation.all():
+        raise UserError(
+            f"bin {int(np.argmin(deviation))} has the same value in all {count:,} frames: is the audio silent?"
+        )
+    return NormaliseByDataSet(tuple(mean.tolist()), tuple(deviation.tolist())), count, skipped

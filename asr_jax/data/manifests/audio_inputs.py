@@ -1,0 +1,165 @@
+"""What a person gives to be transcribed: audio files, folders, lists, manifests, standard input."""
+
+import glob
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from asr_jax.audio.io import AudioError
+from asr_jax.audio.pyav import SUFFIXES
+from asr_jax.core.errors import UserError
+from asr_jax.core.names import unique
+from asr_jax.data.manifests.inputs import READERS
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.progress import in_threads
+from asr_jax.data.manifests.readers.fields import texts_may_lack
+from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, walk
+from asr_jax.data.manifests.readers.kaldi import KALDI
+from asr_jax.data.manifests.reading import read_once
+from asr_jax.data.manifests.records import Record, Refused
+
+STDIN = "-"
+LISTS = (".txt", ".lst", ".list")
+IN_FOLDERS = tuple(dict.fromkeys((*AUDIO_ENDINGS, *SUFFIXES, ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64")))
+"""Endings of what is taken from a folder; a file that is named is opened whatever its name."""
+MAGIC = re.compile(
+    rb"RIFF....WAVE|RF64|riff|fLaC|OggS|ID3|\xff[\xe0-\xff]|NIST_1A|FORM....AIF|\.snd|caff|\x1aE\xdf\xa3|....ftyp",
+    re.DOTALL,
+)
+"""How files of audio begin: wav, flac, ogg and opus, mp3, sph, aiff, au, caf, webm, m4a."""
+
+
+def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder: str) -> list[Record | Refused]:
+    """The recordings of all inputs in order, without durations but for those of manifests. Ids are names of files,
+    places in a folder, lines of lists and ids of manifests, with `#2`, `#3` … where they repeat.
+
+    An input is a file of audio; a folder, searched through; a list, a path per line (`.txt`, `.lst`, `.list`),
+    relative to the list or else to the current folder; a manifest or folder of any kind that `read_records` knows,
+    with texts or without; a pattern; or `-`, standard input: audio where its first bytes are, else paths, one per
+    line. `read_stdin`: so many bytes of it, -1 for all. `folder`: where to keep what lies in tables, and audio that
+    comes by standard input.
+
+    Raises: UserError for a manifest or a list that cannot be read, and a folder with nothing in it.
+    """
+    entries = [entry for number, given in enumerate(inputs) for entry in _of(given, read_stdin, f"{folder}/{number}")]
+    names = unique([entry.id for entry in entries])
+    return [replace(entry, id=name) for entry, name in zip(entries, names, strict=True)]
+
+
+def read_stdin(num_bytes: int) -> bytes:
+    """So much of it; -1: all. Raises: UserError where it is closed or cannot be read."""
+    try:
+        if sys.stdin:
+            return sys.stdin.buffer.read(num_bytes)
+        reason = "it is closed"
+    except OSError as error:
+        reason = str(error.strerror)
+    raise UserError(
+        f"-: standard input cannot be read: {reason}; expected audio, or paths of audio files, one per line"
+    )
+
+
+def with_durations(entries: Iterable[Record | Refused]) -> list[Record | Refused]:
+    """Each record with a duration that it lacks, by its header; a Refused for what is no audio."""
+    return in_threads(_measured, list(entries), "durations")
+
+
+def _of(given: str, read_stdin: Callable[[int], bytes], unpack_to: str) -> Iterator[Record | Refused]:
+    if given == STDIN:
+        yield from _of_stdin(read_stdin, f"{unpack_to}.audio")
+    elif given.lower().endswith(LISTS) and os.path.isfile(given):
+        yield from _of_list(given, unpack_to)
+    elif os.path.isdir(given):
+        yield from _of_folder(given, unpack_to)
+    elif not os.path.exists(given) and (found := sorted(glob.glob(given, recursive=True))):
+        for number, path in enumerate(found):
+            yield from _of(path, read_stdin, f"{unpack_to}.{number}")
+    elif any(reader.matches(given) for reader in READERS if reader is not FOLDER):
+        yield from _of_manifest(given, unpack_to)
+    else:
+        yield _audio(given)
+
+
+def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Record | Refused]:
+    """What is there is copied first: libsndfile seeks, and what reads ahead of a pipe cannot give it back."""
+    start = read_stdin(16)
+    if not start:
+        raise UserError("standard input is empty: expected audio, or paths of audio files, one per line")
+    if not MAGIC.match(start):
+        with io.TextIOWrapper(io.BytesIO(start + read_stdin(-1)), errors="surrogateescape") as lines:
+            for number, line in enumerate(lines):
+                if line.strip():
+                    yield from _of_line(line.rstrip("\r\n"), (os.curdir,), f"{path}.{number}")
+        return
+    with open(path, "wb") as file:
+        file.write(start)
+        while block := read_stdin(1 << 20):
+            file.write(block)
+    yield Record(id="stdin", location=path if start[4:8] != b"ftyp" and start[:1] != b"\x1a" else _renamed(path))
+
+
+def _renamed(path: str) -> str:
+    """With an ending by which FFmpeg is asked."""
+    os.rename(path, f"{path}.m4a")
+    return f"{path}.m4a"
+
+
+def _of_list(path: str, unpack_to: str) -> Iterator[Record | Refused]:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as a list: {error}; expected a path per line, in UTF-8") from None
+    if not any(map(str.strip, lines)):
+        raise UserError(f"{path} is empty: expected a path per line")
+    for number, line in enumerate(lines):
+        if line.strip():
+            yield from _of_line(line, (os.path.dirname(path) or os.curdir, os.curdir), f"{unpack_to}.{number}")
+
+
+def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Record | Refused]:
+    """A line of a list: audio, or a folder of it."""
+    where = Location.parse(line)
+    there = (os.path.join(root, where.path) for root in roots)
+    path = next(filter(os.path.exists, there), where.path)
+    path = path if os.path.isabs(where.path) else os.path.normpath(path)
+    if os.path.isdir(path):
+        yield from (replace(entry, id=os.path.join(line, entry.id)) for entry in _of_folder(path, unpack_to))
+    else:
+        yield _audio(str(replace(where, path=path)), name=line)
+
+
+def _of_folder(folder: str, unpack_to: str) -> Iterator[Record | Refused]:
+    """All audio in it, called by its place there; where there is none, the data set that it is."""
+    is_set = KALDI.matches(folder)
+    paths = [] if is_set else [path for path in walk(folder) if path.lower().endswith(IN_FOLDERS)]
+    if paths:
+        yield from (_audio(path, name=os.path.relpath(path, folder)) for path in paths)
+    else:
+        yield from _of_manifest(folder, unpack_to)
+
+
+def _of_manifest(path: str, unpack_to: str) -> Iterator[Record | Refused]:
+    with texts_may_lack():
+        records = read_once([path], role="validation", unpack_to=unpack_to)
+    yield from records
+    yield from records.refused
+
+
+def _audio(location: str, *, name: str = "") -> Record | Refused:
+    if not location.isprintable():
+        shown = location.encode(errors="backslashreplace").decode()
+        return Refused(shown, shown, "its name is not UTF-8, or has control characters; rename the file")
+    return Record(id=name or os.path.basename(location), location=location)
+
+
+def _measured(entry: Record | Refused) -> Record | Refused:
+    if isinstance(entry, Refused) or entry.duration_s == entry.duration_s:
+        return entry
+    try:
+        return replace(entry, duration_s=Location.parse(entry.location).info().duration_s)
+    except AudioError as error:
+        return Refused(entry.id, entry.location, error.reason)

@@ -1,0 +1,196 @@
+"""Columns: what is known of a million records, in flat arrays that are kept in files and mapped from there."""
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int32, Int64, Shaped
+
+from asr_jax.data.manifests.arrays import by_file, mapped, save_arrays, unpickled
+from asr_jax.data.manifests.records import Record
+
+AT_ONCE = 1024
+"""Rows that are turned into numbers or strings together: a million at once take gigabytes."""
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths in one flat array: labels, or the UTF-8 bytes of strings."""
+
+    values: Shaped[np.ndarray, " N"]
+    offsets: Int64[np.ndarray, " R1"]
+    """Where row r begins; the last entry is where the last row ends."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Shaped[np.ndarray, " U"]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def text(self, row: int) -> str:
+        return self[row].tobytes().decode()
+
+    def lengths(self) -> Int32[np.ndarray, " R"]:
+        return np.diff(self.offsets).astype(np.int32)
+
+    def all_texts(self) -> Iterator[str]:
+        """Of every row, in a third of the time that `text` takes."""
+        for first in range(0, len(self), AT_ONCE):
+            offsets = self.offsets[first : first + AT_ONCE + 1].tolist()
+            content = self.values[offsets[0] : offsets[-1]].tobytes()
+            for begin, end in itertools.pairwise(offsets):
+                yield content[begin - offsets[0] : end - offsets[0]].decode()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return unpickled, (Ragged, by_file(vars(self)))
+
+    @classmethod
+    def of_texts(cls, texts: Iterable[str]) -> "Ragged":
+        parts = [text.encode() for text in texts]
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(parts), np.uint8), offsets)
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Sequence[int]]) -> "Ragged":
+        """In the smallest unsigned type that holds all values."""
+        lengths, parts = [np.zeros(1, np.int64)], [np.zeros(0, np.uint8)]
+        for some in itertools.batched(rows, AT_ONCE):
+            lengths.append(np.fromiter(map(len, some), np.int64, len(some)))
+            values = np.fromiter(itertools.chain.from_iterable(some), np.int64, lengths[-1].sum())
+            parts.append(values.astype(np.min_scalar_type(int(values.max(initial=0)))))
+        return cls(np.concatenate(parts), np.cumsum(np.concatenate(lengths)))
+
+
+@dataclass(frozen=True)
+class Names:
+    """A few names that many rows share: speakers, sources."""
+
+    names: tuple[str, ...]
+    of_row: Int32[np.ndarray, " R"]
+    """Which of `names`."""
+
+    def __getitem__(self, row: int) -> str:
+        return self.names[self.of_row[row]]
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return unpickled, (Names, by_file(vars(self)))
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> "Names":
+        distinct = tuple(dict.fromkeys(names))
+        number = {name: i for i, name in enumerate(distinct)}
+        return cls(distinct, np.fromiter((number[name] for name in names), np.int32, len(names)))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All that manifests say of their records, by column; R rows."""
+
+    ids: Ragged
+    locations: Ragged
+    texts: Ragged
+    num_chars: Int32[np.ndarray, " R"]
+    """Unicode characters of the text."""
+    duration_s: Float64[np.ndarray, " R"]
+    """NaN where neither manifest nor signal tell."""
+    speakers: Names
+    sources: Names
+    labels: Ragged
+    """Token ids that manifests bring, as they are."""
+    has_labels: Bool[np.ndarray, " R"]
+    num_frames: Int32[np.ndarray, " R"]
+    """Of ready features; 0 for audio."""
+    num_values: Int32[np.ndarray, " R"]
+    input_of: Int32[np.ndarray, " R"]
+    """Which of the inputs that were read together a row comes from."""
+
+    def __len__(self) -> int:
+        return len(self.duration_s)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return unpickled, (Columns, by_file(vars(self)))
+
+    @classmethod
+    def of(cls, records: Sequence[Record], input_of: Sequence[int] | None = None) -> "Columns":
+        num = len(records)
+        return cls(
+            ids=Ragged.of_texts(record.id for record in records),
+            locations=Ragged.of_texts(record.location for record in records),
+            texts=Ragged.of_texts(record.text for record in records),
+            num_chars=np.fromiter((len(record.text) for record in records), np.int32, num),
+            duration_s=np.fromiter((record.duration_s for record in records), np.float64, num),
+            speakers=Names.of([record.speaker for record in records]),
+            sources=Names.of([record.source for record in records]),
+            labels=Ragged.of_rows(record.labels or () for record in records),
+            has_labels=np.fromiter((record.labels is not None for record in records), np.bool_, num),
+            num_frames=np.fromiter((record.num_frames for record in records), np.int32, num),
+            num_values=np.fromiter((record.num_values for record in records), np.int32, num),
+            input_of=np.zeros(num, np.int32) if input_of is None else np.asarray(input_of, np.int32),
+        )
+
+    def record(self, row: int) -> Record:
+        return Record(
+            id=self.ids.text(row),
+            location=self.locations.text(row),
+            text=self.texts.text(row),
+            duration_s=float(self.duration_s[row]),
+            speaker=self.speakers[row],
+            source=self.sources[row],
+            labels=tuple(self.labels[row].tolist()) if self.has_labels[row] else None,
+            num_frames=int(self.num_frames[row]),
+            num_values=int(self.num_values[row]),
+        )
+
+    def digest(self) -> str:
+        """Equal where ids, durations, texts, labels and shapes of all rows are: what lies where does not count."""
+        digest = hashlib.sha256()
+        arrays = (
+            *(part for column in (self.ids, self.texts, self.labels) for part in (column.offsets, column.values)),
+            *(self.duration_s, self.has_labels, self.num_frames, self.num_values, self.input_of),
+        )
+        for array in arrays:
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()[:16]
+
+
+def save_columns(columns: Columns, folder: Path) -> None:
+    """Writes a file per array, and the names."""
+    arrays: dict[str, np.ndarray] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    for field in fields(columns):
+        column = getattr(columns, field.name)
+        if isinstance(column, Ragged):
+            arrays |= {f"{field.name}.values": column.values, f"{field.name}.offsets": column.offsets}
+        elif isinstance(column, Names):
+            arrays[f"{field.name}.of_row"] = column.of_row
+            names[field.name] = column.names
+        else:
+            arrays[field.name] = column
+    save_arrays(folder, arrays)
+    (folder / "names.json").write_text(json.dumps(names, ensure_ascii=False), encoding="utf-8")
+
+
+def load_columns(folder: Path) -> Columns:
+    """What `save_columns` wrote, mapped."""
+    names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+    columns: dict[str, Any] = {}
+    for field in fields(Columns):
+        if field.name in names:
+            columns[field.name] = Names(tuple(names[field.name]), mapped(folder / f"{field.name}.of_row"))
+        elif os.path.exists(folder / f"{field.name}.npy"):
+            columns[field.name] = mapped(folder / field.name)
+        else:
+            columns[field.name] = load_ragged(folder / field.name)
+    return Columns(**columns)
+
+
+def load_ragged(path: Path) -> Ragged:
+    """`FOLDER/NAME` of `NAME.values` and `NAME.offsets`."""
+    return Ragged(mapped(path.with_name(f"{path.name}.values")), mapped(path.with_name(f"{path.name}.offsets")))

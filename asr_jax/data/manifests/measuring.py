@@ -1,0 +1,123 @@
+"""Measuring: durations and silence that are taken from the audio itself, and which files these are now out of date
+for."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from asr_jax.audio.io import AudioError
+from asr_jax.data.manifests.arrays import mapped, save_arrays
+from asr_jax.data.manifests.columns import Ragged, load_ragged
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.progress import in_threads
+from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.silence import trimmed
+
+State = tuple[int, int]
+"""Size of a file in bytes and time of its change in ns; -1 where there is none."""
+Row = tuple[str, str, float, State]
+"""Location, part, duration and state, as in `Measured`."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found, by record, and how the file was then. Records whose manifest tells all that is wanted, and files
+    that count as the manifest's own, are not here."""
+
+    locations: Ragged
+    """As the manifest has them."""
+    parts: Ragged
+    """What sounds of them; the same where nothing was cut off."""
+    duration_s: Float64[np.ndarray, " M"]
+    """Of the part; NaN where it is the manifest's."""
+    state: Int64[np.ndarray, "M 2"]
+
+    @classmethod
+    def of(cls, found: Sequence[Row]) -> "Measured":
+        return cls(
+            Ragged.of_texts(location for location, _, _, _ in found),
+            Ragged.of_texts(part for _, part, _, _ in found),
+            np.fromiter((duration_s for _, _, duration_s, _ in found), np.float64, len(found)),
+            np.array([state for _, _, _, state in found], np.int64).reshape(-1, 2),
+        )
+
+    def rows(self) -> list[Row]:
+        states = map(tuple, self.state.tolist())
+        columns = self.locations.all_texts(), self.parts.all_texts(), self.duration_s.tolist(), states
+        return list(zip(*columns, strict=True))
+
+    def have_changed(self) -> bool:
+        """Whether a file is another now; each is looked at once."""
+        then = dict(zip(map(_path, self.locations.all_texts()), map(tuple, self.state.tolist()), strict=True))
+        return in_threads(state_of, list(then), "times of audio") != list(then.values())
+
+    def save(self, folder: Path) -> None:
+        texts = {"locations": self.locations, "parts": self.parts}
+        arrays = {f"measured-{name}.values": of.values for name, of in texts.items()}
+        arrays |= {f"measured-{name}.offsets": of.offsets for name, of in texts.items()}
+        save_arrays(folder, arrays | {"measured-duration_s": self.duration_s, "measured-state": self.state})
+
+    @classmethod
+    def load(cls, folder: Path) -> "Measured":
+        locations, parts = load_ragged(folder / "measured-locations"), load_ragged(folder / "measured-parts")
+        return cls(locations, parts, mapped(folder / "measured-duration_s"), mapped(folder / "measured-state"))
+
+
+def measure(
+    records: Sequence[Record], *, trim_db: float, own: set[str], known: Mapping[str, Row]
+) -> tuple[list[Record | Refused], list[Row]]:
+    """The records with durations, and without the silence at their ends where it is trimmed; and rows of a Measured.
+
+    `own`: files whose change is seen without. `known`: rows of before by location, which are not measured again where
+    they are still true.
+    """
+    places = [
+        place for place, record in enumerate(records)
+        if math.isnan(record.duration_s) or (trim_db and not record.num_frames)
+    ]  # fmt: skip
+    found = in_threads(
+        lambda place: _measured(records[place], trim_db, known.get(records[place].location)), places,
+        "silence" if trim_db else "durations",
+    )  # fmt: skip
+    result, rows = list[Record | Refused](records), []
+    for place, (entry, state) in zip(places, found, strict=True):
+        result[place], location = entry, records[place].location
+        if isinstance(entry, Record) and _path(location) not in own:
+            is_manifests = entry.location == location and not math.isnan(records[place].duration_s)
+            rows.append((location, entry.location, math.nan if is_manifests else entry.duration_s, state))
+    return result, rows
+
+
+def _measured(record: Record, trim_db: float, known: Row | None) -> tuple[Record | Refused, State]:
+    state = state_of(_path(record.location))  # first: a change while it is read is seen at the next start
+    if known and known[3] == state:
+        _, part, duration_s, _ = known
+        if not math.isnan(duration_s):
+            return replace(record, location=part, duration_s=duration_s), state
+        if not math.isnan(record.duration_s):
+            return record, state
+    try:
+        if math.isnan(record.duration_s):
+            record = replace(record, duration_s=Location.parse(record.location).info().duration_s)
+    except AudioError as error:
+        reason = f"no duration in the manifest, and the audio: {error.reason}"
+        return Refused(record.id, record.location, reason), state
+    return trimmed(record, trim_db) if trim_db else record, state
+
+
+def _path(location: str) -> str:
+    return Location.parse(location).path if "#" in location else location
+
+
+def state_of(path: str) -> State:
+    """How a file is now."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns

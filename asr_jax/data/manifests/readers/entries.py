@@ -1,0 +1,127 @@
+"""The record of an entry that names its values: an object of JSON, a row of a table."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from asr_jax.core.errors import nearest
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers import fields as f
+from asr_jax.data.manifests.readers.fields import Fields, Unusable
+from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.unpacking import Unpacked
+
+# Of features that come without a duration: the hop of nearly every front-end.
+HOP_S = 0.01
+
+
+def record(fields: Fields, unpacked: Unpacked, *, name: str) -> Record:
+    """The record that has these fields, of audio or of ready features; `name`: its id where it has none.
+
+    Raises: Unusable.
+    """
+    if f.first(fields, f.FEATURES) is not None or f.first(fields, f.FEATURES_PATH) is not None:
+        return _of_features(fields, unpacked, name)
+    return _of_audio(fields, unpacked, name)
+
+
+def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
+    """Of ready features: what is said of it, or by the number of frames."""
+    return round(num_frames * HOP_S, 6) if math.isnan(length_s) else length_s
+
+
+def _of_audio(fields: Fields, unpacked: Unpacked, name: str) -> Record:
+    embedded, audio_path = _embedded(fields, name)
+    if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping | list):
+        raise Unusable(f'audio is {f.shown(value)[:60]}; expected a path or, in a table, {{"bytes": …, "path": …}}')
+    if embedded is None and not audio_path:
+        raise Unusable(_lacking(fields, "audio_path", (*f.AUDIO_PATH, *f.AUDIO, *f.FEATURES)))
+    start_s, length_s, channel = f.seconds(fields, f.OFFSET), f.duration_s(fields), f.count(fields, f.CHANNEL)
+    if start_s < 0 or (start_s >= 0 and length_s <= 0) or length_s < 0:
+        offset = "" if math.isnan(start_s) else f"an offset of {start_s:g} s and "
+        raise Unusable(f"{offset}a duration of {length_s:g} s: expected 0 or more, and above 0")
+    if embedded is None and channel is None and math.isnan(start_s):
+        return _record(fields, audio_path, audio_path, length_s)
+    if isinstance(embedded, bytes):
+        embedded = unpacked.add(embedded, os.path.basename(audio_path))
+    location = Location.parse(audio_path) if embedded is None else embedded
+    if not math.isnan(start_s):
+        location = replace(location, start_s=start_s, length_s=None if math.isnan(length_s) else length_s)
+    if channel is not None:
+        location = replace(location, channel=channel)
+    return _record(fields, str(location), audio_path, length_s)
+
+
+def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
+    """The bytes of a file of audio, where the fields hold them or say where they lie, and its path or name."""
+    value = f.first(fields, f.AUDIO)
+    path = f.string(fields, f.AUDIO_PATH)
+    if isinstance(value, Mapping):  # as Hugging Face has it: {"bytes": …, "path": …}
+        path = f.string(value, ("path",)) or path
+        value = value.get("bytes")
+    elif isinstance(value, str) and not path:
+        return None, value
+    if isinstance(value, bytes | Location):
+        return value, path or name
+    return None, path
+
+
+def _of_features(fields: Fields, unpacked: Unpacked, name: str) -> Record:
+    rows, cols = f.count(fields, f.ROWS), f.count(fields, f.COLS)
+    values = f.first(fields, f.FEATURES)
+    if values is None:
+        name = f.string(fields, f.FEATURES_PATH)
+        location = f.feature_file(name, rows, cols)
+    else:
+        location = unpacked.add_features(_matrix(values, rows, cols))
+    assert location.shape is not None
+    length_s = features_duration_s(location.shape[0], f.duration_s(fields))
+    return _record(fields, str(location), name, length_s, location.shape)
+
+
+def _matrix(values: Any, rows: int | None, cols: int | None) -> Float32[np.ndarray, "T F"]:
+    """Features from a list of lists, or a flat list with its shape."""
+    if isinstance(values, str):
+        raise Unusable(f"features are {f.shown(values)}; expected numbers, or the path of a file in features_path")
+    try:
+        matrix = np.asarray(values, np.float32)
+    except (ValueError, TypeError, OverflowError):
+        raise Unusable("ragged features: expected a list of frames, each with as many numbers") from None
+    if not matrix.size:
+        raise Unusable("empty features: expected frames × values, one or more of each")
+    if matrix.ndim == 1:
+        if rows is None or cols is None:
+            raise Unusable("flat features: expected their rows and cols as well")
+        if matrix.size != rows * cols:
+            raise Unusable(f"{matrix.size} feature values; expected rows {rows} × cols {cols} = {rows * cols}")
+        matrix = matrix.reshape(rows, cols)
+    if matrix.ndim != 2:
+        raise Unusable(f"features of shape {matrix.shape}: expected frames × values")
+    if not np.isfinite(matrix).all():
+        raise Unusable(f"{int((~np.isfinite(matrix)).sum())} feature values are NaN or infinite")
+    return matrix
+
+
+def _record(fields: Fields, location: str, name: str, length_s: float, shape: tuple[int, int] = (0, 0)) -> Record:
+    labels = f.label_ids(f.first(fields, f.LABELS))
+    text = f.string(fields, f.TEXT)
+    if not text and labels is None and f.first(fields, f.TEXT) is None and not f.may_lack_text():
+        raise Unusable(_lacking(fields, "text", (*f.TEXT, *f.LABELS)))
+    return Record(
+        id=f.string(fields, f.ID, name), location=location, text=text, duration_s=length_s,
+        speaker=f.string(fields, f.SPEAKER), source=f.string(fields, f.SOURCE), labels=labels,
+        num_frames=shape[0], num_values=shape[1],
+    )  # fmt: skip
+
+
+def _lacking(fields: Fields, name: str, others: Sequence[str]) -> str:
+    if name in fields:
+        return f'"{name}" is {fields[name]!r}. Expected {f.EXAMPLE}'
+    there = ", ".join(map(repr, fields)) or "none"
+    found = next((hint for hint in (nearest(other, fields) for other in (name, *others)) if hint), "")
+    return f'no "{name}" among its fields ({there}){found} Expected {f.EXAMPLE}'

@@ -1,0 +1,180 @@
+"""Field names of the systems that people come from, and values by their meaning: what several readers share."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from asr_jax.data.manifests.locations import Location
+
+ID = ("id", "utt_id", "utterance_id", "key", "sample_id")
+TEXT = ("text", "transcript", "transcription", "sentence", "normalized_text")
+LABELS = ("tokens", "target", "targets", "labels", "label_ids")
+AUDIO_PATH = ("audio_path", "audio_filepath", "path", "file", "file_path")
+AUDIO = ("audio", "audio_bytes", "bytes", "wav", "audio_data", "audio.bytes")
+FEATURES = ("features", "input_features", "feature", "fbank", "filterbank")
+FEATURES_PATH = ("features_path",)
+ROWS = ("rows", "num_frames", "frames", "feature_rows")
+COLS = ("cols", "feature_dim", "num_features")
+DURATION = ("duration", "duration_s", "duration_sec", "duration_seconds")
+DURATION_MS = ("duration_ms",)
+OFFSET = ("offset",)
+CHANNEL = ("channel",)
+SPEAKER = ("speaker", "speaker_id", "spk_id", "client_id")
+SOURCE = ("source",)
+KNOWN = frozenset(
+    {
+        *ID, *TEXT, *LABELS, *AUDIO_PATH, *AUDIO, *FEATURES, *FEATURES_PATH, *ROWS, *COLS, *DURATION, *DURATION_MS,
+        *OFFSET, *CHANNEL, *SPEAKER, *SOURCE,
+    }
+)  # fmt: skip
+EXAMPLE = '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}'
+# What columns hold: 32-bit counts and ids.
+LARGEST = 2**31 - 1
+
+Fields = Mapping[str, Any]
+_may_lack_texts: ContextVar[bool] = ContextVar("may_lack_texts", default=False)
+
+
+@contextmanager
+def texts_may_lack(may: bool = True) -> Iterator[None]:
+    """Within the block, if they `may`, entries that say nothing of what is said are read with an empty text: for
+    transcription, and for training on audio alone."""
+    token = _may_lack_texts.set(may)
+    try:
+        yield
+    finally:
+        _may_lack_texts.reset(token)
+
+
+def may_lack_text() -> bool:
+    return _may_lack_texts.get()
+
+
+class Unusable(ValueError):
+    """An entry that no record can be made of; says why and what was expected."""
+
+
+def first(fields: Fields, names: Sequence[str]) -> Any:
+    """The value of the first name that there is with a value; None where there is none."""
+    for name in names:
+        if (value := fields.get(name)) is not None:
+            return value
+    return None
+
+
+def string(fields: Fields, names: Sequence[str], default: str = "") -> str:
+    """A number is taken for an id or a speaker."""
+    value = first(fields, names)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        if isinstance(value, int) and not isinstance(value, bool) and names in (ID, SPEAKER):
+            return str(value)
+        raise Unusable(f'"{_named(fields, names)}" is {shown(value)}; expected a string')
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Unusable(f'"{_named(fields, names)}" is {shown(value)}, which holds half a character') from None
+    return value
+
+
+def seconds(fields: Fields, names: Sequence[str]) -> float:
+    """A number, or one in a text; NaN where there is none."""
+    value = first(fields, names)
+    if value is None:
+        return math.nan
+    number = _number(value)
+    if number is None or not abs(number) < math.inf:
+        raise Unusable(f'"{_named(fields, names)}" is {shown(value)}; expected a finite number of seconds')
+    return float(max(min(number, LARGEST), -LARGEST))
+
+
+def duration_s(fields: Fields) -> float:
+    """NaN where there is none."""
+    value = seconds(fields, DURATION)
+    return seconds(fields, DURATION_MS) / 1000 if math.isnan(value) else value
+
+
+def count(fields: Fields, names: Sequence[str]) -> int | None:
+    """A whole number, also as a float or in a text (tables write `2.0`); None where there is none."""
+    value = first(fields, names)
+    if value is None:
+        return None
+    if (whole := _whole(value)) is None:
+        raise Unusable(f'"{_named(fields, names)}" is {shown(value)}; expected a whole number')
+    return whole
+
+
+def _number(value: Any) -> int | float | None:
+    """None for what is no number, and no text of one."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: Any) -> int | None:
+    """None for what is no whole number from 0 to LARGEST."""
+    if type(value) is int:  # nearly all
+        return value if 0 <= value <= LARGEST else None
+    number = _number(value.item() if isinstance(value, np.generic) else value)
+    return int(number) if number is not None and 0 <= number <= LARGEST and number == int(number) else None
+
+
+def label_ids(value: Any) -> tuple[int, ...] | None:
+    """Token ids: a list, or a text of numbers with spaces or commas between."""
+    if value is None:
+        return None
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    if isinstance(words, Iterable):
+        numbers = tuple(map(_whole, words))
+        if None not in numbers:
+            return numbers  # type: ignore[return-value]
+    raise Unusable(f'tokens are {shown(value)}; expected ids, whole numbers from 0: [1, 2, 3] or "1 2 3"')
+
+
+def objects(fields: Fields, name: str) -> list[Fields]:
+    """A list of objects. Raises: Unusable."""
+    value = fields.get(name)
+    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
+        raise Unusable(f'"{name}" is {shown(value)}; expected a list of objects, at least one')
+    return value
+
+
+def feature_file(path: str, rows: int | None, cols: int | None) -> Location:
+    """The location of features in a file of their own. Raises: Unusable where their shape is not known."""
+    if not rows or not cols:
+        raise Unusable(f"features in a file ({path}) need their shape: expected rows and cols above 0")
+    form = {".npy": "npy", ".f32": "f32"}.get(os.path.splitext(path)[1], "text")
+    location = Location.parse(path)
+    return location if location.shape else Location(path, shape=(rows, cols), form=form)
+
+
+def base_name(path: str) -> str:
+    """A file's name without folder and ending: an id where nothing better is there."""
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def not_utf8(content: bytes, error: UnicodeDecodeError) -> str:
+    """Why a text cannot be read, and the mend."""
+    return f"not UTF-8 (byte {content[error.start]:#04x} at {error.start}); save it as UTF-8"
+
+
+def shown(value: Any) -> str:
+    """A value in messages; a long one is cut."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _named(fields: Fields, names: Sequence[str]) -> str:
+    """Which name the value has, for messages."""
+    return next((name for name in names if fields.get(name) is not None), names[0])

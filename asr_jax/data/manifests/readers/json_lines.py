@@ -1,0 +1,115 @@
+"""JSONL and JSON: our own manifests and, line by line, those of NeMo, lhotse and QuartzNet, and ready features.
+
+Our own: `{"audio_path": "a.flac", "text": "hello", "duration": 1.5}`, optionally with `id speaker source offset channel
+tokens`, or `features_path rows cols` instead of `audio_path`.
+"""
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.readers import entries, lhotse, quartznet
+from asr_jax.data.manifests.readers import fields as f
+from asr_jax.data.manifests.readers.base import Entries, Reader, this_file
+from asr_jax.data.manifests.readers.fields import Unusable, not_utf8
+from asr_jax.data.manifests.records import Refused
+from asr_jax.data.manifests.unpacking import Unpacked
+
+ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".manifest")
+MARK = b"\xef\xbb\xbf"
+
+
+def is_json(path: str) -> bool:
+    return path.lower().endswith(ENDINGS) and not os.path.isdir(path)
+
+
+def read_json(path: str, unpacked: Unpacked, *, once: bool = False) -> Entries:
+    """Records of a file with an object per line, or with one array of objects; gzip too, by the ending .gz.
+
+    `once`: an utterance that is there at several speeds is read at its own alone.
+    """
+    for number, value in _objects(path):
+        place = f"{path}:{number}"
+        try:
+            if isinstance(value, Unusable):
+                raise value
+            if not isinstance(value, dict):
+                raise Unusable(f"a JSON {type(value).__name__}; expected an object: {f.EXAMPLE}")
+            if "supervisions" in value or "tracks" in value:
+                yield from lhotse.records(value)
+            elif "files" in value and "transcript" in value:
+                yield from quartznet.records(value, once=once)
+            else:
+                yield entries.record(value, unpacked, name=_name(value, place))
+        except Unusable as error:
+            name = f.first(value, f.ID) if isinstance(value, dict) else None
+            yield Refused(name if isinstance(name, str) else place, place, str(error))
+
+
+JSON = Reader("JSON", is_json, this_file, read_json)
+JSON_ONCE = Reader("JSON at one speed", is_json, this_file, partial(read_json, once=True))
+"""For validation and evaluation, which count an utterance once."""
+
+
+def looks_like_manifest(path: str) -> bool:
+    """Whether a file of JSON begins with an array, or with an object in a line that has a field that is known."""
+    with open(path, "rb") as file:
+        line = file.readline().removeprefix(MARK).strip()
+    value = None if line.startswith(b"[") else _value(line)
+    return value is None or (isinstance(value, dict) and bool(value.keys() & (f.KNOWN | {"files", "supervisions"})))
+
+
+def _name(fields: dict[str, Any], place: str) -> str:
+    path = f.first(fields, f.AUDIO_PATH)
+    return path if isinstance(path, str) and path else place
+
+
+def _objects(path: str) -> Iterator[tuple[int, Any]]:
+    """The values with their line, or place in the array, from 1; an Unusable for what is not JSON."""
+    try:
+        with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
+            start = file.read(64).removeprefix(MARK).lstrip()
+            file.seek(0)
+            if start.startswith(b"["):
+                yield from enumerate(_array(path, file.read()), 1)
+                return
+            for number, line in enumerate(file, 1):
+                if line := line.strip():
+                    yield number, _value(line.removeprefix(MARK) if number == 1 else line)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such manifest; check the path (relative ones start at {os.getcwd()})") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{path}: cannot be read as a manifest: {reason}; is it whole?") from None
+
+
+def _value(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        return Unusable(not_utf8(line, error))
+    except ValueError as error:
+        cut = (
+            ""
+            if line.endswith(b"}")
+            else "; the line ends early: is the file cut, or one object written over several lines?"
+        )
+        return Unusable(f"not JSON ({error}){cut} Expected {f.EXAMPLE}")
+    except RecursionError:
+        return Unusable("JSON that is nested too deep")
+
+
+def _array(path: str, content: bytes) -> list[Any]:
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: {not_utf8(content, error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not a JSON array ({error}); is the file cut? Expected objects: [{f.EXAMPLE}, …]"
+        ) from None

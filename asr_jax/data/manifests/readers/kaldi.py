@@ -1,0 +1,149 @@
+"""Kaldi's data folders: `wav.scp text` and, where they are, `segments utt2spk utt2dur reco2dur`.
+
+Of the commands that `wav.scp` may have instead of a path, those that only decode (`flac`, `sph2pipe`, `cat`, `sox FILE
+-t wav -`) are read as the file that they decode; others are refused by name.
+"""
+
+import math
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers.base import Entries, Reader, beside
+from asr_jax.data.manifests.readers.fields import Unusable, may_lack_text
+from asr_jax.data.manifests.readers.text_tables import BadLine, text_lines
+from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.unpacking import Unpacked
+
+FILES = ("wav.scp", "text", "segments", "utt2spk", "utt2dur", "reco2dur")
+# What programs may be told without changing more than format and rate.
+HARMLESS = {
+    "flac": r"-[cds]+|--stdout|--decode|--silent",
+    "cat": r"",
+    "sox": r"-t (wav|flac|sph)|-r (16k|16000)|-b (16|24|32)|-e signed(-integer)?|-c 1|-G|-R|-",
+    "sph2pipe": r"-f (wav|rif|sph)|-p|-c ?[12]",
+}
+
+Table = Mapping[str, str | Unusable]
+
+
+def is_kaldi(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, "wav.scp"))
+
+
+def files(path: str) -> list[str]:
+    return [os.path.join(path, name) for name in FILES if os.path.exists(os.path.join(path, name))]
+
+
+def roots(path: str) -> tuple[str, ...]:
+    return beside(os.path.join(path, "wav.scp"))
+
+
+def read_kaldi(path: str, unpacked: Unpacked) -> Entries:
+    tables = {file: _table(os.path.join(path, file)) for file in FILES}
+    names = tables["segments"] or tables["wav.scp"]
+    for name in names:
+        try:
+            if name not in tables["text"] and not may_lack_text():
+                raise Unusable("no line in the file text")
+            text, speaker = _value(tables["text"], name), _value(tables["utt2spk"], name)
+            location, duration_s = _signal(name, tables)
+            yield Record(name, str(location), text, duration_s, speaker)
+        except Unusable as error:
+            yield Refused(name, f"{path}: {name}", str(error))
+    for name in (name for name in tables["text"] if name not in names):
+        yield Refused(name, f"{path}: {name}", "in the file text, but in neither segments nor wav.scp")
+
+
+KALDI = Reader("Kaldi data folder", is_kaldi, files, read_kaldi, roots)
+
+
+def _table(path: str) -> Table:
+    """The lines of a file by their first word, Unusable for a word of two; nothing where there is no such file."""
+    if not os.path.exists(path):
+        return {}
+    table: dict[str, str | Unusable] = {}
+    for _, line in text_lines(path):
+        name, *rest = [line.first_word] if isinstance(line, BadLine) else line.split(maxsplit=1)
+        if name in table:
+            table[name] = Unusable(f"two lines in the file {os.path.basename(path)}; expected one")
+        elif isinstance(line, BadLine):
+            table[name] = line
+        else:
+            table[name] = rest[0].rstrip() if rest else ""
+    return table
+
+
+def _value(table: Table, name: str) -> str:
+    """Empty where there is none. Raises: Unusable for a line that cannot be read."""
+    value = table.get(name, "")
+    if isinstance(value, Unusable):
+        raise value
+    return value
+
+
+def _signal(name: str, tables: Mapping[str, Table]) -> tuple[Location, float]:
+    """Where an utterance lies, and its duration, NaN where nothing tells it. Raises: Unusable."""
+    if tables["segments"]:
+        return _segment(_value(tables["segments"], name), tables["wav.scp"])
+    length = _value(tables["utt2dur"], name) or _value(tables["reco2dur"], name)
+    return _location(_value(tables["wav.scp"], name)), _number(length, "duration") if length else math.nan
+
+
+def _segment(line: str, recordings: Table) -> tuple[Location, float]:
+    """Of `recording start end [channel]`; an end of -1 is that of the recording. Raises: Unusable."""
+    recording, start, end, channel = (*line.split(), "", "", "", "")[:4]
+    if not end:
+        raise Unusable(f"segment {line!r}; expected recording, start and end in seconds")
+    if recording not in recordings:
+        raise Unusable(f"recording {recording} is not in wav.scp")
+    start_s, end_s = _number(start, "start"), _number(end, "end")
+    length_s = math.nan if end_s == -1 else end_s - start_s
+    if start_s < 0 or length_s <= 0:
+        raise Unusable(f"a segment from {start} to {end} s: expected a start of 0 or more before its end")
+    part = replace(
+        _location(_value(recordings, recording)),
+        start_s=start_s, length_s=None if end_s == -1 else length_s, may_overshoot=end_s != -1,
+    )  # fmt: skip
+    return replace(part, channel=_whole_number(channel, "channel")) if channel else part, length_s
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        if math.isfinite(number := float(text)):
+            return number
+    except ValueError:
+        pass
+    raise Unusable(f"{what} {text!r}; expected seconds")
+
+
+def _whole_number(text: str, what: str) -> int:
+    if not text.isdecimal():
+        raise Unusable(f"{what} {text!r}; expected a whole number")
+    return int(text)
+
+
+def _location(entry: str) -> Location:
+    """What a line of wav.scp means. Raises: Unusable."""
+    if not entry.endswith("|"):
+        path, _, offset = entry.rpartition(":")
+        if path.endswith(".ark") and offset.isdecimal():
+            raise Unusable(f"{entry}: audio in an archive; write files first (wav-copy)")
+        return Location(entry)
+    try:
+        words = shlex.split(entry.removesuffix("|"))
+    except ValueError:
+        words = []
+    program = os.path.basename(words[0]) if words else ""
+    paths = [word for word in words[1:] if not word.startswith("-") and "." in os.path.basename(word)]
+    flags = "".join(f"{word} " for word in words[1:] if word not in paths)
+    if len(paths) == 1 and program in HARMLESS and re.fullmatch(rf"(?:(?:{HARMLESS[program]}) )*", flags):
+        channel = re.search(r"-c ?(\d)", flags) if program == "sph2pipe" else None
+        return Location(paths[0], channel=int(channel[1]) - 1 if channel else None)
+    raise Unusable(
+        f"the command {entry!r}: expected a path, or flac, sph2pipe, cat or sox that do no more than decode one file; "
+        "run it and write the path of what it gives"
+    )

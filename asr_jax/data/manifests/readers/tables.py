@@ -1,0 +1,159 @@
+"""Parquet, and Arrow as Hugging Face's `datasets` saves it: columns by the names that people give them.
+
+Parquet is read a row group at a time, and what a table holds of audio or features is unpacked: a compressed row cannot
+be read by itself. In an Arrow file it can, and training reads audio where it lies.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers import entries
+from asr_jax.data.manifests.readers import fields as f
+from asr_jax.data.manifests.readers.base import Entries, Reader, this_file
+from asr_jax.data.manifests.readers.fields import Unusable
+from asr_jax.data.manifests.records import Refused
+from asr_jax.data.manifests.unpacking import Unpacked
+
+ROWS_AT_ONCE = 256
+
+
+def is_parquet(path: str) -> bool:
+    return path.lower().endswith(".parquet") and not os.path.isdir(path)
+
+
+def read_parquet(path: str, unpacked: Unpacked) -> Entries:
+    try:
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
+            columns = _known(path, file.schema_arrow.names)
+            groups = range(file.num_row_groups)
+            batches = (
+                batch
+                for group in groups
+                for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=columns)
+            )
+            yield from _entries(path, (_rows(batch, {}) for batch in batches), unpacked)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path (relative ones start at {os.getcwd()})") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a whole Parquet file ({error}); copy it again, or leave it out") from None
+
+
+def is_arrow(path: str) -> bool:
+    return path.lower().endswith(".arrow") and not os.path.isdir(path)
+
+
+def read_arrow(path: str, unpacked: Unpacked) -> Entries:
+    try:
+        with pyarrow.memory_map(path) as mapped:
+            whole = mapped.read_buffer()
+            batches = (batch.select(_known(path, batch.schema.names)) for batch in _arrow_batches(whole))
+            rows = (_rows(batch, _places(batch, whole, os.path.abspath(path))) for batch in batches)
+            yield from _entries(path, rows, unpacked)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a whole Arrow file ({error}); copy it again, or leave it out") from None
+
+
+PARQUET = Reader("Parquet", is_parquet, this_file, read_parquet)
+ARROW = Reader("Arrow", is_arrow, this_file, read_arrow)
+
+
+def _known(path: str, names: list[str]) -> list[str]:
+    known = [name for name in names if name in f.KNOWN]
+    if not known:
+        raise UserError(
+            f"{path}: none of its columns ({', '.join(names)}) is known; expected audio or features, and text"
+        )
+    return known
+
+
+def _entries(path: str, batches: Iterator[Iterator[dict[str, Any]]], unpacked: Unpacked) -> Entries:
+    number = 0
+    for batch in batches:
+        for fields in batch:
+            number += 1
+            name = f"{f.base_name(path)}-{number}"
+            try:
+                yield entries.record(fields, unpacked, name=name)
+            except Unusable as error:
+                yield Refused(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error))
+
+
+def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """The rows by name; `columns`: values that are not read from the batch."""
+    for name in f.FEATURES:
+        if name in batch.schema.names:
+            columns[name] = [_frames(value) for value in batch.column(name)]
+    others = batch.select([name for name in batch.schema.names if name not in columns])
+    rows = others.to_pylist() if others.num_columns else ({} for _ in range(batch.num_rows))
+    for row, fields in enumerate(rows):
+        yield fields | {name: column[row] for name, column in columns.items()}
+
+
+def _frames(value: pyarrow.Scalar) -> Any:
+    """A row's features as an array, where they are lists of numbers, or of lists that are equally long."""
+    numbers = getattr(value, "values", None)
+    if numbers is None:
+        return value.as_py()
+    if not pyarrow.types.is_list(numbers.type) and not pyarrow.types.is_large_list(numbers.type):
+        return numbers.to_numpy(zero_copy_only=False) if pyarrow.types.is_primitive(numbers.type) else value.as_py()
+    lengths = set(numbers.value_lengths().to_pylist())
+    flat = numbers.flatten()
+    if len(lengths) != 1 or None in lengths or not pyarrow.types.is_primitive(flat.type):
+        return value.as_py()
+    return flat.to_numpy(zero_copy_only=False).reshape(len(numbers), -1)
+
+
+def _arrow_batches(whole: pyarrow.Buffer) -> Iterator[pyarrow.RecordBatch]:
+    """Of a stream, which `datasets` writes, or of a file."""
+    try:
+        stream = pyarrow.ipc.open_stream(whole)
+    except pyarrow.ArrowInvalid:
+        file = pyarrow.ipc.open_file(whole)
+        yield from (file.get_batch(number) for number in range(file.num_record_batches))
+    else:
+        yield from stream
+
+
+def _places(batch: pyarrow.RecordBatch, whole: pyarrow.Buffer, path: str) -> dict[str, list[Any]]:
+    """By column of audio bytes: where each row's bytes lie in the file, as `{"bytes": Location, "path": …}`."""
+    places = {}
+    for name in set(f.AUDIO) & set(batch.schema.names):
+        column = batch.column(name)
+        file_names: list[str | None] = [None] * len(column)
+        if pyarrow.types.is_struct(column.type):
+            parts = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+            file_names = parts["path"].to_pylist() if "path" in parts else file_names
+            column = parts.get("bytes")
+        if column is None or not _lies_in(column, whole):
+            continue
+        places[name] = [
+            {"path": file_name, "bytes": span and Location(path, *span, name=os.path.basename(file_name or ""))}
+            for file_name, span in zip(file_names, _spans(column, whole.address), strict=True)
+        ]
+    return places
+
+
+def _lies_in(column: pyarrow.Array, whole: pyarrow.Buffer) -> bool:
+    """Whether a column of bytes is in the file as it is: not where batches are compressed."""
+    if not pyarrow.types.is_binary(column.type) and not pyarrow.types.is_large_binary(column.type):
+        return False
+    values = column.buffers()[2]
+    return values is not None and whole.address <= values.address < whole.address + whole.size
+
+
+def _spans(column: pyarrow.Array, begin: int) -> Iterator[tuple[int, int] | None]:
+    """First byte and number of bytes of each value in the file; None where there is none."""
+    _, offsets_buffer, values = column.buffers()
+    wide = pyarrow.types.is_large_binary(column.type)
+    offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
+    offsets = offsets[column.offset : column.offset + len(column) + 1]
+    for row, valid in enumerate(column.is_valid().to_pylist()):
+        first, after = int(offsets[row]), int(offsets[row + 1])
+        yield (values.address - begin + first, after - first) if valid else None

@@ -1,0 +1,119 @@
+"""Tables of text: TSV of ready features, and TSV or CSV with a first line of column names (Common Voice and others).
+
+Features: `features_path⇥rows⇥cols⇥tokens⇥text`, the text optional, no first line of names. A TSV has no quotes: its
+values are what stands between the tabs.
+"""
+
+import csv
+import os
+from collections.abc import Iterator
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.readers import entries
+from asr_jax.data.manifests.readers import fields as f
+from asr_jax.data.manifests.readers.base import Entries, Reader, beside, this_file
+from asr_jax.data.manifests.readers.fields import Unusable, not_utf8
+from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.unpacking import Unpacked
+
+ENDINGS = (".tsv", ".csv")
+NO_END = "the last line has no line end, as the others have: is the file cut? If it is whole, put one at its end"
+
+
+def is_text_table(path: str) -> bool:
+    return path.lower().endswith(ENDINGS) and not os.path.isdir(path)
+
+
+def read_text_table(path: str, unpacked: Unpacked) -> Entries:
+    names: list[str] | None = None
+    for number, line in text_lines(path):
+        place = f"{path}:{number}"
+        try:
+            if isinstance(line, Unusable):
+                raise line
+            values = _values(path, line)
+            if number == 1 and _is_names(values):
+                names = [value.strip().lower() for value in values]
+            elif names is None:
+                yield _of_features(values)
+            else:
+                yield _of_names(names, values, unpacked, place)
+        except Unusable as error:
+            yield Refused(place, place, str(error))
+
+
+def with_clips(path: str) -> tuple[str, ...]:
+    """Common Voice keeps its audio in a folder `clips` beside the table."""
+    folder, *others = beside(path)
+    return folder, os.path.join(folder, "clips"), *others
+
+
+TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips)
+
+
+class BadLine(Unusable):
+    """A line that is not UTF-8, or that may be cut."""
+
+    def __init__(self, line: bytes, reason: str) -> None:
+        super().__init__(reason)
+        self.first_word = (line.split() or [b""])[0].decode(errors="replace")
+
+
+def text_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
+    """Lines that are not blank, with their numbers from 1, without byte-order mark and line ends."""
+    return ((number, line) for number, line in all_lines(path) if isinstance(line, BadLine) or line.strip())
+
+
+def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
+    """As `text_lines`, with those that are blank. A last line that does not end, unlike others, may be cut."""
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                    is_cut = number > 1 and not line.endswith(b"\n")
+                    yield number, BadLine(line, NO_END) if is_cut else text
+                except UnicodeDecodeError as error:
+                    yield number, BadLine(line, not_utf8(line, error))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path (relative ones start at {os.getcwd()})") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _values(path: str, line: str) -> list[str]:
+    if path.lower().endswith(".tsv"):
+        return line.split("\t")
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error as error:
+        raise Unusable(f"no line of CSV ({error}); expected a record on every line, and quotes in pairs") from None
+
+
+def _is_names(values: list[str]) -> bool:
+    return len(f.KNOWN & {value.strip().lower() for value in values}) >= 2
+
+
+def _of_features(values: list[str]) -> Record:
+    if len(values) not in (4, 5):
+        raise Unusable(
+            f"{len(values)} columns; expected features_path⇥rows⇥cols⇥tokens⇥text, or a first line of names, such as "
+            "audio_path and text"
+        )
+    path, rows, cols, tokens = values[:4]
+    if not (rows.strip().isdecimal() and cols.strip().isdecimal()):
+        raise Unusable(f"rows {rows!r}, cols {cols!r}: expected whole numbers")
+    location = f.feature_file(path, int(rows), int(cols))
+    return Record(
+        id=path, location=str(location), text=values[4] if len(values) == 5 else "",
+        duration_s=entries.features_duration_s(int(rows)), labels=f.label_ids(tokens) if tokens.strip() else None,
+        num_frames=int(rows), num_values=int(cols),
+    )  # fmt: skip
+
+
+def _of_names(names: list[str], values: list[str], unpacked: Unpacked, place: str) -> Record:
+    if len(values) > len(names):
+        raise Unusable(f"{len(values)} columns; expected {len(names)}, as the first line has")
+    # Columns at the end that are empty are often left out.
+    fields: dict[str, object] = {name: value for name, value in zip(names, values, strict=False) if value}
+    return entries.record(fields, unpacked, name=str(f.first(fields, f.AUDIO_PATH) or place))

@@ -1,0 +1,126 @@
+"""WebDataset's tar shards: files of one stem are one record, audio beside `.txt`, `.json` or tokens.
+
+Shards are not unpacked: training reads each file where it lies in the tar, at random. Compressed tars have no such
+places.
+"""
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers import fields as f
+from asr_jax.data.manifests.readers.base import Entries, Reader, this_file
+from asr_jax.data.manifests.readers.fields import Fields, Unusable, not_utf8
+from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
+from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.unpacking import Unpacked
+
+# Of WebDataset itself, and of macOS: no samples.
+NO_SAMPLE = ("__", "._", ".")
+# tarfile takes what ends anywhere between two files for whole; tars end in two blocks of zeros.
+END = bytes(2 * tarfile.BLOCKSIZE)
+
+Members = dict[str, tarfile.TarInfo]
+
+
+def is_tar(path: str) -> bool:
+    return path.lower().endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")) and not os.path.isdir(path)
+
+
+def read_tar(path: str, unpacked: Unpacked) -> Entries:
+    if not path.lower().endswith(".tar"):
+        raise UserError(f"{path} is compressed: its files cannot be read one by one; decompress it to a .tar first")
+    try:
+        with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for stem, members in _samples(tar):
+                try:
+                    yield _record(path, tar, stem, members)
+                except Unusable as error:
+                    yield Refused(stem, f"{path}: {stem}", str(error))
+            file.seek(tar.offset)
+            if file.read(len(END)) != END:
+                raise tarfile.ReadError(f"cut or damaged at byte {tar.offset}, after its last whole file")
+            while rest := file.read(1 << 16):
+                if rest.strip(b"\0"):
+                    raise tarfile.ReadError(
+                        f"more files follow after its end at byte {tar.offset}: several tars joined to one, which "
+                        "readers of tars stop at; unpack it (tar --ignore-zeros -xf) and pack it anew"
+                    )
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise UserError(f"{path}: not one whole tar ({error}); copy it again, or leave it out") from None
+
+
+TAR = Reader("WebDataset shard", is_tar, this_file, read_tar)
+
+
+def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
+    """Files in a row that share folder and name up to the first dot, by their ending."""
+    stem, members = "", Members()
+    for member in tar:
+        folder, name = os.path.split(member.name)
+        first, dot, ending = name.partition(".")
+        if not member.isfile() or not dot or name.startswith(NO_SAMPLE):
+            continue
+        key = os.path.join(folder, first)
+        if key != stem and members:
+            yield stem, members
+            members = {}
+        stem = key
+        members[f".{ending.lower()}"] = member
+    if members:
+        yield stem, members
+
+
+def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members) -> Record:
+    audio = _ending(members, AUDIO_ENDINGS)
+    if audio is None:
+        raise Unusable(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")
+    fields = _fields(tar, members)
+    text_file, token_file = _ending(members, TEXT_ENDINGS), _ending(members, TOKEN_ENDINGS)
+    text = _content(tar, text_file).strip() if text_file else None
+    tokens = _content(tar, token_file) if token_file else None
+    labels = f.label_ids(f.first(fields, f.LABELS) if tokens is None else tokens)
+    if text is None and labels is None and f.first(fields, f.TEXT) is None and not f.may_lack_text():
+        raise Unusable(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
+    location = Location(os.path.abspath(path), audio.offset_data, audio.size, name=os.path.basename(audio.name))
+    return Record(
+        id=f.string(fields, f.ID, stem), location=str(location),
+        text=f.string(fields, f.TEXT) if text is None else text,
+        duration_s=f.duration_s(fields), speaker=f.string(fields, f.SPEAKER), source=f.string(fields, f.SOURCE),
+        labels=labels,
+    )  # fmt: skip
+
+
+def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:
+    """The member of one of the endings, the first of them first: samples are cut at the first dot, and `a.b.txt` has
+    the text of `a.b.flac`."""
+    found = (member for ending in endings for name, member in members.items() if name.endswith(ending))
+    return next(found, None)
+
+
+def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
+    """Of the member .json; none where there is no such member. Raises: Unusable where it is no object."""
+    member = _ending(members, (".json",))
+    if member is None:
+        return {}
+    content = _content(tar, member)
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"{member.name}: not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise Unusable(f"{member.name}: {f.shown(fields)}; expected an object")
+    return fields
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    file = tar.extractfile(member)
+    assert file is not None, member.name
+    content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unusable(f"{member.name}: {not_utf8(content, error)}") from None

@@ -1,0 +1,68 @@
+"""What is said in any data, without a look at its audio: what tokenizers are trained on."""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.inputs import resolve
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers.base import Reader
+from asr_jax.data.manifests.readers.folders import walk
+from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.unpacking import Unpacked
+
+
+def texts_of(inputs: Sequence[str]) -> Iterator[str]:
+    """The texts of all inputs in order, empty ones among them: of data of every format, and the lines of .txt files.
+
+    Raises: UserError for a path that cannot be read, and for data of which no entry can be used.
+    """
+    for given in inputs:
+        if plain := _plain_files(given):
+            for path in plain:
+                yield from _lines(path)
+        else:
+            for _, path, reader in resolve([given]):
+                yield from _texts(path, reader)
+
+
+def _plain_files(given: str) -> list[str]:
+    """The .txt files that a path or a pattern names, or that are all there is in a folder."""
+    if os.path.isdir(given):
+        files = list(walk(given))
+        return files if all(name.lower().endswith(".txt") for name in files) else []
+    if not given.lower().endswith(".txt"):
+        return []
+    return [given] if os.path.exists(given) else sorted(glob.glob(given, recursive=True)) or [given]
+
+
+def _lines(path: str) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            yield from file
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path (relative ones start at {os.getcwd()})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 (byte {error.object[error.start]:#04x}); save it as UTF-8") from None
+
+
+class _PassedOver(Unpacked):
+    """Audio and features that lie in the data are not kept."""
+
+    def add(self, content: bytes | memoryview, name: str) -> Location:
+        return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
+
+
+def _texts(path: str, reader: Reader) -> Iterator[str]:
+    num_read, refused = 0, []
+    for entry in reader.read(path, _PassedOver(path)):
+        if isinstance(entry, Record):
+            num_read += 1
+            yield entry.text
+        else:
+            refused.append(f"{entry.location}: {entry.reason}")
+    if refused and not num_read:
+        raise UserError("\n".join(refused[:3]))
+    if refused:
+        print(f"{len(refused)} of {num_read + len(refused)} entries are left out; the first: {refused[0]}")

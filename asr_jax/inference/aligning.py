@@ -1,0 +1,168 @@
+"""Alignment of recordings with their texts: the forward pass and Viterbi in one program, in the shapes of training;
+of audio that is much longer, over the frames of windows."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Integer
+
+from asr_jax.alignment.ctc_align import Alignment, align
+from asr_jax.alignment.ctc_segment import FORCED, align_long
+from asr_jax.alignment.emissions import emissions_of
+from asr_jax.audio.io import AudioError
+from asr_jax.core.batch import Batch
+from asr_jax.core.frame_times import FrameTimes
+from asr_jax.core.meshes import abstract, global_batch, replicated
+from asr_jax.core.programs import lower
+from asr_jax.core.pytrees import Tree
+from asr_jax.data.batching.dataset import PlannedData, check_labels
+from asr_jax.data.batching.evaluation import NoRecords, plan_with_labels
+from asr_jax.data.batching.filters import Dropped
+from asr_jax.data.loading.source import BatchSource, open_batches
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference.by_shape import abstract_batch
+from asr_jax.inference.long_audio import LongAudio
+from asr_jax.inference.model import made_of
+from asr_jax.inference.recognition import used_buckets
+from asr_jax.inference.trained import Trained
+from asr_jax.models.base import Recogniser
+from asr_jax.search.ctc import Decoding
+from asr_jax.text.base import Tokenizer
+from asr_jax.text.spelling import Spelling
+from asr_jax.transcripts.aligned_words import aligned_tokens, aligned_words
+from asr_jax.transcripts.seams import Heard
+from asr_jax.transcripts.transcript import Token, Transcript
+
+NO_PATH = "no path: its frames cannot hold its labels, or the model gives them no probability"
+
+
+class AlignedRecord(NamedTuple):
+    """A recording and when its words are said; or why that is not known."""
+
+    record: Record
+    transcript: Transcript | None
+    tokens: tuple[Token, ...] = ()
+    reason: str = ""
+
+
+def plan(trained: Trained, records: Records) -> PlannedData:
+    """The records in the shapes of training, with labels. Texts of which the normaliser would leave out what is said
+    are dropped and named. Raises: UserError as `plan_with_labels`."""
+    model = trained.model
+    kept, dropped = _with_all_said(records, trained.tokenizer)
+    try:
+        data = _plan(trained, model, kept)
+    except NoRecords as error:
+        error.dropped.merge(dropped)
+        raise NoRecords(error.what, error.dropped) from None
+    data.dropped.merge(dropped)
+    check_labels(data, trained.tokenizer)
+    return data
+
+
+def no_labels(lost: str, tokenizer: Tokenizer) -> str:
+    """Why a text with these characters cannot be aligned."""
+    return f"{lost!r} has no labels ({tokenizer.normaliser} leaves it out): expected it as it is said, in words"
+
+
+def _with_all_said(records: Records, tokenizer: Tokenizer) -> tuple[Records, Dropped]:
+    dropped, is_kept = Dropped(), np.ones(len(records), bool)
+    for place, text in enumerate(records.texts()):
+        if lost := tokenizer.left_out(text):
+            record, is_kept[place] = records[place], False
+            dropped.add(
+                no_labels(lost, tokenizer), name=record.id, location=record.location, duration_s=record.duration_s,
+                kind="text that the normaliser leaves out",
+            )  # fmt: skip
+    return records.select(is_kept), dropped
+
+
+def _plan(trained: Trained, model: Recogniser, records: Records) -> PlannedData:
+    return plan_with_labels(
+        records, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
+        takes_ids=trained.experiment.data.tokenizer.takes_ids,
+        output_length=model.labelled_length, num_devices=trained.mesh.size, has_windows=True,
+    )  # fmt: skip
+
+
+def aligned_records(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
+    """Every record of `plan`, batch by batch, and then those that are heard by windows."""
+    yield from _of_batches(trained, data)
+    if data.windowed_rows:
+        yield from _of_windows(trained, data)
+
+
+def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
+    """Of each recording the log-probabilities of its text's labels are held, and what leads back, block by block."""
+    decoder = trained.decoder(Decoding(), is_raw=True, gives_log_probs=True)
+    spelling, times = decoder.text.spelling, decoder.text.times
+    records = [replace(data.index.records[row], id=str(row)) for row in data.windowed_rows]  # ids that differ
+    for known, frames in LongAudio(trained, decoder).frames(records):
+        record, labels = data.index.records[int(known.id)], data.index.labels_of(int(known.id))
+        try:
+            yield _of_frames(record, labels, frames, spelling=spelling, times=times)
+        except AudioError as error:
+            yield AlignedRecord(record, None, reason=error.reason)
+
+
+def _of_frames(
+    record: Record, labels: Integer[np.ndarray, " U"], frames: Iterable[Heard], *, spelling: Spelling, times: FrameTimes
+) -> AlignedRecord:
+    """Raises: AudioError where the recording cannot be read on."""
+    emissions, columns = emissions_of(frames, labels, spelling)
+    path = align_long(emissions, columns, np.zeros(len(labels), bool), search=FORCED)
+    if (path.starts < 0).any():
+        return AlignedRecord(record, None, reason=NO_PATH)
+    best = np.array([path.log_probs[start:end].max() for start, end in zip(path.starts, path.ends, strict=True)])
+    row: Any = (labels.tolist(), path.starts, path.ends, best)
+    transcript = aligned_words(*row, score=float(path.log_probs.sum()), spelling=spelling, times=times)
+    return AlignedRecord(record, transcript, aligned_tokens(*row, spelling=spelling, times=times))
+
+
+def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
+    programs = _compiled(trained, data)
+    spelling, model = Spelling.of(trained.tokenizer), trained.model
+    times = model.frame_times(tap=model.heads[model.ctc_head].tap)
+    source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
+    with open_batches(source, stop=data.plan.batches_per_epoch, threads=2) as batches:
+        for loaded in batches:
+            batch = loaded.batch
+            program = programs[batch.signal.shape[1]]
+            found: Alignment = jax.device_get(program(trained.variables, global_batch(batch, trained.mesh)))
+            for i in np.flatnonzero(batch.weights > 0):
+                record = data.index.records[int(batch.records[i])]
+                if not found.is_possible[i]:
+                    yield AlignedRecord(record, None, reason=NO_PATH)
+                    continue
+                num = int(batch.token_lengths[i])
+                labels = batch.tokens[i, :num].tolist()
+                row: Any = (labels, found.starts[i, :num], found.ends[i, :num], found.log_probs[i, :num])
+                transcript = aligned_words(*row, score=float(found.scores[i]), spelling=spelling, times=times)
+                yield AlignedRecord(record, transcript, aligned_tokens(*row, spelling=spelling, times=times))
+            for entry in loaded.skipped:
+                yield AlignedRecord(Record(entry["id"], entry["location"]), None, reason=entry["reason"])
+
+
+def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:
+    """A program for each shape that the batches have, by length."""
+    model, head, blank_id = trained.model, trained.model.ctc_head, trained.tokenizer.blank_id
+
+    def program(variables: Tree, batch: Batch) -> Alignment:
+        emitted: Any = model.apply(variables, batch, method="emit")
+        frames = emitted[head]
+        return align(frames.values, frames.lengths, batch.tokens, batch.token_lengths, blank_id=blank_id)
+
+    same = replicated(trained.mesh)
+    variables = abstract(trained.variables, same)
+    lowered = {
+        bucket.length: lower(
+            f"align_{head}", program, variables, abstract_batch(bucket, trained.mesh, data.index.scale),
+            made_of=made_of(trained.experiment, trained.tokenizer), out_shardings=same,
+        ).lowered
+        for bucket in used_buckets(data)
+    }  # fmt: skip
+    return {length: each.compile() for length, each in lowered.items()}

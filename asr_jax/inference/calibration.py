@@ -1,0 +1,75 @@
+"""The calibration of a run's word confidences: fitted on data that it was not trained on, kept in its folder."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
+from asr_jax.core.run_folder import CALIBRATION
+from asr_jax.inference.weights import Weights
+from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calibration
+from asr_jax.search.ctc import Decoding
+
+
+def read_calibration(run: Path, updates: int, weights: Weights, decoding: Decoding) -> Calibration | None:
+    """Of a checkpoint, its averaged or live weights, and a decoding; None where it was never fitted.
+
+    Raises: UserError where the file is damaged.
+    """
+    found = _all(run).get(_key(updates, weights, decoding))
+    return None if found is None else Calibration(found["slope"], found["offset"])
+
+
+def write_calibration(
+    run: Path, updates: int, weights: Weights, decoding: Decoding, calibration: Calibration, *, about: dict[str, Any]
+) -> None:
+    """Keeps it beside those of other checkpoints and decodings. `about`: what it was fitted on, for people."""
+    entry = asdict(calibration) | {"decoding": str(decoding)} | about
+    write_whole(run / CALIBRATION, json.dumps(_all(run) | {_key(updates, weights, decoding): entry}, indent=2) + "\n")
+
+
+def calibrate(
+    run: Path,
+    updates: int,
+    weights: Weights,
+    decoding: Decoding,
+    confidences: Float[np.ndarray, " N"],
+    is_right: Bool[np.ndarray, " N"],
+) -> dict[str, Any]:
+    """Fits the calibration to raw confidences of words, and keeps it in the run's folder; without words it keeps none.
+
+    Gives `words`, `error_before` and `error_after`: the calibration error of the raw confidences and, on each half of
+    the words, of what was fitted to the other half; `file`.
+    """
+    if len(confidences) < 2:
+        return {"words": len(confidences)}
+    crossed = np.zeros_like(confidences)
+    for half in (0, 1):  # every other word: both halves have words of all sources
+        fitted = fit_calibration(confidences[1 - half :: 2], is_right[1 - half :: 2])
+        crossed[half::2] = fitted(confidences[half::2])
+    before, after = (confidence_report(each, is_right)["calibration_error"] for each in (confidences, crossed))
+    about = {"words": len(confidences), "error_before": before, "error_after": after}
+    write_calibration(run, updates, weights, decoding, fit_calibration(confidences, is_right), about=about)
+    return about | {"file": str(run / CALIBRATION)}
+
+
+def _key(updates: int, weights: Weights, decoding: Decoding) -> str:
+    return f"{updates} {weights} {decoding.digest()}"
+
+
+def _all(run: Path) -> dict[str, Any]:
+    path = run / CALIBRATION
+    try:
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        for entry in found.values():
+            float(entry["slope"]), float(entry["offset"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} cannot be read: {error!r}; delete it and fit it again: evaluate --calibrate"
+        ) from error
+    return found

@@ -1,0 +1,85 @@
+"""Log-probabilities of recordings in files, for other decoders."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from safetensors.numpy import save_file
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference.recognition import Emitted
+from asr_jax.text.tokenizers import Tokenizer
+
+LABELS, INDEX = "labels.json", "index.jsonl"
+
+
+def check_ids(path: Path, sets: Mapping[str, Records]) -> None:
+    """Raises: UserError where recordings of two sets have one id, and tensors in one file would have one name."""
+    if path.suffix != ".safetensors":
+        return
+    set_of: dict[str, str] = {}
+    for manifest, records in sets.items():
+        for record_id in records.ids():
+            first = set_of.setdefault(record_id, manifest)
+            if first != manifest:
+                raise UserError(
+                    f"--log-probs {path}: {first} and {manifest} both have a recording {record_id}, and their tensors "
+                    "would have one name; expected other ids, a folder instead of a .safetensors file, or one call "
+                    "for each set"
+                )
+
+
+class LogProbs:
+    """Writes `[frames, labels]` in float32 of each recording, natural logarithms.
+
+    A path that ends in .safetensors becomes one file, a tensor for each recording by its id, with the labels in its
+    metadata: all of it is held in memory first. Any other becomes a folder with `0.npy`, `1.npy` …, `index.jsonl` (set,
+    id, location, file, frames, text) and `labels.json` (symbols, blank_id, frame_s).
+    """
+
+    def __init__(self, path: Path, tokenizer: Tokenizer, *, frame_s: float) -> None:
+        self._path, self._set, self._index = path, "", list[dict[str, Any]]()
+        self._tensors: dict[str, np.ndarray] | None = {} if path.suffix == ".safetensors" else None
+        self._labels = {"symbols": tokenizer.symbols, "blank_id": tokenizer.blank_id, "frame_s": frame_s}
+        if self._tensors is None:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, manifest: str) -> None:
+        """What comes from here on is of this set; the ids of all sets went through `check_ids`."""
+        self._set = manifest
+
+    def take(self, emitted: Emitted, data: PlannedData) -> None:
+        """Those of a batch."""
+        assert emitted.log_probs is not None, "the decoder was made to give them"
+        values, lengths = jax.device_get((emitted.log_probs.values, emitted.log_probs.lengths))
+        weights, rows = jax.device_get((emitted.weights, emitted.records))
+        for row in np.flatnonzero(weights > 0).tolist():
+            self.add(data.index.records[int(rows[row])], np.array(values[row, : lengths[row]], np.float32))
+
+    def add(self, record: Record, own: Float[np.ndarray, "T V"]) -> None:
+        """Those of a recording."""
+        if self._tensors is not None:
+            self._tensors[record.id] = own
+            return
+        file = f"{len(self._index)}.npy"
+        np.save(self._path / file, own)
+        about = {"set": self._set, "id": record.id, "location": record.location, "file": file, "frames": len(own)}
+        self._index.append(about | {"text": record.text})
+
+    def close(self) -> None:
+        """Writes what tells which is which."""
+        if self._tensors is not None:
+            save_file(self._tensors, self._path, metadata={"labels": json.dumps(self._labels, ensure_ascii=False)})
+            return
+        (self._path / LABELS).write_text(json.dumps(self._labels, ensure_ascii=False) + "\n")
+        lines = (json.dumps(about, ensure_ascii=False) + "\n" for about in self._index)
+        (self._path / INDEX).write_text("".join(lines))

@@ -1,0 +1,271 @@
+"""Evaluation and transcription: the forward pass in the shapes of training, and what a decoder makes of it."""
+
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.meshes import global_batch
+from asr_jax.core.processes import gathered
+from asr_jax.core.pytrees import Tree
+from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference.by_shape import ByShape, abstract_batch
+from asr_jax.metrics.confidence import Calibration, confidence_report
+from asr_jax.metrics.errors import right_words
+from asr_jax.metrics.scoring import Recognised, score
+from asr_jax.models.base import Recogniser
+from asr_jax.search.ctc import Decoding
+from asr_jax.text.normalise import normalise
+from asr_jax.text.tokenizers import Tokenizer
+from asr_jax.transcripts.transcript import Transcript, to_json
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """What was recognised, by row of the index; rows whose audio could not be read are not among them."""
+
+    transcripts: dict[int, Transcript]
+    skipped: list[dict[str, Any]]
+    """`{id, location, reason}` of those."""
+
+
+class Emitted(NamedTuple):
+    """What the device makes of a batch."""
+
+    reduced: Any
+    """What the decoder's `finish` takes."""
+    log_probs: Frames | None
+    """Of the head `[B T V]`, where they were asked for."""
+    weights: Float[Array, " B"]
+    """0 for padding and for rows that could not be read."""
+    records: Int[Array, " B"]
+    """Row of the index."""
+
+
+class Decoder:
+    """The compiled model with one head and what decodes it, by bucket; each shape is compiled once, in the background
+    if asked to.
+
+    `made_of`: see `core.programs.lower`; `decoding`: greedy where it is not given; `calibration`: of the words'
+    confidence; None: as the model gives it.
+    """
+
+    def __init__(
+        self,
+        model: Recogniser,
+        tokenizer: Tokenizer,
+        *,
+        mesh: Mesh,
+        variables: Tree,
+        decoding: Decoding | None = None,
+        calibration: Calibration | None = None,
+        head: str = "",
+        gives_log_probs: bool = False,
+        made_of: str | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.mesh = model, tokenizer, mesh
+        self.head = head or model.ctc_head
+        times = model.frame_times(tap=model.heads[self.head].tap)
+        # A beam search is the work of all processes; best paths are little of it, and each process takes all.
+        decoding = decoding or Decoding()
+        self._share = jax.process_index(), jax.process_count() if decoding.kind == "beam" else 1
+        self.text = decoding.build(tokenizer, times=times, num_shares=self._share[1])
+        self.calibration = calibration
+        self._gives_log_probs = gives_log_probs
+        self.programs = ByShape(
+            f"decode_{self.head}_{self.text.settings.kind}{'_log_probs' * gives_log_probs}", self._emit, variables,
+            mesh=mesh, made_of=made_of, then=lambda outputs: self.text.prepare(outputs[0]),
+        )  # fmt: skip
+
+    def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
+        """Begins to compile the shapes of buckets."""
+        self.programs.prepare(without_labels(abstract_batch(bucket, self.mesh, scale)) for bucket in buckets)
+
+    def wait(self) -> None:
+        """Returns when all shapes that were prepared are compiled."""
+        self.programs.wait()
+
+    def __call__(self, variables: Tree, batch: Batch) -> Emitted:
+        """Of a global batch without labels; on the device, and perhaps not yet there."""
+        return Emitted(*self.programs(variables, batch))
+
+    def finish(self, emitted: Emitted) -> dict[int, Transcript]:
+        """The text of every row that was read, by row of the index; of a beam search with several processes, those of
+        this one's share, which `whole` brings together."""
+        weights, records = jax.device_get((emitted.weights, emitted.records))
+        number, num_shares = self._share
+        rows = np.flatnonzero(weights > 0)[number % num_shares :: num_shares]
+        found = self.text.finish(emitted.reduced, rows.tolist())
+        calibration = self.calibration or Calibration()
+        texts = (self.text.transcript(hypotheses, calibration) for hypotheses in found)
+        return dict(zip(records[rows].tolist(), texts, strict=True))
+
+    def whole(self, transcripts: dict[int, Transcript]) -> dict[int, Transcript]:
+        """What `finish` gave on all processes; they must call it together."""
+        if self._share[1] == 1:
+            return transcripts
+        shares = gathered([[row, asdict(transcript)] for row, transcript in transcripts.items()])
+        return {row: Transcript.of(values) for share in shares for row, values in share}
+
+    def _emit(self, variables: Tree, batch: Batch) -> tuple[Any, Frames | None, Float[Array, " B"], Int[Array, " B"]]:
+        emitted: Any = self.model.apply(variables, batch, method="emit")
+        frames = emitted[self.head]
+        return self.text.reduce(frames), frames if self._gives_log_probs else None, batch.weights, batch.records
+
+
+def without_labels(batch: Batch) -> Batch:
+    """The batch with label arrays of no width: what decoding does not read does not shape what is compiled."""
+
+    def empty(labels: Any) -> Any:
+        shape = (labels.shape[0], 0)
+        if isinstance(labels, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(shape, labels.dtype, sharding=labels.sharding)
+        return labels[:, :0]
+
+    return batch.replace(tokens=empty(batch.tokens))
+
+
+class BrokenOff(Exception):
+    """Evaluation was asked to stop."""
+
+
+def batches_of(
+    data: PlannedData, *, workers: int, threads: int, is_stopped: Callable[[], bool]
+) -> Generator[LoadedBatch]:
+    """All batches of a set that is evaluated, this process's rows of them; to be closed.
+
+    Raises: BrokenOff where `is_stopped`, asked before each batch, says so.
+    """
+    source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
+    with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
+        for loaded in batches:
+            if is_stopped():
+                raise BrokenOff
+            yield loaded
+
+
+def recognise(
+    decoder: Decoder,
+    variables: Tree,
+    data: PlannedData,
+    *,
+    workers: int = 0,
+    threads: int = 2,
+    is_stopped: Callable[[], bool] = lambda: False,
+    take: Callable[[Emitted], None] = lambda emitted: None,
+) -> Recognition:
+    """The text of every recording of a set; the same on all processes. `take` gets what the device made of each batch.
+
+    Raises: BrokenOff where `is_stopped`, asked before each batch, says so.
+    """
+    decoder.prepare(used_buckets(data), data.index.scale)
+    transcripts: dict[int, Transcript] = {}
+    skipped: list[dict[str, Any]] = []
+    before: Emitted | None = None
+    with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+        for loaded in batches:
+            skipped += loaded.skipped
+            emitted = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
+            if before:  # while the device has the next one to do
+                transcripts |= decoder.finish(before)
+            take(emitted)
+            before = emitted
+    if before:
+        transcripts |= decoder.finish(before)
+    return Recognition(decoder.whole(transcripts), [entry for entries in gathered(skipped) for entry in entries])
+
+
+def used_buckets(data: PlannedData) -> list[Bucket]:
+    """The shapes that a set's batches have."""
+    used = {data.plan[position].bucket for position in range(data.plan.batches_per_epoch)}
+    return [data.plan.buckets[number] for number in sorted(used)]
+
+
+def evaluate(
+    decoder: Decoder, variables: Tree, data: PlannedData, **options: Any
+) -> tuple[dict[str, Any], Recognition]:
+    """What `scored` gives of what `recognise` finds. `options`: of `recognise`, which says what it raises."""
+    return scored(data, recognise(decoder, variables, data, **options), decoder.tokenizer)
+
+
+def scored(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> tuple[dict[str, Any], Recognition]:
+    """Error rates of a set, as `metrics.scoring.score` gives them, `confidence`, as `metrics.confidence` reports it of
+    the words, and what was recognised, with what the plan dropped among the skipped.
+
+    References and hypotheses go through the normaliser that the labels were made with.
+    """
+    counts = score(list(recognised(data, found, tokenizer)), normaliser=tokenizer.normaliser)
+    skipped = data.dropped.entries + found.skipped
+    confidence = confidence_report(*judged_words(data, found, tokenizer))
+    return counts | {"confidence": confidence, "skipped": len(skipped)}, Recognition(found.transcripts, skipped)
+
+
+def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[Recognised]:
+    """Every recording that was read, in the order of the index."""
+    for row, transcript in sorted(found.transcripts.items()):
+        record = data.index.records[row]
+        yield Recognised(
+            record.id, reference(record, tokenizer), transcript.text,
+            source=record.source, speaker=record.speaker, duration_s=record.duration_s,
+        )  # fmt: skip
+
+
+def judged_words(
+    data: PlannedData, found: Recognition, tokenizer: Tokenizer
+) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+    """The confidence of every recognised word, and whether it is right, after the normaliser on both sides; words that
+    it leaves nothing of are not among them, and one that it makes several of is right where all of these are."""
+    confidences, is_right = list[float](), list[bool]()
+    for row, transcript in sorted(found.transcripts.items()):
+        parts = [normalise(word.text, tokenizer.normaliser).split() for word in transcript.words]
+        expected = normalise(reference(data.index.records[row], tokenizer), tokenizer.normaliser).split()
+        right = iter(right_words(expected, [part for each in parts for part in each]).tolist())
+        for word, each in zip(transcript.words, parts, strict=True):
+            if each:
+                confidences.append(word.confidence)
+                of_word = [next(right) for _ in each]
+                is_right.append(all(of_word))
+    return np.array(confidences, np.float64), np.array(is_right, bool)
+
+
+def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
+    """Some transcripts to show: the same rows every time, spread over the set."""
+    rows = sorted(found.transcripts)
+    chosen = [(data.index.records[row], found.transcripts[row]) for row in rows[:: max(len(rows) // max(number, 1), 1)]]
+    return [
+        {"id": record.id, "reference": reference(record, tokenizer), "hypothesis": transcript.text}
+        for record, transcript in chosen[:number]
+    ]
+
+
+def predictions(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+    """A row per recording that was read: texts as they are, the normaliser to compare them by, words and n-best."""
+    rows = sorted(found.transcripts)
+    for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
+        yield {
+            "id": each.id,
+            "location": data.index.records[row].location,
+            "reference": each.reference,
+            "hypothesis": each.hypothesis,
+            "source": each.source,
+            "speaker": each.speaker,
+            "duration_s": None if math.isnan(each.duration_s) else each.duration_s,
+            "normaliser": tokenizer.normaliser,
+            **to_json(found.transcripts[row]),
+        }
+
+
+def reference(record: Record, tokenizer: Tokenizer) -> str:
+    """What was said: the text or, where there is none or ids are what is recognised, what the token ids stand for."""
+    ids_count = not record.text or tokenizer.kind == "ids"
+    return tokenizer.decode(record.labels) if record.labels is not None and ids_count else record.text

@@ -1,0 +1,125 @@
+"""Long audio and its text: log-probabilities by windows, the search for the text, and the pieces as records."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int16
+
+from asr_jax.alignment.ctc_segment import LongSearch, align_long
+from asr_jax.alignment.cutting import LOW_SCORE, Cutting, Piece, TextWord, pieces
+from asr_jax.alignment.emissions import emissions_of
+from asr_jax.audio.io import AudioError
+from asr_jax.core.errors import UserError
+from asr_jax.core.frame_times import FrameTimes
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference.aligning import no_labels
+from asr_jax.inference.long_audio import LongAudio
+from asr_jax.inference.trained import Trained
+from asr_jax.search.ctc import Decoding
+from asr_jax.text.base import OutOfVocabulary, Tokenizer
+from asr_jax.text.spelling import Spelling
+from asr_jax.transcripts.pauses import part_of
+from asr_jax.transcripts.seams import Heard
+
+
+class RecordPiece(NamedTuple):
+    """A piece of a recording."""
+
+    record: Record
+    score: float
+    """NaN where no word of it is sure to be heard."""
+    reason: str
+    """Why it is not sure; empty where it is."""
+
+
+class Segmented(NamedTuple):
+    """What became of one recording."""
+
+    record: Record
+    pieces: list[RecordPiece]
+    """In their order, sure or not."""
+    reason: str = ""
+    """Why there are none."""
+
+
+class Segmenter:
+    """Cuts recordings of any length into pieces, with the texts that they are known to have."""
+
+    def __init__(self, trained: Trained, *, cutting: Cutting, search: LongSearch | None = None) -> None:
+        decoder = trained.decoder(Decoding(), is_raw=True, gives_log_probs=True)
+        self._long = LongAudio(trained, decoder)
+        self._tokenizer, self._cutting, self._search = trained.tokenizer, cutting, search or LongSearch()
+        self._spelling, self._times = decoder.text.spelling, decoder.text.times
+
+    def __call__(self, records: Iterable[Record]) -> Iterator[Segmented]:
+        """What became of each recording, in order. Beside one batch of windows, the log-probabilities of the labels of
+        its text are held."""
+        for record, frames in self._long.frames(records):
+            try:
+                yield Segmented(record, list(self._pieces(record, frames)))
+            except (AudioError, UserError) as error:
+                yield Segmented(record, [], str(error))
+
+    def _pieces(self, record: Record, frames: Iterable[Heard]) -> Iterator[RecordPiece]:
+        """Raises: AudioError where it cannot be read; UserError where its text has no word with labels."""
+        words, labels = text_words(record.text, self._tokenizer, self._spelling)
+        if not labels:
+            raise UserError(f"record {record.id}: no word of its text has labels; expected what is said in it")
+        emissions, columns = emissions_of(frames, np.array(labels), self._spelling)
+        opens = np.array([self._spelling.opens[label] for label in labels]) | (np.arange(len(labels)) == 0)
+        path = align_long(emissions, columns, opens, search=self._search)
+        # Read once more, so that samples need not be kept.
+        blocks = Location.parse(record.location).audio_blocks(rate_hz=int(self._times.rate_hz))
+        energies, num_samples = frame_energies(blocks, self._times, len(path.log_probs))
+        found = pieces(words, path, energies, self._cutting, shift_s=self._times.shift_s)
+        length_s = num_samples / self._times.rate_hz
+        return (self._of(piece, number, record, length_s) for number, piece in enumerate(found))
+
+    def _of(self, piece: Piece, number: int, record: Record, length_s: float) -> RecordPiece:
+        start_s, end_s = (min(self._times.seconds(frame), length_s) for frame in (piece.start, piece.end))
+        cut = replace(part_of(record, number, start_s, end_s), text=piece.text)
+        below = f"score {piece.score:.2f} below {self._cutting.min_score:g}"
+        reasons = [below if reason == LOW_SCORE else reason for reason in piece.reasons]
+        return RecordPiece(cut, piece.score, "; ".join(reasons))
+
+
+def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[list[TextWord], list[int]]:
+    """The words of a text as they stand there, and the labels of all of them, with borders between."""
+    words: list[TextWord] = []
+    labels: list[int] = []
+    for word in text.split():
+        if lost := tokenizer.left_out(word):
+            words.append(TextWord(word, len(labels), len(labels), problem=no_labels(lost, tokenizer)))
+            continue
+        try:
+            own = tokenizer.encode(word)
+        except OutOfVocabulary as error:
+            words.append(TextWord(word, len(labels), len(labels), problem=str(error)))
+            continue
+        if not any(spelling.texts[label] for label in own):  # punctuation: it stays with the word before
+            if words:
+                words[-1] = words[-1]._replace(text=f"{words[-1].text} {word}")
+            continue
+        if labels and not spelling.opens[own[0]] and spelling.border is not None:
+            labels.append(spelling.border)
+        first = next(place for place, label in enumerate(own) if spelling.texts[label])
+        words.append(TextWord(word, len(labels) + first, len(labels) + len(own)))
+        labels += own
+    return words, labels
+
+
+def frame_energies(
+    blocks: Iterable[Int16[np.ndarray, "_"]], times: FrameTimes, num_frames: int
+) -> tuple[Float[np.ndarray, " T"], int]:
+    """Mean square of the samples of each frame, and how many samples there are in all."""
+    sums, counts, num_samples = np.zeros(num_frames), np.zeros(num_frames), 0
+    for block in blocks:
+        frames = (np.arange(num_samples, num_samples + len(block)) - round(times.first)) // times.shift
+        is_in = (frames >= 0) & (frames < num_frames)
+        sums += np.bincount(frames[is_in], np.square(block[is_in], dtype=np.float64), minlength=num_frames)
+        counts += np.bincount(frames[is_in], minlength=num_frames)
+        num_samples += len(block)
+    return sums / np.maximum(counts, 1), num_samples

@@ -1,0 +1,178 @@
+"""A trained run, loaded for evaluation: model, tokenizer, averaged weights and the shapes it was trained in."""
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_meta
+from asr_jax.config import Experiment, load_experiment
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
+from asr_jax.core.meshes import data_mesh
+from asr_jax.core.precision import Precision
+from asr_jax.core.pytrees import Tree
+from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, SPLIT, TOKENIZER
+from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.data.batching.dataset import PlannedData, Sets
+from asr_jax.data.batching.evaluation import plan_evaluation
+from asr_jax.data.batching.index import scale_of
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.reading import Records
+from asr_jax.inference.calibration import read_calibration
+from asr_jax.inference.losses import Losses
+from asr_jax.inference.model import made_of, make_model, variable_shapes
+from asr_jax.inference.recognition import Decoder
+from asr_jax.inference.weights import Weights, restore_weights
+from asr_jax.models.base import Recogniser
+from asr_jax.search.ctc import Decoding
+from asr_jax.text.tokenizers import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What evaluation and transcription need of a run."""
+
+    experiment: Experiment
+    model: Recogniser
+    tokenizer: Tokenizer
+    variables: Tree
+    buckets: tuple[Bucket, ...]
+    scale: Scale
+    """That the lengths of the buckets are in."""
+    folder: Path
+    """Of the run."""
+    updates: int
+    """Which checkpoint."""
+    weights: Weights
+    mesh: Mesh
+
+    def decoder(self, decoding: Decoding | None = None, *, is_raw: bool = False, **options: Any) -> Decoder:
+        """`decoding`: that of the run where it is not given; `is_raw`: confidences as the model gives them, though the
+        run has a calibration; `options`: of `Decoder`.
+
+        Raises: UserError where a language model or a lexicon cannot be read.
+        """
+        decoding = decoding or self.experiment.decoding
+        return Decoder(
+            self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, decoding=decoding,
+            calibration=None if is_raw else read_calibration(self.folder, self.updates, self.weights, decoding),
+            made_of=made_of(self.experiment, self.tokenizer), **options,
+        )  # fmt: skip
+
+    def losses(self) -> Losses:
+        """What computes them, for `training.losses.measure`."""
+        scales = {name: head.scale for name, head in self.experiment.model.heads.items()}
+        program = made_of(self.experiment, self.tokenizer)
+        return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, made_of=program)
+
+    def plan(self, records: Records, *, has_windows: bool = False) -> PlannedData:
+        """The records in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
+        see `plan_evaluation`."""
+        return plan_evaluation(
+            records, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
+            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size, has_windows=has_windows,
+        )  # fmt: skip
+
+
+def load_trained(
+    folder: Path, *, updates: int | None = None, precision: Precision | None = None, live: bool = False
+) -> Trained:
+    """The best checkpoint by validation, or the one after `updates` updates; its averaged weights, or the `live`
+    ones, which are all that a run without averages has. `precision`: to compute in, instead of that of training.
+
+    Raises: UserError where the folder is not a run or has no such checkpoint.
+    """
+    experiment = load_experiment(folder / EXPERIMENT)
+    if precision:
+        experiment = replace(experiment, training=replace(experiment.training, precision=precision))
+    chosen = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)
+    if not (folder / TOKENIZER).exists():
+        _restore_tokenizer(folder, chosen)
+    check_tokenizer(folder, chosen)
+    tokenizer = load_tokenizer(folder / TOKENIZER)
+    model = make_model(experiment, tokenizer)
+    mesh = _mesh(experiment.data.buckets.batch_multiple)
+    shapes = variable_shapes(model, made_of=made_of(experiment, tokenizer))
+    kept: Weights = "live" if live else "averaged"
+    variables = restore_weights(folder, chosen, experiment, shapes, mesh=mesh, weights=kept)
+    buckets, of_features = load_plan(folder)
+    return Trained(
+        experiment=experiment,
+        model=model,
+        tokenizer=tokenizer,
+        variables=variables,
+        buckets=buckets,
+        scale=scale_of(experiment.model.front_end, of_features=of_features),
+        folder=folder,
+        updates=chosen,
+        weights=weights_of(experiment, live=live),
+        mesh=mesh,
+    )
+
+
+def weights_of(experiment: Experiment, *, live: bool) -> Weights:
+    """Which weights of a checkpoint are taken, where the `live` ones are asked for or not."""
+    return "averaged" if experiment.training.ema.decay and not live else "live"
+
+
+def save_plan(train: PlannedData, folder: Path) -> None:
+    """Writes the shapes that a run is trained in."""
+    buckets = [asdict(bucket) for bucket in train.plan.buckets]
+    plan = {"of_features": train.index.scale.of_features, "buckets": buckets}
+    write_whole(folder / PLAN, json.dumps(plan, indent=2) + "\n")
+
+
+def save_split(sets: Sets, folder: Path) -> None:
+    """Writes the manifests of a validation set that was cut from the training data, and of what is left of them."""
+    for name, records in (("train", sets.train), ("validation", sets.validation)):
+        write_manifest(folder / SPLIT / f"{name}.jsonl", records)
+
+
+def check_tokenizer(folder: Path, updates: int) -> None:
+    """Raises: UserError where a run's tokenizer is not the one that its checkpoint was made with: the ids would mean
+    other symbols."""
+    files = tokenizer_files(folder)
+    made_with = restore_meta(folder / CHECKPOINTS, updates)["tokenizer"]
+    if any(files.get(name) != content for name, content in made_with.items()):
+        raise UserError(
+            f"{folder / TOKENIZER} is not the tokenizer that checkpoint {updates} was made with; delete that folder: "
+            "the right one comes back"
+        )
+
+
+def tokenizer_files(folder: Path) -> dict[str, str]:
+    """The files of a run's tokenizer as text (base64), for its checkpoints."""
+    return {
+        path.name: b64encode(path.read_bytes()).decode()
+        for path in sorted((folder / TOKENIZER).iterdir())
+        if path.is_file()
+    }
+
+
+def _restore_tokenizer(folder: Path, updates: int) -> None:
+    """Writes the tokenizer of a checkpoint where the run has lost its own."""
+    (folder / TOKENIZER).mkdir()
+    for name, content in restore_meta(folder / CHECKPOINTS, updates)["tokenizer"].items():
+        write_whole(folder / TOKENIZER / name, b64decode(content))
+
+
+def load_plan(folder: Path) -> tuple[tuple[Bucket, ...], bool]:
+    """The shapes that a run was trained in, and whether on ready features."""
+    try:
+        plan = json.loads((folder / PLAN).read_text())
+        return tuple(Bucket(**bucket) for bucket in plan["buckets"]), plan["of_features"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{folder / PLAN} cannot be read: {error!r}; continue the training, which writes it anew"
+        ) from error
+
+
+def _mesh(batch_multiple: int) -> Mesh:
+    """As many devices as the rows of a batch can be split over: another machine may have more than training had."""
+    devices = jax.device_count()
+    return data_mesh(max(n for n in range(1, devices + 1) if batch_multiple % n == 0))

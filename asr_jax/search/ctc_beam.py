@@ -1,0 +1,170 @@
+"""Prefix beam search over CTC outputs, batched on static shapes on the device. `ctc_beam_reference` says what it does.
+
+Without a language model, all frames are one program. With one, the device does a frame at a time and tells the host
+which prefixes grew; the host looks up in KenLM what the open words would add if they ended, each pair of a state and a
+word once and only where a word may begin, and gives that to the next frame.
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from asr_jax.core.batch import AnyArray
+from asr_jax.search.ctc_beam_state import NEVER, Beam, Found, Moves, start
+from asr_jax.search.ctc_beam_step import BLANK, step
+from asr_jax.search.ctc_frames import Frames, frames_of
+from asr_jax.search.hypotheses import Ending, Hypothesis, Search, finish
+from asr_jax.search.word_scores import WordScores
+from asr_jax.search.word_states import WordStates
+from asr_jax.search.word_tables import WordTables, word_tables
+from asr_jax.text.spelling import Spelling
+
+FIXED = ("search", "border", "blank_id")
+
+
+class CTCBeamSearch:
+    """A search for the n-best texts of batches, with its tables made once. Each shape of a batch is compiled once.
+
+    With T frames, V labels and a beam of W, a row takes about 13 T V + 26 T W + 6 W² + 2 W V bytes on the device, the
+    log-probabilities among them: 1.2 MB for 400 frames, 29 labels and a beam of 100. One object is for one thread.
+    """
+
+    def __init__(self, spelling: Spelling, *, search: Search, scores: WordScores | None = None) -> None:
+        """Raises: ValueError for a language model of labels, which only the reference takes."""
+        if scores and scores.settings.unit == "labels":
+            raise ValueError("unit='labels': expected a language model of words")
+        self._spelling, self._search, self._scores = spelling, search, scores
+        self._tables = word_tables(spelling, scores) if scores else None
+        self._states = WordStates(spelling, scores) if scores and scores.model else None
+        border = -1 if spelling.border is None else spelling.border
+        self._fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": spelling.blank_id}
+
+    def __call__(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> list[list[Hypothesis]]:
+        """The n-best texts of each row, the best first: those of `ctc_beam_reference.beam_search`, in float32."""
+        # On one device, as in `prepare`: what lies elsewhere would be compiled for anew.
+        log_probs = jax.device_put(jnp.asarray(log_probs, jnp.float32), jax.local_devices()[0])
+        if log_probs.shape[1] == 0:
+            log_probs = jnp.zeros((len(log_probs), 1, log_probs.shape[2]))
+        blank_id, are_all = self._spelling.blank_id, bool(self._scores and self._scores.lexicon)
+        frames = frames_of(
+            log_probs, jnp.asarray(lengths), search=self._search, blank_id=blank_id, are_all_looked_at=are_all
+        )
+        if self._states is None:
+            beams, found = _search(frames, self._tables, **self._fixed)
+        else:
+            beams, found = self._search_with_host(frames, self._states)
+        endings, scores, paths, logps = jax.device_get(_ended(frames, beams, found, blank_id=blank_id))
+        best, skipped = (np.asarray(each, np.float64) for each in (found.best, frames.skipped))
+        totals = (best.sum(0) + skipped.sum(1))[:, None] + endings
+        rows = zip(totals, scores, paths, logps, np.asarray(lengths).tolist(), strict=True)
+        return [finish(_endings(*row), self._spelling, search=self._search, scores=self._scores) for row in rows]
+
+    def prepare(self, num_rows: int, num_frames: int) -> None:
+        """Compiles all that batches of this shape take, where it was not compiled before."""
+        log_probs = jnp.zeros((num_rows, num_frames, len(self._spelling.texts)))
+        self(log_probs, np.zeros(num_rows, np.int32))
+
+    def _search_with_host(self, frames: Frames, states: WordStates) -> tuple[Beam, Found]:
+        """With the language model on the host."""
+        states.begin(len(frames.num), self._search.beam_width)
+        # Committed to the device, as all that follows from it: the first frame has no program of its own.
+        beams, found = jax.device_put(_begin(frames, **self._fixed), jax.local_devices()[0])
+        may_begin = np.asarray(_may_word_begin(frames, self._tables))
+        for i in range(int(frames.num.max()) + 1):
+            closing = states.closing(may_begin[:, i])
+            beams, found, moves = _advance(i, beams, found, frames, self._tables, closing, **self._fixed)
+            states.follow(np.asarray(moves.source), np.asarray(moves.token))
+        return beams, found
+
+
+def _begin(frames: Frames, *, search: Search, border: int, blank_id: int) -> tuple[Beam, Found]:
+    """A beam for each row, and room for what each frame leaves behind: ways back that lead nowhere else."""
+    num_rows, num_frames, vocab_size = frames.growing.shape
+    beam = start(search, border=border)
+    steps, width = num_frames + 1, search.beam_width
+    unmoved = jnp.arange(2 * width, dtype=jnp.int16 if width < 2**14 else jnp.int32).reshape(width, 2)
+    found = Found(
+        back=jnp.tile(unmoved, (steps, num_rows, 1, 1)),
+        last=jnp.zeros((steps, num_rows, width), jnp.int16 if vocab_size < 2**15 else jnp.int32),
+        best=jnp.zeros((steps, num_rows)),
+    )
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * num_rows), beam), found
+
+
+@functools.partial(jax.jit, static_argnames=FIXED, donate_argnames=("beams", "found"))
+def _advance(
+    i: Int[AnyArray, ""] | int,
+    beams: Beam,
+    found: Found,
+    frames: Frames,
+    tables: WordTables | None,
+    closing: Float[AnyArray, "B W"] | None,
+    *,
+    search: Search,
+    border: int,
+    blank_id: int,
+) -> tuple[Beam, Found, Moves]:
+    """One frame of every row: the i-th that is looked at."""
+    advance = functools.partial(step, search=search, border=border, blank_id=blank_id, tables=tables)
+    beams, new, moves = jax.vmap(advance)(beams, frames.at(i), closing=closing)
+    return beams, jax.tree.map(lambda old, one: old.at[i].set(one.astype(old.dtype)), found, new), moves
+
+
+@functools.partial(jax.jit, static_argnames=FIXED)
+def _search(
+    frames: Frames, tables: WordTables | None, *, search: Search, border: int, blank_id: int
+) -> tuple[Beam, Found]:
+    """All frames of every row."""
+    fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": blank_id}
+
+    def body(i: Array, carried: tuple[Beam, Found]) -> tuple[Beam, Found]:
+        return _advance(i, *carried, frames, tables, None, **fixed)[:2]
+
+    return jax.lax.fori_loop(0, frames.num.max() + 1, body, _begin(frames, **fixed))
+
+
+@jax.jit
+def _may_word_begin(frames: Frames, tables: WordTables) -> Array:
+    """Whether a label that begins a word is looked at in the i-th frame that is looked at [B T+1]."""
+    is_begin = ((frames.growing > NEVER) & tables.opens[None, None]).any(-1)
+    is_there = jnp.arange(is_begin.shape[1])[None] < frames.num[:, None]
+    return jnp.pad(jnp.take_along_axis(is_begin, frames.order, axis=1) & is_there, ((0, 0), (0, 1)))
+
+
+@functools.partial(jax.jit, static_argnames="blank_id")
+def _ended(frames: Frames, beams: Beam, found: Found, *, blank_id: int) -> tuple[Array, Array, Array, Array]:
+    """Of both endings of every slot: log-probabilities and scores [B 2W], their paths and, but for blanks, the
+    log-probabilities of these paths' symbols [B 2W T]."""
+    num_rows, width, _ = beams.endings.shape
+    endings = jnp.tile(jnp.arange(2 * width), (num_rows, 1))
+
+    def back(ending: Array, one: Found) -> tuple[Array, Array]:
+        before = jnp.take_along_axis(one.back.reshape(num_rows, -1), ending, axis=1)
+        label = jnp.take_along_axis(one.last, ending // 2, axis=1)
+        return before.astype(ending.dtype), jnp.where(ending % 2 == BLANK, blank_id, label)
+
+    _, symbols = jax.lax.scan(back, endings, found, reverse=True)
+    place = jnp.cumsum(frames.is_looked_at, axis=1) - 1
+    paths = jnp.take_along_axis(symbols.transpose(1, 2, 0), place[:, None], axis=2)
+    scores = beams.endings + beams.words.extra[..., None]
+    paths = jnp.where(frames.is_looked_at[:, None], paths, blank_id)
+    logps = jnp.take_along_axis(frames.staying, paths.transpose(0, 2, 1), axis=2).transpose(0, 2, 1)
+    return beams.endings.reshape(num_rows, -1), scores.reshape(num_rows, -1), paths, logps
+
+
+def _endings(
+    totals: Float[np.ndarray, " E"],
+    scores: Float[np.ndarray, " E"],
+    paths: Int[np.ndarray, "E T"],
+    logps: Float[np.ndarray, "E T"],
+    length: int,
+) -> list[Ending]:
+    """What one row ended with, the best first; nothing where a log-probability was not a number."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [Ending(float(totals[i]), paths[i, :length], logps[i, :length]) for i in order if totals[i] > -math.inf]

@@ -1,0 +1,83 @@
+"""What open words would add if they ended, by a language model on the host, for all prefixes of a batch."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from asr_jax.search.word_scores import WordScores
+from asr_jax.text.spelling import Spelling
+
+MOST_KEPT = 1_000_000
+"""Nodes to remember from one batch to the next: some 300 MB."""
+
+
+class WordStates:
+    """A node is a state of the language model and an open word. What follows it by one more label, and what its word
+    adds when it ends, is looked up once, and remembered from batch to batch."""
+
+    def __init__(self, spelling: Spelling, scores: WordScores) -> None:
+        self._spelling, self._scores = spelling, scores
+        self._forget()
+
+    def _forget(self) -> None:
+        self._states: list[Any] = []
+        self._parts: list[str] = []
+        self._closing = np.zeros(1024, np.float32)
+        self._wordless: dict[Any, int] = {}
+        self._ended: dict[int, int] = {}
+        self._after: dict[int, int] = {}
+        self._add(self._scores.start(), "")
+
+    def begin(self, num_rows: int, beam_width: int) -> None:
+        """All prefixes are empty."""
+        if len(self._parts) > MOST_KEPT:
+            self._forget()
+        self._node = np.zeros((num_rows, beam_width), np.int64)
+
+    def follow(self, source: Int[np.ndarray, "B W"], token: Int[np.ndarray, "B W"]) -> None:
+        """Each prefix is that of `source`, with the label `token` more where it is not -1; where `source` is -1 there
+        is none."""
+        self._node = np.where(source < 0, 0, np.take_along_axis(self._node, source, axis=1))
+        new = np.nonzero(token >= 0)
+        keys = (self._node[new] * len(self._spelling.texts) + token[new]).tolist()
+        self._node[new] = [self._after.get(key) or self._follow(key) for key in keys]
+
+    def closing(self, is_needed: Bool[np.ndarray, " B"]) -> Float[np.ndarray, "B W"]:
+        """What each prefix's open word would add; of rows in which it is needed, of others anything."""
+        nodes = self._node[is_needed]
+        for node in np.unique(nodes[np.isnan(self._closing[nodes])]).tolist():
+            self._end(node)
+        closing = self._closing[self._node]
+        return np.where(np.isnan(closing), np.float32(0), closing)
+
+    def _add(self, state: Any, part: str) -> int:
+        node = len(self._parts)
+        self._states.append(state)
+        self._parts.append(part)
+        if node == len(self._closing):
+            self._closing = np.concatenate([self._closing, np.zeros_like(self._closing)])
+        self._closing[node] = np.nan if part else 0.0
+        if not part:
+            self._wordless[state] = node
+        return node
+
+    def _follow(self, key: int) -> int:
+        """The node after one more label."""
+        node, label = divmod(key, len(self._spelling.texts))
+        before = self._end(node) if self._spelling.opens[label] else node
+        _, part = self._spelling.extend((), self._parts[before], label)
+        after = self._add(self._states[before], part) if part else before
+        self._after[key] = after
+        return after
+
+    def _end(self, node: int) -> int:
+        """The node after an open word has ended; one without a word is that itself."""
+        if not self._parts[node]:
+            return node
+        if node not in self._ended:
+            state, added = self._scores.word(self._states[node], self._parts[node])
+            self._closing[node] = added
+            known = self._wordless.get(state)
+            self._ended[node] = self._add(state, "") if known is None else known
+        return self._ended[node]

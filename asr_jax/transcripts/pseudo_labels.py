@@ -1,0 +1,118 @@
+"""Transcripts as labels: a manifest to train on of what was recognised surely, and the names of all that was not."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from asr_jax.data.manifests.manifest import manifest_fields
+from asr_jax.data.manifests.records import Record
+from asr_jax.transcripts.pauses import part_of, stretches
+from asr_jax.transcripts.transcript import Transcript, Word
+
+MARGIN_S = 0.5
+"""Of audio before the first and after the last word, at most: CTC finds a word's middle rather than its ends."""
+PAUSE_S = 2 * MARGIN_S
+"""Long recordings are cut at every longer pause."""
+
+
+class Piece(NamedTuple):
+    """A part of a recording and the words in it; parts without words lie between those that have some."""
+
+    start_s: float
+    end_s: float
+    words: tuple[Word, ...]
+
+
+def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) -> list[Piece]:
+    """The whole recording, from 0 to its end, in pieces: words up to `most_s` together, cut at all pauses longer than
+    PAUSE_S and, where they go on for longer, at the longest pause in the last two thirds. A single word that takes
+    longer is a piece of its own."""
+    spans, room_s = [(word.start_s, word.end_s) for word in words], max(most_s - 2 * MARGIN_S, most_s / 2)
+    parts = stretches(spans, least=room_s / 3, most=room_s, max_pause=PAUSE_S)
+    groups = [words[part] for part in parts]
+    pieces, done_s = list[Piece](), 0.0
+    for place, group in enumerate(groups):
+        after_s = groups[place + 1][0].start_s if place + 1 < len(groups) else duration_s
+        is_last = place + 1 == len(groups)
+        room_s = after_s - group[-1].end_s if is_last else (after_s - group[-1].end_s) / 2
+        start_s = max(done_s, group[0].start_s - MARGIN_S)
+        end_s = max(group[-1].end_s + min(MARGIN_S, max(room_s, 0.0)), start_s)
+        pieces += [Piece(done_s, start_s, ())] * (start_s > done_s)
+        pieces.append(Piece(start_s, min(end_s, duration_s), tuple(group)))
+        done_s = pieces[-1].end_s
+    return pieces + [Piece(done_s, duration_s, ())] * (duration_s > done_s)
+
+
+class PseudoLabels:
+    """Writes a manifest of our own, with a `confidence` in each line, and beside it, as NAME.skipped.jsonl, what was
+    left out, each with its reason. `with` gives what takes transcripts; both files are there when it ends, the second
+    alone where nothing could be read, and none where the work is broken off."""
+
+    def __init__(self, path: Path, *, min_confidence: float) -> None:
+        self.path, self.skipped_path = path, path.with_name(f"{path.stem}.skipped.jsonl")
+        self._min_confidence = min_confidence
+        self.hours = {"kept": 0.0, "below the confidence": 0.0, "without words": 0.0, "not read": 0.0}
+        self.entries = dict.fromkeys(self.hours, 0)
+
+    def __enter__(self) -> "PseudoLabels":
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._files = [_partial(path).open("w", encoding="utf-8") for path in (self.path, self.skipped_path)]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        was_heard = self.entries["not read"] < sum(self.entries.values())
+        for file, path in zip(self._files, (self.path, self.skipped_path), strict=True):
+            file.close()
+            if kind is None and (was_heard or path == self.skipped_path):
+                os.replace(_partial(path), path)
+            else:
+                _partial(path).unlink()
+
+    def add(self, record: Record, transcript: Transcript, *, most_s: float) -> None:
+        """`most_s`: longer recordings are cut into pieces at pauses."""
+        if record.num_frames or record.duration_s <= most_s:
+            self._add(record, transcript.words)
+            return
+        pieces = cut_at_pauses(transcript.words, record.duration_s, most_s=most_s)
+        for number, piece in enumerate(piece for piece in pieces if piece.end_s - piece.start_s > 1e-3):
+            self._add(part_of(record, number, piece.start_s, piece.end_s), piece.words)
+
+    def skip(
+        self, record_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read"
+    ) -> None:
+        """What is left out."""
+        self._count(kind, duration_s)
+        line = {"id": record_id, "location": location, "reason": reason, "duration": round(duration_s, 3)}
+        self._files[1].write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def _add(self, record: Record, words: tuple[Word, ...]) -> None:
+        confidence = Transcript(words, 0.0).confidence
+        if not words:
+            self.skip(record.id, record.location, "no words", record.duration_s, kind="without words")
+        elif not confidence >= self._min_confidence:
+            reason = f"confidence {confidence:.4f} below {self._min_confidence:g}"
+            self.skip(record.id, record.location, reason, record.duration_s, kind="below the confidence")
+        else:
+            self._count("kept", record.duration_s)
+            text = " ".join(word.text for word in words)
+            fields = manifest_fields(
+                replace(record, text=text, labels=None), os.path.dirname(os.path.abspath(self.path))
+            )
+            line = fields | {"confidence": round(confidence, 4)}
+            self._files[0].write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def _count(self, kind: str, duration_s: float) -> None:
+        self.entries[kind] += 1
+        self.hours[kind] += duration_s / 3600 if duration_s > 0 else 0.0
+
+    def summary(self) -> str:
+        """How much was kept, and how much was not and why."""
+        parts = [f"{self.entries[kind]} {kind} ({hours:.3f} h)" for kind, hours in self.hours.items()]
+        return f"{self.path}: {', '.join(parts)}; what was left out is named in {self.skipped_path}"
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f"{path.name}.partial")

@@ -1,0 +1,179 @@
+"""The benchmark of recognition: what is timed is what is used, and what stands beside it is what was published."""
+
+import json
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+
+from asr_jax.audio.io import write_flac
+from asr_jax.cli.benchmark import command
+from asr_jax.cli.benchmark.published import latencies, other_latencies, published, set_rates
+from asr_jax.cli.benchmark.recognising import Recognition, noise, summary
+from asr_jax.cli.benchmark.systems import system_of_config
+from asr_jax.config import Experiment, Training
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.loading.source import BatchSource
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.records import Record
+from asr_jax.metrics.confidence import Calibration
+from asr_jax.training.loop import train
+from tests.training.toy import toy_model
+
+CONFIG = ("--config", "tests/toy_config.py")
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    """Ten recordings of 0.5 to 1 s, and one that is broken."""
+    folder, rng = tmp_path_factory.mktemp("set"), np.random.default_rng(0)
+    records = []
+    for i in range(10):
+        samples = rng.integers(-9000, 9000, 8000 + 800 * i).astype(np.int16)
+        write_flac(folder / f"{i}.flac", samples, 16000)
+        records.append(Record(str(i), str(folder / f"{i}.flac"), "ab", len(samples) / 16000))
+    (folder / "broken.flac").write_bytes(b"no audio")
+    records.append(Record("broken", str(folder / "broken.flac"), "ab", 0.8))
+    write_manifest(folder / "set.jsonl", records)
+    return str(folder / "set.jsonl")
+
+
+@pytest.fixture(scope="module")
+def system():
+    experiment = Experiment(name="toy", model=toy_model(dim=8), data=Data(train=("none.jsonl",)))
+    return system_of_config(experiment, precision=None, vocabulary=6)
+
+
+def test_the_tables_are_those_that_were_published():
+    tables = published()["inference"]["tables"]
+    for table in tables:
+        assert all(p90 <= p95 <= p99 for *_, p90, p95, p99 in table["rows"])
+        assert table["hardware"]
+        assert table["source"]
+    assert sum(len(table["rows"]) for table in tables) == 4 * 15 + 2 * 4
+    full = {row["batch"]: row for row in latencies([]) if row["seconds"] == 16.7}[16]
+    rates = {name: round(16 * 16.7 / ms * 1000) for name, ms in full.items() if name.startswith("1 ×")}
+    assert rates == {
+        "1 × A100 80GB, FP16": 4624, "1 × A100 80GB, TF32": 4345,
+        "1 × V100 32GB, FP16": 3824, "1 × V100 32GB, FP32": 2631,
+    }  # fmt: skip
+    assert [round(row["× real time"]) for row in other_latencies()[:4]] == [626, 1479, 1823, 1779]
+
+
+def test_ours_stands_where_its_rate_puts_it():
+    rows = set_rates([("mine", "cpu", 4290.0, "greedy")])
+    place = next(i for i, row in enumerate(rows) if row["system"] == "mine")
+    assert [row["× real time"] for row in rows] == sorted((row["× real time"] for row in rows), reverse=True)
+    assert (rows[place - 1]["× real time"], rows[place + 1]["× real time"]) == (4295, 4282)
+
+
+def test_a_point_of_the_grid_stands_beside_the_published_one():
+    ms = {part: {"mean": mean} for part, mean in (("all", 3.0), ("network", 2.0))}
+    rows = latencies([{"batch": 4, "seconds": 7.0, "ms": ms}, {"batch": 64, "seconds": 7.0, "ms": ms}])
+    beside = {(row["batch"], row["seconds"]): row for row in rows}
+    assert beside[4, 7.0]["here, all"] == 3
+    assert beside[4, 7.0]["here, network"] == 2
+    assert beside[4, 7.0]["1 × A100 80GB, TF32"] == 36.12
+    assert beside[64, 7.0]["1 × A100 80GB, TF32"] is None
+    assert beside[8, 7.0]["here, all"] is None
+
+
+def test_what_is_timed_is_what_the_model_recognises(system, monkeypatch):
+    batch, decoder = noise(rows=3, seconds=0.7, rate_hz=16000), system.decoder()
+
+    @jax.jit
+    def reduced(variables, batch):
+        return decoder.reduce(system.model.apply(variables, batch, method="emit")["ctc"])
+
+    lists = decoder.finish(reduced(system.variables, batch), range(3))
+    texts = [decoder.transcript(hypotheses, Calibration()).text for hypotheses in lists]
+    assert any(texts)
+    recognition, heard, transcript = Recognition(system, decoder), [], decoder.transcript
+
+    def heard_transcript(*given):
+        found = transcript(*given)
+        heard.append(found.text)
+        return found
+
+    monkeypatch.setattr(decoder, "transcript", heard_transcript)
+    assert recognition.texts(batch) == texts
+    times = recognition.times(batch, warm_ups=2, steps=3)
+    assert {name: len(each) for name, each in times.items()} == dict.fromkeys(
+        ("all", "features", "network", "decoding"), 3
+    )
+    assert heard == texts * (1 + 2 * (2 + 3))  # the parts in turn come to the same texts
+    assert min(min(each) for each in times.values()) > 0
+
+
+def test_a_summary_has_mean_and_percentiles_in_milliseconds():
+    found = summary([0.001 * i for i in range(101)])
+    assert found == pytest.approx({"mean": 50, "50%": 50, "90%": 90, "95%": 95, "99%": 99})
+
+
+def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
+    out = tmp_path / "figures" / "inference.json"
+    sizes = ("--batch-sizes", "1", "2", "--seconds", "0.5", "--steps", "2", "--warm-ups", "1")
+    command.main(["inference", *CONFIG, "--model.encoder.dim", "10", *sizes, "--data", manifest, "--json", str(out)])
+    said, figures = capsys.readouterr().out, json.loads(out.read_text())
+    assert "toy, random weights, 1,929 parameters, f32, greedy, on cpu" in said
+    assert "1 × A100 80GB, FP16" in said
+    assert "Open ASR leaderboard" in said
+    assert [(each["batch"], each["seconds"]) for each in figures["batches"]] == [(1, 0.5), (2, 0.5)]
+    for each in figures["batches"]:
+        assert each["rtfx"] == pytest.approx(1000 * each["batch"] * each["seconds"] / each["ms"]["all"]["mean"])
+    (found,) = figures["sets"].values()
+    assert found["utterances"] == 10
+    assert found["audio_s"] == pytest.approx(sum(0.5 + 0.05 * i for i in range(10)))
+    assert found["rtfx"] == pytest.approx(found["audio_s"] / found["seconds"])
+    assert 0 < found["waiting_share"] < 1
+    assert 0 <= found["padding_share"] < 0.5
+    assert figures["steps"] == 2
+    assert figures["machine"]["cores"] > 0
+
+
+def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manifest, tmp_path, capsys, monkeypatch):
+    data = Data(train=(manifest,), validation=(manifest,), buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4))
+    training = Training(num_updates=1, validate_every=1, log_every=1)
+    train(Experiment(name="toy", model=toy_model(dim=8), data=data, training=training, run_dir=str(tmp_path / "run")))
+    read = Counter()
+    load = BatchSource.__getitem__
+
+    def counted(source, position):
+        read[len(source.plan[position].rows)] += 1
+        return load(source, position)
+
+    monkeypatch.setattr(BatchSource, "__getitem__", counted)
+    capsys.readouterr()
+    command.main(
+        ["inference", str(tmp_path / "run" / "checkpoints" / "1"), "--precision", "bf16", "--batch-sizes", "--data",
+         manifest, "--batch-seconds", "2", "--no-published", "--live", "--device", "cpu", "--decoding.kind", "beam",
+         "--decoding.search.beam-width", "3", "--json", str(tmp_path / "figures.json")]
+    )  # fmt: skip
+    said, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text())
+    assert f"{tmp_path / 'run'}, checkpoint 1, live weights, " in said
+    assert "parameters, bf16, beam 3, on cpu" in said
+    assert (figures["decoding"], figures["weights"]) == ("beam 3", "checkpoint 1, live weights")
+    assert "A100" not in said
+    assert set(read) <= {1, 2, 3}  # rows of 0.5 to 1 s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "RUN, or --config FILE"),
+        (("folder", "--model.dim", "3"), "--model.dim 3"),
+        ((*CONFIG, "--live"), "--live"),
+        ((*CONFIG, "--decoding.kind", "beem"), "--decoding.kind beem: "),
+        ((*CONFIG, "--steps", "0"), "--steps 0"),
+        ((*CONFIG, "--warm-ups", "-1"), "--warm-ups -1"),
+        ((*CONFIG, "--seconds", "2", "0"), "--seconds 2 0"),
+        ((*CONFIG, "--batch-sizes"), "nothing to measure"),
+        ((*CONFIG, "--vocabulary", "1"), "--vocabulary 1"),
+    ],
+)
+def test_what_cannot_be_measured(arguments, message):
+    with pytest.raises(UserError, match=message):
+        command.main(["inference", *arguments])

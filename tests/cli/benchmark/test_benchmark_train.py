@@ -1,0 +1,152 @@
+"""The benchmark of updates: what is left out, what is counted, and that updates are equally large in each case."""
+
+import itertools
+import json
+import time
+
+import numpy as np
+import pytest
+
+from asr_jax.audio.io import write_flac
+from asr_jax.cli.benchmark import command, updating
+from asr_jax.cli.benchmark.published import training_rates
+from asr_jax.cli.benchmark.train import room
+from asr_jax.config import Experiment, Training
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.records import Record
+from tests.training.toy import toy_model
+
+CONFIG = ("--config", "tests/toy_config.py")
+
+
+def toy(**buckets):
+    data = Data(train=("none.jsonl",), buckets=Buckets(batch_multiple=4, **buckets))
+    return Experiment(name="toy", model=toy_model(dim=8), data=data, training=Training(num_updates=1, accumulate=2))
+
+
+def test_published_rates_are_in_their_right_columns():
+    rows = training_rates()
+    rates = {
+        (row["hardware"], row["precision"], row["accumulation"]): float(row["published a second"].split()[0])
+        for row in rows if row["system"] == "QuartzNet 15x5"
+    }  # fmt: skip
+    pairs = [
+        (rates[hardware, "mixed FP16", accumulation], full)
+        for (hardware, precision, accumulation), full in rates.items() if precision != "mixed FP16"
+    ]  # fmt: skip
+    assert len(pairs) == 10
+    assert all(1.11 < mixed / full < 1.53 for mixed, full in pairs)
+    of_device = {row["/device"] for row in rows if row["hardware"] == "1 × A100 80GB" and row["rows/device"] == 48}
+    assert {round(rate) for rate in of_device} == {1138, 1001}
+    assert all(
+        row["rows/device"] * row["accumulation"] * int(row["hardware"].split()[0]) == 1152
+        for row in rows if row["rows/device"]
+    )  # fmt: skip
+
+
+def test_an_update_stays_as_large_with_another_accumulation():
+    settings = updating.with_accumulation(toy(batch_seconds=64.0, budget=96.0, unit="samples", max_batch=96), 8)
+    buckets = settings.data.buckets
+    assert (buckets.batch_seconds, buckets.budget, buckets.max_batch, buckets.batch_multiple) == (16, 24, 24, 4)
+    assert settings.training.accumulate == 8
+    assert updating.with_accumulation(toy(), 2) == toy()
+
+
+def test_rows_are_as_many_as_the_config_has_room_for():
+    assert room(toy(batch_seconds=64.0), [1.0, 2.0], [1, 2], [1, 2]) == 64
+    assert room(toy(batch_seconds=64.0), [2.0], [1, 3], [1, 2]) == 60
+    assert room(toy(budget=96.0, unit="samples"), [2.0], [1], [1]) == 192
+    assert room(toy(batch_seconds=1.0), [2.0], [2], [4]) == 8
+
+
+def test_warm_ups_are_left_out_and_waiting_is_counted():
+    case, batches = updating.synthetic_case(toy(), rows=4, seconds=[0.5], labels=3, vocabulary=6)
+
+    def slow(delays):
+        for group, delay in zip(updating.synthetic_groups(case, batches, 1), delays, strict=False):
+            time.sleep(delay)
+            yield group
+
+    def measured(delays):
+        return updating.time_updates(
+            case, slow(delays), num_devices=1, accumulation=1, warm_ups=3, updates=4
+        )  # fmt: skip
+
+    found = measured(itertools.chain([0.0, 0.0, 1.0], itertools.repeat(0.05)))
+    assert max(found["update_s"]) < 1.0
+    assert found["waiting_share"] > 0.3
+    assert found["utterances_per_s"] == pytest.approx(16 / sum(found["update_s"]))
+    assert found["batch_s"] == pytest.approx(np.mean(found["update_s"]))
+    assert found["voided"] == 0
+    assert measured(itertools.repeat(0.0))["waiting_share"] < found["waiting_share"]
+
+
+def test_labels_fit_into_half_the_frames():
+    case, batches = updating.synthetic_case(toy(), rows=2, seconds=[0.4, 5.0], labels=100, vocabulary=6)
+    assert [bucket.num_tokens for bucket in case.buckets] == [batches[0].tokens.shape[1], 100]
+    assert case.buckets[0].num_tokens == case.recipe.model.output_length(6400) // 2
+    assert all(batch.tokens.max() == 4 and batch.tokens.min() == 0 for batch in batches)
+
+
+def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
+    out = tmp_path / "figures" / "train.json"
+    command.main(
+        ["train", *CONFIG, "--synthetic", "0.5", "1", "--batch", "16", "--accumulation", "2", "--devices", "2", "64",
+         "--warm-ups", "3", "--updates", "2", "--json", str(out)]
+    )  # fmt: skip
+    said, figures = capsys.readouterr().out, json.loads(out.read_text())
+    assert said.startswith("toy, f32, 4,589 parameters, on 4 × cpu")
+    assert "virtual devices of this CPU share its cores" in said
+    assert "8 × A100 80GB" in said
+    cases = figures["cases"]
+    assert [(each["accumulation"], each["devices"]) for each in cases] == [(2, 2)]
+    for each in cases:
+        total_s = sum(each["update_s"])
+        assert len(each["update_s"]) == 2
+        assert each["rows_of_a_device"] * each["accumulation"] * each["devices"] == 16
+        assert each["batch_s"] * 2 * each["accumulation"] == pytest.approx(total_s)
+        assert each["utterances_per_s"] * total_s == pytest.approx(2 * 16)
+        assert each["audio_s_per_s"] * total_s == pytest.approx(16 * (0.5 + 1))
+        assert each["padded_audio_s_per_s"] == pytest.approx(each["audio_s_per_s"])
+        assert each["voided"] == 0
+
+
+def test_updates_of_a_configs_own_data(tmp_path, capsys):
+    rng, records = np.random.default_rng(0), []
+    for i in range(16):
+        samples = rng.integers(-900, 900, 8000 + 500 * (i % 2)).astype(np.int16)
+        write_flac(tmp_path / f"{i}.flac", samples, 16000)
+        records.append(Record(str(i), str(tmp_path / f"{i}.flac"), "ab", len(samples) / 16000))
+    write_manifest(tmp_path / "train.jsonl", records)
+    sets = [f"--data.{name}={tmp_path / 'train.jsonl'}" for name in ("train", "validation")]
+    out, folder = tmp_path / "train.json", tmp_path / "run"
+    command.main(
+        ["train", *CONFIG, *sets, "--run-dir", str(folder), "--devices", "2",
+         "--accumulation", "2", "--warm-ups", "3", "--updates", "4", "--no-published", "--json", str(out)]
+    )  # fmt: skip
+    cases = json.loads(out.read_text())["cases"]
+    assert [(each["accumulation"], each["devices"]) for each in cases] == [(2, 2)]
+    for each in cases:
+        mean_s = each["audio_s_per_s"] / each["utterances_per_s"]
+        assert mean_s == pytest.approx(0.515625, rel=0.02)
+        assert each["audio_s_per_s"] < each["padded_audio_s_per_s"]
+        assert 0 < each["waiting_share"] < 1
+    assert "A100" not in capsys.readouterr().out
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--synthetic", "1", "--batch", "6", "--accumulation", "4"), "6 rows cannot be divided into 4 batches on 1"),
+        (("--devices", "0"), "--devices 0: expected 1 or more"),
+        (("--synthetic", "0"), "--synthetic 0: expected 0.1 or more"),
+        (("--updates", "0"), "--updates 0: expected 1 or more"),
+    ],
+)
+def test_what_cannot_be_timed(arguments, message):
+    with pytest.raises(UserError, match=message):
+        command.main(["train", *CONFIG, *arguments])

@@ -1,0 +1,268 @@
+"""python -m asr_jax.align with a run that has learned tones, of which it is known when each is heard."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import relative, report
+
+from asr_jax.cli.align import main
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.data.batching import evaluation
+from asr_jax.data.batching.evaluation import WHOLE
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.reading import Records, read_records
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference import aligning as alignment
+from asr_jax.inference.trained import load_trained
+from tests.toned import RATE_HZ, toned_run, words_of, write_toned
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return str(toned_run(tmp_path_factory.mktemp("toned")))
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """A manifest of recordings of several lengths, and the spans of their words."""
+    folder, rng = tmp_path_factory.mktemp("recordings"), np.random.default_rng(9)
+    made = [write_toned(folder, f"r{number}", words_of(rng, number), rng) for number in (1, 3, 4, 9)]
+    write_manifest(folder / "m.jsonl", [record for record, _ in made])
+    return folder / "m.jsonl", {record.id: (record.text.split(), spans) for record, spans in made}
+
+
+def check_times(starts, ends, spans):
+    """Within two frames: each sees 20 ms, and windows of 25 ms reach over a tone's ends."""
+    np.testing.assert_allclose(starts, [start for start, _ in spans], atol=0.04)
+    np.testing.assert_allclose(ends, [end for _, end in spans], atol=0.06)
+
+
+def test_words_and_tokens_are_where_they_are_heard(run, recordings, capsys):
+    manifest, known = recordings
+    main([run, "--data", str(manifest), "--tokens"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [line["id"] for line in lines] == list(known)
+    for line in lines:
+        words, spans = known[line["id"]]
+        assert [word["text"] for word in line["words"]] == words
+        check_times([word["start_s"] for word in line["words"]], [word["end_s"] for word in line["words"]], spans)
+        assert all(0.5 < word["confidence"] <= 1 for word in line["words"])
+        assert line["text"] == " ".join(words)
+        assert "".join(token["text"] for token in line["tokens"]) == "|".join(words)
+        assert all(token["start_s"] < token["end_s"] and token["log_prob"] <= 0 for token in line["tokens"])
+        assert line["score"] < 0
+
+
+def test_ctm_and_textgrids(run, recordings, tmp_path):
+    manifest, known = recordings
+    main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
+    rows = [line.split() for line in (tmp_path / "all.ctm").read_text().splitlines()]
+    for name, (words, spans) in known.items():
+        own = [row for row in rows if row[0] == name]
+        assert [row[4] for row in own] == words
+        assert {row[1] for row in own} == {"1"}
+        starts = np.array([float(row[2]) for row in own])
+        check_times(starts, starts + [float(row[3]) for row in own], spans)
+        assert all(0 < float(row[5]) <= 1 for row in own)
+    main([run, "--data", str(manifest), "--format", "textgrid", "--out", str(tmp_path / "grids"), "--tokens"])
+    assert {path.stem for path in (tmp_path / "grids").glob("*.TextGrid")} == set(known)
+    grid = (tmp_path / "grids" / "r3.TextGrid").read_text()
+    assert grid.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n')
+    assert all(f'text = "{word}"' in grid for word in known["r3"][0])
+    assert 'name = "tokens"' in grid
+    (tmp_path / "grids" / "r3.TextGrid").unlink()
+    (tmp_path / "grids" / "r4.TextGrid").write_text("kept")
+    main([run, "--data", str(manifest), "--format", "textgrid", "--out", str(tmp_path / "grids"), "--tokens"])
+    assert (tmp_path / "grids" / "r3.TextGrid").read_text() == grid
+    assert (tmp_path / "grids" / "r4.TextGrid").read_text() == "kept"
+    with pytest.raises(UserError, match=r"4 recordings.* textgrid .*--out FOLDER"):
+        main([run, "--data", str(manifest), "--format", "textgrid"])
+    with pytest.raises(UserError, match=r"all\.ctm is there already"):
+        main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
+
+
+def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
+    good = read_records([recordings[0]])[1]
+    broken = [
+        Record("other", good.location, "abc xyz", good.duration_s),
+        Record("long", good.location, "abc " * 200, good.duration_s),
+        Record("gone", str(tmp_path / "gone.flac"), "abc", 1.0),
+        Record("silent", good.location, "", good.duration_s),
+    ]
+    write_manifest(tmp_path / "m.jsonl", [good, *broken])
+    with pytest.raises(RunError, match="4 of 5 recordings") as error:
+        main([run, "--data", str(tmp_path / "m.jsonl")])
+    assert error.value.exit_code == 1
+    said = capsys.readouterr()
+    assert [json.loads(line)["id"] for line in said.out.splitlines() if line.startswith("{")] == [good.id]
+    named = {line.split(":")[0]: line for line in said.err.splitlines() if line.startswith("skipped")}
+    assert "out of vocabulary (outside of the vocabulary: 'x', 'y', 'z')" in named["skipped other"]
+    assert "fewer frames than labels and repeats (" in named["skipped long"]
+    assert "no such file" in named["skipped gone"]
+    assert "empty text" in named["skipped silent"]
+    write_manifest(tmp_path / "none.jsonl", broken[2:3])
+    with pytest.raises(RunError, match="1 of 1 recordings"):
+        main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
+    assert not (tmp_path / "none.json").exists()
+    write_manifest(tmp_path / "silent.jsonl", broken[3:])
+    with pytest.raises(UserError, match="1 empty text"):
+        main([run, "--data", str(tmp_path / "silent.jsonl"), "--out", str(tmp_path / "silent")])
+    (line,) = (tmp_path / "silent" / "skipped.jsonl").read_text().splitlines()
+    assert (json.loads(line)["id"], json.loads(line)["reason"]) == ("silent", "empty text")
+    (tmp_path / "refused.jsonl").write_text('{"id": "a"}\n')
+    with pytest.raises(UserError):
+        main([run, "--data", str(tmp_path / "refused.jsonl")])
+
+
+def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, capsys):
+    """Its frames are those of windows in a shape of training, and words are where they are heard all the same; the
+    order stays that of the manifest."""
+    rng, trained = np.random.default_rng(11), load_trained(Path(run))
+    longest_s = WHOLE * trained.buckets[-1].longest / RATE_HZ
+    whole, spans = write_toned(tmp_path, "whole", words_of(rng, 60), rng)
+    short = read_records([recordings[0]])[0]
+    gone, wrong = (
+        replace(whole, id="gone", location=str(tmp_path / "gone.flac")),
+        replace(whole, id="wrong", text="xyz"),
+    )
+    assert whole.duration_s > longest_s
+    write_manifest(tmp_path / "m.jsonl", [whole, gone, wrong, short])
+    data = alignment.plan(trained, read_records([tmp_path / "m.jsonl"]))
+    assert [data.index.records[row].id for row in data.windowed_rows] == ["whole", "gone"]
+    assert max(bucket.length for bucket in data.plan.buckets) <= trained.buckets[-1].length
+    letters_alone = replace(trained, tokenizer=replace(trained.tokenizer, normaliser="english_letters.v1"))
+    numbered = replace(short, id="numbered", text="abc 2")
+    data = alignment.plan(letters_alone, Records.of([short, numbered]))
+    assert [record.id for record in data.index.records] == [short.id]
+    assert data.dropped.entries[0]["reason"].startswith("'2' has no labels (english_letters.v1 leaves it out)")
+    with pytest.raises(UserError, match=r"1 text .*normaliser"):
+        alignment.plan(letters_alone, Records.of([numbered]))
+    with pytest.raises(RunError, match="2 of 4 recordings"):
+        main([run, "--data", str(tmp_path / "m.jsonl"), "--tokens"])
+    said = capsys.readouterr()
+    lines = [json.loads(line) for line in said.out.splitlines() if line.startswith("{")]
+    assert [line["id"] for line in lines] == ["whole", short.id]
+    words = lines[0]["words"]
+    assert " ".join(word["text"] for word in words) == whole.text
+    check_times([word["start_s"] for word in words], [word["end_s"] for word in words], spans)
+    assert all(0.5 < word["confidence"] <= 1 for word in words)
+    assert "".join(token["text"] for token in lines[0]["tokens"]) == "|".join(whole.text.split())
+    assert lines[0]["score"] < 0
+    assert "skipped gone: " in said.err
+    assert "no such file" in said.err
+
+
+def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, monkeypatch, record_property):
+    """The model hears two frames at a time: those of windows are those of the whole."""
+    rng, trained = np.random.default_rng(12), load_trained(Path(run))
+    record, _ = write_toned(tmp_path, "long", words_of(rng, 60), rng)
+    (by_windows,) = alignment.aligned_records(trained, alignment.plan(trained, Records.of([record])))
+    monkeypatch.setattr(evaluation, "WHOLE", 100)
+    data = alignment.plan(trained, Records.of([record]))
+    assert not data.windowed_rows
+    (whole,) = alignment.aligned_records(trained, data)
+    for ours, theirs in zip(by_windows.tokens, whole.tokens, strict=True):
+        assert replace(ours, log_prob=0) == replace(theirs, log_prob=0)
+    scores = np.array([[each.transcript.score] for each in (by_windows, whole)])
+    assert report(record_property, "score of windows beside the whole", relative(scores[0], scores[1])) < 1e-5
+
+
+def piece_words(piece, said):
+    """The words that are heard in a piece, by the middle of each."""
+    end = piece["offset"] + piece["duration"]
+    return [word for word, (start, stop) in said if piece["offset"] < (start + stop) / 2 < end]
+
+
+def test_long_audio_is_cut_at_pauses(run, tmp_path, capsys):
+    """Forty words; then twelve that the text does not have; then forty, of which the text has ten more before them."""
+    rng = np.random.default_rng(3)
+    first, foreign, unsaid, last = (words_of(rng, num) for num in (40, 12, 10, 40))
+    record, spans = write_toned(tmp_path, "long", first + foreign + last, rng, space_s=0.4)
+    (tmp_path / "long.txt").write_text("\n".join([" ".join(first + unsaid), "éé", " ".join(last)]))
+    out, rejects = tmp_path / "out" / "pieces.jsonl", tmp_path / "rejects.jsonl"
+    main([run, record.location, "--text", str(tmp_path / "long.txt"), "--segment", "--max-seconds", "6",
+          "--out", str(out), "--rejects", str(rejects)])  # fmt: skip
+    assert "pieces of 0.0" in capsys.readouterr().out
+    pieces = [json.loads(line) for line in out.read_text().splitlines()]
+    said = list(zip(first + foreign + last, spans, strict=True))
+    assert len(pieces) > 12
+    for piece in pieces:
+        assert piece["text"].split() == piece_words(piece, said)
+        assert piece["duration"] <= 6
+        assert -0.3 <= piece["score"] <= 0
+        assert "reason" not in piece
+        for place in (piece["offset"], piece["offset"] + piece["duration"]):  # in no word
+            assert not any(start + 0.03 < place < end - 0.03 for start, end in spans)
+    kept = [word for piece in pieces for word in piece["text"].split()]
+    refused = [json.loads(line) for line in rejects.read_text().splitlines()]
+    assert sorted(kept + " ".join(piece["text"] for piece in refused).split()) == sorted([*first, *unsaid, "éé", *last])
+    assert len(kept) >= 76
+    reasons = " ".join(piece["reason"] for piece in refused)
+    assert "outside of the vocabulary: 'é'" in reasons
+    assert any(piece["offset"] < spans[45][0] < piece["offset"] + piece["duration"] for piece in refused)
+    records = read_records([out])
+    assert [record.text for record in records] == [piece["text"] for piece in pieces]
+    assert records[0].speaker == ""
+
+
+def test_long_entries_of_manifests_and_a_score_that_nothing_reaches(run, recordings, tmp_path, capsys):
+    out = tmp_path / "pieces.jsonl"
+    main([run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--max-seconds", "3"])
+    pieces = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {piece["id"].rpartition("-")[0] for piece in pieces} == set(recordings[1])
+    assert {piece["speaker"] for piece in pieces} == {"tone"}
+    words = [word for words, _ in recordings[1].values() for word in words]
+    assert [word for piece in pieces for word in piece["text"].split()] == words
+    again = [run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--min-score", "0"]
+    before = out.read_text()
+    with pytest.raises(UserError, match=r"pieces\.jsonl .*--out.* --force"):
+        main(again)
+    assert out.read_text() == before
+    main([*again, "--force"])
+    assert out.read_text() == ""
+    refused = [json.loads(line) for line in (tmp_path / "pieces.rejects.jsonl").read_text().splitlines()]
+    assert all("below 0" in piece["reason"] and piece["score"] < 0 for piece in refused)
+
+
+def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
+    rng = np.random.default_rng(5)
+    record, spans = write_toned(tmp_path, "whole", words := words_of(rng, 8), rng)
+    cut_s = (spans[3][1] + spans[4][0]) / 2
+    length_s = record.duration_s - cut_s
+    part = Record("part", f"{record.location}#seconds={cut_s!r}+{length_s!r}", " ".join(words[4:]), length_s)
+    write_manifest(tmp_path / "m.jsonl", [part])
+    main([run, "--data", str(tmp_path / "m.jsonl"), "--segment", "--out", str(tmp_path / "pieces.jsonl")])
+    (piece,) = [json.loads(line) for line in (tmp_path / "pieces.jsonl").read_text().splitlines()]
+    assert piece["text"].split() == piece_words(piece, list(zip(words, spans, strict=True)))
+    assert cut_s <= piece["offset"] < spans[4][0]
+
+
+CUT = ["--data", "m", "--segment", "--out", "no/p.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--text"),
+        (["a.flac"], "--text"),
+        (["a.flac", "--text", "t", "--data", "m"], "--text"),
+        (["--data", "m", "--segment"], "--segment needs --out"),
+        (["--data", "m", "--decoding.kind", "beam"], "--decoding.kind"),
+        (["--data", "m", "--rejects", "r"], "--rejects without --segment"),
+        (["--data", "m", "--min-score", "-1"], "--min-score without --segment"),
+        (["--data", "m", "--max-seconds", "9"], "--max-seconds without --segment"),
+        ([*CUT, "--format", "json"], "--format with --segment"),
+        ([*CUT, "--tokens", "--format", "ctm"], "--format, --tokens with --segment"),
+        ([*CUT, "--max-seconds", "0"], "--max-seconds 0"),
+        ([*CUT, "--min-score", "0.5"], "--min-score 0.5"),
+        ([*CUT, "--rejects", "no/p.jsonl"], "--out and --rejects are both no/p.jsonl"),
+        ([*CUT, "--rejects", __file__], "test_align.py .*--rejects.* --force"),
+        (["a.flac", "--text", "gone.txt"], "gone.txt cannot be read"),
+    ],
+)
+def test_wrong_beginnings(arguments, message):
+    with pytest.raises(UserError, match=message):
+        main(["runs/none", *arguments])

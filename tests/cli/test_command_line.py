@@ -1,0 +1,295 @@
+"""The command line over the tree of settings: every mistake at once, nothing written, help for every field."""
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from asr_jax.cli import train
+from asr_jax.cli.command_line import field_flags, load_config, parse_experiment, run_command
+from asr_jax.config import (
+    Experiment,
+    differences,
+    experiment_of,
+    from_json,
+    load_experiment,
+    may_change,
+    save_experiment,
+    to_json,
+    wrong_types,
+)
+from asr_jax.core.errors import UserError
+from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+
+CONFIG = "configs/quickstart.py"
+CONFIGS = sorted(Path(__file__).parents[2].glob("configs/*.py"))
+
+
+def parse(*arguments):
+    return parse_experiment(["--config", CONFIG, *arguments], prog="train")
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        ("--optim.schedule.peak-lr", "3e-4"),
+        ("--optim.schedule.peak_lr=3e-4",),
+        ("--config.optim.schedule.peak_lr=3e-4",),
+    ],
+)
+def test_three_spellings_of_an_override(spelling):
+    assert parse(*spelling).optim.schedule.peak_lr == 3e-4
+
+
+def test_an_hourglass_can_be_switched_on(monkeypatch):
+    monkeypatch.setenv("STAGE", "pretrain")
+    sizes = ("--model.encoder.hourglass.before", "1", "--model.encoder.hourglass.middle", "2")
+    glass = parse_experiment(["--config", "configs/wav2vec2_tiny.py", *sizes], prog="train").model.encoder.hourglass
+    assert (bool(glass), glass.before, glass.middle, glass.after) == (True, 1, 2, 0)
+
+
+def test_overrides_reach_every_kind_of_field():
+    experiment = parse(
+        "--data.train", "a.jsonl", "b.jsonl", "--model.heads.ctc.dropout", "0.3", "--model.augment.0.max-warp", "0.1",
+        "--model.encoder.dims", "64", "64", "64", "64", "--model.encoder.unmasked-dims", "32", "32", "32", "32",
+        "--training.precision", "bf16", "--fresh", "True",
+        "--log-every", "7",
+    )  # fmt: skip
+    assert experiment.data.train == ("a.jsonl", "b.jsonl")
+    assert experiment.model.heads["ctc"].dropout == 0.3
+    assert experiment.model.augment[0].max_warp == 0.1
+    assert experiment.model.encoder.dims == (64, 64, 64, 64)
+    assert experiment.training.precision == "bf16"
+    assert experiment.fresh
+    assert experiment.training.log_every == 7
+
+
+def test_the_middle_of_a_name_may_be_left_out_where_it_is_one_fields_alone():
+    found = parse(
+        "--model.num-layers", "1", "1", "2", "1", "--optim.peak_lr=1e-4", "--optim.schedule.warmup-updates", "7"
+    )
+    assert found.model.encoder.num_layers == (1, 1, 2, 1)
+    assert found.optim.schedule.peak_lr == 1e-4
+    with pytest.raises(UserError) as caught:
+        parse("--model.tap", "x", "--model.frobnicate", "1", "--model.probability", "0.5")
+    said = str(caught.value)
+    assert "--model.frobnicate is not a field" in said
+    assert "--model.probability is not a field; expected one of --model.augment.0.probability, --model.augment." in said
+
+
+def test_all_mistakes_are_named_at_once_with_the_nearest_field():
+    with pytest.raises(UserError) as caught:
+        parse(
+            "--optim.schedule.peak-rl", "3", "--data.buckets.num", "many", "--training.precision", "f17",
+            "--model.heads.ctc.dropout", "1.5", "--training.ema.decay", "2",
+        )  # fmt: skip
+    said = str(caught.value)
+    assert said.startswith("5 settings of --config configs/quickstart.py cannot be used")
+    for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "decay is 2.0", "--data.buckets.num"):
+        assert part in said, f"{part!r} is not in\n{said}"
+    assert caught.value.exit_code == 2
+
+
+def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_in_them():
+    with pytest.raises(UserError) as caught:
+        parse("--data.filters.min-duration-s", "5", "--data.filters.max-duration-s", "2", "--data.buckets.num", "x")
+    assert str(caught.value).startswith("2 settings")
+    assert "'x' is not a whole number" in str(caught.value)
+    assert "expected 0 ≤ min < max" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "said"),
+    [
+        (["1", "1", "1"], ["--data.trim-db", "-1"], "--data.trim-db -1: "),
+        (["1", "2"], [], "2 numbers for 3 entries"),
+    ],
+)
+def test_settings_that_need_each_other_are_not_accused_of_what_others_do(weights, more, said):
+    with pytest.raises(UserError) as caught:
+        parse(
+            "--data.train", "a", "b", "c", "--data.mixing.kind", "absolute", "--data.mixing.weights", *weights, *more
+        )  # fmt: skip
+    assert str(caught.value).startswith("1 setting ")
+    assert said in str(caught.value)
+
+
+def test_fields_that_are_right_together_only_are_no_mistakes():
+    sizes = ["--model.encoder.dims", *["64"] * 4, "--model.encoder.unmasked-dims", *["32"] * 4]
+    with pytest.raises(UserError) as caught:
+        parse(*sizes, "--data.buckets.num", "many")
+    assert str(caught.value).startswith("1 setting ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--seed", "1", "--seed", "2"), "--seed is given 2 times"),
+        (("--seed", "-1"), "seed is -1"),
+        (("--optim.schedule.peak-lr", "nan"), "peak_lr is nan: expected a finite number"),
+        (("--model.heads.ctc.scale", "-1"), "scale is -1.0"),
+        (("--model.front-end.num-mels", "40"), "num_mels is 80 and the front-end gives 40"),
+    ],
+)
+def test_impossible_values_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        parse(*arguments)
+
+
+def test_a_config_may_not_define_what_evaluation_could_not_load(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass, replace\n"
+        "from asr_jax.audio.specaugment import SpecAugment\nfrom tests.toy_config import experiment as toy\n"
+        "@dataclass(frozen=True)\nclass Mine(SpecAugment):\n    mine: int = 1\n"
+        "def experiment():\n    e = toy()\n    return replace(e, model=replace(e.model, augment=(Mine(),)))\n"
+    )
+    with pytest.raises(UserError, match="asr_jax_config_own:Mine"):
+        load_config(str(path))
+
+
+def test_fresh_needs_no_value():
+    assert parse("--fresh", "--seed", "3").fresh
+
+
+def test_values_without_a_field_are_named():
+    with pytest.raises(UserError, match="'3' belongs to no field"):
+        parse("3")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def experiment():\n    return 3\n", "returned int"),
+        ("x = 1\n", "no attribute 'experiment'"),
+        ("def experiment():\n    return 1 / 0\n", ":2: ZeroDivisionError"),
+        ("def experiment(:\n", "SyntaxError"),
+    ],
+)
+def test_wrong_configs_are_named(tmp_path, text, message):
+    path = tmp_path / "c.py"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_config(str(path))
+
+
+@dataclass(frozen=True)
+class Inner:
+    share: float = 0.5
+    kind: Literal["a", "b"] = "a"
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: tuple[Inner, ...] = (Inner(),)
+    by_name: dict[str, Inner] = field(default_factory=dict)
+    num: int | None = None
+
+
+def test_what_is_of_another_type_is_named_with_its_place():
+    assert wrong_types(Outer((Inner(share=1),), {"x": Inner(share=0.1)}, 3)) == []  # a whole number is a number
+    wrong = Outer((Inner(), Inner(share="1")), {"x": Inner(kind="c")}, 2.5)
+    assert wrong_types(wrong) == [
+        "inner.1.share is '1': expected float", "by_name.x.kind is 'c': expected Literal['a', 'b']",
+        "num is 2.5: expected int | None",
+    ]  # fmt: skip
+    (said,) = wrong_types(Outer([Inner()]))
+    assert said.startswith("inner is [Inner(share=0.5, kind='a')]: expected tuple[")
+
+
+def test_missing_config_suggests_the_nearest():
+    with pytest.raises(UserError, match=r"did you mean 'configs/quickstart.py'"):
+        load_config("configs/quikstart.py")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_loads_and_survives_json(path, tmp_path):
+    experiment = load_config(str(path))
+    assert from_json(to_json(experiment)) == experiment
+    save_experiment(experiment, tmp_path / "experiment.json")
+    assert load_experiment(tmp_path / "experiment.json") == experiment
+    flags = list(field_flags(experiment))
+    assert len(flags) == len(set(flags)) > 40
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in CONFIGS if "environ" in path.read_text()], ids=lambda path: path.stem
+)
+def test_configs_of_several_models_or_recipes_name_and_load_them_all(path, monkeypatch):
+    (variable,) = re.findall(r'environ\.get\("(\w+)"', path.read_text())
+    monkeypatch.setenv(variable, "none")
+    with pytest.raises(UserError, match=f"{variable} is none: expected ") as refused:
+        load_config(str(path))
+    choices = re.split(", | or ", str(refused.value).partition("expected ")[2].removeprefix("one of "))
+    assert len(choices) > 1
+    loaded = []
+    for choice in choices:
+        monkeypatch.setenv(variable, choice)
+        loaded.append(load_config(str(path)))
+        assert from_json(to_json(loaded[-1])) == loaded[-1]
+    assert len({repr(each) for each in loaded}) == len(choices)
+
+
+def test_a_recipe_of_fine_tuning_takes_the_sizes_of_the_run_that_it_begins_with(tmp_path, monkeypatch):
+    monkeypatch.setenv("RECIPE", "base")
+    pretrained = load_config("configs/wav2vec2_pretrain.py")
+    pretrained = replace(
+        pretrained, model=replace(pretrained.model, encoder=replace(pretrained.model.encoder, dim=384))
+    )
+    save_experiment(pretrained, tmp_path / EXPERIMENT)
+    (tmp_path / CHECKPOINTS / "500").mkdir(parents=True)
+    monkeypatch.setenv("RECIPE", "base_10h")
+    for path in (tmp_path, tmp_path / CHECKPOINTS / "500"):
+        fine_tuned = load_config("configs/wav2vec2_finetune.py", init_from=str(path)).model
+        assert (fine_tuned.encoder.dim, bool(fine_tuned.encoder.hourglass)) == (384, False)
+        assert fine_tuned.front_end == pretrained.model.front_end
+    assert load_config("configs/wav2vec2_finetune.py").model.encoder.hourglass
+    assert experiment_of("") is experiment_of(str(tmp_path / CHECKPOINTS)) is None
+
+
+def test_differences_name_fields_and_pass_over_what_may_change():
+    before = parse()
+    after = parse("--seed", "3", "--training.log-every", "9", "--data.buckets.num", "5", "--run-dir", "elsewhere")
+    found = differences(before, after)
+    assert [change for change in found if not may_change(change[0])] == [("data.buckets.num", 3, 5), ("seed", 0, 3)]
+    assert [change for change in found if may_change(change[0])] == [
+        ("run_dir", "", "elsewhere"),
+        ("training.log_every", 50, 9),
+    ]
+
+
+def test_help_lists_every_field_quickly():
+    command = [sys.executable, "-m", "asr_jax.train", "--config", CONFIG, "--help"]
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds = time.monotonic() - start
+    for flag in field_flags(load_config(CONFIG)):
+        assert flag in done.stdout, flag
+    assert isinstance(load_config(CONFIG), Experiment)
+    print(f"{seconds:.1f} s")
+    assert seconds < 30  # promised are 3 on a quiet machine; tests share theirs
+
+
+def test_a_mistake_writes_nothing_and_exits_2(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        run_command(train.main, ["--config", CONFIG, "--run-dir", str(tmp_path / "r"), "--sed", "1"])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert "--sed" in said
+    assert "did you mean '--seed'" in said
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_run_is_continued_by_its_folder_alone(tmp_path):
+    before = parse("--run-dir", str(tmp_path), "--seed", "7")
+    save_experiment(before, tmp_path / "experiment.json")
+    arguments = ["--run-dir", str(tmp_path), "--training.num-updates", "9"]
+    again = parse_experiment(arguments, prog="train")
+    assert again.seed == 7
+    assert again.training.num_updates == 9
+    assert differences(before, again) == [("training.num_updates", 1500, 9)]

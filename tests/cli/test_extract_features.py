@@ -1,0 +1,260 @@
+"""Ready features: extracted in parts, resumable, and the same loss as the audio that they were made from."""
+
+import functools
+import json
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.io import write_flac
+from asr_jax.cli import evaluate, extract_features, train
+from asr_jax.config import save_experiment
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data, plan_training
+from asr_jax.data.loading import extraction
+from asr_jax.data.loading.source import BatchSource
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.records import Record
+from asr_jax.text.characters import CharacterTokenizer
+from tests.training.toy import toy_model
+
+TOKENIZER = CharacterTokenizer(symbols=(*" abcd", None), normaliser="none")
+NUM = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Recordings of noise at different levels, with texts."""
+    folder, rng, records = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
+    for number in range(NUM):
+        samples = rng.normal(0, 500 * (number + 1), int(rng.integers(9000, 20000))).clip(-32768, 32767).astype(np.int16)
+        path = folder / f"{number}.flac"
+        write_flac(path, samples, 16000)
+        text = " ".join(rng.choice(list("abcd"), 3))
+        records.append(Record(f"u{number}", str(path), text, len(samples) / 16000, speaker=f"s{number % 8}"))
+    write_manifest(folder / "audio.jsonl", records)
+    return folder
+
+
+def extract(folder, out, *more):
+    extract_features.main(["--input", str(folder / "audio.jsonl"), "--output", str(out), *more])
+
+
+def loss_of(records, model, variables):
+    """The loss of every record by its id, from batches of audio or of features."""
+    source, losses = planned(records, model), {}
+    evaluate = jax.jit(lambda batch: model.apply(variables, batch, step=None))
+    for position in range(source.plan.batches_per_epoch):
+        batch = source[position].batch
+        for row in np.flatnonzero(batch.weights):
+            only = batch.replace(weights=np.eye(len(batch.weights), dtype=np.float32)[row])
+            loss = evaluate(only)["ctc/loss"]
+            losses[records[int(batch.records[row])].id] = float(loss.total), float(loss.weight)
+    return losses
+
+
+def test_features_give_the_loss_of_their_audio(folder, tmp_path):
+    extract(folder, tmp_path / "f.parquet")
+    model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
+    audio, features = read_records([folder / "audio.jsonl"]), read_records([tmp_path / "f.parquet"])
+    assert [(r.id, r.text, r.speaker) for r in features] == [(r.id, r.text, r.speaker) for r in audio]
+    example = jax.tree.map(jnp.asarray, planned(audio, model)[0].batch)
+    variables = jax.jit(functools.partial(model.init, step=None))(jax.random.key(0), example)
+    of_audio, of_features = loss_of(audio, model, variables), loss_of(features, model, variables)
+    assert of_audio.keys() == of_features.keys()
+    assert len(of_audio) == NUM
+    for name, (loss, weight) in of_audio.items():
+        assert of_features[name][1] == weight
+        assert of_features[name][0] == pytest.approx(loss, rel=1e-5)
+
+
+def planned(records, model):
+    """The source of its batches."""
+    data = plan_training(
+        records, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER, output_length=model.output_length,
+        front_end=model.front_end, seed=0, num_devices=1,
+    )  # fmt: skip
+    return BatchSource(data.index, data.plan)
+
+
+def test_columns_are_those_that_were_promised(folder, tmp_path):
+    TOKENIZER.save(tmp_path / "tokenizer")
+    extract(folder, tmp_path / "f.parquet", "--tokenizer", str(tmp_path / "tokenizer"), "--max-samples", "5")
+    rows = pyarrow.parquet.read_table(tmp_path / "f.parquet").to_pylist()
+    records = list(read_records([folder / "audio.jsonl"]))[:5]
+    assert {"id", "text", "rows", "cols", "duration_ms", "features", "tokens"} <= rows[0].keys()
+    for row, record in zip(rows, records, strict=True):
+        assert (row["id"], row["text"], row["tokens"]) == (record.id, record.text, TOKENIZER.encode(record.text))
+        assert row["duration_ms"] == round(record.duration_s * 1000)
+        assert (row["rows"], row["cols"]) == (KaldiFbank().output_length(round(record.duration_s * 16000)), 80)
+        assert len(row["features"]) == row["rows"] * row["cols"]
+
+
+def test_an_interrupted_call_goes_on_with_its_parts(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "PART_RECORDS", 10)
+    extract(folder, tmp_path / "whole.parquet")
+    written, write = [], pyarrow.parquet.write_table
+
+    def write_two(table, path, **options):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write_new(table, path, **options)
+
+    def write_new(table, path, **options):
+        part = Path(path).name.partition(".")[0]
+        assert part not in written
+        written.append(part)
+        write(table, path, **options)
+
+    monkeypatch.setattr(pyarrow.parquet, "write_table", write_two)
+    with pytest.raises(KeyboardInterrupt):
+        extract(folder, tmp_path / "f.parquet")
+    assert not (tmp_path / "f.parquet").exists()
+    monkeypatch.setattr(pyarrow.parquet, "write_table", write_new)
+    extract(folder, tmp_path / "f.parquet")
+    assert len(written) == 3
+    whole, again = (pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in ("whole", "f"))
+    assert again.equals(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.parquet", "whole.parquet"]
+    monkeypatch.setattr(pyarrow.parquet, "write_table", lambda *_, **__: pytest.fail("extracted again"))
+    extract(folder, tmp_path / "f.parquet")
+    with pytest.raises(UserError, match="other inputs or settings"):
+        extract(folder, tmp_path / "f.parquet", "--max-samples", "3")
+
+
+def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_left_out(folder, tmp_path):
+    lines = (folder / "audio.jsonl").read_text().splitlines()
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for name, part in (("a", lines[:3]), ("b", lines[3:7])):
+        rows = [json.loads(line) for line in part]
+        for row in rows:
+            row["audio_path"] = str(folder / row["audio_path"])
+        (shards / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    copy = tmp_path / "cut.flac"
+    copy.write_bytes((folder / "2.flac").read_bytes()[:3000])
+    (shards / "a.jsonl").write_text((shards / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
+    with pytest.raises(RunError, match="1 records"):
+        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "0000-a.parquet", "0000-a.skipped.jsonl", "0001-b.parquet",
+    ]  # fmt: skip
+    with pytest.raises(RunError, match="1 records"):  # said again of what is there
+        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+    skipped = json.loads((tmp_path / "out/0000-a.skipped.jsonl").read_text())
+    assert (skipped["id"], skipped["location"]) == ("u2", str(copy))
+    assert [record.id for record in read_records([tmp_path / "out"])] == ["u0", "u1", "u3", "u4", "u5", "u6"]
+
+
+@pytest.mark.parametrize("change", ["front-end", "tokenizer", "audio", "dropped"])
+def test_features_of_something_else_are_not_taken_for_these(folder, tmp_path, change):
+    audio = tmp_path / "audio"
+    shutil.copytree(folder, audio)
+    TOKENIZER.save(tmp_path / "tokenizer")
+    extract(audio, tmp_path / "f.parquet", "--tokenizer", str(tmp_path / "tokenizer"))
+    more = ["--tokenizer", str(tmp_path / "tokenizer")]
+    if change == "front-end":
+        config = tmp_path / "config.py"
+        config.write_text(
+            "from dataclasses import replace\nfrom asr_jax.audio.features import KaldiFbank\n"
+            "from tests.toy_config import experiment as toy\ndef experiment():\n    e = toy()\n"
+            "    return replace(e, model=replace(e.model, front_end=KaldiFbank(num_mels=40)))\n"
+        )
+        more += ["--config", str(config)]
+    elif change == "tokenizer":
+        CharacterTokenizer(symbols=(*"abcd ", None), normaliser="none").save(tmp_path / "other")
+        more = ["--tokenizer", str(tmp_path / "other")]
+    elif change == "audio":
+        samples = np.zeros(round(next(iter(read_records([audio / "audio.jsonl"]))).duration_s * 16000), np.int16)
+        write_flac(audio / "0.flac", samples, 16000)
+    else:
+        with (audio / "audio.jsonl").open("a") as file:
+            file.write("{}\n")
+    with pytest.raises(UserError, match="other inputs or settings"):
+        extract(audio, tmp_path / "f.parquet", *more)
+
+
+def test_a_front_end_by_config_or_by_run(folder, tmp_path):
+    from tests.toy_config import experiment
+
+    (tmp_path / "run").mkdir()
+    save_experiment(experiment(), tmp_path / "run" / "experiment.json")
+    extract(folder, tmp_path / "a.parquet", "--config", "tests/toy_config.py")
+    extract(folder, tmp_path / "b.parquet", "--run", str(tmp_path / "run"))
+    one, two = (pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in "ab")
+    assert one.equals(two)
+
+
+def test_two_at_once_are_refused_and_lose_nothing(folder, tmp_path, monkeypatch):
+    write = pyarrow.parquet.write_table
+
+    def during(*arguments, **options):
+        if not during.inside:
+            during.inside = True
+            with pytest.raises(UserError, match=rf"f.parquet .*\(process {os.getpid()} on "):
+                extract(folder, tmp_path / "f.parquet")
+        write(*arguments, **options)
+
+    during.inside = False
+    monkeypatch.setattr(pyarrow.parquet, "write_table", during)
+    extract(folder, tmp_path / "f.parquet")
+    assert during.inside
+    assert pyarrow.parquet.read_metadata(tmp_path / "f.parquet").num_rows == NUM
+
+
+def test_files_of_other_inputs_in_the_folder_are_named(folder, tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    row = json.loads((folder / "audio.jsonl").read_text().splitlines()[0]) | {"audio_path": str(folder / "0.flac")}
+    (shards / "b.jsonl").write_text(json.dumps(row) + "\n")
+    extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+    (shards / "a.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=r"0000-b\.parquet"):
+        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+
+
+def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_path, capsys):
+    shutil.copy(folder / "audio.jsonl", folder / "again.jsonl")
+    extract(folder, tmp_path / "f.parquet", "--input", str(folder / "again.jsonl"), "--max-samples", "3")
+    assert [record.id for record in read_records([tmp_path / "f.parquet"])] == [
+        "u0", "u1", "u2", "u0#2", "u1#2", "u2#2",
+    ]  # fmt: skip
+    extract(folder, tmp_path / "short.parquet", "--max-duration-s", "0.8")  # as asked for: no error
+    assert "records are longer than --max-duration-s 0.8" in capsys.readouterr().out
+    for option, value in (("--max-duration-s", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
+        with pytest.raises(UserError, match=option):
+            extract(folder, tmp_path / "n.parquet", option, value)
+
+
+def test_worker_processes_start_once(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "PART_RECORDS", 7)
+    opened, open_batches = [], extraction.open_batches
+    monkeypatch.setattr(
+        extraction, "open_batches", lambda *args, **options: opened.append(options) or open_batches(*args, **options)
+    )
+    extract(folder, tmp_path / "f.parquet")
+    assert len(opened) == 1
+
+
+def test_a_run_trains_on_features_with_a_validation_set_cut_by_speaker(folder, tmp_path, capsys):
+    extract(folder, tmp_path / "f.parquet")
+    data = ["--data.train", str(tmp_path / "f.parquet"), "--data.validation"]
+    shorter = ["--training.num-updates", "2", "--training.validate-every", "2"]
+    train.main(["--config", "tests/toy_config.py", *data, "--run-dir", str(tmp_path / "run"), *shorter])
+    assert "validation WER" in capsys.readouterr().out
+    split = {name: read_records([tmp_path / f"run/validation_split/{name}.jsonl"]) for name in ("train", "validation")}
+    speakers = {name: {record.speaker for record in records} for name, records in split.items()}
+    assert len(speakers["train"]) + len(speakers["validation"]) == 8
+    assert not speakers["train"] & speakers["validation"]
+    assert {len(records) for records in split.values()} == {21, 3}
+    evaluate.main([str(tmp_path / "run"), "--data", str(folder / "audio.jsonl")])  # audio on the same run
+    assert str(NUM) in capsys.readouterr().out

@@ -1,0 +1,179 @@
+"""The plan command: what it prints is what training would do, and it does nothing else."""
+
+import json
+import logging
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.cli import plan as command
+from asr_jax.cli.command_line import parse_experiment
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching.mixing import Mixing
+from asr_jax.training.run import find_run
+from asr_jax.training.setup import set_up
+
+CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
+
+
+def write_manifest(path: Path, durations: np.ndarray, source: str = "") -> str:
+    """Records of which nothing but the metadata is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"id": f"{path.stem}-{i}", "audio_path": f"/none/{i}.flac", "duration": round(float(d), 3), "text": "abc"}
+        for i, d in enumerate(durations)
+    ]
+    path.write_text("".join(json.dumps(line | ({"source": source} if source else {})) + "\n" for line in lines))
+    return str(path)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> str:
+    durations = np.random.default_rng(0).uniform(0.5, 4.0, 60)
+    return write_manifest(tmp_path / "data" / "train.jsonl", np.append(durations, [40.0, 0.05, 45.0]))
+
+
+def arguments(manifest: str, tmp_path: Path, *more: str) -> list[str]:
+    given = ["--config", CONFIG, "--data.train", manifest, "--run-dir", str(tmp_path / "run")]
+    return [*given, "--data.buckets.num", "2", *more]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *given: str) -> str:
+    command.main(given)
+    return capsys.readouterr().out
+
+
+def row(text: str, start: str) -> list[str]:
+    """The cells of the line that starts so."""
+    return next(line.split() for line in text.splitlines() if line.startswith(start))
+
+
+def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
+    validation = write_manifest(tmp_path / "data" / "dev.jsonl", np.full(4, 1.0))
+    given = arguments(manifest, tmp_path, "--data.validation", validation)
+    said = printed(capsys, *given)
+    experiment = parse_experiment(given, prog="")
+    setup = set_up(experiment, find_run(experiment))
+    plan = setup.train.plan
+    assert command.plan(experiment).fingerprint() == setup.train.fingerprint()
+    assert row(said, manifest)[1:3] == ["60", f"{setup.train.index.hours:.4g}"]
+    assert row(said, "too long")[:4] == ["too", "long", "2", f"{85 / 3600:.4g}"]
+    assert row(said, "too short")[2] == "1"
+    for bucket, num in zip(plan.buckets, plan.batches_by_bucket().tolist(), strict=True):
+        cells = row(said, f"{bucket.length / 16000:,.4g}".rjust(7))
+        assert cells[1:3] == [str(bucket.num_tokens), str(bucket.batch_size)]
+        assert cells[5] == str(num)
+    assert f"padding: {plan.padding_share:.1%} of all batches, in 2 shapes" in said
+    assert f"h in {plan.batches_per_epoch} batches, {setup.updates_per_epoch:g} updates" in said
+    assert f"the run: 6 updates, {6 / setup.updates_per_epoch:.4g} epochs" in said
+
+
+def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
+    planned = command.plan(parse_experiment(arguments(manifest, tmp_path), prog=""))
+    lengths = planned.index.lengths
+    for k, shown in enumerate(command.bucket_rows(planned)):
+        batches = [planned.plan[p] for p in range(planned.plan.batches_per_epoch) if planned.plan[p].bucket == k]
+        audio = sum(int(lengths[b.rows[b.rows >= 0]].sum()) for b in batches)
+        room = sum(len(b.rows) for b in batches) * planned.plan.buckets[k].length
+        assert shown["padding_share"] == pytest.approx(1 - audio / room)
+        assert shown["entries"] == sum(int((b.rows >= 0).sum()) for b in batches)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("flag", "amount"), [("--global-seconds", 25.0), ("--global-rows", 17)])
+def test_the_accumulation_reaches_what_is_wanted_and_no_less_does(manifest, tmp_path, capsys, accumulate, flag, amount):
+    more = ["--training.accumulate", str(accumulate), flag, str(amount)]
+    said = printed(capsys, *arguments(manifest, tmp_path, *more))
+    plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).plan
+    total = plan.length_per_epoch / 16000 if flag == "--global-seconds" else plan.entries_per_epoch
+    mean = total / plan.batches_per_epoch
+    reaching = int(re.search(r"a global batch of .*: --training\.accumulate (\d+)", said)[1])
+    assert reaching * mean >= amount > (reaching - 1) * mean
+    assert re.search(rf"a global batch now, training\.accumulate {accumulate}: ", said)
+    assert len(re.findall("a global batch of", said)) == 1
+
+
+def test_five_hours_or_more_than_1024_records_are_reached_by_default(manifest, tmp_path, capsys):
+    said = printed(capsys, *arguments(manifest, tmp_path))
+    plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).plan
+    hours = math.ceil(5 * 3600 * 16000 / (plan.length_per_epoch / plan.batches_per_epoch))
+    records = math.ceil(1025 / (plan.entries_per_epoch / plan.batches_per_epoch))
+    assert f"5.00 h of audio: --training.accumulate {hours}; an epoch has fewer batches" in said
+    assert f"1,025 records: --training.accumulate {records}; an epoch has fewer batches" in said
+
+
+def test_speeds_and_mixing_are_shown_by_source(tmp_path):
+    rng = np.random.default_rng(0)
+    paths = [
+        write_manifest(tmp_path / f"{name}.jsonl", rng.uniform(0.5, 4.0, num), name)
+        for name, num in (("one", 80), ("two", 40))
+    ]
+    given = ["--config", CONFIG, "--data.train", *paths, "--data.speeds", "0.9", "1.1"]
+    experiment = parse_experiment(given, prog="")
+    plain = command.set_rows(command.plan(experiment), experiment)
+    assert [shown["source"] for shown in plain] == ["one", "two"]
+    for shown in plain:
+        assert shown["epoch hours"] == pytest.approx(shown["hours"] * (1 / 0.9 + 1 / 1.1), rel=1e-4)
+    mixing = Mixing("absolute", weights=(1.0, 1.0))
+    mixed = replace(experiment, data=replace(experiment.data, mixing=mixing))
+    planned = command.plan(mixed)
+    one, two = command.set_rows(planned, mixed)
+    assert (one["records"], two["records"]) == (plain[0]["records"], plain[1]["records"])
+    assert one["epoch hours"] == pytest.approx(plain[0]["epoch hours"] * two["records"] / one["records"], rel=0.03)
+    assert two["epoch hours"] == pytest.approx(plain[1]["epoch hours"])
+    assert one["epoch_share"] + two["epoch_share"] == pytest.approx(1)
+    rows = [planned.plan[position].rows for position in range(planned.plan.batches_per_epoch)]
+    drawn = np.bincount(planned.index.records.columns.input_of[np.concatenate([r[r >= 0] for r in rows])])
+    assert abs(int(drawn[0] - drawn[1])) <= 1
+
+
+def test_nothing_is_compiled_or_written(manifest, tmp_path, capsys, caplog):
+    before = sorted(tmp_path.rglob("*"))
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        printed(capsys, *arguments(manifest, tmp_path))
+        assert "Compiling" not in caplog.text
+        jax.jit(lambda x: x * 3 + len(before))(jnp.float32(1.5))
+        assert "Compiling" in caplog.text  # it would have been said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_validation_set_may_be_missing(manifest, tmp_path, capsys):
+    gone = str(tmp_path / "gone.jsonl")
+    assert "an epoch: 60 entries" in printed(capsys, *arguments(manifest, tmp_path, "--data.validation", gone))
+    with pytest.raises(UserError, match=r"gone\.jsonl: no such file"):
+        command.main(arguments(gone, tmp_path))
+
+
+def test_the_plot_is_a_picture_of_the_durations(manifest, tmp_path, capsys):
+    out = tmp_path / "out.png"
+    assert str(out) in printed(capsys, *arguments(manifest, tmp_path, "--plot", str(out)))
+    content = out.read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert int.from_bytes(content[16:20], "big") > 1000
+    with pytest.raises(UserError, match=r"expected a name that ends in \.png"):
+        command.main(arguments(manifest, tmp_path, "--plot", str(tmp_path / "out.jpg")))
+
+
+@pytest.mark.parametrize("wrong", [["--global-seconds", "0"], ["--global-rows", "-3"], ["--global-seconds", "inf"]])
+def test_a_batch_of_nothing_is_refused(manifest, tmp_path, wrong):
+    with pytest.raises(UserError, match="expected more than 0"):
+        command.main(arguments(manifest, tmp_path, *wrong))
+
+
+def test_wrong_fields_are_named_as_in_training(manifest, tmp_path):
+    with pytest.raises(UserError, match=r"--data\.buckets\.nmu is not a field"):
+        command.main(arguments(manifest, tmp_path, "--data.buckets.nmu", "3"))
+
+
+def test_help_tells_its_own_options_and_all_fields(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--config", CONFIG, "--help"])
+    said = capsys.readouterr().out
+    assert "--global-seconds" in said
+    assert "--data.buckets.num-by-labels" in said

@@ -1,0 +1,41 @@
+import pytest
+
+from asr_jax.cli.recognition_options import decoding_of, parse, recognition_parser
+from asr_jax.core.errors import UserError
+from asr_jax.search.ctc import Decoding
+from asr_jax.search.hypotheses import Search
+
+
+def parsed(*arguments):
+    parser = recognition_parser(prog="it")
+    parser.add_argument("runs", nargs="+")
+    parser.add_argument("--data", nargs="+")
+    options, flags = parse(parser, arguments)
+    return options, decoding_of(flags, Decoding(search=Search(beam_width=3)))
+
+
+def test_decoding_flags_stand_anywhere():
+    options, decoding = parsed(
+        "--decoding.kind", "beam", "one", "--decoding.hot-words", "anna", "otto", "--data", "a", "b",
+        "--decoding.search.num-best=2", "--checkpoint", "7",
+    )  # fmt: skip
+    assert (options.runs, options.data, options.checkpoint) == (["one"], ["a", "b"], 7)
+    assert decoding.kind == "beam"
+    assert (decoding.search.beam_width, decoding.search.num_best) == (3, 2)
+    assert decoding.fusion.hot_words == ("anna", "otto")
+
+
+def test_without_flags_the_default_stays():
+    assert parsed("one")[1] == Decoding(search=Search(beam_width=3))
+
+
+def test_wrong_flags_are_all_named():
+    with pytest.raises(UserError) as caught:
+        parsed("one", "--decoding.kind", "beem", "--decoding.search.beam-wide", "4")
+    assert "--decoding.kind beem" in str(caught.value)
+    assert "did you mean '--decoding.search.beam-width'?" in str(caught.value)
+
+
+def test_what_is_for_a_beam_search_is_refused_without_one():
+    with pytest.raises(UserError, match="expected kind 'beam'"):
+        parsed("one", "--decoding.hot-words", "anna")

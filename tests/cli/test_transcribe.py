@@ -1,0 +1,228 @@
+"""`transcribe` as a person calls it: what is given, what comes out, what is skipped, and what is there already."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from recordings import RATE, jsonl, write
+
+from asr_jax.cli import train
+from asr_jax.cli.transcribe import main
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.data.manifests.reading import read_records
+from asr_jax.inference.calibration import write_calibration
+from asr_jax.inference.transcription import Transcriber
+from asr_jax.metrics.confidence import Calibration
+from asr_jax.search.ctc import Decoding
+
+
+def sound(seconds, seed=0):
+    rng, num = np.random.default_rng(seed), round(seconds * RATE)
+    pitch = np.repeat(rng.uniform(100, 4000, num // 1600 + 1), 1600)[:num]
+    return (6000 * np.sin(np.cumsum(2 * np.pi * pitch / RATE)) + rng.normal(0, 20, num)).astype(np.int16)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Trained for two updates: what it says is without sense, and always the same."""
+    folder = tmp_path_factory.mktemp("trained")
+    lines = []
+    for n in range(12):
+        seconds = 0.5 + 0.1 * n
+        write(folder / f"{n}.flac", sound(seconds, n))
+        lines.append({"audio_path": f"{n}.flac", "text": "ab a b"[: 2 + n % 5].strip(), "duration": seconds})
+    sets = (jsonl(folder / "train.jsonl", *lines), jsonl(folder / "validation.jsonl", *lines[:4]))
+    flags = ["--updates", "2", "--training.validate-every", "2", "--data.buckets.batch-seconds", "6"]
+    train.main(["--config", "tests/toy_config.py", "--run-dir", str(folder / "run"), *flags,
+                "--data.train", str(sets[0]), "--data.validation", str(sets[1])])  # fmt: skip
+    return str(folder / "run")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two short recordings, a long one, and a broken one."""
+    write(tmp_path / "in" / "a.flac", sound(0.7))
+    write(tmp_path / "in" / "deep" / "b.wav", sound(1.1, seed=1))
+    write(tmp_path / "in" / "long.flac", sound(9.5, seed=2))
+    (tmp_path / "in" / "none.wav").write_bytes(b"no audio")
+    return tmp_path
+
+
+def said(capsys):
+    out = capsys.readouterr()
+    return out.out.splitlines(), out.err
+
+
+def test_folders_in_every_format(run, folder, capsys):
+    audio = folder / "in"
+    with pytest.raises(RunError, match="1 of 4 recordings") as error:
+        main([run, str(audio)])
+    assert error.value.exit_code == 1
+    lines, errors = said(capsys)
+    names = ["a.flac", "long.flac", "deep/b.wav"]
+    assert [line.split("\t")[0] for line in lines] == [f"{audio}/{name}" for name in names]
+    assert f"skipped {audio}/none.wav: not audio" in errors
+    assert "3 recordings, 11.3 s of 11.3 s of audio" in errors
+    texts = dict(line.split("\t") for line in lines)
+    with pytest.raises(RunError):
+        main([run, str(audio), "--format", "json"])
+    objects = [json.loads(line) for line in said(capsys)[0]]
+    assert {each["path"]: each["text"] for each in objects} == texts
+    assert [each["id"] for each in objects] == names
+    assert all(0 <= word["confidence"] <= 1 for each in objects for word in each["words"])
+    with pytest.raises(RunError):
+        main([run, str(audio), "--format", "ctm"])
+    rows = [line.split() for line in said(capsys)[0]]
+    assert [row[4] for row in rows] == [word for text in texts.values() for word in text.split()]
+    with pytest.raises(UserError, match=r"4 recordings.* srt .*--out FOLDER"):
+        main([run, str(audio), "--format", "srt"])
+
+
+def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
+    out = folder / "out"
+    with pytest.raises(RunError):
+        main([run, str(folder / "in"), "--format", "vtt", "--out", str(out)])
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*.*")) == [
+        "a.vtt", "deep/b.vtt", "long.vtt", "made_by.jsonl", "skipped.jsonl"
+    ]  # fmt: skip
+    assert (out / "a.vtt").read_text().startswith("WEBVTT\n")
+    (skipped,) = map(json.loads, (out / "skipped.jsonl").read_text().splitlines())
+    assert (skipped["id"], skipped["reason"][:9]) == ("none.wav", "not audio")
+    with pytest.raises(UserError, match=r"greedy.* beam"):
+        main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--decoding.kind", "beam"])
+    (out / "long.vtt").unlink()
+    (out / "a.vtt").write_text("kept")
+    (folder / "in" / "none.wav").unlink()
+    capsys.readouterr()
+    main([run, str(folder / "in"), "--format", "vtt", "--out", str(out)])
+    errors = said(capsys)[1]
+    assert f"2 are in {out} already" in errors
+    assert "1 recordings, 9.5 s" in errors
+    assert (out / "a.vtt").read_text() == "kept"
+    assert not (out / "skipped.jsonl").exists()
+    main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--force"])
+    assert (out / "a.vtt").read_text() != "kept"
+
+
+def test_one_file_for_all_is_whole_or_not_there(run, folder, capsys):
+    out = folder / "all.txt"
+    main([run, str(folder / "in" / "a.flac"), str(folder / "in" / "long.flac"), "--out", str(out)])
+    assert [line.split("\t")[0] for line in out.read_text().splitlines()] == [
+        f"{folder}/in/a.flac", f"{folder}/in/long.flac"
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"all\.txt is there already"):
+        main([run, str(folder / "in"), "--out", str(out)])
+    with pytest.raises(UserError, match="is not a run"):
+        main([str(folder), str(folder / "in" / "a.flac"), "--out", str(folder / "other.txt")])
+    assert {path.name for path in folder.iterdir()} == {"in", "all.txt"}
+
+
+def test_standard_input(run, folder, capsys, monkeypatch):
+    def given(content):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+
+    given((folder / "in" / "a.flac").read_bytes())
+    main([run, "-", "--json"])
+    (line,) = said(capsys)[0]
+    given(f"{folder}/in/a.flac\n".encode())
+    main([run, "-"])
+    assert json.loads(line)["path"] == "stdin"
+    assert said(capsys)[0] == [f"{folder}/in/a.flac\t{json.loads(line)['text']}"]
+    given(b"nothing.wav\n")
+    with pytest.raises(UserError, match="none of the inputs is audio that can be read"):
+        main([run, "-"])
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="-: standard input"):
+        main([run, "-"])
+    main([run, f"{folder}/in/a.flac"])
+
+
+def test_what_nothing_of_could_be_read_is_named_in_files_too(run, folder):
+    broken, out = str(folder / "in" / "none.wav"), folder / "results"
+    for more in (["--out", str(out)], ["--to-manifest", str(out / "labels.jsonl")], ["--out", str(out / "all.json")]):
+        with pytest.raises(UserError, match="none of the inputs is audio that can be read") as error:
+            main([run, broken, *more])
+        assert error.value.exit_code == 2
+    assert sorted(path.name for path in out.iterdir()) == ["labels.skipped.jsonl", "skipped.jsonl"]
+    for file in out.iterdir():
+        (line,) = map(json.loads, file.read_text().splitlines())
+        assert (line["id"], line["location"]) == ("none.wav", broken)
+
+
+@pytest.mark.parametrize("where", [["--to-manifest", "new/out.jsonl"], ["--out", "new/all.json"], ["--out", "new"]])
+def test_what_is_broken_off_leaves_nothing(run, folder, where, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    def given():
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO((folder / "in" / "a.flac").read_bytes())))
+
+    more = [where[0], str(folder / where[1])]
+    given()
+    with pytest.raises(UserError, match="no checkpoint 7"):
+        main([run, "-", "--checkpoint", "7", *more])
+    assert [path.name for path in folder.iterdir()] == ["in"]
+    given()
+    monkeypatch.setattr(Transcriber, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main([run, "-", *more])
+    assert [path.name for path in folder.iterdir()] == ["in"]
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(run, folder, monkeypatch):
+    monkeypatch.setattr(Transcriber, "__call__", lambda *_: pytest.fail("the work begins"))
+    (folder / "file").write_text("")
+    for more in (["--out", "file/all.json"], ["--out", "file"], ["--to-manifest", "file/out.jsonl"]):
+        with pytest.raises(UserError, match="cannot be written") as error:
+            main([run, f"{folder}/in/a.flac", more[0], str(folder / more[1])])
+        assert error.value.exit_code == 2
+
+
+def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder, capsys):
+    out = folder / "labels" / "out.jsonl"
+    with pytest.raises(RunError):
+        main([run, str(folder / "in"), "--to-manifest", str(out), "--min-confidence", "0"])
+    lines, errors = said(capsys)
+    assert lines == []
+    assert "kept" in errors
+    assert "not calibrated" not in errors, "nothing is left out by confidence"
+    kept = list(read_records([out], cache=str(folder / "cache")))
+    assert kept
+    left_out = [json.loads(line) for line in (out.parent / "out.skipped.jsonl").read_text().splitlines()]
+    total_s = sum(record.duration_s for record in kept) + sum(line["duration"] for line in left_out)
+    assert total_s == pytest.approx(0.7 + 1.1 + 9.5, abs=0.02)
+    assert "none.wav" in {line["id"] for line in left_out}
+    assert not (out.parent / "out.audio").exists()
+    with pytest.raises(UserError, match=r"out\.jsonl is there already"):
+        main([run, str(folder / "in"), "--to-manifest", str(out)])
+    main([run, f"{folder}/in/a.flac", "--to-manifest", str(out), "--min-confidence", "1", "--force"])
+    assert out.read_text() == ""
+
+
+def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys):
+    again = [f"{folder}/in/a.flac", "--to-manifest", str(folder / "out.jsonl"), "--force"]
+    main([run, *again, "--live"])
+    (line,) = [line for line in said(capsys)[1].splitlines() if "not calibrated" in line]
+    assert f"python -m asr_jax.evaluate {run} --live --calibrate --data VALIDATION" in line
+    write_calibration(Path(run), 2, "averaged", Decoding(), Calibration(), about={})
+    main([run, *again])
+    (Path(run) / "calibration.json").unlink()
+    assert "not calibrated" not in said(capsys)[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--to-manifest", "out.txt"], "expected a name that ends in .jsonl"),
+        (["--to-manifest", "out.jsonl", "--out", "folder"], "expected a file"),
+        (["--min-confidence", "1.5"], "--min-confidence 1.5"),
+        (["--window-seconds", "0.3", "--overlap-seconds", "0.25"], "windows of 0.3 s"),
+    ],
+)
+def test_wrong_options_are_named(run, folder, flags, message):
+    with pytest.raises(UserError, match=message):
+        main([run, str(folder / "in" / "long.flac"), *flags])

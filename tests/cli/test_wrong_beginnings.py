@@ -1,0 +1,298 @@
+"""Thirty and more wrong beginnings: each ends with one message that names the mend, exit code 2 before anything was
+written or 1 where work had begun, and never with a traceback."""
+
+# ruff: noqa: E501  a case a line
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from asr_jax.audio.io import write_flac
+from tests.forked import ROOT, with_devices
+
+CONFIG = str(ROOT / "tests" / "toy_config.py")
+CAN_GIVE_UP_RIGHTS = shutil.which("setpriv")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A process that runs commands, as people do: `server(folder, command, *arguments)` gives exit code and words.
+
+    Root may write everywhere: that right is given up.
+    """
+    prefix = []
+    if not os.getuid() and CAN_GIVE_UP_RIGHTS:
+        rights = "-dac_override,-dac_read_search"
+        prefix = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+    command = [*prefix, sys.executable, "-m", "tests.command_server"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=with_devices(2), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as job:
+
+        def ask(folder, command, *arguments):
+            job.stdin.write(json.dumps([command, str(folder), *map(str, arguments)]) + "\n")
+            job.stdin.flush()
+            return json.loads(job.stdout.readline())
+
+        yield ask
+
+
+@pytest.fixture(scope="module")
+def ground(server, tmp_path_factory):
+    """Audio, manifests and a trained run that every case gets a copy of."""
+    folder = tmp_path_factory.mktemp("ground")
+    (folder / "audio").mkdir()
+    rng, rows = np.random.default_rng(0), []
+    for number in range(12):
+        write_flac(folder / f"audio/{number}.flac", rng.integers(-9000, 9000, 16000).astype(np.int16), 16000)
+        rows.append({"audio_path": f"audio/{number}.flac", "text": "ab ba"[number % 3 :], "duration": 1.0})
+    for name, part in (("train", rows[:8]), ("validation", rows[8:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    code, said = server(folder, "train", *begin(folder), "--run-dir", folder / "run")
+    assert code == 0, said
+    return folder
+
+
+@pytest.fixture
+def place(ground, tmp_path):
+    shutil.copytree(ground, tmp_path / "place", symlinks=True)
+    return tmp_path / "place"
+
+
+def begin(place, **changes):
+    """Arguments of a training that works."""
+    sets = {"data.train": place / "train.jsonl", "data.validation": place / "validation.jsonl"}
+    small = {"training.num-updates": 2, "training.validate-every": 2}
+    return [
+        "--config",
+        CONFIG,
+        *(str(part) for name, value in (sets | small | changes).items() for part in (f"--{name}", value)),
+    ]
+
+
+def new(place, *more, **changes):
+    return ["train", *begin(place, **changes), "--run-dir", place / "new", *more]
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def masked(augment):
+    """A config with this augmentation."""
+    return (
+        "from dataclasses import replace\nfrom asr_jax.audio.specaugment import SpecAugment\n"
+        "from tests.toy_config import experiment as toy\n"
+        f"def experiment():\n    e = toy()\n    return replace(e, model=replace(e.model, augment=({augment},)))\n"
+    )
+
+
+def config(place, body):
+    return ["train", "--config", write(place / "mine.py", body), "--run-dir", place / "new"]
+
+
+def with_lines(place, change):
+    """A training set whose rows were changed."""
+    rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
+    write(place / "changed.jsonl", "".join(json.dumps(change(row)) + "\n" for row in rows))
+    return {"data.train": place / "changed.jsonl"}
+
+
+def without(row, name):
+    return {key: value for key, value in row.items() if key != name}
+
+
+def damaged(place, name, content=""):
+    (place / "run" / name).write_text(content)
+    return place / "run"
+
+
+def replaced(place, old, new):
+    path = place / "run" / "experiment.json"
+    path.write_text(path.read_text().replace(old, new))
+    return place / "run"
+
+
+EVALUATE = lambda place, *more: ["evaluate", place / "run", "--data", place / "validation.jsonl", *more]  # noqa: E731
+
+# What is done, the exit code, and what the message must hold.
+CASES = {
+    "no config": (lambda place: ["train"], 2, ["--config is missing", "configs/quickstart.py"]),
+    "a config that is not there": (lambda place: ["train", "--config", CONFIG + "x"], 2, ["does not exist", "did you mean"]),
+    "a config that fails": (lambda place: config(place, "x = 1 / 0\n"), 2, ["mine.py:1: ZeroDivisionError"]),
+    "a config without experiment()": (lambda place: config(place, "x = 1\n"), 2, ["mine.py: AttributeError", "experiment"]),
+    "a config with a word that is none of a setting's": (
+        lambda place: config(place, masked("SpecAugment(fill='banana')")), 2, ["mine.py:6", "model.augment.0.fill is 'banana': expected Literal['mean', 'zero']"],
+    ),
+    "a config with a fraction of a mask": (
+        lambda place: config(place, masked("SpecAugment(num_time_masks=2.5)")), 2, ["model.augment.0.num_time_masks is 2.5: expected int"],
+    ),
+    "a config that returns something else": (
+        lambda place: config(place, "def experiment():\n    return 3\n"), 2, ["returned int, expected an Experiment"],
+    ),
+    "a run that is not one, without a config": (
+        lambda place: ["train", "--run-dir", place / "audio"], 2, ["audio is not a run", "--config"],
+    ),
+    "a field that does not exist": (lambda place: new(place, "--optim.schedule.peak-rate", 1), 2, ["--optim.schedule.peak-lr"]),
+    "a value of the wrong type": (lambda place: new(place, "--seed", "one"), 2, ["'one' is not a whole number"]),
+    "values that exclude each other": (
+        lambda place: new(place, "--data.filters.min-duration-s", 5, "--data.filters.max-duration-s", 2), 2, ["min < max"],
+    ),
+    "an impossible seed": (lambda place: new(place, "--seed", -1), 2, ["seed is -1: expected 0 or more"]),
+    "a rate that is no number": (lambda place: new(place, "--optim.schedule.peak-lr", "nan"), 2, ["peak_lr", "number"]),
+    "no training manifest": (
+        lambda place: new(place, **{"data.train": "gone.jsonl"}), 2,
+        ["gone.jsonl: no such file or folder", "prepare_librispeech.py", "--data.train", "quickstart.sh"],
+    ),
+    "no validation manifest": (lambda place: new(place, **{"data.validation": "gone.jsonl"}), 2, ["gone.jsonl: no such file or folder"]),
+    "an empty manifest": (lambda place: new(place, **{"data.train": write(place / "none.jsonl", "")}), 2, ["has no records", "audio_path"]),
+    "a folder for a manifest": (lambda place: new(place, **{"data.train": place / "audio"}), 2, ["no text beside it"]),
+    "a manifest that is not JSON": (lambda place: new(place, **{"data.train": write(place / "m.jsonl", "a,b\n")}), 2, ["m.jsonl:1: not JSON"]),
+    "no text column": (lambda place: new(place, **with_lines(place, lambda row: without(row, "text"))), 2, ['changed.jsonl:1: no "text"']),
+    "a text column with numbers": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": 3})), 2, ['"text" is 3; expected a string']),
+    "a duration that is text": (lambda place: new(place, **with_lines(place, lambda row: row | {"duration": "one"})), 2, ["expected a finite number of seconds"]),
+    "durations in milliseconds": (lambda place: new(place, **with_lines(place, lambda row: row | {"duration": 1000.0})), 2, ["no training record is left", "too long"]),
+    "texts that are all empty": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": " "})), 2, ["training texts are empty"]),
+    "texts that no path fits": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": "ab " * 19})), 2, ["fewer frames than labels"]),
+    "batches that the devices cannot share": (lambda place: new(place, "--data.buckets.batch-multiple", 3), 2, ["batch_multiple 3 cannot be split over", "set data.buckets.batch_multiple"]),
+    "edges below the longest record": (lambda place: new(place, "--data.buckets.edges-s", 0.5), 2, ["edges_s ends at 0.5"]),
+    "a folder that is a file": (lambda place: ["train", *begin(place), "--run-dir", place / "train.jsonl"], 2, ["train.jsonl is a file"]),
+    "a folder with other things": (lambda place: ["train", *begin(place), "--run-dir", place / "audio"], 2, ["is not empty and not a run"]),
+    "a folder without rights": (
+        lambda place: ["train", *begin(place), "--run-dir", locked(place / "locked") / "run"], 2,
+        ["locked/run cannot be written: Permission denied", "--run-dir"],
+    ),
+    "checkpoints without rights": (
+        lambda place: ["train", "--run-dir", locked(place / "run/checkpoints").parent, "--updates", 4], 2,
+        ["run cannot be written", "checkpoints", "--run-dir"],
+    ),
+    "a folder of another experiment": (lambda place: ["train", *begin(place), "--run-dir", place / "run", "--seed", 5], 2, ["seed: 0 there, 5 now", "--fresh"]),
+    "a folder of a run with other data": (
+        lambda place: ["train", *begin(place, **with_lines(place, lambda row: row | {"text": "ab"})), "--run-dir", moved_manifest(place)],
+        2, ["training data", "have changed since it began", "now, of 8 records", "may be back"],
+    ),
+    "fewer updates than the run has": (lambda place: ["train", "--run-dir", place / "run", "--training.num-updates", 1], 2, ["has 2 updates already", "--training.num-updates"]),
+    "all audio missing": (lambda place: new(emptied(place)), 1, ["records of 8 cannot be read", "no such file", "skipped.jsonl"]),
+    "evaluation of what is not a run": (lambda place: ["evaluate", place, "--data", place / "validation.jsonl"], 2, ["is not a run"]),
+    "evaluation without its manifest": (lambda place: ["evaluate", place / "run", "--data", "gone.jsonl"], 2, ["gone.jsonl: no such file or folder"]),
+    "evaluation of a checkpoint that is not there": (lambda place: EVALUATE(place, "--checkpoint", 7), 2, ["no checkpoint 7: expected one of 2"]),
+    "evaluation into a folder that cannot be": (lambda place: EVALUATE(place, "--json", "/proc/none/out.json"), 2, ["cannot be written", "choose another place"]),
+    "evaluation of a damaged checkpoint": (lambda place: EVALUATE(cut_checkpoint(place)), 2, ["is refused", "were written"]),
+    "a checkpoint of another model": (
+        lambda place: [replaced(place, '"dim": 24', '"dim": 25'), *EVALUATE(place)][1:], 2, ["checkpoint", "does not fit", "hidden"],
+    ),
+    "the tokenizer of another run": (
+        lambda place: [other_tokenizer(place), *EVALUATE(place)][1:], 2, ["is not the tokenizer that checkpoint 2 was made with", "delete that folder"],
+    ),
+    "a tokenizer of the same size": (
+        lambda place: [same_size(place), *EVALUATE(place)][1:], 2, ["is not the tokenizer that checkpoint 2 was made with"],
+    ),
+    "to continue with it": (
+        lambda place: [same_size(place), "train", "--run-dir", place / "run"][1:], 2, ["is not the tokenizer that checkpoint 2 was"],
+    ),
+    "checkpoints that are gone": (
+        lambda place: [shutil.rmtree(place / "run/checkpoints"), "train", "--run-dir", place / "run"][1:], 1,
+        ["has no checkpoint, and", "events.jsonl tells of some"],
+    ),
+    "a name that is too long": (lambda place: ["train", *begin(place), "--run-dir", place / ("x" * 300)], 1, ["File name too long"]),
+    "nothing that can be read": (
+        lambda place: new(place, **with_lines(place, lambda row: row | {"audio_path": str(place / "train.jsonl")})), 1,
+        ["8 records of 8 cannot be read", "not audio"],
+    ),
+    "a tokenizer that is cut": (lambda place: [damaged(place, "tokenizer/tokenizer.json", '{"kind"'), *EVALUATE(place)][1:], 2, ["is not the tokenizer that checkpoint 2 was made with", "delete that folder"]),
+    "an experiment that is cut": (lambda place: [damaged(place, "experiment.json", '{"na'), *EVALUATE(place)][1:], 2, ["experiment.json cannot be read"]),
+    "a class that no longer exists": (lambda place: [replaced(place, ":Toy", ":Gone"), *EVALUATE(place)][1:], 2, ["Gone", "cannot be loaded"]),
+    "a run without checkpoints": (lambda place: [shutil.rmtree(place / "run/checkpoints"), *EVALUATE(place)][1:], 2, ["has no finished checkpoint"]),
+    "nothing that is audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png"], 2, ["none of the inputs is audio"]),
+    "an alignment into a folder that cannot be": (
+        lambda place: ["align", place / "run", "--data", place / "validation.jsonl", "--out", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
+    ),
+    "pieces into a folder that cannot be": (
+        lambda place: ["align", place / "run", "--data", place / "validation.jsonl", "--segment", "--out", "/proc/none/out.jsonl"], 2, ["cannot be written", "choose another place"],
+    ),
+    "transcripts into a folder that cannot be": (
+        lambda place: ["transcribe", place / "run", place / "audio", "--out", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
+    ),
+    "figures into a folder that cannot be": (
+        lambda place: ["benchmark", "inference", place / "run", "--json", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
+    ),
+    "an evaluation of which one file is no audio": (lambda place: EVALUATE(broken(place)), 1, ["skipped audio/9.flac: ", "not audio", "1 of 4 recordings could not be evaluated"]),
+    "an alignment of which one file is no audio": (
+        lambda place: ["align", broken(place) / "run", "--data", place / "validation.jsonl"], 1, ["skipped audio/9.flac: ", "not audio", "1 of 4 recordings could not be aligned"],
+    ),
+    "one file that is no audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png", place / "audio/1.flac"], 1, ["1 of 2 recordings could not be transcribed"]),
+}  # fmt: skip
+
+
+def locked(folder):
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o555)
+    return folder
+
+
+def same_size(place):
+    """Two labels of the run's tokenizer change places."""
+    path = place / "run/tokenizer/tokenizer.json"
+    description = json.loads(path.read_text())
+    symbols = description["symbols"]
+    first, second = (symbols.index(symbol) for symbol in ("a", "b"))
+    symbols[first], symbols[second] = "b", "a"
+    path.write_text(json.dumps(description))
+    return place / "run"
+
+
+def moved_manifest(place):
+    """The run's own manifest now says other things."""
+    (place / "train.jsonl").write_text((place / "changed.jsonl").read_text())
+    experiment = place / "run" / "experiment.json"
+    values = json.loads(experiment.read_text())
+    values["data"]["train"] = [str(place / "changed.jsonl")]
+    experiment.write_text(json.dumps(values))
+    return place / "run"
+
+
+def broken(place):
+    """One recording of the validation set is no audio."""
+    (place / "audio/9.flac").write_bytes(b"no audio")
+    return place
+
+
+def emptied(place):
+    shutil.rmtree(place / "audio")
+    return place
+
+
+def cut_checkpoint(place):
+    largest = max((place / "run/checkpoints/2/average").rglob("*"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1])
+    return place
+
+
+def other_tokenizer(place):
+    path = place / "run/tokenizer/tokenizer.json"
+    description = json.loads(path.read_text())
+    description |= {"symbols": ["z", *description["symbols"]], "blank_id": description["blank_id"] + 1}
+    path.write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_wrong_beginning(server, place, name):
+    if name.endswith("without rights") and not os.getuid() and not CAN_GIVE_UP_RIGHTS:
+        pytest.skip("root may write everywhere, and there is no setpriv to give that up")
+    make, expected, parts = CASES[name]
+    command, *arguments = make(place)
+    code, said = server(place, command, *arguments)
+    assert code == expected, said[-3000:]
+    assert "Traceback" not in said
+    for part in parts:
+        assert part in said, f"{part!r} is not in: {said[-3000:]}"
+    if expected == 2:
+        assert not (place / "new").exists()
+    assert len([line for line in said.splitlines() if line.startswith("error: ")]) == 1

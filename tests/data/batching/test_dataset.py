@@ -1,0 +1,200 @@
+"""What a run reads: its sets by every way of naming them, and limits that hold."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recordings import write as audio
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching import dataset
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data, PlannedData, plan_training, read_sets
+from asr_jax.data.batching.filters import Filters
+from asr_jax.data.batching.mixing import Mixing
+from asr_jax.data.manifests import reading
+from asr_jax.data.manifests.inputs import resolve
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
+from asr_jax.text.base import Tokenizer
+from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.sentencepiece import SentencePieceTokenizer
+
+LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
+
+
+def write(path: Path, names: list[str], **fields: Any) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{"id": name, "audio_path": f"{name}.flac", "text": "abc", "duration": 2.0} | fields for name in names]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def ids(records: Records) -> list[str]:
+    return [record.id for record in records]
+
+
+def plan(records: Records, data: Data, *, tokenizer: Tokenizer = LETTERS) -> PlannedData:
+    def output_length(lengths: Any, *, of_features: bool) -> Any:
+        return np.asarray(lengths) // (4 if of_features else 640)
+
+    return plan_training(
+        records, data, tokenizer=tokenizer, output_length=output_length, front_end=KaldiFbank(), seed=3, num_devices=2
+    )
+
+
+@pytest.mark.parametrize("name", ["val", "validation", "dev"])
+@pytest.mark.parametrize("inner", ["", "manifests"])
+def test_a_folder_of_manifests_has_both_sets(tmp_path: Path, name: str, inner: str) -> None:
+    write(tmp_path / inner / "train.jsonl", ["a", "b"])
+    write(tmp_path / inner / f"{name}.jsonl", ["c"])
+    write(tmp_path / inner / "test.jsonl", ["d"])
+    sets = read_sets(Data(train=(str(tmp_path),)), seed=0)
+    assert (ids(sets.train), ids(sets.validation), sets.is_split) == (["a", "b"], ["c"], False)
+    elsewhere = write(tmp_path / "else.jsonl", ["e"])
+    sets = read_sets(Data(train=(str(tmp_path),), validation=(elsewhere,)), seed=0)
+    assert ids(sets.validation) == ["e"]
+
+
+def test_without_a_validation_set_a_tenth_is_cut_off_the_same_way_every_time(tmp_path: Path) -> None:
+    train = write(tmp_path / "all.jsonl", [f"u{i}" for i in range(100)])
+    sets = read_sets(Data(train=(train,)), seed=1)
+    assert sets.is_split
+    assert sorted(ids(sets.train) + ids(sets.validation)) == sorted(f"u{i}" for i in range(100))
+    assert len(sets.validation) == 10
+    assert ids(read_sets(Data(train=(train,)), seed=1).validation) == ids(sets.validation)
+    assert ids(read_sets(Data(train=(train,)), seed=2).validation) != ids(sets.validation)
+    assert len(read_sets(Data(train=(train,), validation_share=0.3), seed=1).validation) == 30
+
+
+def test_only_some_records_are_taken_evenly_from_all_inputs(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "a.jsonl", ["a", "b", "c"]), write(tmp_path / "b.jsonl", ["d", "e", "f"])
+    validation = write(tmp_path / "v.jsonl", ["x", "y"])
+    data = Data(train=(one, two), validation=(validation,), max_train_samples=2, max_validation_samples=1)
+    sets = read_sets(data, seed=0)
+    assert (ids(sets.train), ids(sets.validation)) == (["a", "d"], ["x"])
+
+
+def test_a_normaliser_that_does_not_fit_the_tokenizer_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    texts = ["ab", "ba", "abba", "baab"] * 5
+    pieces = SentencePieceTokenizer.train(
+        texts, vocab_size=8, pieces="unigram", character_coverage=1.0, normaliser="none"
+    )
+    few = Records.of(Record(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate([*texts, "abXba"]))
+    plan(few, Data(train=("x",)), tokenizer=pieces)
+    assert "unknown piece; the first is of record 20: 'abXba'" in caplog.text
+    most = Records.of([Record("a", "/a.flac", "X Y Z", 2.0)])
+    with pytest.raises(UserError, match=r"normaliser \(none\)"):
+        plan(most, Data(train=("x",)), tokenizer=pieces)
+
+
+def test_all_inputs_that_are_not_there_are_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        read_sets(Data(train=(str(tmp_path / "x.jsonl"),), validation=(str(tmp_path / "y"),)), seed=0)
+    for part in ("data.train: ", "x.jsonl: no such file", "data.validation: ", "Three ways on"):
+        assert part in str(error.value)
+    with pytest.raises(UserError, match=r"data\.train is empty"):
+        read_sets(Data(train=()), seed=0)
+
+
+@pytest.mark.parametrize("name", ["train", "other"])
+def test_a_start_walks_a_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A walk of a million files takes seconds; the next start walks again, since files may have come."""
+    for i in range(20):
+        audio(tmp_path / "set" / name / f"{i}.wav", np.zeros(3000 + i, np.int16)).with_suffix(".txt").write_text("ab")
+    walk, walked = os.walk, []
+    monkeypatch.setattr(os, "walk", lambda folder, **options: walked.append(folder) or walk(folder, **options))
+    for num in (20, 20, 21):
+        if num == 21:
+            audio(tmp_path / "set" / name / "20.wav", np.zeros(100, np.int16)).with_suffix(".txt").write_text("ab")
+        walked.clear()
+        sets = read_sets(Data(train=(str(tmp_path / "set"),), cache=str(tmp_path / "cache")), seed=0)
+        assert len(sets.train) + len(sets.validation) == num
+        assert str(tmp_path / "set") in walked
+        assert len(walked) == len(set(walked))
+
+
+def test_inputs_are_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, validation = write(tmp_path / "a.jsonl", ["a", "b"]), write(tmp_path / "v.jsonl", ["c"])
+    resolved = []
+    monkeypatch.setattr(dataset, "resolve", lambda paths, role: resolved.append((paths, role)) or resolve(paths, role))
+    monkeypatch.setattr(reading, "resolve", dataset.resolve)
+    sets = read_sets(Data(train=(train, train), validation=(validation,)), seed=0)
+    assert resolved == [([train], "train"), ([train], "train"), ([validation], "validation")]
+    assert sets.train.columns.input_of.tolist() == [0, 0, 1, 1]
+    assert ids(sets.validation) == ["c"]
+
+
+def test_an_epoch_mixes_its_inputs_by_their_weights(tmp_path: Path) -> None:
+    few, many = write(tmp_path / "few.jsonl", ["x", "y"]), write(tmp_path / "many.jsonl", [f"u{i}" for i in range(40)])
+    data = Data(
+        train=(few, many), validation=(few,), mixing=Mixing("absolute", weights=(1.0, 3.0)),
+        buckets=Buckets(batch_multiple=2),
+    )  # fmt: skip
+    planned = plan(read_sets(data, seed=0).train, data)
+    for epoch in range(3):
+        span = range(epoch * planned.plan.batches_per_epoch, (epoch + 1) * planned.plan.batches_per_epoch)
+        rows = np.concatenate([planned.plan[position].rows for position in span])
+        assert sorted(rows[(rows >= 0) & (rows < 2)].tolist()) == [0, 1]
+        assert (rows >= 2).sum() == 6
+    with pytest.raises(ValueError, match="2 numbers for 1 entries of train"):
+        Data(train=(few,), mixing=Mixing("absolute", weights=(1.0, 3.0)))
+
+
+def test_the_filters_of_the_settings_and_the_fastest_speed_count() -> None:
+    records = Records.of(
+        Record(name, f"/{name}.flac", "abc", seconds)
+        for name, seconds in (("short", 0.5), ("good", 2.0), ("long", 9.0))
+    )
+    kept = plan(records, Data(train=("x",), filters=Filters(min_duration_s=1.0, max_duration_s=5.0)))
+    assert ids(kept.index.records) == ["good"]
+    assert kept.dropped.records == {"too short": 1, "too long": 1}
+    tight = Records.of([Record("tight", "/a.flac", "abcabcabca", 0.4), Record("good", "/b.flac", "abc", 2.0)])
+    assert len(plan(tight, Data(train=("x",))).index) == 2  # 10 frames for 10 labels
+    assert ids(plan(tight, Data(train=("x",), speeds=(1.0, 1.5))).index.records) == ["good"]
+
+
+def test_records_that_are_not_used_do_not_count_as_unknown() -> None:
+    texts = ["ab", "ba", "abba", "baab"] * 5
+    pieces = SentencePieceTokenizer.train(
+        texts, vocab_size=8, pieces="unigram", character_coverage=1.0, normaliser="none"
+    )
+    used = [Record(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate(texts)]
+    unused = [Record(f"u{i}", f"/u{i}.flac", "X Y Z", 50.0) for i in range(20)]
+    assert len(plan(Records.of([*used, *unused]), Data(train=("x",)), tokenizer=pieces).index) == 20
+
+
+def test_buckets_are_made_for_what_an_epoch_draws() -> None:
+    """Of 40 short, 10 and 5 long records an epoch has 5 of each."""
+    sizes = ((40, 1.0), (10, 2.0), (5, 4.0))
+    records = Records.of(
+        Record(f"{seconds}-{i}", f"/{seconds}-{i}.flac", "abc", seconds) for num, seconds in sizes for i in range(num)
+    )
+    columns = replace(records.columns, input_of=np.repeat(np.arange(3, dtype=np.int32), (40, 10, 5)))
+    data = Data(
+        train=("a", "b", "c"), mixing=Mixing("absolute", (1.0, 1.0, 1.0)),
+        buckets=Buckets(num=3, batch_seconds=60.0, batch_multiple=2),
+    )  # fmt: skip
+    planned = plan(replace(records, columns=columns), data)
+    assert [bucket.batch_size for bucket in planned.plan.buckets] == [6, 6, 6]
+    assert planned.plan.padding_share < 0.2
+
+
+def test_ready_features_are_not_played_faster() -> None:
+    records = Records.of([Record("a", "/a#features=90x80.f32", "abc", 0.9, num_frames=90, num_values=80)])
+    planned = plan(records, Data(train=("x",)))
+    assert (planned.index.lengths.tolist(), planned.index.scale.of_features) == ([90], True)
+    assert planned.plan.buckets[0].length == 91
+    with pytest.raises(UserError, match="ready features cannot be played faster"):
+        plan(records, Data(train=("x",), speeds=(0.9, 1.1)))
+
+
+def test_nothing_left_says_why() -> None:
+    records = Records.of([Record("a", "/a.flac", "abc", 99.0)])
+    with pytest.raises(UserError, match=r"1 too long \(0\.03 h\)"):
+        plan(records, Data(train=("x",)))

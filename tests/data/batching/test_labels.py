@@ -1,0 +1,105 @@
+"""Labels of all records: encoded once, kept whole, made anew where they are damaged."""
+
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from recordings import jsonl, read
+
+from asr_jax.data.batching import labels as labels_module
+from asr_jax.data.batching.labels import encoded
+from asr_jax.data.manifests.columns import AT_ONCE
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
+from asr_jax.text.characters import CharacterTokenizer
+
+LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
+TEXTS = ["abc", "", "cab?", "a"] * 10
+
+
+def made(folder: Path) -> Records:
+    path = folder / "m.jsonl"
+    if not path.exists():
+        lines = [{"id": str(i), "audio_path": "/a.wav", "duration": 1, "text": text} for i, text in enumerate(TEXTS)]
+        jsonl(path, *[line | {"tokens": [7]} for line in lines[:2]], *lines[2:])
+    return read(folder, path)
+
+
+def rows(records: Records, *, given: bool = False) -> list[list[int]]:
+    labels, problems = encoded(records, LETTERS, given=given)
+    assert {row: reason for row, (reason, _) in problems.items() if row > 1} == dict.fromkeys(
+        range(2, 40, 4), "out of vocabulary"
+    )
+    return [labels[row].tolist() for row in range(len(labels))]
+
+
+def test_by_text_or_as_they_are_given(tmp_path: Path) -> None:
+    records = made(tmp_path)
+    assert rows(records)[:4] == [[0, 1, 2], [], [], [0]]
+    assert rows(records, given=True)[:4] == [[7], [7], [], [0]]
+
+
+@pytest.mark.parametrize("name", ["labels.values.npy", "labels.offsets.npy", "problems.json"])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_damaged_ones_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_cut: bool) -> None:
+    first = rows(made(tmp_path))
+    (folder,) = (tmp_path / ".cache").rglob("labels-*")
+    if is_cut:
+        (folder / name).write_bytes((folder / name).read_bytes()[:-9])
+    else:
+        (folder / name).unlink()
+    assert rows(made(tmp_path)) == first
+    monkeypatch.setattr(CharacterTokenizer, "encode", lambda self, text: pytest.fail("encoded again"))
+    assert rows(made(tmp_path)) == first
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_processes_that_share_the_work_give_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    alone = rows(made(tmp_path), given=given)
+    for folder in (tmp_path / ".cache").rglob("labels-*"):
+        shutil.rmtree(folder)
+    monkeypatch.setattr(labels_module, "IN_PROCESSES_FROM", 1)
+    monkeypatch.setattr(labels_module, "AT_ONCE", 7)
+    monkeypatch.setattr(CharacterTokenizer, "encode", lambda self, text: pytest.fail("encoded in this process"))
+    assert rows(made(tmp_path), given=given) == alone
+
+
+def test_why_there_are_none(tmp_path: Path) -> None:
+    """A text that the tokenizer does not know stays one, whatever stands beside it."""
+    line = {"audio_path": "/a.wav", "duration": 1, "tokens": [7]}
+    path = jsonl(tmp_path / "m.jsonl", line | {"text": "ab?"}, line | {"text": ""}, line | {"text": "ab"})
+    _, problems = encoded(read(tmp_path, path), LETTERS, given=False)
+    assert {row: reason for row, (reason, _) in problems.items()} == {
+        0: "out of vocabulary", 1: "token ids without a text"
+    }  # fmt: skip
+    assert not encoded(read(tmp_path, path), LETTERS, given=True)[1]
+
+
+def test_encoding_takes_little_more_room_than_the_labels() -> None:
+    records = Records.of(Record(str(i), "/a.wav", "abc" * 40, 1.0) for i in range(8 * AT_ONCE))
+    tracemalloc.start()
+    labels, _ = encoded(records, LETTERS, given=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert labels.values.nbytes == 120 * len(records)
+    assert peak < 120 * len(records) * 2 + 2500 * AT_ONCE
+
+
+def test_who_comes_second_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process keeps its labels while this one encodes."""
+    records = made(tmp_path)
+    encode, first = CharacterTokenizer.encode, []
+
+    def slow(self: CharacterTokenizer, text: str) -> list[int]:
+        if not first:
+            first.append(True)
+            rows(records)
+        return encode(self, text)
+
+    monkeypatch.setattr(CharacterTokenizer, "encode", slow)
+    assert rows(records)[:4] == [[0, 1, 2], [], [], [0]]
+    assert len(list((tmp_path / ".cache").rglob("labels-*"))) == 1
+    assert not list((tmp_path / ".cache").rglob(".partial-*"))

@@ -1,0 +1,155 @@
+"""Downloads: what breaks off goes on, what is wrong is said, and only whole archives are unpacked."""
+
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asr_jax.core.errors import RunError
+from asr_jax.data.corpora import downloads
+from asr_jax.data.corpora.downloads import Archive, fetch, unpack
+
+CONTENT = np.random.default_rng(0).bytes(100_000)
+SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+
+
+@dataclass
+class Served:
+    """What the server does, and the ranges that it was asked for."""
+
+    url: str = ""
+    knows_ranges: bool = True
+    cuts: list[int] = field(default_factory=list)
+    """Bytes sent before each next connection is cut; none left: all."""
+    failures: list[int] = field(default_factory=list)
+    """Statuses of the next answers; none left: 200."""
+    asked: list[str | None] = field(default_factory=list)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setattr(downloads, "WAITS_S", (0, 0))
+    monkeypatch.setenv("no_proxy", "*")
+    state = Served()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = self.headers["Range"]
+            state.asked.append(wanted)
+            if state.failures or self.path != "/some/a.tgz":
+                self.send_error(state.failures.pop() if state.failures else 404)
+                return
+            first = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and state.knows_ranges else 0
+            if first >= len(CONTENT):
+                self.send_error(416)
+                return
+            self.send_response(206 if first else 200)
+            self.send_header("Content-Length", str(len(CONTENT) - first))
+            self.end_headers()
+            num = state.cuts.pop(0) if state.cuts else len(CONTENT)
+            self.wfile.write(CONTENT[first : first + num])
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        state.url = f"http://127.0.0.1:{server.server_port}/some/a.tgz"
+        yield state
+        server.shutdown()
+        thread.join()
+
+
+def test_an_archive_is_fetched_once(tmp_path, served):
+    for _ in range(2):
+        path = fetch(Archive(served.url, SHA256), tmp_path / "new")
+        assert (path.name, path.read_bytes()) == ("a.tgz", CONTENT)
+    assert served.asked == [None]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_breaks_off_goes_on_where_it_stopped(tmp_path, served):
+    served.cuts = [30_000, 50_000]
+    served.failures = [503]
+    path = fetch(Archive(served.url, SHA256), tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert served.asked == [None, None, "bytes=30000-", "bytes=80000-"]
+
+
+@pytest.mark.parametrize("there", [40_000, 100_000])
+def test_a_second_command_goes_on_with_what_the_first_left(tmp_path, served, there):
+    (tmp_path / "a.tgz.partial").write_bytes(CONTENT[:there])
+    assert fetch(Archive(served.url, SHA256), tmp_path).read_bytes() == CONTENT
+    assert served.asked == [f"bytes={there}-"]
+
+
+def test_a_server_that_knows_no_ranges_begins_anew(tmp_path, served):
+    served.knows_ranges = False
+    served.cuts = [30_000]
+    assert fetch(Archive(served.url, SHA256), tmp_path).read_bytes() == CONTENT
+    assert served.asked == [None, "bytes=30000-"]
+
+
+def test_what_brings_nothing_is_given_up_and_what_is_there_is_kept(tmp_path, served):
+    served.cuts = [30_000, 0, 0, 0, 0]
+    with pytest.raises(RunError, match=r"a\.tgz: .* 30000 bytes"):
+        fetch(Archive(served.url, SHA256), tmp_path)
+    assert len(served.asked) == 4
+    served.cuts = []
+    assert fetch(Archive(served.url, SHA256), tmp_path).read_bytes() == CONTENT
+
+
+def test_no_server_and_no_such_file_are_said(tmp_path, served):
+    with pytest.raises(RunError, match="404 Not Found; take a mirror"):
+        fetch(Archive(f"{served.url}x", SHA256), tmp_path)
+    with pytest.raises(RunError, match=r"127.0.0.1:1/a.tgz: .*refused"):
+        fetch(Archive("http://127.0.0.1:1/a.tgz", SHA256), tmp_path)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_another_checksum_is_refused(tmp_path, served, is_local):
+    if is_local:
+        (tmp_path / "a.tgz").write_bytes(CONTENT)
+    with pytest.raises(RunError, match=rf"md5 .*{hashlib.md5(CONTENT).hexdigest()}.* 00ff"):
+        fetch(Archive(served.url, "md5:00ff"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == (["a.tgz"] if is_local else [])
+
+
+def packed(path: Path, names: list[str]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = len(name)
+            tar.addfile(member, io.BytesIO(name.encode()))
+    return path
+
+
+def test_the_content_of_the_top_folder_is_added_to_what_is_there(tmp_path):
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/LICENSE").write_text("mine")
+    unpack(packed(tmp_path / "a.tgz", ["Top/LICENSE", "Top/set/1/a", "Top/set/2/b"]), tmp_path / "to")
+    files = sorted(str(path.relative_to(tmp_path / "to")) for path in (tmp_path / "to").rglob("*") if path.is_file())
+    assert files == ["LICENSE", "set/1/a", "set/2/b"]
+    assert (tmp_path / "to/LICENSE").read_text() == "mine"
+
+
+def test_nothing_is_unpacked_of_what_is_not_whole_or_leads_outside(tmp_path):
+    whole = packed(tmp_path / "whole.tgz", ["Top/a", "Top/b"]).read_bytes()
+    (tmp_path / "cut.tgz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.tgz").write_bytes(b"no tar")
+    packed(tmp_path / "two.tgz", ["One/a", "Two/a"])
+    packed(tmp_path / "outside.tgz", ["Top/a", "../../outside"])
+    for name, message in (("cut", "not a whole tar"), ("text", "not a whole tar"), ("two", "2 files and folders"),
+                          ("outside", "outside the destination")):  # fmt: skip
+        with pytest.raises(RunError, match=message):
+            unpack(tmp_path / f"{name}.tgz", tmp_path / "to" / "here")
+        assert list((tmp_path / "to/here").iterdir()) == []
+    assert not (tmp_path / "to/outside").exists()

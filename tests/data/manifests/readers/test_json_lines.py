@@ -1,0 +1,307 @@
+"""JSON lines and arrays: every name that a field may have, every kind of content, and what a broken line is told."""
+
+import base64
+import gzip
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from recordings import RATE, check_conversion, check_signals, jsonl, noise, read, write
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.columns import Columns
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers.json_lines import JSON
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.unpacking import Unpacked
+
+LINE = {"audio_path": "a.flac", "text": "hello", "duration": 1.5}
+FRAMES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+
+
+def only(records: Records) -> Record:
+    assert len(records) == 1
+    assert not records.refused
+    return records[0]
+
+
+def test_all_fields_and_defaults(tmp_path: Path) -> None:
+    full = LINE | {"id": "u1", "speaker": "s", "source": "set", "sample_rate": 16000, "tokens": [3, 1]}
+    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", full, LINE | {"id": 7, "speaker": None, "duration": 2}))
+    audio = str(tmp_path / "a.flac")
+    assert list(records) == [
+        Record("u1", audio, "hello", 1.5, "s", "set", (3, 1)),
+        Record("7", audio, "hello", 2.0),
+    ]
+
+
+@pytest.mark.parametrize("name", ["id", "utt_id", "utterance_id", "key", "sample_id"])
+def test_names_of_the_id(tmp_path: Path, name: str) -> None:
+    assert only(read(tmp_path, jsonl(tmp_path / "m.jsonl", LINE | {name: "u"}))).id == "u"
+
+
+@pytest.mark.parametrize("name", ["text", "transcript", "transcription", "sentence", "normalized_text"])
+def test_names_of_the_text(tmp_path: Path, name: str) -> None:
+    line = {"audio_path": "a.flac", "duration": 1, name: "größe"}
+    assert only(read(tmp_path, jsonl(tmp_path / "m.jsonl", line))).text == "größe"
+
+
+@pytest.mark.parametrize("name", ["audio_path", "audio_filepath", "path", "file", "file_path", "audio"])
+def test_names_of_the_audio(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "a.wav", noise(0))
+    record = only(read(tmp_path, jsonl(tmp_path / "m.jsonl", {name: "a.wav", "text": ""})))
+    assert (record.location, record.duration_s) == (str(tmp_path / "a.wav"), 3000 / RATE)
+
+
+@pytest.mark.parametrize("name", ["tokens", "target", "targets", "labels", "label_ids"])
+@pytest.mark.parametrize("ids", [[5, 0, 70000], "5 0 70000", "5, 0,70000"])
+def test_token_ids_without_a_text(tmp_path: Path, name: str, ids: Any) -> None:
+    record = only(read(tmp_path, jsonl(tmp_path / "m.jsonl", {"audio_path": "a.flac", "duration": 1, name: ids})))
+    assert (record.labels, record.text) == ((5, 0, 70000), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("duration", 1.5), ("duration_s", 1.5), ("duration_sec", 1.5), ("duration_ms", 1500)]
+)
+def test_names_of_the_duration(tmp_path: Path, name: str, value: float) -> None:
+    line = {"audio_path": "a.flac", "text": "", name: value}
+    assert only(read(tmp_path, jsonl(tmp_path / "m.jsonl", line))).duration_s == 1.5
+
+
+@pytest.mark.parametrize("name", ["features", "input_features", "feature", "fbank", "filterbank"])
+def test_inline_features(tmp_path: Path, name: str) -> None:
+    """Nested, and flat with rows and cols; the seed's own example."""
+    nested = {"id": "utt-1", name: FRAMES.tolist(), "tokens": [1, 2, 3], "text": "hello"}
+    flat = {"id": "utt-2", name: FRAMES.ravel().tolist(), "rows": 5, "cols": 3, "tokens": "1 2 3"}
+    path = jsonl(tmp_path / "m.jsonl", nested, flat)
+    records = read(tmp_path, path)
+    assert [record.labels for record in records] == [(1, 2, 3)] * 2
+    assert [record.text for record in records] == ["hello", ""]
+    assert [(r.num_frames, r.num_values, r.duration_s) for r in records] == [(5, 3, 0.05)] * 2
+    check_signals(records, [FRAMES] * 2)
+    check_conversion(tmp_path, path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols"),
+    [("rows", "cols"), ("num_frames", "feature_dim"), ("frames", "num_features"), ("feature_rows", "cols")],
+)
+def test_feature_files(tmp_path: Path, rows: str, cols: str) -> None:
+    shape = {rows: 5, cols: 3, "text": "hello", "duration": 0.06}
+    (tmp_path / "a.features.txt").write_text(" ".join(map(repr, FRAMES.ravel().tolist())))
+    (tmp_path / "b.txt").write_text("\n".join(",".join(map(repr, row)) for row in FRAMES.tolist()))
+    np.save(tmp_path / "c.npy", FRAMES.astype(np.float64))
+    FRAMES.tofile(tmp_path / "d.f32")
+    names = ["a.features.txt", "b.txt", "c.npy", "d.f32"]
+    path = jsonl(tmp_path / "m.jsonl", *({"features_path": name} | shape for name in names))
+    records = read(tmp_path, path)
+    assert [record.id for record in records] == names
+    assert {record.duration_s for record in records} == {0.06}
+    check_signals(records, [FRAMES] * 4)
+    check_conversion(tmp_path, path)
+
+
+def test_nemo_lines_with_offsets(tmp_path: Path) -> None:
+    """As NeMo's manifests are: `audio_filepath duration text`, and `offset` into long recordings."""
+    samples = noise(1, 5 * RATE)
+    write(tmp_path / "wavs" / "long.wav", samples)
+    line = {"audio_filepath": "wavs/long.wav", "text": "a b", "lang": "en"}
+    path = jsonl(
+        tmp_path / "train_manifest.json",
+        line | {"duration": 5.0},
+        line | {"duration": 1.25, "offset": 0.5},
+        line | {"duration": 0.75, "offset": 0.0},
+        line | {"offset": 4.5},
+    )
+    records = read(tmp_path, path)
+    assert [record.duration_s for record in records] == [5.0, 1.25, 0.75, 0.5]
+    assert [record.id for record in records] == ["wavs/long.wav"] + [f"wavs/long.wav#{i}" for i in (2, 3, 4)]
+    check_signals(records, [samples, samples[8000:28000], samples[:12000], samples[72000:]])
+    check_conversion(tmp_path, path)
+
+
+def test_channels(tmp_path: Path) -> None:
+    stereo = np.stack([noise(1), noise(2)], axis=1)
+    write(tmp_path / "a.wav", stereo)
+    line = {"audio_path": "a.wav", "text": "a"}
+    path = jsonl(tmp_path / "m.jsonl", line | {"channel": 0}, line | {"channel": 1, "offset": 0.05, "duration": 0.1})
+    records = read(tmp_path, path)
+    check_signals(records, [stereo[:, 0], stereo[800:2400, 1]])
+    check_conversion(tmp_path, path)
+
+
+@pytest.mark.parametrize("name", ["m.json", "m.jsonl", "m.jsonl.gz", "m.json.gz"])
+@pytest.mark.parametrize("is_array", [False, True])
+def test_arrays_and_compressed_files(tmp_path: Path, name: str, is_array: bool) -> None:
+    lines = [LINE, LINE | {"id": "b"}]
+    content = json.dumps(lines, indent=1) if is_array else "".join(json.dumps(line) + "\n" for line in lines)
+    data = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert [record.id for record in read(tmp_path, tmp_path / name)] == ["a.flac", "b"]
+
+
+def test_byte_order_mark_windows_line_ends_and_blank_lines(tmp_path: Path) -> None:
+    line = json.dumps(LINE | {"text": "zażółć"}, ensure_ascii=False)
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n\r\n{line}\r\n".encode())
+    assert [record.text for record in read(tmp_path, path)] == ["zażółć"] * 2
+
+
+def test_audio_cannot_be_text_in_json(tmp_path: Path) -> None:
+    audio = base64.b64encode(b"RIFF").decode()
+    with pytest.raises(UserError, match=r"m\.jsonl:1: audio "):
+        read(tmp_path, jsonl(tmp_path / "m.jsonl", {"audio": {"bytes": audio}, "text": "a"}))
+
+
+BROKEN_LINES = [
+    ('{"audio_path": "a.flac", "te', "not JSON", "is the file cut"),
+    ("[1]", "a JSON list", "expected an object"),
+    (json.dumps({"audiopath": "a", "text": "b"}), 'no "audio_path"', "did you mean 'audiopath'"),
+    (json.dumps({"audio_path": "a"}), 'no "text"', '"duration": 1.5'),
+    ("{}", 'no "audio_path" among its fields (none)', ""),
+    (json.dumps(LINE | {"text": None}), '"text" is None', "Expected"),
+    (json.dumps(LINE | {"text": 5}), '"text" is 5', "expected a string"),
+    (json.dumps(LINE | {"audio_path": ""}), '"audio_path" is', "Expected"),
+    (json.dumps(LINE | {"duration": "long"}), '"duration" is "long"', "number of seconds"),
+    (json.dumps(LINE | {"duration": True}), '"duration" is true', "number of seconds"),
+    ('{"audio_path": "a", "text": "b", "duration": NaN}', '"duration" is NaN', "finite"),
+    ('{"audio_path": "a", "text": "b", "duration": 1e999}', '"duration" is Infinity', "finite"),
+    (json.dumps(LINE | {"text": "\ud83d"}), '"text" is "\\ud83d"', "half a character"),
+    (json.dumps(LINE | {"source": ["x"]}), '"source" is ["x"]', "expected a string"),
+    (json.dumps(LINE | {"offset": -1}), "an offset of -1 s", "expected 0 or more"),
+    (json.dumps(LINE | {"offset": 1, "duration": 0}), "a duration of 0 s", "above 0"),
+    (json.dumps(LINE | {"channel": -1}), '"channel" is -1', "whole number"),
+    (json.dumps(LINE | {"tokens": ["he", "llo"]}), 'tokens are ["he", "llo"]', "whole numbers"),
+    (json.dumps(LINE | {"tokens": [-1]}), "tokens are [-1]", "from 0"),
+    (json.dumps(LINE | {"tokens": [2**40]}), "tokens are [1099511627776]", "whole numbers"),
+    (json.dumps({"features": [[1, 2], [3]], "text": ""}), "ragged features", "as many numbers"),
+    (json.dumps({"features": [1, 2, 3], "text": ""}), "flat features", "rows and cols"),
+    (json.dumps({"features": [1, 2, 3], "rows": 2, "cols": 2, "text": ""}), "3 feature values", "2 × cols 2 = 4"),
+    (json.dumps({"features": [[1, None]], "text": ""}), "1 feature values are NaN", ""),
+    (json.dumps({"features": [], "text": ""}), "empty features", "frames × values"),
+    (json.dumps({"features": [[[1]]], "text": ""}), "features of shape (1, 1, 1)", "frames × values"),
+    (json.dumps({"features_path": "a.txt", "text": ""}), "need their shape", "rows and cols"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason", "mend"), BROKEN_LINES)
+def test_a_broken_line_is_named_and_the_others_are_read(tmp_path: Path, line: str, reason: str, mend: str) -> None:
+    good = [LINE | {"id": str(i)} for i in range(10)]
+    path = jsonl(tmp_path / "m.jsonl", *good[:4], line, *good[4:])
+    records = read(tmp_path, path)
+    assert [record.id for record in records] == [str(i) for i in range(10)]
+    (refused,) = records.refused
+    assert refused.location == f"{path}:5"
+    assert reason in refused.reason
+    assert mend in refused.reason
+    with pytest.raises(UserError, match=r"only.jsonl:1: "):
+        read(tmp_path, jsonl(tmp_path / "only.jsonl", line))
+
+
+def test_files_that_are_no_manifest_are_named(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes(json.dumps(LINE).encode() + b"\n" + '{"text": "é"}'.encode("latin-1"))
+    (tmp_path / "cut.json").write_text('[{"audio_path": "a.flac", ')
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}' * 99)[:40])
+    for path, message in [
+        (jsonl(tmp_path / "empty.jsonl"), "no records"),
+        (jsonl(tmp_path / "blank.jsonl", "", "  "), "no records"),
+        (tmp_path / "none.jsonl", "no such file"),
+        (tmp_path / "cut.json", "not a JSON array .* is the file cut"),
+        (tmp_path / "cut.jsonl.gz", "cannot be read as a manifest: .* is it whole"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            read(tmp_path, path)
+    (refused,) = read(tmp_path, latin).refused
+    assert (refused.location, refused.reason) == (f"{latin}:2", "not UTF-8 (byte 0xe9 at 10); save it as UTF-8")
+
+
+VALUES = (None, True, 0, -3, 10**400, 0.5, math.inf, "", "a", "\ud800", [], [[]], {}, ["a"], {"bytes": 1}, [{"a": 1}])
+
+
+def changed(value: Any, draw: random.Random) -> Any:
+    """With something anywhere in it replaced."""
+    if not isinstance(value, dict | list) or not value or draw.random() < 0.1:
+        return draw.choice(VALUES)
+    key = draw.choice(list(value) if isinstance(value, dict) else range(len(value)))
+    value[key] = changed(value[key], draw)
+    return value
+
+
+def test_whatever_a_line_holds_it_is_read_or_refused(tmp_path: Path) -> None:
+    """Values of any type at any place that readers look at: no line may stop the others."""
+    draw = random.Random(0)
+    cut = {
+        "id": "c", "start": 0, "duration": 1, "channel": 0, "supervisions": [{"start": 0, "duration": 1}] * 2,
+        "recording": {"sources": [{"type": "file", "channels": [0], "source": "a.wav"}], "duration": 1},
+    }  # fmt: skip
+    lines = [
+        LINE | {"offset": 0.5, "channel": 0, "tokens": [1, 2], "speaker": "s"},
+        cut,
+        {"transcript": "a", "files": [{"fname": "a.wav", "speed": 1}], "original_duration": 2},
+        {"features": [[1, 2]], "rows": 1, "cols": 2, "tokens": [1]},
+        {"features_path": "a", "rows": 1, "cols": 2, "text": "a"},
+    ]
+    changes = [changed(json.loads(json.dumps(lines[i % len(lines)])), draw) for i in range(3000)]
+    path = jsonl(tmp_path / "m.jsonl", *map(json.dumps, changes))
+    with Unpacked(str(tmp_path / "bytes")) as unpacked:
+        entries = list(JSON.read(str(path), unpacked))
+    records = [entry for entry in entries if isinstance(entry, Record)]
+    refused = {entry.location for entry in entries if isinstance(entry, Refused)}
+    assert len(refused) > 1000
+    assert len(records) > 500
+    assert refused <= {f"{path}:{number}" for number in range(1, 3001)}
+    columns = Columns.of(records)
+    assert [columns.record(row).location for row in range(len(columns))] == [record.location for record in records]
+    assert all(str(Location.parse(record.location)) == record.location for record in records)
+
+
+def test_real_manifests_of_the_seed(tmp_path: Path) -> None:
+    """The examples of the systems' own documents, word for word."""
+    samples = noise(3)
+    write(tmp_path / "audio" / "utt-1.wav", samples)
+    (tmp_path / "utt-1.features.txt").write_text(" ".join(["0.5"] * 9600))
+    path = jsonl(
+        tmp_path / "m.jsonl",
+        '{"id":"utt-1","features":[[0.1,0.2],[0.3,0.4]],"tokens":[1,2,3],"text":"hello"}',
+        '{"id":"utt-1","features":[0.1,0.2,0.3,0.4],"rows":2,"cols":2,"tokens":"1 2 3"}',
+        '{"id":"utt-1","features_path":"utt-1.features.txt","rows":120,"cols":80,"tokens":[1,2,3]}',
+        '{"id":"utt-1","audio_path":"audio/utt-1.wav","tokens":[1,2,3],"text":"hello"}',
+    )
+    records = read(tmp_path, path)
+    assert [record.id for record in records] == ["utt-1", "utt-1#2", "utt-1#3", "utt-1#4"]
+    assert [record.labels for record in records] == [(1, 2, 3)] * 4
+    small = np.float32([[0.1, 0.2], [0.3, 0.4]])
+    check_signals(records, [small, small, np.full((120, 80), 0.5, np.float32), samples])
+    assert soundfile.info(tmp_path / "audio" / "utt-1.wav").duration == records[3].duration_s
+
+
+def test_numbers_as_tables_write_them(tmp_path: Path) -> None:
+    """In texts, and whole ones as floats, as pandas makes them of a column with gaps."""
+    line = {"features_path": "a.npy", "num_frames": 2.0, "feature_dim": "4", "tokens": ["1", 2.0, 3], "duration": "1.5"}
+    (record,) = read(tmp_path, jsonl(tmp_path / "m.jsonl", line))
+    assert (record.num_frames, record.num_values, record.labels, record.duration_s) == (2, 4, (1, 2, 3), 1.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"channel": 1.5}, '"channel" is 1.5; expected a whole number'),
+        ({"channel": "left"}, '"channel" is "left"; expected a whole number'),
+        ({"channel": True}, '"channel" is true; expected a whole number'),
+        ({"duration": "nan"}, '"duration" is "nan"; expected a finite number'),
+        ({"tokens": ["1", "b"]}, 'tokens are ["1", "b"]; expected ids'),
+        ({"tokens": [1.5]}, "tokens are [1.5]; expected ids"),
+        ({"tokens": 7}, "tokens are 7; expected ids"),
+    ],
+)
+def test_what_is_no_such_number_is_named(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    lines = [{"audio_path": "a.wav", "text": "a", "duration": 1}] * 10
+    (refused,) = read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines, lines[0] | changes)).refused
+    assert reason in refused.reason

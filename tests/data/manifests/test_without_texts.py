@@ -1,0 +1,129 @@
+"""Audio alone: every format is read without texts where that is asked for, and nothing about texts counts."""
+
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from recordings import RATE, jsonl, noise, write
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data, plan_training, read_sets, read_training
+from asr_jax.data.batching.filters import Filters
+from asr_jax.data.manifests.readers.fields import texts_may_lack
+from asr_jax.data.manifests.reading import Records, read_records
+from asr_jax.data.manifests.records import Record
+from asr_jax.text.characters import NoTokenizer
+from asr_jax.text.tokenizers import TokenizerSettings
+
+NUM = 3
+NOTHING = TokenizerSettings(kind="none")
+
+
+def audio(folder: Path) -> list[Path]:
+    return [write(folder / f"{number}.wav", noise(number, 1600 + number)) for number in range(NUM)]
+
+
+def json_lines(folder: Path) -> Path:
+    return jsonl(folder / "m.jsonl", *({"audio_path": str(path), "duration": 0.1} for path in audio(folder)))
+
+
+def bare_folder(folder: Path) -> Path:
+    return audio(folder / "set")[0].parent
+
+
+def shard(folder: Path) -> Path:
+    with tarfile.open(folder / "shard.tar", "w") as archive:
+        for path in audio(folder):
+            archive.add(path, path.name)
+    return folder / "shard.tar"
+
+
+def kaldi(folder: Path) -> Path:
+    (folder / "set").mkdir()
+    (folder / "set" / "wav.scp").write_text("".join(f"{path.stem} {path}\n" for path in audio(folder)))
+    return folder / "set"
+
+
+def lhotse(folder: Path) -> Path:
+    def cut(path: Path) -> dict[str, Any]:
+        source = {"type": "file", "channels": [0], "source": str(path)}
+        recording = {"id": path.stem, "sources": [source], "sampling_rate": RATE, "duration": 0.1, "channel_ids": [0]}
+        plain = {"id": path.stem, "start": 0.0, "duration": 0.1, "channel": 0, "type": "MonoCut"}
+        return plain | {"supervisions": [], "recording": recording}
+
+    return jsonl(folder / "cuts.jsonl", *map(cut, audio(folder)))
+
+
+def fairseq(folder: Path) -> Path:
+    (folder / "train.tsv").write_text("/\n" + "".join(f"{path}\t1600\n" for path in audio(folder)))
+    return folder / "train.tsv"
+
+
+def csv(folder: Path) -> Path:
+    (folder / "t.csv").write_text("audio_path,duration\n" + "".join(f"{path},0.1\n" for path in audio(folder)))
+    return folder / "t.csv"
+
+
+def parquet(folder: Path) -> Path:
+    pq.write_table(pa.table({"audio_path": [str(path) for path in audio(folder)]}), folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+FORMATS = [json_lines, bare_folder, shard, kaldi, lhotse, fairseq, csv, parquet]
+
+
+@pytest.mark.parametrize("made", FORMATS, ids=lambda made: made.__name__)
+def test_every_format_is_read_without_texts(tmp_path: Path, made: Callable[[Path], Path]) -> None:
+    path = made(tmp_path)
+    cache = str(tmp_path / "cache")
+    if made is not fairseq:  # whose lists have texts elsewhere, or nowhere
+        with pytest.raises(UserError):
+            read_records([path], cache=cache)
+    with texts_may_lack():
+        records = read_records([path], cache=cache)
+    assert [record.text for record in records] == [""] * NUM
+    assert not records.refused
+    data = Data(train=(str(path),), validation=(str(path),), tokenizer=NOTHING, cache=cache)
+    assert len(read_training(data, seed=0)) == len(read_sets(data, seed=0).validation) == NUM
+
+
+def test_what_was_read_with_and_without_texts_is_kept_apart(tmp_path: Path) -> None:
+    first, *others = audio(tmp_path)
+    rows = [{"audio_path": str(path), "duration": 0.1} for path in others]
+    path = jsonl(tmp_path / "m.jsonl", {"audio_path": str(first), "duration": 0.1, "text": "a"}, *rows)
+    for _ in range(2):
+        with texts_may_lack():
+            assert len(read_records([path], cache=str(tmp_path / "cache"))) == NUM
+        strict = read_records([path], cache=str(tmp_path / "cache"))
+        assert (len(strict), len(strict.refused)) == (1, NUM - 1)
+
+
+def test_rules_about_texts_and_room_for_labels_do_not_count() -> None:
+    """Of texts and token ids that are there all the same."""
+    made = [Record(str(i), f"/{i}.flac", "a" * 999, 1.0 + i / 10, labels=(i, 9)) for i in range(8)]
+    made += [Record("short", "/s.flac", "", 0.01), Record("long", "/l.flac", "", 99.0)]
+    data = Data(train=("x",), tokenizer=NOTHING, buckets=Buckets(num=2, batch_multiple=2), filters=Filters(min_chars=1))
+    planned = plan_training(
+        Records.of(made), data, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
+        front_end=KaldiFbank(), seed=0, num_devices=2,
+    )  # fmt: skip
+    assert planned.dropped.records == {"too short": 1, "too long": 1}
+    assert len(planned.index) == 8
+    assert {bucket.num_tokens for bucket in planned.plan.buckets} == {0}
+    assert not planned.index.num_labels().any()
+    rows = np.concatenate([planned.plan[n].rows for n in range(planned.plan.batches_per_epoch)])
+    assert sorted(rows[rows >= 0]) == list(range(8))
+    other = replace(data, buckets=Buckets(num=2, batch_multiple=6))
+    with pytest.raises(UserError, match=r"6 .*2 devices.* 4 sub-batches.* 4"):
+        plan_training(
+            Records.of(made), other, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
+            front_end=KaldiFbank(), seed=0, num_devices=2, sub_batches=4,
+        )  # fmt: skip

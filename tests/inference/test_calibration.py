@@ -1,0 +1,51 @@
+import json
+
+import numpy as np
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.inference.calibration import calibrate, read_calibration
+from asr_jax.metrics.confidence import Calibration, confidence_report
+from asr_jax.search.ctc import Decoding
+
+BEAM = Decoding(kind="beam")
+
+
+def too_sure(num=4000, seed=0):
+    """Confidences, and which words are right: fewer than they say."""
+    random = np.random.default_rng(seed)
+    confidences = random.uniform(0.5, 1, num)
+    return confidences, random.random(num) < confidences**3
+
+
+def test_fitted_kept_and_found_again_by_checkpoint_and_decoding(tmp_path):
+    confidences, is_right = too_sure()
+    told = calibrate(tmp_path, 100, "averaged", Decoding(), confidences, is_right)
+    assert told["words"] == 4000
+    assert told["error_before"] == pytest.approx(confidence_report(confidences, is_right)["calibration_error"])
+    assert told["error_after"] < 0.04 < 0.2 < told["error_before"]
+    calibrate(tmp_path, 100, "averaged", BEAM, confidences, ~is_right)
+    found = read_calibration(tmp_path, 100, "averaged", Decoding())
+    others, are_right = too_sure(seed=1)
+    assert confidence_report(found(others), are_right)["calibration_error"] < 0.04
+    assert read_calibration(tmp_path, 100, "averaged", BEAM).slope < 0 < found.slope
+    assert read_calibration(tmp_path, 100, "live", Decoding()) is None
+    assert read_calibration(tmp_path, 200, "averaged", Decoding()) is None
+
+
+def test_without_words_nothing_is_kept(tmp_path):
+    assert calibrate(tmp_path, 1, "live", BEAM, np.zeros(0), np.zeros(0, bool)) == {"words": 0}
+    assert read_calibration(tmp_path, 1, "live", BEAM) is None
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"1 averaged greedy": {"slope": 1}}', json.dumps({"1 averaged greedy": None})]
+)
+def test_a_damaged_file_is_named(tmp_path, content):
+    (tmp_path / "calibration.json").write_text(content)
+    with pytest.raises(UserError, match=r"calibration\.json cannot be read.*delete it"):
+        read_calibration(tmp_path, 1, "averaged", Decoding())
+
+
+def test_the_same_line_for_no_calibration():
+    np.testing.assert_allclose(Calibration()(np.array([0.2, 0.9])), [0.2, 0.9])

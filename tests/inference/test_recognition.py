@@ -1,0 +1,114 @@
+"""Which recognised words are right, and how sure the model was of them; what is searched by several processes."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.meshes import data_mesh, global_batch
+from asr_jax.data.batching.buckets import Bucket
+from asr_jax.data.batching.evaluation import plan_evaluation
+from asr_jax.data.batching.index import scale_of
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
+from asr_jax.inference import recognition as evaluate
+from asr_jax.inference.recognition import Decoder, Recognition, judged_words, without_labels
+from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc_beam import CTCBeamSearch
+from asr_jax.search.hypotheses import Search
+from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.transcripts.transcript import Alternative, Transcript, Word
+from tests.training.toy import toy_batch, toy_model
+
+NORMALISER = "english_letters.v1"
+LETTERS = CharacterTokenizer.train((), alphabet=" 'abcdefghijklmnopqrstuvwxyz", normaliser=NORMALISER)
+FEW = CharacterTokenizer.train((), alphabet=" abcd", normaliser="none")
+SCALE = scale_of(KaldiFbank(), of_features=False)
+
+
+def planned(*references):
+    records = [Record(str(row), f"/{row}.flac", text, 0.5) for row, text in enumerate(references)]
+    return plan_evaluation(
+        Records.of(records), (Bucket(16000, 8, 4, 15840),), scale=SCALE, front_end=KaldiFbank(), tokenizer=LETTERS,
+        takes_ids=False, num_devices=1,
+    )  # fmt: skip
+
+
+def heard(words, *alternatives):
+    """A transcript of words with their confidence."""
+    spans = tuple(Word(text, 0.1 * i, 0.1 * i + 0.1, sure) for i, (text, sure) in enumerate(words))
+    return Transcript(spans, -1.0, tuple(Alternative(text, -float(rank)) for rank, text in enumerate(alternatives)))
+
+
+def judged(references, transcripts):
+    confidences, is_right = judged_words(planned(*references), Recognition(transcripts, []), LETTERS)
+    return list(zip(confidences.tolist(), is_right.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("reference", "words", "expected"),
+    [
+        ("one two", [("one", 0.9), ("too", 0.4)], [(0.9, True), (0.4, False)]),
+        ("two", [("one", 0.2), ("two", 0.8)], [(0.2, False), (0.8, True)]),
+        ("one two three", [("one", 0.9), ("three", 0.7)], [(0.9, True), (0.7, True)]),
+        ("One, TWO!", [("one", 0.9), ("Two", 0.8)], [(0.9, True), (0.8, True)]),
+        ("by and by", [("by-and", 0.6), ("by", 0.5)], [(0.6, True), (0.5, True)]),
+        ("by or by", [("by-and", 0.6), ("by", 0.5)], [(0.6, False), (0.5, True)]),
+        ("one two", [("one", 0.9), ("—", 0.1), ("two", 0.8)], [(0.9, True), (0.8, True)]),
+        ("", [("one", 0.3)], [(0.3, False)]),
+        ("one", [], []),
+    ],
+    ids=["another word", "one too many", "one missing", "another spelling", "of several parts",
+         "of parts that are not all right", "nothing is left of it", "nothing was said", "nothing was heard"],
+)  # fmt: skip
+def test_words_are_judged_after_the_normaliser(reference, words, expected):
+    assert judged([reference], {0: heard(words)}) == expected
+
+
+def test_the_best_text_alone_is_judged_and_each_by_its_own_reference():
+    found = {
+        1: heard([("three", 0.7)], "three", "two"),
+        0: heard([("won", 0.6), ("two", 0.5)], "won two", "one two", "one"),
+    }
+    assert judged(["one two", "two", "not read"], found) == [(0.6, False), (0.5, True), (0.7, False)]
+
+
+def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkeypatch):
+    """Three processes, one after the other, with the device's half of one."""
+    rows = 5
+    mesh, decoding = data_mesh(1), Decoding(kind="beam", search=Search(beam_width=4, num_best=3))
+    model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
+    batch = toy_batch(rows=rows).replace(weights=np.array([1, 0, 1, 1, 1], np.float32))
+    variables = jax.jit(partial(model.init, step=None))(jax.random.key(0), batch)
+    bucket = Bucket(batch.signal.shape[1], 3, rows, batch.signal.shape[1])
+
+    def decoded():
+        decoder = Decoder(model, FEW, mesh=mesh, variables=variables, decoding=decoding)
+        decoder.prepare([bucket], SCALE)
+        return decoder, decoder(variables, global_batch(without_labels(batch), mesh))
+
+    decoder, emitted = decoded()
+    alone = decoder.whole(decoder.finish(emitted))
+    assert alone.keys() == set(np.flatnonzero(batch.weights).tolist())
+    assert all(len(transcript.alternatives) > 1 for transcript in alone.values())
+    shares, searched, search = [], [], CTCBeamSearch.__call__
+    monkeypatch.setattr(
+        CTCBeamSearch, "__call__", lambda self, *given: searched.append(len(given[1])) or search(self, *given)
+    )
+    for number in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr(jax, "process_index", lambda number=number: number)
+            patched.setattr(jax, "process_count", lambda: 3)
+            decoder = Decoder(model, FEW, mesh=mesh, variables=variables, decoding=decoding)
+        shares.append((decoder, decoder.finish(emitted)))
+    assert searched == [2, 2, 2]
+    assert sorted(row for _, share in shares for row in share) == sorted(alone)
+    sent = []
+    monkeypatch.setattr(evaluate, "gathered", lambda value: sent.append(value) or [value])
+    for decoder, share in shares:
+        decoder.whole(share)
+    monkeypatch.setattr(evaluate, "gathered", lambda value: sent)
+    for decoder, share in shares:
+        assert decoder.whole(share) == alone

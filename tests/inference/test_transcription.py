@@ -1,0 +1,288 @@
+"""Recordings of any length: windows give what the whole does, in shapes of training, in memory that does not grow."""
+
+import functools
+import json
+import tracemalloc
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recordings import RATE, write
+from safetensors.numpy import load_file
+from support import relative, report
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.meshes import data_mesh
+from asr_jax.data.batching.buckets import Bucket
+from asr_jax.data.batching.evaluation import WHOLE
+from asr_jax.data.batching.index import scale_of
+from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.records import Record
+from asr_jax.heads.ctc import CTC
+from asr_jax.inference import transcription
+from asr_jax.inference.log_probs import LogProbs
+from asr_jax.inference.long_audio import LongAudio
+from asr_jax.inference.recognition import Decoder, scored
+from asr_jax.inference.trained import Trained
+from asr_jax.inference.transcription import Transcriber, recognise_all
+from asr_jax.models.base import Model
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.nn.conv_block import ConvBlock
+from asr_jax.search import ctc
+from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc_greedy import greedy_hypothesis
+from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.transcripts.seams import together
+from tests.heads.test_ctc_head import two_heads
+from tests.toy_config import experiment
+
+TOKENIZER = CharacterTokenizer(symbols=(" ", *"abcdefg", None), normaliser="none")
+BUCKETS = (Bucket(16000, 8, 2, 15500), Bucket(48000, 8, 2, 47500))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Convolutions of a finite reach, with random weights that are large enough for all symbols to be found."""
+    blocks = (
+        ConvBlock(16, 5, stride=2, residual="none"),
+        ConvBlock(16, 5, residual="none", dilation=2),
+        ConvBlock(16, 1, separable=False, residual="none"),
+    )
+    model = Model(
+        encoder=QuartzNet(num_mels=16, blocks=blocks),
+        heads={"ctc": CTC()},
+        front_end=KaldiFbank(num_mels=16),
+        augment=(),
+    )
+    module = model.build(vocab_size=TOKENIZER.vocab_size, blank_id=TOKENIZER.blank_id, precision="f32")
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), batch_of(np.zeros(16000, np.int16)), method="emit"))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: np.float32(rng.normal(0, 0.5, leaf.shape)), shapes["params"])
+    stats = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes["batch_stats"])
+    variables = {"params": params, "batch_stats": stats}
+    # Letters as likely as one another in the mean, so that each is found somewhere, and blanks and borders more.
+    logps = np.asarray(emitting(module)(variables, batch_of(sound(10.0)))["ctc"].values[0])
+    params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - np.float32(4.0) * np.isin(np.arange(9), [0, 8])
+    front_end = model.front_end
+    return Trained(
+        experiment=replace(experiment(), model=model), model=module, tokenizer=TOKENIZER,
+        variables=variables, buckets=BUCKETS,
+        scale=scale_of(front_end, of_features=False), folder=tmp_path_factory.mktemp("run"), updates=0, weights="live",
+        mesh=data_mesh(2),
+    )  # fmt: skip
+
+
+def batch_of(samples):
+    return Batch(
+        audio=jnp.asarray(samples)[None], features=None, lengths=jnp.array([len(samples)], jnp.int32),
+        tokens=jnp.zeros((1, 0), jnp.int32), token_lengths=jnp.zeros(1, jnp.int32), weights=jnp.ones(1),
+        records=jnp.zeros(1, jnp.int32),
+    )  # fmt: skip
+
+
+def emitting(model):
+    return jax.jit(functools.partial(model.apply, method="emit"))
+
+
+@pytest.fixture(scope="module")
+def whole_of(trained):
+    """Gives the log-probabilities of all of the samples at once."""
+    emit = emitting(trained.model)
+    return lambda samples: np.asarray(emit(trained.variables, batch_of(samples))["ctc"].values[0])
+
+
+def decoder(trained, **options):
+    return Decoder(trained.model, TOKENIZER, mesh=trained.mesh, variables=trained.variables, **options)
+
+
+def sound(seconds, seed=0):
+    """Tones that change, with pauses."""
+    rng, num = np.random.default_rng(seed), round(seconds * RATE)
+    steps = np.repeat(rng.uniform(100, 4000, num // 1600 + 1), 1600)[:num]
+    loud = np.repeat(rng.uniform(0, 1, num // 4800 + 1) > 0.3, 4800)[:num]
+    samples = 6000 * loud * np.sin(np.cumsum(2 * np.pi * steps / RATE)) + rng.normal(0, 20, num)
+    return samples.astype(np.int16)
+
+
+def record(path, number=0):
+    import soundfile
+
+    return Record(str(number), str(path), "", soundfile.info(path).duration)
+
+
+def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path, record_property):
+    """Of several windows, of a little more than one, and of less than a frame."""
+    sounds = [sound(21.3)[:num] for num in (None, 47501, 300)]
+    wholes = [whole_of(samples) for samples in sounds]
+    assert len(np.unique(wholes[0].argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
+    records = [record(write(tmp_path / f"{n}.flac", samples), n) for n, samples in enumerate(sounds)]
+    for window_s, overlap_s in ((0.0, None), (2.5, 0.9)):
+        each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
+        for number, (_, frames) in enumerate(each.frames(records)):
+            found, whole = together(frames), wholes[number]
+            assert found.logps.shape == whole.shape
+            about = f"difference, {len(whole)} frames, windows of {window_s} s"
+            assert report(record_property, about, relative(found.logps, whole)) < 1e-5
+            np.testing.assert_array_equal(found.path, whole.argmax(-1))
+        assert number == 2
+
+
+@pytest.mark.parametrize(("head", "shift"), [pytest.param("ctc", 320, marks=pytest.mark.slow), ("inter", 160)])
+def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained, tmp_path, head, shift):
+    model, samples = two_heads().build(vocab_size=9, blank_id=8, precision="f32"), sound(7.3)
+    variables = jax.jit(functools.partial(model.init, method="emit"))(jax.random.key(0), batch_of(samples))
+    whole = emitting(model)(variables, batch_of(samples))[head].values[0]
+    other = replace(trained, model=model, variables=variables)
+    made = decoder(other, head=head, gives_log_probs=True)
+    path = write(tmp_path / "a.flac", samples)
+    (found,) = [together(frames) for _, frames in LongAudio(other, made).frames([record(path)])]
+    assert found.logps.shape == whole.shape
+    np.testing.assert_allclose(found.logps, whole, atol=1e-5)
+    assert made.text.times.shift == shift
+    assert len(whole) * made.text.times.shift_s == pytest.approx(7.3, abs=0.03)
+    assert decoder(other).head == "ctc"
+
+
+def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training(trained, whole_of, tmp_path):
+    lengths = (0.4, 9.1, 2.0, 14.0, 0.9, 0.5)
+    paths = [write(tmp_path / f"{n}.flac", sound(seconds, seed=n)) for n, seconds in enumerate(lengths)]
+    paths[4].write_bytes(paths[4].read_bytes()[:600])
+    records = [record(path, n) for n, path in enumerate(paths)]
+    made, told = decoder(trained), []
+    found = list(Transcriber(trained, made, tell=told.append)(records))
+    assert [each.record.id for each in found] == list("012345")
+    assert [bool(each.transcript) for each in found] == [True, True, True, True, False, True]
+    assert found[4].reason
+    assert {signal for signal, _ in made.programs.compiled} <= {
+        (bucket.batch_size, bucket.length) for bucket in BUCKETS
+    }
+    assert sum(told) == pytest.approx(sum(each.duration_s for each in records), rel=0.1)
+    for each in found[1], found[3]:
+        whole = whole_of(sound(each.record.duration_s, int(each.record.id)))
+        text = greedy_hypothesis(whole.argmax(-1), whole.max(-1), made.text.spelling).text
+        assert each.transcript.text == text
+        assert len(text) > 20
+        starts = [word.start_s for word in each.transcript.words]
+        assert starts == sorted(starts)
+        assert each.transcript.words[-1].end_s <= each.record.duration_s
+
+
+def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(transcription, "BATCHES_AT_ONCE", 1)
+    path, told = write(tmp_path / "a.flac", sound(2.0, seed=1)), []
+    transcriber = Transcriber(trained, decoder(trained), tell=told.append)
+    most = transcriber.windows.size // 16000 * BUCKETS[-1].batch_size + 4
+    found = transcriber(record(path, n) for n in range(2 * most))
+    assert next(found).transcript
+    assert 0 < sum(told) <= most
+    assert sum(1 for _ in found) == 2 * most - 1
+
+
+def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monkeypatch):
+    """With the best path in the place of the search's result, which is the same for pieces and the whole."""
+    path, greedy = write(tmp_path / "a.flac", sound(26.0, seed=3)), decoder(trained)
+    prepared, shapes = set(), []
+
+    class BestPath:
+        def __init__(self, spelling, **options):
+            self.spelling = spelling
+
+        def prepare(self, *shape):
+            prepared.add(shape)
+
+        def __call__(self, log_probs, lengths):
+            shapes.append(log_probs.shape[:2])
+            paths, logps = jax.device_get(greedy.text.reduce(Frames(log_probs, jnp.asarray(lengths))))
+            return [[greedy_hypothesis(*row, self.spelling)] for row in zip(paths, logps, strict=True)]
+
+    monkeypatch.setattr(ctc, "CTCBeamSearch", BestPath)
+    beam = decoder(trained, decoding=Decoding(kind="beam"))
+    whole, joined = (next(Transcriber(trained, each)([record(path)])).transcript for each in (greedy, beam))
+    assert len(whole.words) > 20
+    assert joined.text == whole.text
+    assert [word.start_s for word in joined.words] == pytest.approx([word.start_s for word in whole.words])
+    assert joined.score == pytest.approx(whole.score, rel=1e-5)
+    assert len(shapes) >= 2
+    assert set(shapes) == prepared, "one shape, that of a batch, which was compiled beforehand"
+    assert len(prepared) == 1
+
+
+def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, tmp_path):
+    paths = [write(tmp_path / f"{n}.wav", sound(12.0, seed=n)) for n in range(3)]
+    records = [record(path, n) for n, path in enumerate(paths)]
+    paths[1].write_bytes(paths[1].read_bytes()[:-90000])
+    found = list(Transcriber(trained, decoder(trained))(records))
+    assert [bool(each.transcript) for each in found] == [True, False, True]
+    assert "truncated" in found[1].reason
+
+
+@pytest.mark.parametrize("form", ["folder", pytest.param("one.safetensors", marks=pytest.mark.slow)])
+def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(trained, whole_of, tmp_path, form):
+    """No shape as long is compiled, and what fits the shapes is what it is in a set of its own, to the bit."""
+    lengths = (14.0, 0.4, 13.0, 9.1, 2.0)
+    records = [record(write(tmp_path / f"{n}.flac", sound(seconds, seed=n)), n) for n, seconds in enumerate(lengths)]
+    (tmp_path / "2.flac").unlink()
+    records.append(replace(records[0], duration_s=15.0))  # ids may be the same where no tensor is named by them
+    records = records[:-1] if form.endswith("safetensors") else records
+
+    def heard(chosen, name):
+        made, written = decoder(trained, gives_log_probs=True), LogProbs(tmp_path / name, TOKENIZER, frame_s=0.02)
+        data = trained.plan(Records.of(chosen), has_windows=True)
+        found = recognise_all(trained, made, data, log_probs=written)
+        written.close()
+        return made, data, found, log_probs_in(tmp_path / name)
+
+    made, data, found, values = heard(records, form)
+    assert max(length for (_, length), _ in made.programs.compiled) < WHOLE * 1.5 * 48000
+    assert [data.index.records[row].id for row in data.windowed_rows] == ["0", "2", "0"][: len(records) - 3]
+    assert [each["id"] for each in found.skipped] == ["2"]
+    counts, _ = scored(data, found, TOKENIZER)
+    assert (counts["utterances"], counts["skipped"]) == (len(records) - 1, 1)
+    _, of_short, alone, alone_values = heard([each for each in records if each.duration_s < 12], "alone_" + form)
+    assert not of_short.windowed_rows
+    for row, transcript in alone.transcripts.items():
+        assert found.transcripts[row] == transcript
+        name = of_short.index.records[row].id
+        assert values[name].tobytes() == alone_values[name].tobytes()
+    whole = whole_of(sound(14.0))
+    np.testing.assert_allclose(values["0"], whole, atol=1e-4)
+    text = greedy_hypothesis(whole.argmax(-1), whole.max(-1), made.text.spelling).text
+    assert found.transcripts[3].text == text
+    assert len(text) > 20
+
+
+def log_probs_in(path):
+    """By id."""
+    if path.suffix:
+        return load_file(path)
+    rows = [json.loads(line) for line in (path / "index.jsonl").read_text().splitlines()]
+    return {row["id"]: np.load(path / row["file"]) for row in rows}
+
+
+def test_a_set_of_long_recordings_alone(trained, tmp_path):
+    """Where no batch is left."""
+    data = trained.plan(Records.of([record(write(tmp_path / "a.flac", sound(14.0)))]), has_windows=True)
+    found = recognise_all(trained, decoder(trained), data)
+    assert len(found.transcripts[0].text) > 20
+
+
+def test_memory_does_not_grow_with_the_length(trained, tmp_path):
+    long_audio = LongAudio(trained, decoder(trained))
+    minute = sound(60.0)
+
+    def peak(minutes):
+        path = write(tmp_path / f"{minutes}.flac", np.tile(minute, minutes))
+        tracemalloc.start()
+        for _, frames in long_audio.frames([record(path)]):
+            num = sum(len(part.path) for part in frames)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert num == trained.model.output_length(minutes * 60 * RATE)
+        return most
+
+    peak(1)  # what is compiled takes memory as well
+    few = peak(1)  # as many windows as are ever held; one batch more or less is read ahead: 0.2 MB
+    assert peak(6) - few < 0.04 * 5 * 60 * RATE * 2, "of five minutes more of samples, next to nothing is held"

@@ -1,0 +1,112 @@
+"""What words add to scores, and what wrong settings are answered with."""
+
+import gzip
+
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.search.ctc_beam import CTCBeamSearch
+from asr_jax.search.hypotheses import Search
+from asr_jax.search.language_model import arpa_words, load_kenlm
+from asr_jax.search.word_scores import Fusion
+from asr_jax.text.spelling import Spelling
+
+UNIGRAMS = "\\1-grams:\n-3\t<unk>\n-99\t<s>\n-1\t</s>\n-2\tcat\n-1\tthe\t0\n"
+ARPA = f"\n\\data\\\nngram 1=5\nngram 2=1\n\n{UNIGRAMS}\n\\2-grams:\n-1\tthe the\n\n\\end\\\n"
+
+
+@pytest.fixture
+def model(tmp_path):
+    pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+    (tmp_path / "lm.arpa").write_text(ARPA)
+    return str(tmp_path / "lm.arpa")
+
+
+def test_nothing_is_built_of_nothing():
+    assert Fusion().build() is None
+
+
+def test_hot_words_add_by_the_share_of_their_letters():
+    scores = Fusion(hot_words=("cat", "catch the"), hot_word_weight=6.0).build()
+    assert [scores.open(part) for part in ("", "c", "ca", "cat", "catc", "th", "x")] == pytest.approx(
+        [0, 2, 4, 6, 6 * 4 / 5, 4, 0]
+    )
+    assert [scores.by_lists(word) for word in ("cat", "catc", "the")] == [6, 0, 6]
+
+
+def test_a_lexicon_allows_no_other_words(tmp_path):
+    (tmp_path / "lexicon").write_text("cat  c a t\n\nthe  t h e\n")
+    scores = Fusion(lexicon=str(tmp_path / "lexicon")).build()
+    assert [scores.by_lists(word) for word in ("cat", "the", "ca", "c")] == [0, 0, -float("inf"), -float("inf")]
+    assert [scores.open(part) for part in ("cat", "ca", "x")] == [0, 0, -float("inf")]
+
+
+def test_known_words_are_those_of_the_list_that_the_model_has(model, tmp_path):
+    (tmp_path / "known").write_text("cat\ndog\n")
+    scores = Fusion(kenlm=model, known_words=str(tmp_path / "known")).build()
+    assert [scores.is_unknown(word) for word in ("cat", "the", "dog")] == [False, True, True]
+    assert [Fusion(kenlm=model).build().is_unknown(word) for word in ("cat", "the", "dog")] == [False, False, True]
+    (tmp_path / "known").write_text("dog\n")
+    with pytest.raises(UserError, match="has no word of"):
+        Fusion(kenlm=model, known_words=str(tmp_path / "known")).build()
+
+
+def test_open_words_of_a_binary_model_are_unknown(model, monkeypatch):
+    monkeypatch.setattr("asr_jax.search.word_scores.arpa_words", lambda path: None)  # what it gives of a binary one
+    scores = Fusion(kenlm=model, unknown_score=-9.0).build()
+    # pyctcdecode 0.5.0, LanguageModel.score_partial_token: without unigrams every open word is one.
+    assert [scores.open(part) for part in ("", "th", "thethe", "the" * 4)] == [0, -9, -9, -18]
+    assert [scores.is_unknown(word) for word in ("the", "thethe")] == [False, True]
+
+
+def test_a_packed_model_is_read(model, tmp_path):
+    packed = tmp_path / "lm.arpa.gz"
+    packed.write_bytes(gzip.compress(ARPA.encode()))
+    assert arpa_words(packed) == arpa_words(model) == {"cat", "the"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"lookahead": True}, "lookahead: expected a lexicon"),
+        ({"unit": "labels", "hot_words": ("cat",)}, "unit='labels': expected neither"),
+        ({"lm_weight": float("inf")}, "lm_weight"),
+    ],
+)
+def test_wrong_settings_are_told(options, told):
+    with pytest.raises(ValueError, match=told):
+        Fusion(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"beam_width": 0}, "beam_width"), ({"max_tokens": -1}, "max_tokens"), ({"beam_prune_logp": 1.0}, "0 or less")],
+)
+def test_wrong_searches_are_told(options, told):
+    with pytest.raises(ValueError, match=told):
+        Search(**options)
+
+
+def test_the_device_takes_models_of_words_only(model):
+    scores = Fusion(kenlm=model, unit="labels").build()
+    with pytest.raises(ValueError, match="expected a language model of words"):
+        CTCBeamSearch(Spelling.of_surfaces(["", " ", "a"], blank_id=0), search=Search(), scores=scores)
+
+
+@pytest.mark.parametrize(("content", "told"), [(None, "cannot read words from"), ("\n", "is empty")])
+def test_a_list_without_words_is_told(content, told, tmp_path):
+    if content:
+        (tmp_path / "words").write_text(content)
+    with pytest.raises(UserError, match=told):
+        Fusion(lexicon=str(tmp_path / "words")).build()
+
+
+def test_missing_and_broken_models_are_told(model, tmp_path):
+    with pytest.raises(UserError, match="there is no language model"):
+        load_kenlm(tmp_path / "none.arpa")
+    (tmp_path / "broken.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(64))
+    with pytest.raises(UserError, match="KenLM cannot read"):
+        load_kenlm(tmp_path / "broken.bin")
+    (tmp_path / "broken.arpa").write_text(ARPA[:40])
+    with pytest.raises(UserError, match="KenLM cannot read"):
+        load_kenlm(tmp_path / "broken.arpa")

@@ -1,0 +1,130 @@
+"""Where transcripts go: no recording's file or name is that of another, a folder knows what wrote it, and what is
+broken off leaves nothing that is not whole."""
+
+import json
+import sys
+
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.records import Record
+from asr_jax.transcripts.files import Named
+from asr_jax.transcripts.outputs import open_output
+from asr_jax.transcripts.transcript import Transcript, Word
+
+MAKER = {"run": "/runs/one", "checkpoint": 2, "weights": "live", "decoding": "beam 4", "digest": "beam-1"}
+
+
+def named(record):
+    return Named.of(record, Transcript((Word("w", 0.0, 0.5, 1.0),), -1.0))
+
+
+def opened(form, out, names, *, force=False, maker=MAKER):
+    """An output of recordings, each its id and where it lies or both in one; and these."""
+    records = [Record(*(name if isinstance(name, tuple) else (name, name))) for name in names]
+    return open_output(form, out, records, force=force, maker=lambda: maker), records
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["../p/x.wav", "p/x.wav"], ["p/x.wav#2.json", "p/x.wav.json"]),
+        (["a.wav", "a.ogg", "a.wav.flac"], ["a.ogg.json", "a.wav.flac.json", "a.wav.json"]),
+        (["a.wav", "a.wav.flac"], ["a.json", "a.wav.flac.json"]),
+        (["../x", "x", "x#2", "b.wav"], ["b.json", "x#2.json", "x#3.json", "x.json"]),
+        (["..", "."], ["_#2.json", "_.json"]),
+    ],
+)
+def test_every_recording_has_a_file_of_its_own(names, expected, tmp_path):
+    output, records = opened("json", tmp_path / "out", names)
+    with output:
+        for record in records:
+            assert not output.has(record.id)
+            output.write(named(record))
+    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.json"))
+    assert found == expected
+    for name in names:
+        assert output.has(name)
+
+
+@pytest.mark.parametrize(
+    ("recordings", "expected"),
+    [
+        (["a.wav", "b.ogg", ("utt.1", "x/c.flac")], ["a 1", "b 1", "utt.1 1"]),
+        (["a.wav", "a.ogg", "b.wav"], ["a.wav 1", "a.ogg 1", "b 1"]),
+        (["d/a b.wav", "d/a_b.wav", "d/a_b.flac"], ["d/a_b.wav 1", "d/a_b.wav#2 1", "d/a_b.flac 1"]),
+        (["a.wav", "a.wav.flac"], ["a 1", "a.wav 1"]),
+        (["a.wav#channel=0", "a.wav#channel=1"], ["a 1", "a 2"]),
+        (["a.wav#seconds=0+2", "a.wav#seconds=2+2"], ["a.wav#seconds=0+2 1", "a.wav#seconds=2+2 1"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("out", ["all.ctm", "folder"])
+def test_every_recording_has_a_name_of_its_own_in_ctm(recordings, expected, out, tmp_path):
+    output, records = opened("ctm", tmp_path / out, recordings)
+    with output:
+        for record in records:
+            output.write(named(record))
+    files = [tmp_path / out] if out == "all.ctm" else (tmp_path / out).rglob("*.ctm")
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    assert sorted(" ".join(line.split()[:2]) for line in lines) == sorted(expected)
+
+
+def test_a_folder_knows_what_wrote_it(tmp_path):
+    out = tmp_path / "out"
+    output, (record,) = opened("json", out, ["a.wav"])
+    with output:
+        output.skip("b.wav", "b.wav", "gone")
+    assert [path.name for path in out.iterdir()] == ["skipped.jsonl"]
+    with output:
+        output.write(named(record))
+    assert json.loads((out / "made_by.jsonl").read_text()) == MAKER
+    opened("text", out, ["b.wav"], maker=MAKER | {"decoding": "beam 4, the same files elsewhere"})
+    for other in ({"checkpoint": 4}, {"weights": "averaged"}, {"run": "/runs/two"}, {"decoding": "g", "digest": "g"}):
+        name, value = next(iter(other.items()))
+        with pytest.raises(UserError, match=f"by {name} {MAKER[name]}.*this is {name} {value}.*--force"):
+            opened("json", out, ["b.wav"], maker=MAKER | other)
+    other = MAKER | {"checkpoint": 4}
+    output, (record,) = opened("json", out, ["b.wav"], maker=other, force=True)
+    with output:
+        output.write(named(record))
+    assert json.loads((out / "made_by.jsonl").read_text()) == other
+    (out / "made_by.jsonl").write_text("[]")
+    with pytest.raises(UserError, match=r"made_by\.jsonl cannot be read"):
+        opened("json", out, ["b.wav"])
+
+
+@pytest.mark.parametrize("out", ["new/all.json", "new/folder"])
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_is_broken_off_leaves_what_is_whole(out, is_written, tmp_path):
+    output, (record, _) = opened("json", tmp_path / out, ["a.wav", "b.wav"])
+
+    def breaks_off():
+        with output:
+            if is_written:
+                output.write(named(record))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        breaks_off()
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    whole = {"new", "new/folder", "new/folder/a.json", "new/folder/made_by.jsonl"}
+    assert left == (whole if is_written and out == "new/folder" else set())
+
+
+def test_a_file_without_a_transcript_is_not_there(tmp_path):
+    output, _ = opened("json", tmp_path / "all.json", ["a.wav"])
+    with output:
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    for out in ("file", "file/all.json", "file/folder"):
+        output, _ = opened("json", tmp_path / out, ["a.wav"])
+        with pytest.raises(UserError, match=f"{out} cannot be written"), output:
+            pytest.fail("the work begins")
+    monkeypatch.setattr(sys, "stdout", None)
+    output, _ = opened("json", None, ["a.wav"])
+    with pytest.raises(UserError, match="standard output is closed"), output:
+        pytest.fail("the work begins")

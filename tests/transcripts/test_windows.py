@@ -1,0 +1,168 @@
+"""Long audio: windows on the frame grid, seams that neither double nor lose a symbol, pieces between words."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.errors import UserError
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.text.spelling import Spelling
+from asr_jax.transcripts.seams import Heard, joined_windows, seam, together
+from asr_jax.transcripts.windows import Windows, pause, pieces, windows_of
+
+BLANK = 0
+ENCODERS = {
+    "zipformer": Zipformer.tiny(),
+    "causal": Zipformer.tiny(causal=True),
+    "conformer": Conformer.tiny(),
+    "fastconformer": Conformer.tiny(subsampling_factor=8, kernel_size=9),
+    "squeezeformer": Squeezeformer.tiny(),
+    "quartznet": QuartzNet.tiny(num_mels=80),
+}
+
+
+def recogniser(encoder):
+    model = Model(encoder=encoder, heads={"ctc": CTC()}, front_end=KaldiFbank(), augment=())
+    return model.build(vocab_size=9, blank_id=BLANK, precision="f32")
+
+
+def in_blocks(samples, rng):
+    while len(samples):
+        num = int(rng.integers(1, 90000))
+        yield samples[:num]
+        samples = samples[num:]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_windows_begin_on_the_grid_and_end_with_the_recording(name):
+    model, rng = recogniser(ENCODERS[name]), np.random.default_rng(0)
+    windows = Windows.of(model.frame_times(), 91776)
+    per_frame = windows.per_frame
+    for num in (91777, 150000, 500001, 91776 + windows.step, 91777 + windows.step, 500, 91776):
+        samples = rng.integers(-9, 9, num).astype(np.int16)
+        found = list(windows_of(in_blocks(samples, rng), windows))
+        for window in found:
+            begin = window.first_frame * per_frame
+            assert begin % windows.grid == 0
+            np.testing.assert_array_equal(window.samples, samples[begin : begin + len(window.samples)])
+            # The last is up to a step of the grid shorter, so as to begin on it.
+            assert len(window.samples) > min(num, windows.size) - windows.grid
+            assert len(window.samples) <= windows.size
+        ends = [window.first_frame + model.output_length(len(window.samples)) for window in found]
+        assert ends[-1] == model.output_length(num)
+        for end, after in zip(ends, found[1:], strict=False):
+            assert end > after.first_frame
+
+
+def test_windows_that_do_not_go_on_are_refused():
+    times = recogniser(ENCODERS["conformer"]).frame_times()
+    with pytest.raises(UserError, match=r"windows of 2 s that overlap by 1\.9 s: expected"):
+        Windows.of(times, 32000, overlap=30400)
+    with pytest.raises(UserError, match="an overlap of more than"):
+        Windows.of(times, 5120 * 4, overlap=0)
+
+
+def made_windows(seed, *, jitter, every, size=140, step=93, num=900):
+    """A recording of labels as spikes, heard by windows that each move every spike by up to `jitter` frames, and that
+    hear other things near their ends."""
+    rng = np.random.default_rng(seed)
+    places = np.arange(5, num - 5, every)
+    labels = rng.integers(1, 9, len(places))
+    heard = []
+    for first in range(0, num - size + step, step):
+        path = np.full(min(size, num - first), BLANK, np.int32)
+        for place, label in zip(places + rng.integers(-jitter, jitter + 1, len(places)), labels, strict=True):
+            if 0 <= place - first < len(path):
+                path[place - first] = label
+        if first:
+            path[:8] = rng.integers(0, 9, 8)
+        if first + len(path) < num:
+            path[-8:] = rng.integers(0, 9, 8)
+        heard.append(Heard(first, path, np.zeros((len(path),), np.float32)))
+    return labels, heard
+
+
+def labels_of(path):
+    return [label for label, _ in itertools.groupby(path.tolist()) if label != BLANK]
+
+
+@pytest.mark.parametrize(("jitter", "every"), [(0, 7), (1, 7), (2, 7), (3, 13)])
+def test_no_label_is_doubled_or_lost_at_seams(jitter, every):
+    wrong_in_the_middle = 0
+    for seed in range(60):
+        labels, heard = made_windows(seed, jitter=jitter, every=every)
+        whole = together(joined_windows(iter(heard), blank_id=BLANK))
+        assert (whole.first_frame, len(whole.path)) == (0, 900)
+        assert labels_of(whole.path) == labels.tolist()
+        cuts = [(left.end_frame + right.first_frame) // 2 for left, right in itertools.pairwise(heard)]
+        parts = zip(heard, [0, *cuts], [*cuts, 900], strict=True)
+        plain = np.concatenate([each.between(first, end).path for each, first, end in parts])
+        wrong_in_the_middle += labels_of(plain) != labels.tolist()
+    # A seam just in the middle doubles and loses labels where windows differ: what this test would notice.
+    assert (wrong_in_the_middle > 10) == (jitter > 0)
+
+
+def test_windows_that_agree_nowhere_still_give_every_frame_once():
+    heard = [
+        Heard(first, np.full(50, 1 + n, np.int32), np.zeros(50, np.float32)) for n, first in enumerate((0, 30, 41))
+    ]
+    whole = together(joined_windows(iter(heard), blank_id=BLANK))
+    assert len(whole.path) == 91
+    assert labels_of(whole.path) == [1, 2, 3]
+    left, right = heard[:2]
+    assert 36 <= seam(left, right, blank_id=BLANK) <= 44  # of 30 to 50, in the middle third or next to it
+
+
+def test_a_last_window_that_begins_before_the_seam_of_the_one_before():
+    full = np.zeros(300, np.int32)
+    full[::10] = np.arange(30) % 8 + 1
+    heard = [Heard(a, full[a:b], np.arange(a, b, dtype=np.float32)) for a, b in ((0, 120), (60, 180), (64, 184))]
+    whole = together(joined_windows(iter(heard), blank_id=BLANK))
+    np.testing.assert_array_equal(whole.path, full[:184])
+    np.testing.assert_array_equal(whole.logps, np.arange(184))
+
+
+SPELLING = Spelling.of_surfaces(["", " ", "a", "b"], blank_id=0)
+PIECES = Spelling.of_surfaces(["", " a", "b", " c"], blank_id=0)
+
+
+def test_pauses_between_words_come_before_longer_ones_within_them():
+    path = np.array([2, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0, 2, 3, 0, 0])
+    assert pause(path, SPELLING, least=3, most=13) == 10  # with the border: frames 8 to 10
+    assert pause(path, SPELLING, least=3, most=7) == 5  # no border there: within the word
+    assert pause(np.full(9, 2), SPELLING, least=3, most=8) == 8
+    path = np.array([1, 0, 0, 0, 0, 2, 0, 0, 3, 0, 2])
+    assert pause(path, PIECES, least=2, most=9) == 7  # before " c"
+
+
+@pytest.mark.parametrize("spelling", [SPELLING, PIECES])
+def test_pieces_hold_every_frame_once_and_are_cut_between_words(spelling):
+    rng = np.random.default_rng(1)
+    path = np.where(rng.random(3000) < 0.8, 0, rng.integers(1, 4, 3000)).astype(np.int32)
+    parts = [Heard(n, path[n : n + 70], rng.normal(size=(70, 4)).astype(np.float32)) for n in range(0, 2940, 70)]
+    found = list(pieces(iter(parts), spelling, most_frames=100))
+    assert all(33 <= len(piece.path) <= 100 for piece in found[:-1])
+    np.testing.assert_array_equal(together(found).path, path[:2940])
+    np.testing.assert_array_equal(together(found).logps, together(parts).logps)
+    assert [piece.first_frame for piece in found] == np.cumsum([0, *(len(each.path) for each in found[:-1])]).tolist()
+
+    def words(piece):
+        finished, part = spelling.words(spelling.collapse(piece.path))
+        return [*finished, *([part] if part else [])]
+
+    assert [word for piece in found for word in words(piece)] == words(together(parts))
+
+
+def test_log_probabilities_of_the_path():
+    logps = np.log(np.float32([[0.1, 0.9], [0.6, 0.4]]))
+    heard = Heard(3, logps.argmax(-1), logps)
+    np.testing.assert_allclose(np.exp(heard.of_path().logps), [0.9, 0.6], rtol=1e-6)
+    assert jnp.shape(heard.of_path().of_path().logps) == (2,)
