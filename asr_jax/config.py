@@ -22,7 +22,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import AdamW, Optimizer
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.base import Decoding
 
 NOT_NEGATIVE = (
     "keep_best", "num_samples", "max_skipped", "save_minutes", "sample_every", "patience", "max_hours",
@@ -164,8 +164,6 @@ class Experiment:
     """Weights to begin with, for fine-tuning."""
     lora: LoRA = LoRA()
     """Low-rank adaptation, for fine-tuning."""
-    decoding: Decoding = Decoding()
-    """How validation, and evaluation where it is told nothing else, finds texts."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
     """Length, precision, validation and logging."""
     seed: int = 0
@@ -202,6 +200,15 @@ class Experiment:
     def folder(self) -> Path:
         return Path(self.run_dir or Path("runs") / self.name)
 
+    @property
+    def decoding(self) -> Decoding | None:
+        """How the head that texts come from finds them; None for a model that gives none."""
+        return self.model.decoding_of(self.model.recognising) if self.model.recognises else None
+
+    def with_decoding(self, decoding: Decoding) -> "Experiment":
+        """The same experiment with another decoding of the head that texts come from."""
+        return dataclasses.replace(self, model=self.model.with_decoding(self.model.recognising, decoding))
+
 
 INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 
@@ -216,7 +223,7 @@ MAY_CHANGE = (
     "training.alarm_updates",
     "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (inference/trained.py)
     "data.workers", "data.threads", "data.cache", "model.encoder.remat",
-    "decoding",
+    "model.heads.*.decoding",
 )  # fmt: skip
 # What may be another on each machine of a run.
 OF_MACHINE = ("run_dir", "fresh", "data.train", "data.validation", "data.workers", "data.threads", "data.cache")
@@ -286,9 +293,34 @@ def from_json(values: Any) -> Any:
     if not _has_fields(cls):
         raise UserError(f"the experiment names {values['class']}, which is not a class of settings")
     try:
-        return cls(**fields)
+        return UPGRADES.get(cls, _as_they_are)(cls, fields)
     except (TypeError, ValueError) as error:
         raise UserError(f"the experiment's {values['class']} does not fit this version: {error}") from error
+
+
+def _as_they_are(cls: Any, fields: dict[str, Any]) -> Any:
+    return cls(**fields)
+
+
+def _upgraded_model(cls: Any, fields: dict[str, Any]) -> Model:
+    """Before there was `primary`, texts came from the first CTC head, of those that read the encoder's output if there
+    was one."""
+    recognising = [name for name, head in fields["heads"].items() if head.recognises]
+    if "primary" not in fields and len(recognising) > 1:
+        fields["primary"] = min(recognising, key=lambda name: bool(fields["heads"][name].tap))
+    model: Model = cls(**fields)
+    return model
+
+
+def _upgraded_experiment(cls: Any, fields: dict[str, Any]) -> Experiment:
+    """The decoding was a field of the experiment before it was one of its head."""
+    decoding = fields.pop("decoding", None)
+    experiment: Experiment = cls(**fields)
+    return experiment.with_decoding(decoding) if decoding and experiment.model.recognises else experiment
+
+
+UPGRADES = {Model: _upgraded_model, Experiment: _upgraded_experiment}
+"""How settings are made from JSON that an earlier version wrote."""
 
 
 def _has_fields(cls: Any) -> bool:
@@ -344,7 +376,12 @@ def is_of_machine(name: str) -> bool:
 
 
 def _is_among(name: str, fields: Sequence[str]) -> bool:
-    return any(name == field or name.startswith(field + ".") for field in fields)
+    """`*` in a field stands for one name."""
+    parts = name.split(".")
+    return any(
+        len(parts) >= len(known) and all(a in (b, "*") for a, b in zip(known, parts, strict=False))
+        for known in (field.split(".") for field in fields)
+    )
 
 
 def _leaves(values: dict | list, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,11 +7,10 @@ PACKAGE = Path(__file__).parent.parent / "asr_jax"
 LAYERS = [
     {"core"},
     {"kernels", "audio", "text"},
-    {"nn", "losses", "metrics"},
+    {"nn", "losses", "metrics", "search"},
     {"heads", "data", "optim"},
     {"models"},
     {"checkpoints", "pretrained", "transcripts", "observe"},
-    {"search"},
     {"alignment"},
     {"config"},
     {"inference"},

@@ -65,6 +65,7 @@ class Checkpoints:
         keep_best: int = 1,
         milestones: tuple[int, ...] = (),
         decoding: str = "",
+        head: str = "",
     ) -> None:
         """`decoding`: the digest of what finds the error rates that are saved, empty where none are; those of others
         come behind them."""
@@ -78,7 +79,7 @@ class Checkpoints:
                     get_metric_fn=rank, reverse=True, n=keep_best, keep_checkpoints_without_metrics=False
                 )
             )
-        self.folder, self._decoding = folder, decoding
+        self.folder, self._found_by = folder, {"decoding": decoding, "head": head}
         self._saving: int | None = None
         self._manager = ocp.CheckpointManager(
             folder.absolute(),
@@ -170,7 +171,7 @@ class Checkpoints:
                 average=ocp.args.StandardSave(average),
                 meta=ocp.args.JsonSave(meta),
             ),
-            metrics=measured and measured | {"decoding": self._decoding},
+            metrics=measured and measured | self._found_by,
         )
 
     def restore(self, updates: int, *, state: Tree, average: Tree) -> tuple[Tree, Tree, dict[str, Any]]:

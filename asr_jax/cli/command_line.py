@@ -34,10 +34,13 @@ ALIASES = {
     "--epochs": "--training.num-epochs",
 }
 
+DECODING = "--decoding."
+"""In front of the fields of the decoding of the head that texts come from."""
+
 SHORT = (
     "Short forms: " + ", ".join(f"{short} for {field}" for short, field in ALIASES.items())
     + ". With asr_jax.train also --show schedule. Another class, such as of the optimizer, its schedule or the "
-    "encoder, is chosen in the config file."
+    "encoder, is chosen in the config file. --decoding.FIELD is that of the head that texts come from."
 )  # fmt: skip
 
 # What a person can mend, wherever in a command it is met.
@@ -120,7 +123,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
     Raises: UserError, as `parse_experiment`.
     """
     fields = list(field_flags(default))
-    arguments = [_whole(_plain(argument), fields) for argument in arguments]
+    arguments = [_whole(_of_primary(_plain(argument), default), fields) for argument in arguments]
     for i, argument in enumerate(arguments):
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
         if argument in ("--fresh", "--dry-run") and is_last:
@@ -128,6 +131,8 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
     if {"-h", "--help"} & set(arguments):
         _parse(arguments, default, prog=f"{prog} {of}")
     problems = _problems(arguments, default)
+    if isinstance(default, Experiment) and default.decoding:
+        problems = [problem.replace(_of_primary(DECODING, default), DECODING) for problem in problems]
     if problems:
         raise UserError(
             f"{len(problems)} setting{'s' * (len(problems) > 1)} of {of} cannot be used:\n"
@@ -182,6 +187,15 @@ def _plain(argument: str) -> str:
     flag, equals, value = argument.partition("=")
     flag = "--" + flag.removeprefix("--").removeprefix("config.").replace("_", "-")
     return ALIASES.get(flag, flag) + equals + value
+
+
+def _of_primary(argument: str, default: Any) -> str:
+    """`--decoding.FIELD` as the field of the head that texts come from."""
+    decoding = default.decoding if isinstance(default, Experiment) else None
+    if decoding is None or not argument.startswith(DECODING):
+        return argument
+    whole = _whole(argument, list(field_flags(decoding, DECODING)))
+    return f"--model.heads.{default.model.recognising.replace('_', '-')}.{whole.removeprefix('--')}"
 
 
 def _whole(argument: str, fields: Sequence[str]) -> str:

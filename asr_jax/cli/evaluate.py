@@ -17,7 +17,7 @@ from asr_jax.observe.tables import console_for, percent, print_table, say
 
 
 def main(arguments: Sequence[str]) -> None:
-    from asr_jax.cli.recognition_options import decoding_of, load, parse, recognition_parser
+    from asr_jax.cli.recognition_options import decoding_of, head_option, load, parse, recognition_parser
 
     parser = recognition_parser(prog="python -m asr_jax.evaluate", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a trained run, or a checkpoint")
@@ -38,10 +38,16 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--calibrate", action="store_true", help="fit the words' confidence on these sets and keep that with the run"
     )
+    head_option(parser, are_several=True)
     options, flags = parse(parser, arguments)
-    several = len(options.runs) > 1
+    several = len(options.runs) > 1 or len(options.head) > 1
     if several and options.log_probs:
-        raise UserError(f"--log-probs with {len(options.runs)} runs: expected one; call it once for each")
+        raise UserError(
+            f"--log-probs with {len(options.runs)} runs and {len(options.head)} heads: expected one of each; call it "
+            "once for each"
+        )
+    if len(set(options.head)) < len(options.head):
+        raise UserError(f"--head {' '.join(options.head)}: a head is named twice; expected each once")
 
     check_names(options)
 
@@ -62,8 +68,10 @@ def main(arguments: Sequence[str]) -> None:
     for run in options.runs:
         if recognises(run):
             trained = load(run, options)
-            decoding = decoding_of(flags, trained.experiment.decoding)
-            results.append(evaluate_run(trained, decoding, records, options))
+            for name in options.head:
+                head = name or trained.model.recognising
+                decoding = decoding_of(flags, trained.experiment.model.decoding_of(head))
+                results.append(evaluate_run(trained, head, decoding, records, options))
         else:
             check_options_of_losses(run, options, flags)
             results.append(evaluate_losses(load(run, options), records))
@@ -81,7 +89,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def evaluate_run(
-    trained: Any, decoding: Any, records: Mapping[str, Any], options: argparse.Namespace
+    trained: Any, head: str, decoding: Any, records: Mapping[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
     """What one set of weights gives on all sets: what it is, and the counts of each set."""
     import numpy as np
@@ -91,8 +99,10 @@ def evaluate_run(
     from asr_jax.inference.recognition import judged_words, predictions, scored
     from asr_jax.inference.transcription import recognise_all
 
-    decoder = trained.decoder(decoding, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
-    log_probs = options.log_probs and LogProbs(options.log_probs, trained.tokenizer, frame_s=decoder.text.times.shift_s)
+    decoder = trained.decoder(decoding, head=head, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
+    log_probs = options.log_probs and LogProbs(
+        options.log_probs, trained.tokenizer, frame_s=decoder.search.writer.times.shift_s
+    )
     sets, recognised = {}, []
     for manifest, of_set in records.items():
         data = trained.plan(of_set, has_windows=True)
@@ -107,12 +117,16 @@ def evaluate_run(
     if log_probs:
         log_probs.close()
     if options.predictions:
-        out = predictions_of(options.predictions, trained, is_folder=len(options.runs) > 1)
+        several = len(options.runs) > 1 or len(options.head) > 1
+        out = predictions_of(
+            options.predictions, trained, is_folder=several, head=head if len(options.head) > 1 else ""
+        )
         with out.open("w") as file:
             for manifest, (data, found) in zip(records, recognised, strict=True):
                 lines = ({"set": manifest} | line for line in predictions(data, found, trained.tokenizer))
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     result = what_it_is(trained) | {
+        "head": head,
         "decoding": str(decoding),
         "normaliser": trained.tokenizer.normaliser,
         "calibrated": decoder.calibration is not None,
@@ -122,8 +136,9 @@ def evaluate_run(
         judged = [judged_words(data, found, trained.tokenizer) for data, found in recognised]
         confidences, is_right = (np.concatenate(each) for each in zip(*judged, strict=True))
         result["calibration"] = calibrate(
-            trained.folder, trained.updates, trained.weights, decoding, confidences, is_right
-        )
+            trained.folder, trained.updates, trained.weights, decoding, confidences, is_right,
+            head=trained.other_than_primary(head),
+        )  # fmt: skip
     return result
 
 
@@ -140,6 +155,7 @@ def check_options_of_losses(run: Path, options: argparse.Namespace, flags: Seque
     """Raises: UserError where texts are asked for of a run that finds none."""
     names = ("predictions", "log_probs", "calibrate")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)] + list(flags[:1])
+    given += ["--head"] * any(options.head)
     if given:
         raise UserError(f"{run} was only pre-trained and finds no texts: expected no {given[0]}")
 
@@ -187,10 +203,10 @@ def run_folder(run: Path) -> Path:
     return run.parent.parent if run.name.isdecimal() else run
 
 
-def predictions_of(path: Path, trained: Any, *, is_folder: bool) -> Path:
-    """The file of a run's predictions: the path itself, or one in it named by run and checkpoint."""
+def predictions_of(path: Path, trained: Any, *, is_folder: bool, head: str = "") -> Path:
+    """The file of a run's predictions: the path itself, or one in it named by run, checkpoint and head."""
     if is_folder:
-        path = path / f"{trained.folder.name}-{trained.updates}.jsonl"
+        path = path / f"{trained.folder.name}-{trained.updates}{f'-{head}' * bool(head)}.jsonl"
         check_writable(path)
     return path
 
@@ -227,6 +243,7 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
     rows = []
     for result in results:
         name = {"run": f"{Path(result['run']).name} {result['checkpoint']}"} if are_several else {}
+        name |= {"head": result["head"]} if len({each["head"] for each in results}) > 1 else {}
         for manifest, counts in result["sets"].items():
             rows += [name | row for row in table_rows(manifest, counts, by=by)]
     told = [title(result) for result in results]
@@ -250,7 +267,9 @@ def numbers(sets: Mapping[str, Any]) -> tuple[int, int]:
 
 def title(result: Mapping[str, Any]) -> str:
     """Which weights a result is of, and how it was made."""
-    of_texts = f", {result['decoding']}, text normalised by {result['normaliser']}" if "decoding" in result else ""
+    of_texts = ""
+    if "decoding" in result:
+        of_texts = f", head {result['head']}, {result['decoding']}, text normalised by {result['normaliser']}"
     weights = f"{result['weights']} weights, {result['precision']}"
     return f"{result['run']}, checkpoint {result['checkpoint']}, {weights}{of_texts}"
 

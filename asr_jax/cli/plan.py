@@ -82,6 +82,7 @@ def plan(experiment: Experiment) -> PlannedData:
     model = make_model(experiment, tokenizer)
     return plan_training(
         records, experiment.data, tokenizer=tokenizer, output_length=model.output_length,
+        frames_needed=experiment.model.frames_needed,
         front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
         sub_batches=experiment.model.sub_batches,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from asr_jax.config import load_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.inference.trained import Trained, load_trained, weights_of
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.base import Decoding
+from asr_jax.search.ctc import CTCDecoding
 from asr_jax.transcripts.outputs import Maker
 
 PREFIX = "--decoding."
@@ -22,13 +23,6 @@ ABOUT = """decoding: that of the run's validation, changed by --decoding.FIELD V
   --decoding.kind beam --decoding.beam-width 20 --decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5
   --decoding.reranking.kenlm lm.arpa | --decoding.hot-words anna otto (last of all) | --decoding.lexicon words.txt
 python -m asr_jax.train --config FILE --help lists all of them."""
-
-
-@dataclass(frozen=True)
-class _Decoding:
-    """So that the fields are named as in an experiment."""
-
-    decoding: Decoding
 
 
 def recognition_parser(*, epilog: str = ABOUT, **options: Any) -> argparse.ArgumentParser:
@@ -77,7 +71,7 @@ def parse_known(
 def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Arguments without the flags of the decoding and their values, and these: one value each, or, of a field with
     several, all up to the next flag."""
-    several = {flag for flag in field_flags(_Decoding(Decoding())) if flag.endswith(("hot-words",))}
+    several = {flag for flag in field_flags(_with_name(CTCDecoding())) if flag.endswith(("hot-words",))}
     others, flags = list[str](), list[str]()
     rest = list(arguments)
     while rest:
@@ -94,6 +88,11 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return others, flags
 
 
+def _with_name(decoding: Decoding) -> Any:
+    """Settings with one field, `decoding`, so that flags have that name before them."""
+    return make_dataclass("_Named", [("decoding", type(decoding))], frozen=True)(decoding)
+
+
 def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
     """A decoding with the fields replaced that `parse` found.
 
@@ -101,7 +100,15 @@ def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
     """
     if not flags:
         return default
-    return parse_fields(flags, _Decoding(default), prog="", of="the decoding").decoding
+    decoding: Decoding = parse_fields(flags, _with_name(default), prog="", of="the decoding").decoding
+    return decoding
+
+
+def head_option(parser: argparse.ArgumentParser, *, are_several: bool) -> None:
+    """Adds `--head`."""
+    several = {"nargs": "+", "default": [""]} if are_several else {"default": ""}
+    said = "heads to find texts by, a row of the table each" if are_several else "head to find texts by"
+    parser.add_argument("--head", metavar="NAME", help=f"{said}; that of the run's validation", **several)
 
 
 def load(run: Path, options: argparse.Namespace) -> Trained:
@@ -117,11 +124,13 @@ def maker_of(run: Path, options: argparse.Namespace, flags: Sequence[str] | None
     """
     folder, updates = _chosen(run, options)
     experiment = load_experiment(folder / EXPERIMENT)
-    decoding = None if flags is None else decoding_of(flags, experiment.decoding)
+    head = "" if flags is None else getattr(options, "head", "") or experiment.model.recognising
+    decoding = None if flags is None else decoding_of(flags, experiment.model.decoding_of(head))
     return {
         "run": str(folder.resolve()),
         "checkpoint": checkpoint_to_evaluate(folder / CHECKPOINTS, updates),
         "weights": weights_of(experiment, live=options.live),
+        **({"head": head} if head else {}),
         "decoding": str(decoding or "alignment"),
         "digest": decoding.digest() if decoding else "alignment",
     }

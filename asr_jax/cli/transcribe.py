@@ -62,7 +62,7 @@ def _say_skipped(entries: Sequence[Any]) -> None:
 
 def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Raises: UserError for options that cannot be together."""
-    from asr_jax.cli.recognition_options import parse, recognition_parser
+    from asr_jax.cli.recognition_options import head_option, parse, recognition_parser
     from asr_jax.transcripts.files import FORMS
 
     parser = recognition_parser(prog="python -m asr_jax.transcribe", description=__doc__)
@@ -75,6 +75,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="instead of printing: a folder, with a file for each recording, or (with an ending) one file for all",
     )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="write what is there already anew")
+    head_option(parser, are_several=False)
     group = parser.add_argument_group("long audio")
     group.add_argument("--window-seconds", type=float, default=0.0, metavar="S", help="0: the longest of training")
     group.add_argument("--overlap-seconds", type=float, metavar="S", help="of windows; a third of one")
@@ -155,7 +156,8 @@ def _transcribe(
     if not records:
         return broken
     trained = load(options.run, options)
-    decoder = trained.decoder(decoding_of(flags, trained.experiment.decoding))
+    head = options.head or trained.model.recognising
+    decoder = trained.decoder(decoding_of(flags, trained.experiment.model.decoding_of(head)), head=head)
     if labels and options.min_confidence and not decoder.calibration:
         print(uncalibrated(options.run, options, flags), file=sys.stderr)
     total_s = sum(record.duration_s for record in records if record.duration_s > 0)

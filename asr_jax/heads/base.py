@@ -9,12 +9,18 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded
+from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sums
+from asr_jax.search.base import Decoding
 
 
 class Head(nn.Module):
     """A head's parameter names are part of the checkpoint's format."""
 
+    recognises: ClassVar[bool] = False
+    """Whether `search` finds token sequences."""
+    aligns: ClassVar[bool] = False
+    """Whether `log_probs` gives log-probabilities of CTC, by which texts are aligned."""
     needs_mask: ClassVar[bool] = False
     """Whether it is of the frames that the encoder hides: they are hidden in evaluation as well then."""
 
@@ -38,8 +44,21 @@ class Head(nn.Module):
         """
         raise NotImplementedError
 
+    def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
+        """Token sequences of each row, as `TimedTokens`, or what the decoding's stage on the host takes to find them.
+        It is called with the head's own parameters bound, and shapes are static.
+
+        Args:
+            decoding: of the class that the head's settings have.
+            state: what the call for the frames before returned; None at the beginning of an utterance.
+
+        Returns:
+            What was found, and the state for the next frames; None if the search keeps none.
+        """
+        raise NotImplementedError
+
     def emit(self, encoded: Encoded) -> Any:
-        """What the head's decoder needs."""
+        """What the head computes of each frame, such as log-probabilities; for tools that look at frames."""
         raise NotImplementedError
 
 
@@ -49,6 +68,8 @@ class HeadSettings:
 
     recognises: ClassVar[bool] = False
     """Whether it learns from labels, and texts are found by it."""
+    aligns: ClassVar[bool] = False
+    """Whether texts are aligned by it: it gives log-probabilities of CTC."""
 
     scale: float = 1.0
     """Weight of the head's terms in the sum of all heads' losses."""
@@ -60,6 +81,16 @@ class HeadSettings:
     def check(self, *, taps: Collection[str], views: int) -> None:
         """Raises: ValueError where the head needs what the model does not have. `taps`: of its encoder; `views`: of
         each utterance while training."""
+
+    @property
+    def search_settings(self) -> Decoding | None:
+        """How texts are found; None for a head that finds none. A subclass with a field `decoding` returns it."""
+        return getattr(self, "decoding", None)
+
+    def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
+        """The least number of frames in which the head can find so many labels, of which so many equal the label
+        before; for ints and arrays. Utterances with fewer frames are dropped from training by name."""
+        return 0 * num_labels
 
     def chance(self) -> dict[str, float]:
         """Of some of its metrics, by name, what they are where nothing is learned."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, no_such_tap
 from asr_jax.core.errors import check_numbers
+from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.losses.consistency import view_divergence
 from asr_jax.losses.ctc import ctc_loss, is_feasible
+from asr_jax.search.base import Decoding
+from asr_jax.search.ctc import CTCDecoding
+from asr_jax.search.ctc_greedy import greedy_search
 
 WeightBy = Literal["utterances", "labels", "frames"]
 
@@ -25,6 +29,7 @@ class CTC(HeadSettings):
     """A CTC head."""
 
     recognises: ClassVar[bool] = True
+    aligns: ClassVar[bool] = True
 
     dropout: float = 0.1
     """Dropout before the projection."""
@@ -36,6 +41,8 @@ class CTC(HeadSettings):
     """CR-CTC: factor of the divergence between the views of an utterance, for models with views; 0.2 as published."""
     consistency_warmup: int = 2000
     """Updates over which that factor rises from 0."""
+    decoding: CTCDecoding = CTCDecoding()
+    """How validation, and evaluation by default, finds texts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,6 +56,9 @@ class CTC(HeadSettings):
         if self.consistency and views < 2:
             raise ValueError(f"consistency is {self.consistency} and the model's views are {views}: expected 2")
 
+    def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
+        return num_labels + num_repeats
+
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "CTCHead":
         return CTCHead(self, vocab_size, blank_id)
 
@@ -61,6 +71,9 @@ class CTCHead(Head):
     Source of the consistency: Yao et al. 2024, "CR-CTC: Consistency regularization on CTC for improved speech
     recognition" (arXiv:2410.05101), section 3.1; icefall's zipformer/model.py and train.py at commit 36e0420c.
     """
+
+    recognises: ClassVar[bool] = True
+    aligns: ClassVar[bool] = True
 
     settings: CTC
     vocab_size: int
@@ -112,6 +125,15 @@ class CTCHead(Head):
             "frames": frame_lengths,
         }[self.settings.weight_by]
         return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
+
+    def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
+        """Token sequences of a greedy search; for a beam search log-probabilities `[B T V]`, which its stage on the
+        host takes."""
+        assert isinstance(decoding, CTCDecoding), decoding
+        frames = self.emit(encoded)
+        if decoding.kind == "greedy":
+            return greedy_search(frames.values, frames.lengths, blank_id=self.blank_id), None
+        return frames, None
 
     def emit(self, encoded: Encoded) -> Frames:
         """Log-probabilities `[B T V]`, float32, with their lengths."""

@@ -14,10 +14,10 @@ from asr_jax.alignment.ctc_segment import FORCED, align_long
 from asr_jax.alignment.emissions import emissions_of
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
-from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
+from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.dataset import PlannedData, check_labels
 from asr_jax.data.batching.evaluation import NoRecords, plan_with_labels
 from asr_jax.data.batching.filters import Dropped
@@ -25,17 +25,17 @@ from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.reading import Records
 from asr_jax.data.manifests.records import Record
 from asr_jax.inference.by_shape import abstract_batch
+from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.model import made_of
 from asr_jax.inference.recognition import used_buckets
 from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Recogniser
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc import CTCDecoding
 from asr_jax.text.base import Tokenizer
-from asr_jax.text.spelling import Spelling
-from asr_jax.transcripts.aligned_words import aligned_tokens, aligned_words
 from asr_jax.transcripts.seams import Heard
 from asr_jax.transcripts.transcript import Token, Transcript
+from asr_jax.transcripts.words import Writer
 
 NO_PATH = "no path: its frames cannot hold its labels, or the model gives them no probability"
 
@@ -85,7 +85,8 @@ def _plan(trained: Trained, model: Recogniser, records: Records) -> PlannedData:
     return plan_with_labels(
         records, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
         takes_ids=trained.experiment.data.tokenizer.takes_ids,
-        output_length=model.labelled_length, num_devices=trained.mesh.size, has_windows=True,
+        output_length=model.length_of(model.aligning), num_devices=trained.mesh.size, has_windows=True,
+        frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
     )  # fmt: skip
 
 
@@ -98,35 +99,42 @@ def aligned_records(trained: Trained, data: PlannedData) -> Iterator[AlignedReco
 
 def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
     """Of each recording the log-probabilities of its text's labels are held, and what leads back, block by block."""
-    decoder = trained.decoder(Decoding(), is_raw=True, gives_log_probs=True)
-    spelling, times = decoder.text.spelling, decoder.text.times
+    decoder = emitting(trained)
+    writer = decoder.search.writer
     records = [replace(data.index.records[row], id=str(row)) for row in data.windowed_rows]  # ids that differ
     for known, frames in LongAudio(trained, decoder).frames(records):
         record, labels = data.index.records[int(known.id)], data.index.labels_of(int(known.id))
         try:
-            yield _of_frames(record, labels, frames, spelling=spelling, times=times)
+            yield _of_frames(record, labels, frames, writer)
         except AudioError as error:
             yield AlignedRecord(record, None, reason=error.reason)
 
 
+def emitting(trained: Trained) -> Decoder:
+    """A decoder that gives the log-probabilities of the head that texts are aligned by.
+
+    Raises: UserError if none of the model's heads is of CTC.
+    """
+    return trained.decoder(CTCDecoding(), head=trained.model.aligning, is_raw=True, gives_log_probs=True)
+
+
 def _of_frames(
-    record: Record, labels: Integer[np.ndarray, " U"], frames: Iterable[Heard], *, spelling: Spelling, times: FrameTimes
+    record: Record, labels: Integer[np.ndarray, " U"], frames: Iterable[Heard], writer: Writer
 ) -> AlignedRecord:
     """Raises: AudioError where the recording cannot be read on."""
-    emissions, columns = emissions_of(frames, labels, spelling)
+    emissions, columns = emissions_of(frames, labels, writer.spelling)
     path = align_long(emissions, columns, np.zeros(len(labels), bool), search=FORCED)
     if (path.starts < 0).any():
         return AlignedRecord(record, None, reason=NO_PATH)
     best = np.array([path.log_probs[start:end].max() for start, end in zip(path.starts, path.ends, strict=True)])
-    row: Any = (labels.tolist(), path.starts, path.ends, best)
-    transcript = aligned_words(*row, score=float(path.log_probs.sum()), spelling=spelling, times=times)
-    return AlignedRecord(record, transcript, aligned_tokens(*row, spelling=spelling, times=times))
+    found = TokenSequence.of(labels, path.starts, path.ends, best, score=float(path.log_probs.sum()))
+    return AlignedRecord(record, writer.transcript([found]), writer.tokens(found))
 
 
 def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
     programs = _compiled(trained, data)
-    spelling, model = Spelling.of(trained.tokenizer), trained.model
-    times = model.frame_times(tap=model.heads[model.ctc_head].tap)
+    model = trained.model
+    writer = Writer(trained.tokenizer, times=model.frame_times(tap=model.heads[model.aligning].tap))
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
     with open_batches(source, stop=data.plan.batches_per_epoch, threads=2) as batches:
         for loaded in batches:
@@ -139,20 +147,19 @@ def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
                     yield AlignedRecord(record, None, reason=NO_PATH)
                     continue
                 num = int(batch.token_lengths[i])
-                labels = batch.tokens[i, :num].tolist()
-                row: Any = (labels, found.starts[i, :num], found.ends[i, :num], found.log_probs[i, :num])
-                transcript = aligned_words(*row, score=float(found.scores[i]), spelling=spelling, times=times)
-                yield AlignedRecord(record, transcript, aligned_tokens(*row, spelling=spelling, times=times))
+                row = (each[i, :num] for each in (batch.tokens, found.starts, found.ends, found.log_probs))
+                sequence = TokenSequence.of(*row, score=float(found.scores[i]))
+                yield AlignedRecord(record, writer.transcript([sequence]), writer.tokens(sequence))
             for entry in loaded.skipped:
                 yield AlignedRecord(Record(entry["id"], entry["location"]), None, reason=entry["reason"])
 
 
 def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:
     """A program for each shape that the batches have, by length."""
-    model, head, blank_id = trained.model, trained.model.ctc_head, trained.tokenizer.blank_id
+    model, head, blank_id = trained.model, trained.model.aligning, trained.tokenizer.blank_id
 
     def program(variables: Tree, batch: Batch) -> Alignment:
-        emitted: Any = model.apply(variables, batch, method="emit")
+        emitted: Any = model.apply(variables, batch, head=head, method="emit")
         frames = emitted[head]
         return align(frames.values, frames.lengths, batch.tokens, batch.token_lengths, blank_id=blank_id)
 

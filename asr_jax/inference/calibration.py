@@ -13,24 +13,37 @@ from asr_jax.core.files import write_whole
 from asr_jax.core.run_folder import CALIBRATION
 from asr_jax.inference.weights import Weights
 from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calibration
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.base import Decoding
 
 
-def read_calibration(run: Path, updates: int, weights: Weights, decoding: Decoding) -> Calibration | None:
+def read_calibration(
+    run: Path, updates: int, weights: Weights, decoding: Decoding, *, head: str = ""
+) -> Calibration | None:
     """Of a checkpoint, its averaged or live weights, and a decoding; None where it was never fitted.
+
+    Args:
+        head: whose search; empty: the head that texts come from.
 
     Raises: UserError where the file is damaged.
     """
-    found = _all(run).get(_key(updates, weights, decoding))
+    found = _all(run).get(_key(updates, weights, decoding, head))
     return None if found is None else Calibration(found["slope"], found["offset"])
 
 
 def write_calibration(
-    run: Path, updates: int, weights: Weights, decoding: Decoding, calibration: Calibration, *, about: dict[str, Any]
+    run: Path,
+    updates: int,
+    weights: Weights,
+    decoding: Decoding,
+    calibration: Calibration,
+    *,
+    about: dict[str, Any],
+    head: str = "",
 ) -> None:
     """Keeps it beside those of other checkpoints and decodings. `about`: what it was fitted on, for people."""
     entry = asdict(calibration) | {"decoding": str(decoding)} | about
-    write_whole(run / CALIBRATION, json.dumps(_all(run) | {_key(updates, weights, decoding): entry}, indent=2) + "\n")
+    everything = _all(run) | {_key(updates, weights, decoding, head): entry}
+    write_whole(run / CALIBRATION, json.dumps(everything, indent=2) + "\n")
 
 
 def calibrate(
@@ -40,6 +53,8 @@ def calibrate(
     decoding: Decoding,
     confidences: Float[np.ndarray, " N"],
     is_right: Bool[np.ndarray, " N"],
+    *,
+    head: str = "",
 ) -> dict[str, Any]:
     """Fits the calibration to raw confidences of words, and keeps it in the run's folder; without words it keeps none.
 
@@ -54,12 +69,12 @@ def calibrate(
         crossed[half::2] = fitted(confidences[half::2])
     before, after = (confidence_report(each, is_right)["calibration_error"] for each in (confidences, crossed))
     about = {"words": len(confidences), "error_before": before, "error_after": after}
-    write_calibration(run, updates, weights, decoding, fit_calibration(confidences, is_right), about=about)
+    write_calibration(run, updates, weights, decoding, fit_calibration(confidences, is_right), about=about, head=head)
     return about | {"file": str(run / CALIBRATION)}
 
 
-def _key(updates: int, weights: Weights, decoding: Decoding) -> str:
-    return f"{updates} {weights} {decoding.digest()}"
+def _key(updates: int, weights: Weights, decoding: Decoding, head: str) -> str:
+    return " ".join([str(updates), weights, decoding.digest(), *[head] * bool(head)])
 
 
 def _all(run: Path) -> dict[str, Any]:

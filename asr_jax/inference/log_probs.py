@@ -14,7 +14,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.manifests.reading import Records
 from asr_jax.data.manifests.records import Record
-from asr_jax.inference.recognition import Emitted
+from asr_jax.inference.decoder import Emitted
 from asr_jax.text.tokenizers import Tokenizer
 
 LABELS, INDEX = "labels.json", "index.jsonl"

@@ -5,29 +5,51 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import batched, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Int16
 
 from asr_jax.audio.io import AudioError
-from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import global_batch
+from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.evaluation import evaluation_buckets, in_scale
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.records import Record
-from asr_jax.inference.recognition import Decoder, Emitted
+from asr_jax.inference.decoder import Decoder, Emitted
 from asr_jax.inference.trained import Trained
-from asr_jax.transcripts.seams import Heard, joined_windows
+from asr_jax.transcripts.seams import Heard, Part, joined_windows
 from asr_jax.transcripts.windows import Window, Windows, windows_of
 
 READ_AHEAD = 2
 """Batches that are read while the device computes others."""
-Part = tuple[Record, Window | AudioError]
-HeardPart = tuple[Record, Heard | AudioError]
+RecordWindow = tuple[Record, Window | AudioError]
+
+
+class Emission(NamedTuple):
+    """What the model and its search make of a window."""
+
+    found: Part | None
+    """Its tokens; None for a search with a stage on the host."""
+    frames: Heard | None
+    """Its log-probabilities of CTC; None where they were not asked for."""
+
+    @property
+    def part(self) -> Part:
+        assert self.found, "the search has a stage on the host"
+        return self.found
+
+    @property
+    def log_probs(self) -> Heard:
+        assert self.frames, "the decoder was not made to give log-probabilities"
+        return self.frames
+
+
+RecordEmission = tuple[Record, Emission | AudioError]
 
 
 class LongAudio:
@@ -53,7 +75,7 @@ class LongAudio:
         shapes = in_scale(trained.buckets, trained.scale, self._scale)
         size = round(window_s * rate_hz) or shapes[-1].longest
         overlap = None if overlap_s is None else round(overlap_s * rate_hz)
-        self.windows = Windows.of(decoder.text.times, size, overlap=overlap)
+        self.windows = Windows.of(decoder.search.writer.times, size, overlap=overlap)
         shapes = evaluation_buckets(shapes, size, hop=self._scale.hop, num_devices=trained.mesh.size)
         self.bucket = next(bucket for bucket in shapes if bucket.longest >= size)
         """The shape of windows."""
@@ -65,14 +87,23 @@ class LongAudio:
         model = self.trained.model
         return int(model.output_length(num_samples, tap=model.heads[self.decoder.head].tap))
 
-    def frames(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator[Heard]]]:
-        """What the model makes of each recording, of any length, joined from windows, in parts: log-probabilities of
-        all symbols where the decoder gives them or searches on them, else those of the best path. Asking for the next
-        recording ends the parts of the one before; they raise AudioError where it cannot be read on."""
-        heard = self._heard((record, window) for record in records for window in self._windows(record))
-        for _, group in groupby(heard, key=lambda each: each[0].id):
+    def emissions(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator["Emission"]]]:
+        """What the model and its search make of the windows of each recording, of any length. Asking for the next
+        recording ends the windows of the one before; they raise AudioError where it cannot be read on."""
+        emissions = self._emissions((record, window) for record in records for window in self._windows(record))
+        for _, group in groupby(emissions, key=lambda each: each[0].id):
             record, windows = _first(group)
-            yield record, joined_windows(_whole(windows), blank_id=self.decoder.text.spelling.blank_id)
+            yield record, _whole(windows)
+
+    def frames(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator[Heard]]]:
+        """Log-probabilities of CTC of each recording, joined from windows, in parts. The decoder gives
+        log-probabilities, or its search has a stage on the host, which takes them."""
+        for record, windows in self.emissions(records):
+            yield record, self.joined(windows)
+
+    def joined(self, windows: Iterable["Emission"]) -> Iterator[Heard]:
+        """The log-probabilities of windows of one recording, each frame once."""
+        return joined_windows((each.log_probs for each in windows), blank_id=self.decoder.tokenizer.blank_id)
 
     def _windows(self, record: Record) -> Iterator[Window | AudioError]:
         """The error, as the last one, where the recording cannot be read on."""
@@ -82,10 +113,10 @@ class LongAudio:
         except AudioError as error:
             yield error
 
-    def _heard(self, windows: Iterable[Part]) -> Iterator[HeardPart]:
+    def _emissions(self, windows: Iterable[RecordWindow]) -> Iterator["RecordEmission"]:
         """Each window after the model, a batch ahead of what is asked for."""
         self.decoder.prepare([self.bucket], self._scale)
-        before: tuple[Sequence[Part], Emitted] | None = None
+        before: tuple[Sequence[RecordWindow], Emitted] | None = None
         for group in _ahead(batched(windows, self.bucket.batch_size), READ_AHEAD):
             samples = [window.samples for _, window in group if isinstance(window, Window)]
             batch = global_batch(_batch(samples, self.bucket), self.decoder.mesh)
@@ -96,21 +127,27 @@ class LongAudio:
         if before:
             yield from self._rows(*before)
 
-    def _rows(self, group: Sequence[Part], emitted: Emitted) -> Iterator[HeardPart]:
-        every = emitted.log_probs or emitted.reduced
-        if isinstance(every, Frames):
-            logps = np.asarray(jax.device_get(every.values), np.float32)
-            paths = logps.argmax(-1)
-        else:
-            paths, logps = jax.device_get(emitted.reduced)
+    def _rows(self, group: Sequence[RecordWindow], emitted: Emitted) -> Iterator["RecordEmission"]:
+        """Each window with its row of a batch."""
+        num_rows = sum(isinstance(window, Window) for _, window in group)
+        has_stage = self.decoder.search.stage is not None
+        every = emitted.found if has_stage else emitted.log_probs
+        logps = None if every is None else np.asarray(jax.device_get(every.values), np.float32)
+        found = [] if has_stage else self.decoder.search.sequences(emitted.found, range(num_rows))
         row = 0
         for record, window in group:
             if isinstance(window, AudioError):
                 yield record, window
                 continue
-            num = self.num_frames(len(window.samples))
-            self._tell((self.windows.step if window.first_frame else len(window.samples)) / self._scale.per_s)
-            yield record, Heard(window.first_frame, paths[row, :num], logps[row, :num])
+            num, first = self.num_frames(len(window.samples)), window.first_frame
+            self._tell((self.windows.step if first else len(window.samples)) / self._scale.per_s)
+            yield (
+                record,
+                Emission(
+                    None if has_stage else _moved(found[row][0], first, first + num),
+                    None if logps is None else Heard(first, logps[row, :num].argmax(-1), logps[row, :num]),
+                ),
+            )
             row += 1
 
 
@@ -124,15 +161,21 @@ def _batch(rows: Sequence[Int16[np.ndarray, "_"]], bucket: Bucket) -> Batch:
     return Batch(audio, None, lengths, np.zeros((num, 0), np.int32), np.zeros(num, np.int32), weights, records)
 
 
+def _moved(sequence: TokenSequence, first_frame: int, end_frame: int) -> Part:
+    """The tokens of a window, counted as the recording counts its frames."""
+    starts, ends = (tuple(frame + first_frame for frame in each) for each in (sequence.starts, sequence.ends))
+    return Part(first_frame, end_frame, sequence._replace(starts=starts, ends=ends))
+
+
 def _first(
-    group: Iterator[HeardPart],
-) -> tuple[Record, Iterator[Heard | AudioError]]:
+    group: Iterator[RecordEmission],
+) -> tuple[Record, Iterator[Emission | AudioError]]:
     """The recording of a group, and all of its windows."""
     record, window = next(group)
     return record, itertools.chain([window], (window for _, window in group))
 
 
-def _whole(windows: Iterator[Heard | AudioError]) -> Iterator[Heard]:
+def _whole(windows: Iterator[Emission | AudioError]) -> Iterator[Emission]:
     """Raises: AudioError where one stands for the rest."""
     for window in windows:
         if isinstance(window, AudioError):

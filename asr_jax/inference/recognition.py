@@ -1,30 +1,26 @@
 """Evaluation and transcription: the forward pass in the shapes of training, and what a decoder makes of it."""
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float
 
-from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import gathered
 from asr_jax.core.pytrees import Tree
-from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.records import Record
-from asr_jax.inference.by_shape import ByShape, abstract_batch
-from asr_jax.metrics.confidence import Calibration, confidence_report
+from asr_jax.inference.decoder import Decoder, Emitted, without_labels
+from asr_jax.metrics.confidence import confidence_report
 from asr_jax.metrics.errors import right_words
 from asr_jax.metrics.scoring import Recognised, score
-from asr_jax.models.base import Recogniser
-from asr_jax.search.ctc import Decoding
 from asr_jax.text.normalise import normalise
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.transcript import Transcript, to_json
@@ -37,102 +33,6 @@ class Recognition:
     transcripts: dict[int, Transcript]
     skipped: list[dict[str, Any]]
     """`{id, location, reason}` of those."""
-
-
-class Emitted(NamedTuple):
-    """What the device makes of a batch."""
-
-    reduced: Any
-    """What the decoder's `finish` takes."""
-    log_probs: Frames | None
-    """Of the head `[B T V]`, where they were asked for."""
-    weights: Float[Array, " B"]
-    """0 for padding and for rows that could not be read."""
-    records: Int[Array, " B"]
-    """Row of the index."""
-
-
-class Decoder:
-    """The compiled model with one head and what decodes it, by bucket; each shape is compiled once, in the background
-    if asked to.
-
-    `made_of`: see `core.programs.lower`; `decoding`: greedy where it is not given; `calibration`: of the words'
-    confidence; None: as the model gives it.
-    """
-
-    def __init__(
-        self,
-        model: Recogniser,
-        tokenizer: Tokenizer,
-        *,
-        mesh: Mesh,
-        variables: Tree,
-        decoding: Decoding | None = None,
-        calibration: Calibration | None = None,
-        head: str = "",
-        gives_log_probs: bool = False,
-        made_of: str | None = None,
-    ) -> None:
-        self.model, self.tokenizer, self.mesh = model, tokenizer, mesh
-        self.head = head or model.ctc_head
-        times = model.frame_times(tap=model.heads[self.head].tap)
-        # A beam search is the work of all processes; best paths are little of it, and each process takes all.
-        decoding = decoding or Decoding()
-        self._share = jax.process_index(), jax.process_count() if decoding.kind == "beam" else 1
-        self.text = decoding.build(tokenizer, times=times, num_shares=self._share[1])
-        self.calibration = calibration
-        self._gives_log_probs = gives_log_probs
-        self.programs = ByShape(
-            f"decode_{self.head}_{self.text.settings.kind}{'_log_probs' * gives_log_probs}", self._emit, variables,
-            mesh=mesh, made_of=made_of, then=lambda outputs: self.text.prepare(outputs[0]),
-        )  # fmt: skip
-
-    def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
-        """Begins to compile the shapes of buckets."""
-        self.programs.prepare(without_labels(abstract_batch(bucket, self.mesh, scale)) for bucket in buckets)
-
-    def wait(self) -> None:
-        """Returns when all shapes that were prepared are compiled."""
-        self.programs.wait()
-
-    def __call__(self, variables: Tree, batch: Batch) -> Emitted:
-        """Of a global batch without labels; on the device, and perhaps not yet there."""
-        return Emitted(*self.programs(variables, batch))
-
-    def finish(self, emitted: Emitted) -> dict[int, Transcript]:
-        """The text of every row that was read, by row of the index; of a beam search with several processes, those of
-        this one's share, which `whole` brings together."""
-        weights, records = jax.device_get((emitted.weights, emitted.records))
-        number, num_shares = self._share
-        rows = np.flatnonzero(weights > 0)[number % num_shares :: num_shares]
-        found = self.text.finish(emitted.reduced, rows.tolist())
-        calibration = self.calibration or Calibration()
-        texts = (self.text.transcript(hypotheses, calibration) for hypotheses in found)
-        return dict(zip(records[rows].tolist(), texts, strict=True))
-
-    def whole(self, transcripts: dict[int, Transcript]) -> dict[int, Transcript]:
-        """What `finish` gave on all processes; they must call it together."""
-        if self._share[1] == 1:
-            return transcripts
-        shares = gathered([[row, asdict(transcript)] for row, transcript in transcripts.items()])
-        return {row: Transcript.of(values) for share in shares for row, values in share}
-
-    def _emit(self, variables: Tree, batch: Batch) -> tuple[Any, Frames | None, Float[Array, " B"], Int[Array, " B"]]:
-        emitted: Any = self.model.apply(variables, batch, method="emit")
-        frames = emitted[self.head]
-        return self.text.reduce(frames), frames if self._gives_log_probs else None, batch.weights, batch.records
-
-
-def without_labels(batch: Batch) -> Batch:
-    """The batch with label arrays of no width: what decoding does not read does not shape what is compiled."""
-
-    def empty(labels: Any) -> Any:
-        shape = (labels.shape[0], 0)
-        if isinstance(labels, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(shape, labels.dtype, sharding=labels.sharding)
-        return labels[:, :0]
-
-    return batch.replace(tokens=empty(batch.tokens))
 
 
 class BrokenOff(Exception):

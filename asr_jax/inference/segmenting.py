@@ -15,10 +15,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.records import Record
-from asr_jax.inference.aligning import no_labels
+from asr_jax.inference.aligning import emitting, no_labels
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.trained import Trained
-from asr_jax.search.ctc import Decoding
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
 from asr_jax.text.spelling import Spelling
 from asr_jax.transcripts.pauses import part_of
@@ -49,10 +48,10 @@ class Segmenter:
     """Cuts recordings of any length into pieces, with the texts that they are known to have."""
 
     def __init__(self, trained: Trained, *, cutting: Cutting, search: LongSearch | None = None) -> None:
-        decoder = trained.decoder(Decoding(), is_raw=True, gives_log_probs=True)
+        decoder = emitting(trained)
         self._long = LongAudio(trained, decoder)
         self._tokenizer, self._cutting, self._search = trained.tokenizer, cutting, search or LongSearch()
-        self._spelling, self._times = decoder.text.spelling, decoder.text.times
+        self._spelling, self._times = decoder.search.writer.spelling, decoder.search.writer.times
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Segmented]:
         """What became of each recording, in order. Beside one batch of windows, the log-probabilities of the labels of

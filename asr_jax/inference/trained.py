@@ -24,12 +24,12 @@ from asr_jax.data.batching.index import scale_of
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.reading import Records
 from asr_jax.inference.calibration import read_calibration
+from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.losses import Losses
 from asr_jax.inference.model import made_of, make_model, variable_shapes
-from asr_jax.inference.recognition import Decoder
 from asr_jax.inference.weights import Weights, restore_weights
 from asr_jax.models.base import Recogniser
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.base import Decoding
 from asr_jax.text.tokenizers import Tokenizer, load_tokenizer
 
 
@@ -51,18 +51,33 @@ class Trained:
     weights: Weights
     mesh: Mesh
 
-    def decoder(self, decoding: Decoding | None = None, *, is_raw: bool = False, **options: Any) -> Decoder:
-        """`decoding`: that of the run where it is not given; `is_raw`: confidences as the model gives them, though the
-        run has a calibration; `options`: of `Decoder`.
-
-        Raises: UserError where a language model or a lexicon cannot be read.
+    def decoder(
+        self, decoding: Decoding | None = None, *, head: str = "", is_raw: bool = False, **options: Any
+    ) -> Decoder:
         """
-        decoding = decoding or self.experiment.decoding
+        Args:
+            head: whose search; empty: the head that texts come from.
+            decoding: None: that of the head's settings.
+            is_raw: whether confidences are those of the model, even if the run has a calibration.
+            options: of `Decoder`.
+
+        Raises: UserError for a head that finds no texts; if a language model or a lexicon cannot be read.
+        """
+        head = head or self.model.recognising
+        decoding = decoding or self.experiment.model.decoding_of(head)
+        calibration = None
+        if not is_raw:
+            other = self.other_than_primary(head)
+            calibration = read_calibration(self.folder, self.updates, self.weights, decoding, head=other)
         return Decoder(
-            self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, decoding=decoding,
-            calibration=None if is_raw else read_calibration(self.folder, self.updates, self.weights, decoding),
+            self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, decoding=decoding, head=head,
+            calibration=calibration,
             made_of=made_of(self.experiment, self.tokenizer), **options,
         )  # fmt: skip
+
+    def other_than_primary(self, head: str) -> str:
+        """The head's name; empty for the head that texts come from."""
+        return "" if head == self.model.recognising else head
 
     def losses(self) -> Losses:
         """What computes them, for `training.losses.measure`."""

@@ -13,12 +13,12 @@ from asr_jax.core.batch import Frames
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.manifests.reading import Records
 from asr_jax.data.manifests.records import Record
+from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
-from asr_jax.inference.recognition import Decoder, Recognition, recognise
+from asr_jax.inference.recognition import Recognition, recognise
 from asr_jax.inference.trained import Trained
-from asr_jax.metrics.confidence import Calibration
-from asr_jax.transcripts.seams import Heard, together
+from asr_jax.transcripts.seams import Heard, joined_parts, together
 from asr_jax.transcripts.transcript import Transcript, joined
 from asr_jax.transcripts.windows import pieces
 
@@ -56,7 +56,6 @@ class Transcriber:
         Raises: UserError for windows that do not go on.
         """
         self.trained, self.decoder, self._tell = trained, decoder, tell
-        self._calibration = decoder.calibration or Calibration()
         self._long = LongAudio(trained, decoder, window_s=window_s, overlap_s=overlap_s, tell=tell)
         self.windows, self.longest_s = self._long.windows, self._long.longest_s
         """How long audio is cut, and from which length on."""
@@ -106,28 +105,35 @@ class Transcriber:
     def of_windows(
         self, records: Iterable[Record], *, take: Callable[[Record, Heard], None] | None = None
     ) -> Iterator[Transcribed]:
-        """What became of each recording, by windows. No more is held than a batch of them, the best paths and, for a
-        beam search, a batch of pieces. `take` gets all frames of each, which are held then."""
-        for record, frames in self._long.frames(records):
+        """What became of each recording, by windows.
+
+        Tokens are joined where the search runs on the device. A search with a stage on the host searches the joined
+        log-probabilities, a batch of pieces at a time.
+
+        Args:
+            take: called with the log-probabilities of each recording, all of which are held then.
+        """
+        search = self.decoder.search
+        for record, windows in self._long.emissions(records):
             try:
-                if take:
-                    whole = together(frames)
-                    take(record, whole)
-                    frames = iter([whole])
-                yield Transcribed(record, self._text(frames))
+                held = list(windows) if take else None
+                if take and held:
+                    take(record, together(self._long.joined(held)))
+                if search.stage is None:
+                    found = joined_parts(each.part for each in held or windows)
+                    yield Transcribed(record, search.transcript([found]))
+                else:
+                    yield Transcribed(record, self._searched_in_pieces(self._long.joined(held or windows)))
             except AudioError as error:
                 yield Transcribed(record, None, error.reason)
 
-    def _text(self, frames: Iterator[Heard]) -> Transcript:
-        text, spelling = self.decoder.text, self.decoder.text.spelling
-        if text.settings.kind == "greedy":
-            whole = together(map(Heard.of_path, frames))
-            (hypotheses,) = text.finish((whole.path[None], whole.logps[None]), [0])
-            return text.transcript(hypotheses, self._calibration)
-        most = self._long.num_frames(self._long.bucket.length)
+    def _searched_in_pieces(self, frames: Iterator[Heard]) -> Transcript:
+        """Of the log-probabilities of a recording."""
+        bucket, spelling = self._long.bucket, self.decoder.search.writer.spelling
+        most = self._long.num_frames(bucket.length)
         parts = [
             transcript
-            for group in batched(pieces(frames, spelling, most_frames=most), self._long.bucket.batch_size)
+            for group in batched(pieces(frames, spelling, most_frames=most), bucket.batch_size)
             for transcript in self._searched(group, most)
         ]
         return joined(parts)
@@ -138,9 +144,9 @@ class Transcriber:
         lengths = np.zeros(len(values), np.int32)
         for row, piece in enumerate(group):
             values[row, : len(piece.path)], lengths[row] = piece.logps, len(piece.path)
-        text, searched = self.decoder.text, Frames(jnp.asarray(values), jnp.asarray(lengths))
-        for piece, hypotheses in zip(group, text.finish(searched, range(len(group))), strict=True):
-            yield text.transcript(hypotheses, self._calibration, first_frame=piece.first_frame)
+        search, given = self.decoder.search, Frames(jnp.asarray(values), jnp.asarray(lengths))
+        for piece, hypotheses in zip(group, search.sequences(given, range(len(group))), strict=True):
+            yield search.transcript(hypotheses, first_frame=piece.first_frame)
 
 
 def recognise_all(

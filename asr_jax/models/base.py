@@ -2,8 +2,8 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -22,7 +22,8 @@ from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
-from asr_jax.heads.ctc import CTC, CTCHead
+from asr_jax.heads.ctc import CTC
+from asr_jax.search.base import Decoding
 
 
 class Encoder(nn.Module):
@@ -97,7 +98,7 @@ class EncoderOfMels(EncoderSettings):
 
 
 class Recogniser(nn.Module):
-    """Front-end → augmentation → encoder → heads. Evaluation, transcription and export go through `emit`."""
+    """Front-end → augmentation → encoder → heads. Evaluation and transcription go through `search`."""
 
     front_end: FrontEnd
     augment: tuple[Augmentation, ...]
@@ -105,6 +106,7 @@ class Recogniser(nn.Module):
     heads: Mapping[str, Head]
     views: int = 1
     sub_batches: int = 1
+    primary: str = ""
 
     def __call__(self, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         """Loss terms and metrics, named `head/term`, as sums over the batch. A view counts as its share of the row."""
@@ -157,10 +159,22 @@ class Recogniser(nn.Module):
             frames = frames.replace(values=augmentation(frames.values, frames.lengths, key, step=step, sounds=sounds))
         return frames
 
-    def emit(self, batch: Batch) -> dict[str, Any]:
-        """By head: what its decoder needs."""
+    def search(
+        self, batch: Batch, *, head: str, decoding: Decoding, gives_log_probs: bool = False
+    ) -> tuple[Any, Frames | None]:
+        """What a head's search finds in a batch, `Head.search`, and its log-probabilities `[B T V]` if asked for."""
         encoded = self.encode(batch, step=None)
-        return {name: head.emit(encoded) for name, head in self.heads.items()}
+        found = self.search_in(encoded, head=head, decoding=decoding)
+        return found, self.heads[head].emit(encoded) if gives_log_probs else None
+
+    def search_in(self, encoded: Encoded, *, head: str, decoding: Decoding) -> Any:
+        """As `search`, in the encoder's output."""
+        return self.heads[head].search(encoded, decoding)[0]
+
+    def emit(self, batch: Batch, *, head: str = "") -> dict[str, Any]:
+        """What heads compute of each frame, `Head.emit`, by head: of one head, or of all."""
+        encoded = self.encode(batch, step=None)
+        return {name: each.emit(encoded) for name, each in self.heads.items() if head in ("", name)}
 
     def weights(self, batch: Batch) -> dict[str, Float[Array, ""]]:
         """The weight of each loss term, without computing the encoder. The stream "mask" must be that of the call."""
@@ -178,18 +192,30 @@ class Recogniser(nn.Module):
         return self.encoder.draw_mask(self.make_rng("mask"), lengths, size, sub_batches=sub_batches)
 
     @property
-    def ctc_head(self) -> str:
-        """The head that texts are found by: the first of CTC, of the encoder's output where there is one.
+    def recognising(self) -> str:
+        """The head that texts come from: `primary`, or the only head that recognises.
 
-        Raises: UserError where there is none.
+        Raises: UserError if no head recognises, or several do and none is named.
         """
-        heads = {name: head for name, head in self.heads.items() if isinstance(head, CTCHead)}
-        if not heads:
+        return named_or_only(self.primary, [name for name, head in self.heads.items() if head.recognises], self.heads)
+
+    @property
+    def aligning(self) -> str:
+        """The head that texts are aligned by: the recognising one if it is of CTC, else the first of CTC that reads
+        the encoder's output, else the first of CTC.
+
+        Raises: UserError if no head is of CTC.
+        """
+        names = [name for name, head in self.heads.items() if head.aligns]
+        if not any(head.recognises for head in self.heads.values()):
+            return self.recognising  # raises
+        if not names:
             raise UserError(
-                f"the model gives no texts: none of its heads ({', '.join(self.heads)}) is of CTC. Fine-tune it first: "
-                "python -m asr_jax.train --config A_CONFIG_WITH_CTC --init-from RUN"
+                f"texts are aligned by a CTC head, and the model has none: its heads are {', '.join(self.heads)}. "
+                "Train with one beside them (model.heads), or align with another run"
             )
-        return min(heads, key=lambda name: heads[name].tap != OUTPUT)
+        recognising = self.primary or next(name for name, head in self.heads.items() if head.recognises)
+        return min(names, key=lambda name: (name != recognising, self.heads[name].tap != OUTPUT))
 
     @property
     def needs_mask(self) -> bool:
@@ -201,10 +227,9 @@ class Recogniser(nn.Module):
         ints and arrays."""
         return self._lengths(lengths if of_features else self.front_end.output_length(lengths))[tap]
 
-    @property
-    def labelled_length(self) -> Callable[..., Any]:
-        """`output_length` of what the head reads that texts are found by. Raises: UserError as `ctc_head`."""
-        return functools.partial(self.output_length, tap=self.heads[self.ctc_head].tap)
+    def length_of(self, head: str) -> Callable[..., Any]:
+        """`output_length` of what a head reads."""
+        return functools.partial(self.output_length, tap=self.heads[head].tap)
 
     def frame_times(self, *, tap: str = OUTPUT) -> FrameTimes:
         """Of those frames. Ready features count as made by the model's own front-end."""
@@ -226,6 +251,23 @@ def repeated(rows: Tree, times: int) -> Tree:
     return rows if times == 1 else jax.tree.map(lambda array: jnp.repeat(array, times, axis=0), rows)
 
 
+def named_or_only(primary: str, recognising: Sequence[str], heads: Iterable[str]) -> str:
+    """The head that texts come from. Raises: UserError as `Recogniser.recognising`."""
+    if primary and primary not in recognising:
+        raise UserError(f"primary is {primary!r}: expected a head that recognises, one of {', '.join(recognising)}")
+    if not recognising:
+        raise UserError(
+            f"the model gives no texts: none of its heads ({', '.join(heads)}) recognises. Fine-tune it first: "
+            "python -m asr_jax.train --config A_CONFIG_WITH_CTC --init-from RUN"
+        )
+    if not primary and len(recognising) > 1:
+        raise UserError(
+            f"the heads {', '.join(recognising)} recognise, and primary is empty: expected the name of the one that "
+            "texts come from"
+        )
+    return primary or recognising[0]
+
+
 @dataclass(frozen=True)
 class Model:
     """Settings of a Recogniser."""
@@ -245,6 +287,8 @@ class Model:
     sub_batches: int = 1
     """Parts of a batch in which frames are hidden, and codes counted, as if each were a batch: as many as devices give
     what a device by itself would. data.buckets.batch_multiple must be a multiple of it."""
+    primary: str = ""
+    """The head that texts come from, where several recognise; empty: the only one that does."""
 
     def __post_init__(self) -> None:
         if not self.heads:
@@ -263,6 +307,11 @@ class Model:
                 f"augment has {late[0]} after {type(_own(of_frames)[0]).__name__} and views is {self.views}: expected "
                 f"it before, since what moves frames must be the same in all views of an utterance"
             )
+        if self.recognises or self.primary:
+            try:
+                self.recognising  # noqa: B018  raises
+            except UserError as error:
+                raise ValueError(str(error)) from None
         taps = self.encoder.build(dtype=jnp.float32).tap_lengths(0).keys()
         for name, head in self.heads.items():
             try:
@@ -275,11 +324,35 @@ class Model:
         """Whether it gives texts, and learns from labels."""
         return any(head.recognises for head in self.heads.values())
 
+    @property
+    def recognising(self) -> str:
+        """As `Recogniser.recognising`."""
+        return named_or_only(self.primary, [name for name, head in self.heads.items() if head.recognises], self.heads)
+
+    def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
+        """As that of the head that texts come from; 0 for a model that gives none."""
+        if not self.recognises:
+            return 0 * num_labels
+        return self.heads[self.recognising].frames_needed(num_labels, num_repeats)
+
+    def decoding_of(self, head: str) -> Decoding:
+        """How a head finds texts. Raises: UserError for a head that does not exist or finds none."""
+        settings = self.heads[head].search_settings if head in self.heads else None
+        if settings is None:
+            known = [name for name, each in self.heads.items() if each.search_settings is not None]
+            raise UserError(f"head {head!r} finds no texts: expected one of {', '.join(known)}")
+        return settings
+
+    def with_decoding(self, head: str, decoding: Decoding) -> "Model":
+        """The same model with another decoding of a head."""
+        return replace(self, heads=self.heads | {head: replace(self.heads[head], decoding=decoding)})  # type: ignore[call-arg]
+
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         dtype = compute_dtype(precision)
         heads = {
             name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype) for name, head in self.heads.items()
         }
         return Recogniser(
-            self.front_end, self.augment, self.encoder.build(dtype=dtype), heads, self.views, self.sub_batches
-        )
+            self.front_end, self.augment, self.encoder.build(dtype=dtype), heads, self.views, self.sub_batches,
+            self.primary,
+        )  # fmt: skip

@@ -1,14 +1,13 @@
-"""From the CTC output of a batch to texts: which search, what is fused with it, and the two halves of the work."""
+"""The searches of a CTC head: greedy on the device, or a prefix beam search with what is fused, a stage on the host."""
 
 import hashlib
 import json
-import math
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +17,19 @@ from jaxtyping import Float, Int
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
-from asr_jax.core.frame_times import FrameTimes
-from asr_jax.metrics.confidence import Calibration
+from asr_jax.core.timed_tokens import TimedTokens
+from asr_jax.search import base
+from asr_jax.search.base import HostStage
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.ctc_greedy import best_path, greedy_hypothesis
-from asr_jax.search.hypotheses import Hypothesis, Search
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import Fusion, WordScores
 from asr_jax.text.spelling import Spelling
 from asr_jax.text.tokenizers import Tokenizer
-from asr_jax.transcripts.transcript import Alternative, Transcript, Word
 
 
 @dataclass(frozen=True)
-class Decoding:
+class CTCDecoding(base.Decoding):
     """How texts are found in the output of a CTC head."""
 
     kind: Literal["greedy", "beam"] = "greedy"
@@ -80,67 +78,50 @@ class Decoding:
         made_of = [settings, [(file.name, file.stat().st_size if file.exists() else 0) for file in files]]
         return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
-    def build(self, tokenizer: Tokenizer, *, times: FrameTimes, num_shares: int = 1) -> "CTCDecoder":
-        """`times`: of the head's frames; `num_shares`: of how many the rows of a batch are shared by, each calling
-        `finish` with its own.
+    @property
+    def gives_alternatives(self) -> bool:
+        return self.kind == "beam"
 
-        Raises: UserError where a language model or a lexicon cannot be read, and as `Spelling.of`.
-        """
-        return CTCDecoder(self, tokenizer, times=times, num_shares=num_shares)
+    def host_stage(self, tokenizer: Tokenizer, *, num_shares: int = 1) -> "PrefixBeamSearch | None":
+        return PrefixBeamSearch(self, tokenizer, num_shares=num_shares) if self.kind == "beam" else None
 
 
-class CTCDecoder:
-    """Makes transcripts of batches in two steps: `reduce` on the device, within the model's own program, and `finish`,
-    which takes what that gave."""
+Decoding = CTCDecoding
+"""The former name, in run folders and configs."""
 
-    def __init__(self, settings: Decoding, tokenizer: Tokenizer, *, times: FrameTimes, num_shares: int = 1) -> None:
-        self._num_shares = num_shares
-        self.settings, self.spelling, self.times = settings, Spelling.of(tokenizer), times
-        self._decode = tokenizer.decode if self.spelling.has_bytes else None
-        self._search: CTCBeamSearch | None = None
+
+class PrefixBeamSearch(HostStage):
+    """Prefix beam search over log-probabilities, with language model, hot words, lexicon and re-ranking.
+
+    Raises: UserError as `Decoding.host_stage`, and for a vocabulary with parts of characters.
+    """
+
+    name = "prefix beam search"
+
+    def __init__(self, settings: CTCDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
+        spelling = Spelling.of(tokenizer)
+        if spelling.has_bytes:
+            raise UserError("the vocabulary has bytes of characters, which a beam search cannot spell: use greedy")
+        scores = settings.fusion.build()
+        if scores:
+            check_spelling(scores, spelling, tokenizer.normaliser)
+        self._search = CTCBeamSearch(spelling, search=settings.search, scores=scores)
+        self._rerank, self._num_shares = settings.reranking.build(), num_shares
         self._one_at_a_time = threading.Lock()
-        if settings.kind == "beam":
-            if self._decode:
-                raise UserError("the vocabulary has bytes of characters, which a beam search cannot spell: use greedy")
-            scores = settings.fusion.build()
-            if scores:
-                check_spelling(scores, self.spelling, tokenizer.normaliser)
-            self._search = CTCBeamSearch(self.spelling, search=settings.search, scores=scores)
-        self._rerank = settings.reranking.build()
 
-    def reduce(self, frames: Frames) -> Any:
-        """What `finish` needs of log-probabilities `[B T V]`: for a greedy search the best paths, else all of them."""
-        if self._search:
-            return frames
-        return best_path(frames.values, frames.lengths, blank_id=self.spelling.blank_id)
+    def prepare(self, given: Frames) -> None:
+        whole = jnp.zeros(given.values.shape, given.values.dtype)
+        values, *_ = self._share(whole, np.zeros(len(whole), np.int32), [])
+        with self._one_at_a_time:
+            self._search.prepare(*values.shape[:2])
 
-    def prepare(self, reduced: Any) -> None:
-        """Compiles what `finish` takes for results of `reduce` of these shapes."""
-        if self._search:
-            whole = jnp.zeros(reduced.values.shape, reduced.values.dtype)
-            values, *_ = self._share(whole, np.zeros(len(whole), np.int32), [])
-            with self._one_at_a_time:
-                self._search.prepare(*values.shape[:2])
-
-    def finish(self, reduced: Any, rows: Sequence[int]) -> list[list[Hypothesis]]:
-        """The n-best lists of some rows of a batch, no more than a share of them, rounded up. What `reduce` gave lies
-        on every device alike."""
-        if self._search:
-            values, lengths = (array.addressable_data(0) for array in (reduced.values, reduced.lengths))
-            values, lengths, rows = self._share(values, np.asarray(lengths), rows)
-            with self._one_at_a_time:
-                found = self._search(values, lengths)
-            lists = [found[row] for row in rows]
-        else:
-            paths, logps = jax.device_get(reduced)
-            lists = [[greedy_hypothesis(paths[row], logps[row], self.spelling, decode=self._decode)] for row in rows]
-        if broken := sum(not math.isfinite(hypotheses[0].score) for hypotheses in lists):
-            print(
-                f"{broken} of {len(lists)} recordings of a batch have no finite score and empty texts: their "
-                "log-probabilities are not numbers; expected finite weights (another checkpoint), or --precision f32",
-                file=sys.stderr,
-            )
-        return [self._rerank(hypotheses) for hypotheses in lists] if self._rerank else lists
+    def __call__(self, given: Frames, rows: Sequence[int]) -> TimedTokens:
+        values, lengths = (array.addressable_data(0) for array in (given.values, given.lengths))
+        values, lengths, rows = self._share(values, np.asarray(lengths), rows)
+        with self._one_at_a_time:
+            found = self._search(values, lengths)
+        lists = [self._rerank(found[row]) if self._rerank else found[row] for row in rows]
+        return TimedTokens.of([[hypothesis.sequence for hypothesis in hypotheses] for hypotheses in lists])
 
     def _share(
         self, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
@@ -154,19 +135,6 @@ class CTCDecoder:
         is_there = np.arange(len(chosen)) < len(rows)
         values = jnp.take(jax.device_put(values, jax.local_devices()[0]), chosen, axis=0)
         return values, np.where(is_there, lengths[chosen], 0), range(len(rows))
-
-    def transcript(
-        self, hypotheses: Sequence[Hypothesis], calibration: Calibration, *, first_frame: int = 0
-    ) -> Transcript:
-        """Of an n-best list, the best first. `first_frame`: of the recording, where the search began in its middle."""
-        best, seconds = hypotheses[0], self.times.seconds
-        confidences = calibration(np.nan_to_num(np.exp([word.logp for word in best.words]))).tolist()
-        words = tuple(
-            Word(word.text, seconds(first_frame + word.start_frame), seconds(first_frame + word.end_frame), confidence)
-            for word, confidence in zip(best.words, confidences, strict=True)
-        )
-        alternatives = tuple(Alternative(each.text, each.score) for each in hypotheses) if self._search else ()
-        return Transcript(words, best.score, alternatives)
 
 
 def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> None:

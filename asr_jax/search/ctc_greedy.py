@@ -1,42 +1,41 @@
-"""Greedy CTC decoding: the best symbol of every frame on the device, its text on the host."""
+"""Greedy CTC search: the likeliest symbol of every frame, repeats merged and blanks left out, on the device."""
 
-from collections.abc import Callable, Sequence
-
+import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int, Int32
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
-from asr_jax.search.hypotheses import Hypothesis, WordSpan
-from asr_jax.text.spelling import Spelling
+from asr_jax.core.timed_tokens import TimedTokens
 
 
-def best_path(
-    log_probs: Float[Array, "B T V"], lengths: Int[Array, " B"], blank_id: int
-) -> tuple[Int32[Array, "B T"], Float[Array, "B T"]]:
-    """The likeliest symbol of each frame and its log-probability; the blank and 0 beyond a row's length.
+def greedy_search(log_probs: Float[Array, "B T V"], lengths: Int[Array, " B"], *, blank_id: int) -> TimedTokens:
+    """One hypothesis for each row, `[B 1 T]`, with static shapes: it may be jitted with the model, rows sharded.
 
-    Shapes are static, so this may be jitted with the model and its batch sharded.
+    A token's log-probability is the largest of its frames'. The score is the sum of the largest log-probability of
+    each frame; a row whose score is not finite has no tokens.
     """
-    is_there = length_mask(lengths, log_probs.shape[1])
-    path = jnp.where(is_there, jnp.argmax(log_probs, axis=-1), blank_id)
-    return path.astype(jnp.int32), jnp.where(is_there, jnp.max(log_probs, axis=-1), 0.0)
+    num_frames = log_probs.shape[1]
+    is_there, frame = length_mask(lengths, num_frames), jnp.arange(num_frames, dtype=jnp.int32)
+    path = jnp.where(is_there, jnp.argmax(log_probs, axis=-1), blank_id).astype(jnp.int32)
+    best = jnp.where(is_there, jnp.max(log_probs, axis=-1), 0.0)
+    before = jnp.pad(path[:, :-1], ((0, 0), (1, 0)), constant_values=blank_id)
+    is_label = path != blank_id
+    token = jnp.cumsum(is_label & (path != before), axis=1, dtype=jnp.int32)
+    place = jnp.where(is_label, token - 1, num_frames)  # blanks are written nowhere
 
+    def largest(values: Array, start: float, dtype: DTypeLike) -> Array:
+        """Of the frames of each token, row by row: rows stay on their devices."""
+        empty = jnp.full(num_frames, start, dtype)
+        of_row = jax.vmap(lambda place, values: empty.at[place].max(values, mode="drop"))
+        return of_row(place, jnp.broadcast_to(values, path.shape))[:, None]
 
-def greedy_hypothesis(
-    path: Int[np.ndarray, " T"],
-    logps: Float[np.ndarray, " T"],
-    spelling: Spelling,
-    *,
-    decode: Callable[[Sequence[int]], str] | None = None,
-) -> Hypothesis:
-    """The text of a row's best path: repeats merged, blanks left out. `decode`: text of labels, for vocabularies whose
-    labels do not spell it one by one (bytes of characters)."""
-    labels = spelling.collapse(path)
-    finished, part = spelling.words(labels)
-    texts = (*finished, part) if part else finished
-    spans = spelling.spans(path, logps)
-    if decode and len(whole := decode(labels).split()) == len(spans):
-        texts = tuple(whole)
-    words = tuple(WordSpan(text, *span) for text, span in zip(texts, spans, strict=True))
-    return Hypothesis(words, labels, ctc_score=float(logps.sum(dtype=np.float64)), lm_score=0.0)
+    scores = best.sum(axis=1)
+    return TimedTokens(
+        tokens=largest(path, 0, jnp.int32),
+        starts=-largest(-frame, -num_frames, jnp.int32),
+        ends=largest(frame + 1, 0, jnp.int32),
+        log_probs=largest(best, -jnp.inf, jnp.float32),
+        lengths=jnp.where(jnp.isfinite(scores), token.max(axis=1, initial=0), 0)[:, None],
+        scores=scores[:, None],
+    )

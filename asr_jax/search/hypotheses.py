@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from asr_jax.core.errors import check_numbers
+from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.search.word_scores import WordScores
 from asr_jax.text.spelling import Spelling
 
@@ -89,6 +90,12 @@ class Hypothesis:
     """Of the alignments that the search kept: their log-probability."""
     lm_score: float
     """What language model, word bonus and hot words add, weighted."""
+    starts: tuple[int, ...] = ()
+    """Of each label: the first frame."""
+    ends: tuple[int, ...] = ()
+    """Of each label: the frame after its last one."""
+    log_probs: tuple[float, ...] = ()
+    """Of each label: the largest of its log-probabilities."""
 
     @property
     def text(self) -> str:
@@ -98,6 +105,11 @@ class Hypothesis:
     def score(self) -> float:
         """What the list is sorted by."""
         return self.ctc_score + self.lm_score
+
+    @property
+    def sequence(self) -> TokenSequence:
+        """Its labels with their times."""
+        return TokenSequence(self.labels, self.starts, self.ends, self.log_probs, self.score)
 
 
 class Ending(NamedTuple):
@@ -188,6 +200,13 @@ class _Text(NamedTuple):
         return self.ctc_score + self.lm_score
 
     def hypothesis(self, spelling: Spelling) -> Hypothesis:
-        spans = spelling.spans(self.shown.ending.path, self.shown.ending.logps)
+        path, logps = self.shown.ending.path, self.shown.ending.logps
+        spans = spelling.spans(path, logps)
         words = tuple(WordSpan(text, *span) for text, span in zip(self.words, spans, strict=False))
-        return Hypothesis(words=words, labels=self.shown.labels, ctc_score=self.ctc_score, lm_score=self.lm_score)
+        num = len(self.shown.labels)
+        if len(words) < len(self.shown.words):  # without the open word
+            num = spelling.word_ranges(self.shown.labels)[len(words)][0]
+        starts, ends, log_probs = (tuple(each[:num].tolist()) for each in spelling.runs(path, logps))
+        return Hypothesis(
+            words, self.shown.labels[:num], self.ctc_score, self.lm_score, starts=starts, ends=ends, log_probs=log_probs
+        )

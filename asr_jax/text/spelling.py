@@ -116,29 +116,49 @@ class Spelling:
     def _surfaces(self) -> tuple[str, ...]:
         return tuple(" " * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
 
-    def spans(self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]) -> list[tuple[int, int, float]]:
-        """Of every word of a path: the first frame, which is that of its first label that has text, the one behind the
-        last of its last label, and the mean of its labels' largest log-probabilities. `logps`: of the path's symbols,
-        but for blanks."""
+    def runs(
+        self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]
+    ) -> tuple[Int[np.ndarray, " U"], Int[np.ndarray, " U"], Float[np.ndarray, " U"]]:
+        """Of each label of `collapse(path)`: the first frame, the frame after its last one, and the largest of its
+        log-probabilities.
+
+        Args:
+            logps: of the path's symbols; those of blanks do not count.
+        """
         starts = self._starts(path)
         if not len(starts):
-            return []
+            return starts, starts, np.zeros(0, logps.dtype)
         said = np.flatnonzero(path != self.blank_id)
         ends = said[np.searchsorted(said, np.append(starts, len(path))[1:]) - 1] + 1
-        most = np.maximum.reduceat(np.where(path == self.blank_id, -np.inf, logps), starts)
-        labels = path[starts]
-        segment, has_text = np.cumsum(self._opens[labels]), self._has_text[labels]
+        return starts, ends, np.maximum.reduceat(np.where(path == self.blank_id, -np.inf, logps), starts)
+
+    def word_ranges(self, labels: Sequence[int] | Int[np.ndarray, " U"]) -> list[tuple[int, int]]:
+        """The labels of each word that `words` gives, the open one included: from its first label that has text up to,
+        and without, the label that begins the next segment."""
+        if not len(labels):
+            return []
+        chosen = np.asarray(labels)
+        segment, has_text = np.cumsum(self._opens[chosen]), self._has_text[chosen]
         first = np.flatnonzero(np.diff(segment, prepend=-1))  # of each segment, which begins with a label that opens
         num_texts = np.cumsum(has_text)
-        before = np.repeat(num_texts[first] - has_text[first], np.diff(first, append=len(labels)))
+        before = np.repeat(num_texts[first] - has_text[first], np.diff(first, append=len(chosen)))
         in_word = np.flatnonzero(num_texts > before)  # from the first label of a segment that has text to its end
         word = np.flatnonzero(np.diff(segment[in_word], prepend=-1))
-        if not len(word):
-            return []
-        last = np.append(word[1:], len(in_word))
-        means = np.add.reduceat(most[in_word].astype(np.float64), word) / (last - word)
-        found = (starts[in_word][word], ends[in_word][last - 1], means)
-        return list(zip(*(each.tolist() for each in found), strict=True))
+        ends = in_word[np.append(word[1:], len(in_word)) - 1] + 1 if len(word) else word
+        return list(zip(in_word[word].tolist(), ends.tolist(), strict=True))
+
+    def spans(self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]) -> list[tuple[int, int, float]]:
+        """Of each word of a path: the first frame of its first label that has text, the frame after the last one of its
+        last label, and the mean of its labels' largest log-probabilities.
+
+        Args:
+            logps: of the path's symbols; those of blanks do not count.
+        """
+        starts, ends, most = self.runs(path, logps)
+        return [
+            (int(starts[first]), int(ends[end - 1]), float(most[first:end].mean(dtype=np.float64)))
+            for first, end in self.word_ranges(path[starts])
+        ]
 
     @functools.cached_property
     def _opens(self) -> Bool[np.ndarray, " V"]:

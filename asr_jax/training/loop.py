@@ -87,7 +87,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
         checkpoints = stack.enter_context(
             Checkpoints(
                 folder / CHECKPOINTS, keep_last=training.keep_last, keep_best=training.keep_best,
-                milestones=training.milestones, decoding=setup.decoding_digest,
+                milestones=training.milestones, decoding=setup.decoding_digest, head=setup.head,
             )
         )  # fmt: skip
         try:
@@ -126,7 +126,7 @@ def _common(setup: Setup) -> dict[str, Any]:
     """What all processes of a run must have alike."""
     settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
-    of_files = {"tokenizer": symbols, "decoding's files": setup.experiment.decoding.digest()}
+    of_files = {"tokenizer": symbols, "decoding's files": setup.decoding_digest}
     return of_files | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
 
 

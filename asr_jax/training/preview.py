@@ -63,8 +63,8 @@ def dry_run(experiment: Experiment) -> None:
     Raises: UserError where a run could not begin.
     """
     setup = set_up(experiment, folders.find_run(experiment))
-    if setup.recognises:
-        experiment.decoding.build(setup.tokenizer, times=setup.model.frame_times())
+    if experiment.decoding:
+        experiment.decoding.host_stage(setup.tokenizer)  # raises where one of its files cannot be read
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
     shapes = abstract_beginning(beginning, setup.mesh)
     if experiment.init.path:

@@ -47,7 +47,7 @@ class Saver:
     def _remember(self, meta: Mapping[str, Any]) -> None:
         """The best measure so far, and since when: where it was found by the decoding that finds the next ones."""
         before, best = from_json(meta["experiment"]).decoding, meta[self._name_of_best]
-        if meta.get("decoding", before.digest()) == self._setup.decoding_digest:
+        if meta.get("decoding", before.digest() if before else "") == self._setup.decoding_digest:
             self.num_without_gain, self.best = meta["num_without_gain"], best
         elif best is not None:
             self.forgets = (

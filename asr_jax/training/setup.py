@@ -73,7 +73,13 @@ class Setup:
     @property
     def decoding_digest(self) -> str:
         """Equal where error rates compare; empty where there are none."""
-        return self.experiment.decoding.digest() if self.recognises else ""
+        decoding = self.experiment.decoding
+        return decoding.digest() if decoding else ""
+
+    @property
+    def head(self) -> str:
+        """The head that texts come from; empty where none are found."""
+        return self.model.recognising if self.recognises else ""
 
     @property
     def made_of(self) -> str | None:
@@ -106,7 +112,8 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     model = make_model(experiment, tokenizer)
     front_end = experiment.model.front_end
     train = plan_training(
-        sets.train, data, tokenizer=tokenizer, output_length=model.output_length, front_end=front_end,
+        sets.train, data, tokenizer=tokenizer, output_length=model.output_length,
+        frames_needed=experiment.model.frames_needed, front_end=front_end,
         seed=experiment.seed, num_devices=mesh.size, sub_batches=experiment.model.sub_batches,
     )  # fmt: skip
     check_labels(train, tokenizer)
@@ -127,8 +134,9 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     for_losses = None if experiment.model.recognises else validation
     if experiment.model.recognises and training.validate_loss:
         for_losses = plan_with_labels(
-            sets.validation, train.plan.buckets, output_length=model.labelled_length, has_windows=False, **as_trained
-        )
+            sets.validation, train.plan.buckets, output_length=model.length_of(model.recognising),
+            frames_needed=experiment.model.frames_needed, has_windows=False, **as_trained,
+        )  # fmt: skip
         check_labels(for_losses, tokenizer)
     return Setup(
         experiment=experiment,

@@ -11,16 +11,15 @@ from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import SKIPPED
 from asr_jax.data.loading.source import BatchSource
+from asr_jax.inference.decoder import Decoder, without_labels
 from asr_jax.inference.losses import Losses, measure
 from asr_jax.inference.model import made_of
 from asr_jax.inference.recognition import (
     BrokenOff,
-    Decoder,
     Recognition,
     evaluate,
     samples,
     used_buckets,
-    without_labels,
 )
 from asr_jax.observe.events import EventLog
 from asr_jax.training.beginning import Beginning
@@ -44,12 +43,12 @@ class Validator:
         self._evaluated: Any = setup.recipe.evaluated
         program = made_of(setup.experiment, setup.tokenizer)
         of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "made_of": program}
-        decoding, scales = setup.experiment.decoding, setup.recipe.scales
+        decoding = setup.experiment.decoding
         self._decoder = self._losses = None
-        if setup.recognises:
+        if decoding:
             self._decoder = Decoder(setup.model, setup.tokenizer, decoding=decoding, **of_model)
         if setup.for_losses:
-            self._losses = Losses(setup.model, scales, **of_model)
+            self._losses = Losses(setup.model, setup.recipe.scales, **of_model)
 
     def prepare(self) -> None:
         """Begins to compile, in the background, all that validation will run."""
@@ -150,4 +149,9 @@ class Validator:
         empty_share = counts["empty_hypotheses"] / max(counts["utterances"], 1)
         told = {name: value for name, value in counts.items() if name not in LEFT_OUT}
         shown = samples(setup.validation, found, setup.tokenizer, num_samples)
-        return told | {"empty_share": empty_share, "decoding": setup.decoding_digest, "samples": shown}
+        return told | {
+            "empty_share": empty_share,
+            "head": setup.head,
+            "decoding": setup.decoding_digest,
+            "samples": shown,
+        }

@@ -5,11 +5,13 @@ lies near the middle of the overlap, far from the ends of both, where every symb
 of it for both, so that none is doubled or lost where they place it differently, and best of all among blanks.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+from asr_jax.core.timed_tokens import TokenSequence
 
 SEAM_SHARE = 1 / 3
 """Of an overlap, in its middle: where the seam may lie."""
@@ -19,8 +21,12 @@ FAR_FRAMES = 10
 """Equal labels of two windows that are further apart are not the same one."""
 
 
+NOTHING = -1
+"""In the place of a token, in frames that have none."""
+
+
 class Heard(NamedTuple):
-    """What the model made of consecutive frames."""
+    """Log-probabilities of CTC of consecutive frames."""
 
     first_frame: int
     """Of the recording."""
@@ -33,16 +39,82 @@ class Heard(NamedTuple):
     def end_frame(self) -> int:
         return self.first_frame + len(self.path)
 
-    def of_path(self) -> "Heard":
-        """With the log-probabilities of the path alone."""
-        if self.logps.ndim == 1:
-            return self
-        return self._replace(logps=np.take_along_axis(self.logps, self.path[:, None], axis=1)[:, 0])
-
     def between(self, first: int, end: int) -> "Heard":
         """Its frames from `first` to before `end`, as the recording counts them."""
         part = slice(first - self.first_frame, end - self.first_frame)
         return Heard(first, self.path[part], self.logps[part])
+
+
+class Part(NamedTuple):
+    """The tokens that a search found in consecutive frames."""
+
+    first_frame: int
+    """Of the recording."""
+    end_frame: int
+    tokens: TokenSequence
+    """Their frames are those of the recording."""
+
+    def between(self, first: int, end: int) -> "Part":
+        """Its tokens from frame `first` to before `end`: those that begin there, or reach into it, cut to it."""
+        kept = [
+            (token, max(start, first), min(stop, end), logp)
+            for token, start, stop, logp in self.rows()
+            if start < end and (start >= first or stop > first)
+        ]
+        return Part(first, end, _sequence(kept))
+
+    def rows(self) -> Iterable[tuple[int, int, int, float]]:
+        """Token, start, end and log-probability of each."""
+        return zip(self.tokens.tokens, self.tokens.starts, self.tokens.ends, self.tokens.log_probs, strict=True)
+
+    def path(self, first: int, end: int) -> Int[np.ndarray, " T"]:
+        """The token of each frame from `first` to before `end`, `NOTHING` where there is none."""
+        path = np.full(end - first, NOTHING, np.int64)
+        for token, start, stop, _ in self.rows():
+            path[max(start - first, 0) : max(max(stop, start + 1) - first, 0)] = token
+        return path
+
+
+def _sequence(rows: Sequence[tuple[int, int, int, float]]) -> TokenSequence:
+    """Its score is the sum of its tokens' log-probabilities."""
+    tokens, starts, ends, logps = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return TokenSequence(tokens, starts, ends, logps, float(sum(logps)))
+
+
+def joined_parts(windows: Iterable[Part]) -> TokenSequence:
+    """The tokens of the windows of one recording, in order, each once. A token that is cut by a seam, and goes on
+    behind it in the next window, is one."""
+    rows: list[tuple[int, int, int, float]] = []
+    before: Part | None = None
+
+    def keep(part: Part, *, is_cut: bool) -> None:
+        found = list(part.rows())
+        if is_cut and rows and found and rows[-1][0] == found[0][0] and rows[-1][2] == found[0][1]:
+            token, start, _, logp = rows.pop()
+            found[0] = (token, start, found[0][2], max(logp, found[0][3]))
+        rows.extend(found)
+
+    is_cut = False
+    for window in windows:
+        part = window
+        if before:
+            cut = seam_of(before, window)
+            is_next_cut = any(start < cut < end for each in (before, window) for _, start, end, _ in each.rows())
+            keep(before.between(before.first_frame, cut), is_cut=is_cut)
+            part, is_cut = window.between(cut, window.end_frame), is_next_cut
+        before = part
+    if before:
+        keep(before, is_cut=is_cut)
+    return _sequence(rows)
+
+
+def seam_of(left: Part, right: Part) -> int:
+    """As `seam`, of the tokens that a search found."""
+    paths = (
+        Heard(each.first_frame, path, np.zeros(len(path), np.float32))
+        for each, path in ((each, each.path(each.first_frame, each.end_frame)) for each in (left, right))
+    )
+    return seam(*paths, blank_id=NOTHING)
 
 
 def together(parts: Iterable[Heard]) -> Heard:

@@ -100,7 +100,7 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     assert [json.loads(line)["id"] for line in said.out.splitlines() if line.startswith("{")] == [good.id]
     named = {line.split(":")[0]: line for line in said.err.splitlines() if line.startswith("skipped")}
     assert "out of vocabulary (outside of the vocabulary: 'x', 'y', 'z')" in named["skipped other"]
-    assert "fewer frames than labels and repeats (" in named["skipped long"]
+    assert "fewer frames than its labels need (" in named["skipped long"]
     assert "no such file" in named["skipped gone"]
     assert "empty text" in named["skipped silent"]
     write_manifest(tmp_path / "none.jsonl", broken[2:3])

@@ -80,7 +80,8 @@ def test_features_give_the_loss_of_their_audio(folder, tmp_path):
 def planned(records, model):
     """The source of its batches."""
     data = plan_training(
-        records, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER, output_length=model.output_length,
+        records, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER,
+        output_length=model.output_length, frames_needed=np.add,
         front_end=model.front_end, seed=0, num_devices=1,
     )  # fmt: skip
     return BatchSource(data.index, data.plan)

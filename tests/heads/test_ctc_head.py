@@ -47,7 +47,7 @@ class TwoLayersEncoder(Encoder):
 
 def two_heads(**changes):
     heads = {"ctc": CTC(dropout=0.0, **changes), "inter": CTC(dropout=0.0, tap="inner", scale=0.3, **changes)}
-    return Model(encoder=TwoLayers(), heads=heads, augment=())
+    return Model(encoder=TwoLayers(), heads=heads, augment=(), primary="ctc")
 
 
 def features_batch(*, rows=4, num_frames=40, seed=0, **options):
@@ -115,9 +115,9 @@ def test_weights_known_before_are_those_of_each_heads_own_frames():
 
 def test_a_tap_that_is_not_there():
     with pytest.raises(ValueError, match=r"heads\.inter: .*'stack_1'.*embed"):
-        Model(Zipformer.tiny(taps=("embed",)), heads={"ctc": CTC(), "inter": CTC(tap="stack_1")})
+        Model(Zipformer.tiny(taps=("embed",)), heads={"ctc": CTC(), "inter": CTC(tap="stack_1")}, primary="ctc")
     with pytest.raises(ValueError, match=r"encoder\.taps=\('stack_1',\)"):
         Model(Zipformer.tiny(), heads={"inter": CTC(tap="stack_1")})
     with pytest.raises(ValueError, match="'other'"):
         Encoded(Frames(np.zeros((1, 2, 3), np.float32), np.array([2]))).at("other")
-    Model(Zipformer.tiny(taps=("stack_1",)), heads={"ctc": CTC(), "inter": CTC(tap="stack_1")})
+    Model(Zipformer.tiny(taps=("stack_1",)), heads={"ctc": CTC(), "inter": CTC(tap="stack_1")}, primary="ctc")

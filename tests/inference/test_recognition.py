@@ -3,20 +3,24 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.batch import Frames
 from asr_jax.core.meshes import data_mesh, global_batch
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.manifests.reading import Records
 from asr_jax.data.manifests.records import Record
-from asr_jax.inference import recognition as evaluate
-from asr_jax.inference.recognition import Decoder, Recognition, judged_words, without_labels
+from asr_jax.inference import decoder as decoders
+from asr_jax.inference.decoder import Decoder, HeadSearch, without_labels
+from asr_jax.inference.recognition import Recognition, judged_words
 from asr_jax.search.ctc import Decoding
 from asr_jax.search.ctc_beam import CTCBeamSearch
+from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.search.hypotheses import Search
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.transcripts.transcript import Alternative, Transcript, Word
@@ -106,9 +110,28 @@ def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkey
     assert searched == [2, 2, 2]
     assert sorted(row for _, share in shares for row in share) == sorted(alone)
     sent = []
-    monkeypatch.setattr(evaluate, "gathered", lambda value: sent.append(value) or [value])
+    monkeypatch.setattr(decoders, "gathered", lambda value: sent.append(value) or [value])
     for decoder, share in shares:
         decoder.whole(share)
-    monkeypatch.setattr(evaluate, "gathered", lambda value: sent)
+    monkeypatch.setattr(decoders, "gathered", lambda value: sent)
     for decoder, share in shares:
         assert decoder.whole(share) == alone
+
+
+@pytest.mark.parametrize("kind", ["greedy", "beam"])
+def test_what_is_no_number_is_told(kind, capsys):
+    model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
+    search = HeadSearch(model, FEW, head="ctc", decoding=Decoding(kind=kind, search=Search(beam_width=4)))
+    values = np.full((2, 3, FEW.vocab_size), -9.0, np.float32)
+    values[:, [0, 1, 2], [1, FEW.blank_id, 2]] = 0.0
+    whole, broken = Frames(jnp.asarray(values), jnp.array([3, 3])), values.copy()
+    broken[0] = np.nan
+
+    def texts(frames):
+        found = frames if kind == "beam" else greedy_search(frames.values, frames.lengths, blank_id=FEW.blank_id)
+        return [search.transcript(each).text for each in search.sequences(found, [0, 1])]
+
+    assert texts(whole.replace(values=jnp.asarray(broken))) == ["", "ab"]
+    assert "1 of 2 recordings of a batch have no finite score" in capsys.readouterr().err
+    assert texts(whole) == ["ab", "ab"]
+    assert not capsys.readouterr().err

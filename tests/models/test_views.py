@@ -48,7 +48,7 @@ def built(model):
 
 def two_views(*, augment=(EverySecond(),), dropout=0.0):
     heads = {"ctc": CTC(dropout=0.0, consistency=0.2), "inter": CTC(dropout=0.0, tap="inner", scale=0.3)}
-    return built(Model(encoder=TwoLayers(dropout), heads=heads, augment=augment, views=2))
+    return built(Model(encoder=TwoLayers(dropout), heads=heads, augment=augment, views=2, primary="ctc"))
 
 
 def keys(seed=0):

@@ -175,7 +175,7 @@ def test_files_of_weights_say_nothing_of_their_model(folder: Path, tmp_path: Pat
         (model_of(TINY), (*SYMBOLS, "▁the"), "labels such as '▁the': expected characters"),
         (model_of(TINY), (*SYMBOLS, "|"), "expected characters"),
         (model_of(TINY, front_end=nemo(num_mels=160)), SYMBOLS, "not the preset w2v_bert"),
-        (model_of(TINY, heads={"a": CTC(), "b": CTC()}), SYMBOLS, "heads are a, b: expected one, of CTC"),
+        (model_of(TINY, heads={"a": CTC(), "b": CTC()}, primary="a"), SYMBOLS, "heads are a, b: expected one, of CTC"),
         (model_of(replace(TINY, activation="hardtanh")), SYMBOLS, "activation hardtanh: expected one of"),
         (Model(Conformer.tiny()), SYMBOLS, "no folder of Conformer is written"),
     ],

@@ -111,7 +111,7 @@ def test_a_folder_of_a_model_that_hides_nothing_says_so_and_has_the_learned_fram
     [
         ({"encoder": replace(SMALL, hourglass=Hourglass(1, 1, 2, 0))}, "the encoder has an hourglass"),
         ({"encoder": replace(SMALL, rotary=True)}, "the encoder has rotary positions"),
-        ({"heads": {"ctc": CTC(), "other": CTC()}}, "expected one, of CTC"),
+        ({"heads": {"ctc": CTC(), "other": CTC()}, "primary": "ctc"}, "expected one, of CTC"),
         ({"heads": {"pretrain": Contrastive(across_negatives=2, penalty=0.0)}}, "pre-training has across_negatives"),
         ({"front_end": replace(wav2vec2(), dither=0.1)}, "expected that"),
     ],

@@ -1,5 +1,6 @@
 """What a decoding is made of, and the transcripts that both kinds give of the same output."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,13 +10,15 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.metrics.confidence import Calibration
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc import CTCDecoding
+from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.search.hypotheses import Search
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 from asr_jax.transcripts.transcript import Transcript, Word, joined, to_json
+from asr_jax.transcripts.words import Writer
 
 TOKENIZER = CharacterTokenizer(symbols=(" ", "a", "b", None), normaliser="none")
 TIMES = FrameTimes(640, 0.0, 16000)
@@ -28,27 +31,30 @@ def log_probs_of(path, *, sure=0.97):
     return np.log(probabilities).astype(np.float32)
 
 
-def decoder_of(kind):
-    """Batches of the same shape are searched by one program."""
-    return Decoding(kind=kind, search=Search(beam_width=4)).build(TOKENIZER, times=TIMES)
+def found_by(kind, values, lengths, tokenizer=TOKENIZER):
+    """The n-best lists of all rows. Batches of the same shape are searched by one program."""
+    values, lengths = jnp.asarray(values), jnp.asarray(lengths)
+    if kind == "greedy":
+        found = jax.device_get(greedy_search(values, lengths, blank_id=tokenizer.blank_id))
+    else:
+        stage = CTCDecoding(kind=kind, search=Search(beam_width=4)).host_stage(tokenizer)
+        found = stage(Frames(values, lengths), range(len(values)))
+    return [found.sequences(row) for row in range(len(values))]
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
 def test_words_have_times_and_confidence(kind):
     path = [3, 1, 1, 3, 1, 0, 3, 2, 2, 3]
-    values = jnp.asarray(np.stack([log_probs_of([3] * 10), log_probs_of(path)]))
-    decoder = decoder_of(kind)
-    found = decoder.finish(decoder.reduce(Frames(values, jnp.array([10, 9]))), [1])
-    transcript = decoder.transcript(found[0], Calibration())
+    _, found = found_by(kind, np.stack([log_probs_of([3] * 10), log_probs_of(path)]), [10, 9])
+    writer = Writer(TOKENIZER, times=TIMES)
+    transcript = writer.transcript(found, lists_alternatives=kind == "beam")
     assert transcript.text == "aa b"
     assert [(word.start_s, word.end_s) for word in transcript.words] == [
         (pytest.approx(0.04), pytest.approx(0.20)),
         (pytest.approx(0.28), pytest.approx(0.36)),
     ]
-    later = decoder.transcript(found[0], Calibration(), first_frame=100)
-    assert [word.start_s for word in later.words] == pytest.approx([4.04, 4.28])
     assert [word.confidence for word in transcript.words] == pytest.approx([0.97, 0.97], rel=1e-5)
-    assert decoder.transcript(found[0], Calibration(offset=-1.0)).confidence < 0.95
+    assert Writer(TOKENIZER, times=TIMES, calibration=Calibration(offset=-1.0)).transcript(found).confidence < 0.95
     if kind == "beam":
         assert transcript.alternatives[0].text == transcript.text
         assert len(transcript.alternatives) > 1
@@ -58,14 +64,14 @@ def test_words_have_times_and_confidence(kind):
 
 def test_what_only_a_beam_search_uses_is_refused_for_greedy():
     with pytest.raises(ValueError, match="kind is 'greedy' and fusion is set: expected kind 'beam'"):
-        Decoding(fusion=Fusion(hot_words=("anna",)))
+        CTCDecoding(fusion=Fusion(hot_words=("anna",)))
     with pytest.raises(ValueError, match="reranking is set"):
-        Decoding(reranking=Reranking(kenlm="lm.arpa"))
+        CTCDecoding(reranking=Reranking(kenlm="lm.arpa"))
 
 
 def test_words_that_cannot_be_spelt_are_refused_or_named(tmp_path, capsys):
     def build(**fusion):
-        return Decoding(kind="beam", fusion=Fusion(**fusion)).build(TOKENIZER, times=TIMES)
+        return CTCDecoding(kind="beam", fusion=Fusion(**fusion)).host_stage(TOKENIZER)
 
     with pytest.raises(UserError, match=r"hot words .* cannot spell: ANNA; .*normalised by none"):
         build(hot_words=("ANNA", "ab"))
@@ -80,9 +86,9 @@ def test_words_that_cannot_be_spelt_are_refused_or_named(tmp_path, capsys):
 
 def test_settings_that_would_do_nothing_are_refused():
     with pytest.raises(ValueError, match="expected one of them"):
-        Decoding(kind="beam", fusion=Fusion(hot_words=("a",)), reranking=Reranking(kenlm="lm.arpa"))
+        CTCDecoding(kind="beam", fusion=Fusion(hot_words=("a",)), reranking=Reranking(kenlm="lm.arpa"))
     with pytest.raises(ValueError, match=r"fusion\.unit is 'labels'"):
-        Decoding(kind="beam", fusion=Fusion(kenlm="lm.arpa", unit="labels"))
+        CTCDecoding(kind="beam", fusion=Fusion(kenlm="lm.arpa", unit="labels"))
 
 
 def test_bytes_of_characters_are_spelt_together(tmp_path):
@@ -96,22 +102,21 @@ def test_bytes_of_characters_are_spelt_together(tmp_path):
     )
     ids = tokenizer.encode(texts[0])
     path = [symbol for label in ids for symbol in (label, tokenizer.blank_id)]
-    logps = np.zeros(len(path), np.float32)
-    decoder = Decoding().build(tokenizer, times=TIMES)
-    (found,) = decoder.finish((np.array([path], np.int32), logps[None]), [0])
-    assert found[0].text == texts[0]
-    assert len(found[0].words) == 3
+    (found,) = found_by("greedy", 9.0 * np.eye(tokenizer.vocab_size)[None, path], [len(path)], tokenizer)
+    transcript = Writer(tokenizer, times=TIMES).transcript(found)
+    assert transcript.text == texts[0]
+    assert len(transcript.words) == 3
     with pytest.raises(UserError, match="bytes of characters"):
-        Decoding(kind="beam").build(tokenizer, times=TIMES)
+        CTCDecoding(kind="beam").host_stage(tokenizer)
 
 
 def test_a_decoding_says_what_it_is():
-    assert str(Decoding()) == Decoding().digest() == "greedy"
-    some = Decoding(
+    assert str(CTCDecoding()) == CTCDecoding().digest() == "greedy"
+    some = CTCDecoding(
         kind="beam", search=Search(beam_width=7), fusion=Fusion(kenlm="lm.arpa", hot_words=("anna", "otto"))
     )
     assert str(some) == "beam 7, lm.arpa × 0.5 fused, 2 hot words"
-    other = Decoding(kind="beam", search=Search(beam_width=8), fusion=some.fusion)
+    other = CTCDecoding(kind="beam", search=Search(beam_width=8), fusion=some.fusion)
     assert some.digest() != other.digest()
 
 
@@ -126,15 +131,3 @@ def test_json_has_numbers_alone():
     assert to_json(Transcript((), float("-inf"))) == {
         "words": [], "score": None, "confidence": None, "alternatives": []
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["greedy", "beam"])
-def test_what_is_no_number_is_told(kind, capsys):
-    values = np.stack([log_probs_of([1, 3, 2, *[3] * 7])] * 2)
-    values[0] = np.nan
-    decoder, lengths = decoder_of(kind), jnp.array([3, 3])
-    broken, whole = decoder.finish(decoder.reduce(Frames(jnp.asarray(values), lengths)), [0, 1])
-    assert (broken[0].text, whole[0].text) == ("", "ab")
-    assert "1 of 2 recordings of a batch have no finite score" in capsys.readouterr().err
-    decoder.finish(decoder.reduce(Frames(jnp.asarray(values[[1, 1]]), lengths)), [0, 1])
-    assert not capsys.readouterr().err

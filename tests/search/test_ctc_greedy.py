@@ -1,4 +1,4 @@
-"""Greedy decoding against collapsing in Python, inside jit and sharded."""
+"""Greedy search against collapsing in Python, inside jit and sharded."""
 
 import itertools
 
@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from asr_jax.core.meshes import by_rows, data_mesh
-from asr_jax.search.ctc_greedy import best_path, greedy_hypothesis
-from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.text.spelling import Spelling
+from asr_jax.search.ctc_greedy import greedy_search
 
-paths_of = jax.jit(best_path, static_argnames="blank_id")
+search = jax.jit(greedy_search, static_argnames="blank_id")
 
 
 def scores_of(best, vocabulary):
@@ -21,59 +19,48 @@ def scores_of(best, vocabulary):
 
 
 @pytest.mark.parametrize("blank_id", [0, 3])
-def test_merges_repeats_and_leaves_out_blanks(blank_id):
+def test_repeats_are_merged_and_blanks_left_out(blank_id):
     random = np.random.default_rng(blank_id)
     best, lengths = random.integers(0, 4, (40, 11)), random.integers(0, 12, 40)
     scores = scores_of(best, 4)
-    paths, logps = jax.device_get(paths_of(scores, jnp.asarray(lengths), blank_id=blank_id))
-    assert (paths.shape, paths.dtype, logps.shape) == ((40, 11), np.int32, (40, 11))
-    symbols = ["a", "b", "c"]
-    symbols.insert(blank_id, None)
-    tokenizer = CharacterTokenizer(symbols=tuple(symbols), normaliser="none")
-    spelling = Spelling.of(tokenizer)
-    for row, length, path, logp, score in zip(best, lengths, paths, logps, np.asarray(scores), strict=True):
-        expected = [label for label, _ in itertools.groupby(row[:length].tolist()) if label != blank_id]
-        found = greedy_hypothesis(path, logp, spelling)
-        assert list(found.labels) == expected
-        assert " ".join(word.text for word in found.words) == tokenizer.decode(expected)
-        assert found.score == pytest.approx(score[:length].max(-1).sum(), rel=1e-5)
-
-
-def test_words_have_their_frames_and_log_probabilities():
-    tokenizer = CharacterTokenizer(symbols=(" ", "a", "b", None), normaliser="none")
-    path = np.array([0, 3, 1, 1, 3, 1, 2, 0, 0, 3, 2, 2, 3], np.int32)  # " aab" and " b"
-    logps = -np.arange(1.0, 14.0, dtype=np.float32)
-    first, second = greedy_hypothesis(path, logps, Spelling.of(tokenizer)).words
-    assert (first.text, first.start_frame, first.end_frame) == ("aab", 2, 7)
-    assert first.logp == pytest.approx(-(3 + 6 + 7) / 3)
-    assert (second.text, second.start_frame, second.end_frame, second.logp) == ("b", 10, 12, -11)
-
-
-def test_a_row_without_labels_has_no_words():
-    spelling = Spelling.of(CharacterTokenizer(symbols=(" ", "a", None), normaliser="none"))
-    for path in ([2, 2], [], [0, 2]):
-        found = greedy_hypothesis(np.array(path, np.int32), np.zeros(len(path), np.float32), spelling)
-        assert (found.text, found.words) == ("", ())
+    found = jax.device_get(search(scores, jnp.asarray(lengths), blank_id=blank_id))
+    assert (found.tokens.shape, found.tokens.dtype, found.scores.shape) == ((40, 1, 11), np.int32, (40, 1))
+    for row, (path, length, score) in enumerate(zip(best, lengths, np.asarray(scores), strict=True)):
+        runs, frame = [], 0
+        for label, group in itertools.groupby(path[:length].tolist()):
+            end = frame + len(list(group))
+            if label != blank_id:
+                runs.append((label, frame, end, score[frame:end, label].max()))
+            frame = end
+        (sequence,) = found.sequences(row)
+        assert list(zip(sequence.tokens, sequence.starts, sequence.ends, strict=True)) == [run[:3] for run in runs]
+        np.testing.assert_allclose(sequence.log_probs, [run[3] for run in runs], rtol=1e-6)
+        assert sequence.score == pytest.approx(score[:length].max(-1).sum(), rel=1e-5)
 
 
 def test_padding_has_no_influence():
     best = np.array([[1, 2, 0, 1], [0, 0, 2, 2]])
     lengths = jnp.array([2, 3])
     padding = np.arange(4) >= np.asarray(lengths)[:, None]
-    clean = paths_of(scores_of(best, 3), lengths, blank_id=0)
-    garbage = paths_of(jnp.where(padding[..., None], jnp.nan, scores_of(best, 3)), lengths, blank_id=0)
-    for value, same in zip(garbage, clean, strict=True):
-        np.testing.assert_array_equal(value, same)
+    clean = search(scores_of(best, 3), lengths, blank_id=0)
+    garbage = search(jnp.where(padding[..., None], jnp.nan, scores_of(best, 3)), lengths, blank_id=0)
+    jax.tree.map(np.testing.assert_array_equal, garbage, clean)
+
+
+def test_a_row_that_is_no_number_has_no_tokens():
+    scores = jnp.stack([jnp.full((4, 3), jnp.nan), scores_of(np.array([[1, 2, 0, 1]]), 3)[0]])
+    found = jax.device_get(search(scores, jnp.array([4, 4]), blank_id=0))
+    assert [found.sequences(row)[0].tokens for row in (0, 1)] == [(), (1, 2, 1)]
 
 
 def test_a_sharded_batch_stays_where_it_is():
     mesh = data_mesh(4)
     best, lengths = np.random.default_rng(1).integers(0, 5, (8, 9)), jnp.arange(8) + 1
     inputs = (scores_of(best, 5).astype(jnp.bfloat16), lengths)
-    expected = paths_of(*inputs, blank_id=4)
+    expected = search(*inputs, blank_id=4)
     sharded = jax.device_put(inputs, by_rows(mesh))
-    compiled = paths_of.lower(*sharded, blank_id=4).compile()
-    for value, same in zip(compiled(*sharded), expected, strict=True):
+    compiled = search.lower(*sharded, blank_id=4).compile()
+    for value, same in zip(jax.tree.leaves(compiled(*sharded)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(value, same)
         assert value.sharding.is_equivalent_to(by_rows(mesh), value.ndim)
     assert not [name for name in ("all-gather", "all-to-all", "collective-permute") if name in compiled.as_text()]

@@ -175,20 +175,20 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_begins_anew(data,
     assert train(run)["update"] == 2
     assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validations"
     beam = Decoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
-    assert "--training.patience N" in train(replace(run, decoding=replace(run.decoding)))["already"]
+    assert "--training.patience N" in train(run.with_decoding(replace(run.decoding)))["already"]
     capsys.readouterr()
     assert (
-        train(replace(run, decoding=beam))["update"] == 4
+        train(run.with_decoding(beam))["update"] == 4
     )  # the first of this decoding is its best, the next one gains nothing
     (told,) = (data["message"] for data in events(tmp_path / "run", "warning") if "decoding" in data["message"])
     assert "(greedy)" in told
     assert "beam 3" in told
     assert told in " ".join(capsys.readouterr().out.split())
-    assert train(replace(run, decoding=beam))["already"]
+    assert train(run.with_decoding(beam))["already"]
     decodings = [data["decoding"] for data in events(tmp_path / "run", "validation") if data["weights"] == "ema"]
     assert decodings == ["greedy"] * 2 + [beam.digest()] * 2
     assert not events(tmp_path / "run", "recompiled")
-    assert load_trained(tmp_path / "run").decoder().text.settings == beam
+    assert load_trained(tmp_path / "run").decoder().search.decoding == beam
 
 
 def test_what_is_not_finite_voids_its_update_and_names_its_batches(data, tmp_path):

@@ -37,6 +37,7 @@ def planned(labels: dict[str, list[int]]) -> PlannedData:
         Data(train=("t",), validation=("v",), tokenizer=TokenizerSettings(kind="ids")),
         tokenizer=TOKENIZER,
         output_length=lambda samples, of_features: np.asarray(samples) // 160,
+        frames_needed=np.add,
         front_end=KaldiFbank(),
         seed=0,
         num_devices=1,

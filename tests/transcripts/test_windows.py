@@ -2,20 +2,23 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import UserError
+from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.text.spelling import Spelling
-from asr_jax.transcripts.seams import Heard, joined_windows, seam, together
+from asr_jax.transcripts.seams import Heard, Part, joined_parts, joined_windows, seam, together
 from asr_jax.transcripts.windows import Windows, pause, pieces, windows_of
 
 BLANK = 0
@@ -161,8 +164,42 @@ def test_pieces_hold_every_frame_once_and_are_cut_between_words(spelling):
     assert [word for piece in found for word in words(piece)] == words(together(parts))
 
 
-def test_log_probabilities_of_the_path():
-    logps = np.log(np.float32([[0.1, 0.9], [0.6, 0.4]]))
-    heard = Heard(3, logps.argmax(-1), logps)
-    np.testing.assert_allclose(np.exp(heard.of_path().logps), [0.9, 0.6], rtol=1e-6)
-    assert jnp.shape(heard.of_path().of_path().logps) == (2,)
+def part_of(path, first_frame):
+    """What a greedy search finds in frames from `first_frame` on."""
+    found = greedy_search(9.0 * jnp.eye(4)[jnp.asarray(path)][None], jnp.array([len(path)]), blank_id=BLANK)
+    (sequence,) = jax.device_get(found).sequences(0)
+    starts, ends = (tuple(frame + first_frame for frame in each) for each in (sequence.starts, sequence.ends))
+    return Part(first_frame, first_frame + len(path), sequence._replace(starts=starts, ends=ends))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tokens_are_joined_as_frames_are(seed):
+    """Windows hear the same but for frames near their edges, which differ. Borders lie within tokens as well."""
+    rng = np.random.default_rng(seed)
+    whole = np.repeat(rng.integers(0, 4, 60), rng.integers(1, 6, 60))[:120]
+    paths = []
+    for first in (0, 30, 60):
+        path = whole[first : first + 60].copy()
+        for edge in (slice(0, 5), slice(-5, None)):
+            path[edge] = np.where(rng.random(5) < 0.5, rng.integers(0, 4, 5), path[edge])
+        paths.append((first, path))
+    heard = [Heard(first, path, np.zeros((60, 4), np.float32)) for first, path in paths]
+    path = together(joined_windows(heard, blank_id=BLANK)).path
+    (whole_part,) = [part_of(path, 0)]
+    found = joined_parts(part_of(path, first) for first, path in paths)
+    assert (found.tokens, found.starts, found.ends) == whole_part.tokens[:3]
+
+
+def test_tokens_that_share_frames_are_each_kept_once():
+    """As a transducer or an attention decoder may find them: two in one frame, the same twice, none for long."""
+    tokens = [(1, 3, 4), (1, 3, 4), (2, 10, 10), (2, 10, 12), (3, 70, 71)]
+
+    def window(first, end):
+        rows = [each for each in tokens if first <= each[1] and each[2] <= end]
+        columns = [tuple(row[place] for row in rows) for place in range(3)]
+        return Part(first, end, TokenSequence(*columns, (-0.5,) * len(rows), -1.0))
+
+    found = joined_parts([window(0, 60), window(40, 100)])
+    assert list(zip(*found[:3], strict=True)) == tokens
+    assert found.score == -2.5
+    assert joined_parts([window(20, 60)]).tokens == ()

@@ -56,7 +56,9 @@ def main(arguments: Sequence[str]) -> None:
 
     if experiment is None:
         trained = load(Path(run), options)
-        system = system_of_run(trained, decoding_of(flags, trained.experiment.decoding))
+        system = system_of_run(
+            trained, decoding_of(flags, trained.experiment.model.decoding_of(trained.model.recognising))
+        )
     else:
         system = system_of_config(experiment, precision=options.precision, vocabulary=options.vocabulary)
     figures: dict[str, Any] = {"machine": machine(), **system.about, "warm_ups": options.warm_ups}
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str]) -> None:
         f"{system.name}, {system.weights}, {figures['parameters']:,} parameters, {figures['precision']}, "
         f"{figures['decoding']}, on {described(figures['machine'] | {'num_devices': 1})}"
     )
-    recognition = Recognition(system, system.decoder())
+    recognition = Recognition(system, system.search())
     if options.batch_sizes:
         figures["batches"] = batches(
             recognition, options, steps=figures["steps"], rate_hz=system.model.front_end.rate_hz

@@ -95,7 +95,9 @@ def _start(manifest: str, cache: str) -> dict[str, Any]:
 
     records = read_records([manifest], cache=cache)
     done("records")
-    index, _ = build_index(records, scale=SCALE, tokenizer=tokenizer, output_length=front_end.output_length)
+    index, _ = build_index(
+        records, scale=SCALE, tokenizer=tokenizer, output_length=front_end.output_length, frames_needed=np.add
+    )
     num_labels = index.num_labels()
     done("labels and filters")
     buckets = make_buckets(index.lengths, num_labels, Buckets(num=12, batch_seconds=1600.0), scale=SCALE)

@@ -9,12 +9,10 @@ import jax
 import numpy as np
 
 from asr_jax.cli.benchmark.systems import System
-from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.batch import Batch, Encoded
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.loading.source import BatchSource, open_batches
-from asr_jax.inference.recognition import without_labels
-from asr_jax.metrics.confidence import Calibration
-from asr_jax.search.ctc import CTCDecoder
+from asr_jax.inference.decoder import HeadSearch, without_labels
 
 PARTS = ("features", "network", "decoding")
 Times = dict[str, list[float]]
@@ -23,28 +21,29 @@ Times = dict[str, list[float]]
 class Recognition:
     """Recognition on one device: as one program, as evaluation and transcription use it, and in three."""
 
-    def __init__(self, system: System, decoder: CTCDecoder) -> None:
-        model, head = system.model, system.model.ctc_head
+    def __init__(self, system: System, search: HeadSearch) -> None:
+        model = system.model
 
-        def emitted(variables: Any, batch: Batch) -> Frames:
-            found: Any = model.apply(variables, batch, method="emit")
-            frames: Frames = found[head]
-            return frames
+        def encoded(variables: Any, batch: Batch) -> Any:
+            return model.apply(variables, batch, step=None, method="encode")
 
         def features(variables: Any, batch: Batch) -> Any:
             return model.apply(variables, batch, step=None, method="augmented")
 
-        self._variables, self._decoder = system.variables, decoder
-        self._features, self._network, self._decoding = jax.jit(features), jax.jit(emitted), jax.jit(decoder.reduce)
-        self._all = jax.jit(lambda variables, batch: decoder.reduce(emitted(variables, batch)))
+        def found_in(variables: Any, encoded: Encoded) -> Any:
+            return model.apply(variables, encoded, head=search.head, decoding=search.decoding, method="search_in")
+
+        self._variables, self._search = system.variables, search
+        self._features, self._network, self._decoding = jax.jit(features), jax.jit(encoded), jax.jit(found_in)
+        self._all = jax.jit(lambda variables, batch: search(variables, batch)[0])
 
     def texts(self, batch: Batch) -> list[str]:
         """Of the rows that count of a batch in the host's memory."""
         return self._finished(self._all(self._variables, batch), batch)
 
-    def _finished(self, reduced: Any, batch: Batch) -> list[str]:
-        lists = self._decoder.finish(reduced, np.flatnonzero(np.asarray(batch.weights) > 0).tolist())
-        return [self._decoder.transcript(hypotheses, Calibration()).text for hypotheses in lists]
+    def _finished(self, found: Any, batch: Batch) -> list[str]:
+        lists = self._search.sequences(found, np.flatnonzero(np.asarray(batch.weights) > 0).tolist())
+        return [self._search.transcript(hypotheses).text for hypotheses in lists]
 
     def warm(self, batch: Batch) -> None:
         """Compiles and runs the one program for the shape of a batch."""
@@ -63,9 +62,9 @@ class Recognition:
                 frames = jax.block_until_ready(self._features(self._variables, batch))
             ready = batch.replace(audio=None, features=frames.values, lengths=frames.lengths)
             with _timed(keep["network"]):
-                scores = jax.block_until_ready(self._network(self._variables, ready))
+                encoded = jax.block_until_ready(self._network(self._variables, ready))
             with _timed(keep["decoding"]):
-                self._finished(self._decoding(scores), batch)
+                self._finished(self._decoding(self._variables, encoded), batch)
         return times
 
 

@@ -20,11 +20,12 @@ from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.manifests.reading import Records
+from asr_jax.inference.decoder import HeadSearch
 from asr_jax.inference.model import make_model
 from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength
-from asr_jax.search.ctc import CTCDecoder, Decoding
+from asr_jax.search.base import Decoding
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
 from asr_jax.training.beginning import initial_training, lower_beginning
@@ -47,10 +48,10 @@ class System:
     scale: Scale | None = None
     """That their lengths are in."""
 
-    def decoder(self) -> CTCDecoder:
+    def search(self) -> HeadSearch:
         """As the run or the config validates."""
-        head = self.model.heads[self.model.ctc_head]
-        return self.experiment.decoding.build(self.tokenizer, times=self.model.frame_times(tap=head.tap))
+        head = self.model.recognising
+        return HeadSearch(self.model, self.tokenizer, head=head, decoding=self.experiment.model.decoding_of(head))
 
     @property
     def about(self) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class System:
 def system_of_run(trained: Trained, decoding: Decoding) -> System:
     """A trained run, with a decoding."""
     return System(
-        str(trained.folder), replace(trained.experiment, decoding=decoding), trained.model, trained.tokenizer,
+        str(trained.folder), trained.experiment.with_decoding(decoding), trained.model, trained.tokenizer,
         jax.device_put(trained.variables, jax.devices()[0]), f"checkpoint {trained.updates}, {trained.weights} weights",
         trained.buckets, trained.scale,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets, slowest
 from asr_jax.data.batching.filters import Dropped, Filters
-from asr_jax.data.batching.index import Index, OutputLength, build_index, scale_of
+from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve
 from asr_jax.data.manifests.readers.fields import texts_may_lack
@@ -194,6 +194,7 @@ def plan_training(
     *,
     tokenizer: Tokenizer,
     output_length: OutputLength,
+    frames_needed: FramesNeeded,
     front_end: FrontEnd,
     seed: int,
     num_devices: int,
@@ -201,7 +202,7 @@ def plan_training(
 ) -> PlannedData:
     """Index and plan of the training set: shuffled, at every speed, without what the filters drop.
 
-    `output_length`, `sub_batches`: of a `models.base.Recogniser`.
+    `output_length`, `sub_batches`: of a `models.base.Recogniser`; `frames_needed`: of the settings of a head.
     """
     scale = scale_of_records(records, front_end)
     frames = functools.partial(output_length, of_features=scale.of_features)
@@ -214,7 +215,8 @@ def plan_training(
         )
     index, dropped = build_index(
         records, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
-        given_labels=data.tokenizer.takes_ids, output_length=frames, filters=data.filters,
+        given_labels=data.tokenizer.takes_ids, output_length=frames, frames_needed=frames_needed,
+        filters=data.filters,
         max_speed=max(data.speeds) + data.speed_jitter,
     )  # fmt: skip
     if not len(index):

@@ -13,7 +13,7 @@ from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import TOKEN_MULTIPLE, Bucket, Scale
 from asr_jax.data.batching.dataset import PlannedData, scale_of_records
 from asr_jax.data.batching.filters import Dropped, Filters
-from asr_jax.data.batching.index import Index, OutputLength, build_index
+from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index
 from asr_jax.data.manifests.reading import Records
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -70,11 +70,13 @@ def plan_with_labels(
     tokenizer: Tokenizer,
     takes_ids: bool,
     output_length: OutputLength,
+    frames_needed: FramesNeeded,
     num_devices: int,
     has_windows: bool,
 ) -> PlannedData:
     """As `plan_evaluation`, and with labels, for which each shape has room. What has none (no text, or one with what no
-    symbol stands for), and what has more of them than frames (`output_length`), is dropped and named.
+    symbol stands for), and what has fewer frames (`output_length`) than they need (`frames_needed`), is dropped and
+    named.
 
     Raises: NoRecords where none is left; UserError for token ids that are not the tokenizer's.
     """
@@ -82,7 +84,7 @@ def plan_with_labels(
     own = scale_of_records(kept, front_end)
     index, dropped = build_index(
         kept, scale=own, tokenizer=tokenizer, given_labels=takes_ids, filters=Filters.none(),
-        output_length=functools.partial(output_length, of_features=own.of_features),
+        output_length=functools.partial(output_length, of_features=own.of_features), frames_needed=frames_needed,
     )  # fmt: skip
     dropped.merge(unreadable)
     if not len(index):

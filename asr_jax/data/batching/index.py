@@ -18,6 +18,8 @@ from asr_jax.data.manifests.reading import Records
 from asr_jax.text.tokenizers import Tokenizer
 
 OutputLength = Callable[..., Any]
+FramesNeeded = Callable[[Any, Any], Any]
+"""The least frames for numbers of labels and of labels that equal the one before."""
 
 
 def scale_of(front_end: FrontEnd, *, of_features: bool) -> Scale:
@@ -72,6 +74,7 @@ def build_index(
     tokenizer: Tokenizer | None,
     given_labels: bool = False,
     output_length: OutputLength | None = None,
+    frames_needed: FramesNeeded | None = None,
     filters: Filters | None = None,
     max_speed: float = 1.0,
 ) -> tuple[Index, Dropped]:
@@ -79,8 +82,9 @@ def build_index(
 
     `tokenizer`: None where labels are not needed; rules about texts do not count then. `given_labels`: token ids of a
     manifest count, and texts only where it has none. `output_length` gives encoder frames for lengths (ints and
-    arrays): a record whose labels no CTC path can fit, at the fastest speed `max_speed` that it will be played at, is
-    dropped; None leaves that rule out.
+    arrays), and `frames_needed` the least frames for numbers of labels and of labels that equal the one before: a
+    record with fewer, at the fastest speed `max_speed` that it will be played at, is dropped; without one of the two
+    that rule is left out.
 
     Raises: UserError where audio and ready features are mixed, or all features have another width than the model takes.
     """
@@ -107,14 +111,15 @@ def build_index(
     kept = records.select(keep)
     lengths = _lengths(kept, scale)
     index = Index(kept, scale, lengths, labels)
-    if output_length is None or tokenizer is None or not len(kept):
+    if output_length is None or frames_needed is None or tokenizer is None or not len(kept):
         return index, dropped
-    fits = _fits(index, np.asarray(output_length(np.rint(lengths / max_speed).astype(np.int32))), dropped)
+    frames = np.asarray(output_length(np.rint(lengths / max_speed).astype(np.int32)))
+    fits = _fits(index, frames, frames_needed, dropped)
     return Index(kept.select(fits), scale, lengths[fits], labels), dropped
 
 
 def repeats(labels: Ragged) -> Int32[np.ndarray, " R"]:
-    """How many labels of each row equal the one before: CTC needs a blank between them."""
+    """How many labels of each row equal the one before."""
     places = np.flatnonzero(labels.values[1:] == labels.values[:-1]) + 1
     first = np.minimum(labels.offsets[:-1] + 1, labels.offsets[1:])
     return (np.searchsorted(places, labels.offsets[1:]) - np.searchsorted(places, first)).astype(np.int32)
@@ -150,12 +155,12 @@ def _lengths(records: Records, scale: Scale) -> Int32[np.ndarray, " R"]:
     return np.rint(records.columns.duration_s[records.rows] * scale.per_s).astype(np.int32)
 
 
-def _fits(index: Index, frames: np.ndarray, dropped: Dropped) -> Bool[np.ndarray, " R"]:
-    """True where frames ≥ labels + repeats; the others are dropped."""
-    needed = (index.labels.lengths() + repeats(index.labels))[index.records.rows]
+def _fits(index: Index, frames: np.ndarray, frames_needed: FramesNeeded, dropped: Dropped) -> Bool[np.ndarray, " R"]:
+    """True where there are as many frames as the labels need; the others are dropped."""
+    needed = frames_needed(index.labels.lengths(), repeats(index.labels))[index.records.rows]
     fits = frames >= needed
     for row in np.flatnonzero(~fits).tolist():
-        _drop(dropped, index.records, row, "fewer frames than labels and repeats", int(frames[row]), int(needed[row]))
+        _drop(dropped, index.records, row, "fewer frames than its labels need", int(frames[row]), int(needed[row]))
     return fits
 
 

@@ -44,7 +44,14 @@ def plan(records: Records, data: Data, *, tokenizer: Tokenizer = LETTERS) -> Pla
         return np.asarray(lengths) // (4 if of_features else 640)
 
     return plan_training(
-        records, data, tokenizer=tokenizer, output_length=output_length, front_end=KaldiFbank(), seed=3, num_devices=2
+        records,
+        data,
+        tokenizer=tokenizer,
+        output_length=output_length,
+        frames_needed=np.add,
+        front_end=KaldiFbank(),
+        seed=3,
+        num_devices=2,
     )
 
 

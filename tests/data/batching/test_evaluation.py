@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asr_jax.audio.features import KaldiFbank
@@ -45,7 +46,7 @@ def test_audio_that_is_much_longer_is_for_windows_and_comes_last() -> None:
     short = plan(*(record for record in made if record.duration_s < 7.96))
     aligned = plan_with_labels(
         Records.of(made), BUCKETS, scale=AUDIO, front_end=KaldiFbank(), tokenizer=LETTERS, takes_ids=False,
-        output_length=lambda num, of_features: num // 640, num_devices=2, has_windows=True,
+        output_length=lambda num, of_features: num // 640, frames_needed=np.add, num_devices=2, has_windows=True,
     )  # fmt: skip
     for data in (plan(*made, has_windows=True), aligned):
         assert [record.id for record in data.index.records] == ["1", "3", "4", "0", "2"]

@@ -30,9 +30,8 @@ def frames(samples: Any) -> Any:
 
 
 def build(*records: Record, **options: Any) -> Any:
-    return build_index(
-        Records.of(records), **({"tokenizer": LETTERS, "output_length": frames, "scale": SCALE} | options)
-    )
+    given = {"tokenizer": LETTERS, "output_length": frames, "frames_needed": np.add, "scale": SCALE}
+    return build_index(Records.of(records), **(given | options))
 
 
 def ids(index: Index) -> list[str]:
@@ -89,7 +88,7 @@ def test_empty_text_is_dropped_where_labels_are_needed() -> None:
 
 
 @pytest.mark.parametrize(("max_speed", "kept"), [(1.0, [0, 1]), (1.25, [0])])
-def test_what_no_ctc_path_fits_is_dropped(max_speed: float, kept: list[int]) -> None:
+def test_what_has_fewer_frames_than_its_labels_need_is_dropped(max_speed: float, kept: list[int]) -> None:
     # abba: 4 labels and 1 repeat need 5 frames of 10 samples; aaa needs 5, ab needs 2.
     records = [
         replace(GOOD, id="0", duration_s=0.7),
@@ -100,7 +99,7 @@ def test_what_no_ctc_path_fits_is_dropped(max_speed: float, kept: list[int]) -> 
     assert [int(name) for name in ids(index)] == kept
     assert index.labels_of(len(kept) - 1).tolist() == LETTERS.encode(records[kept[-1]].text)
     last = dropped.entries[-1]
-    assert (last["id"], last["reason"]) == ("2", "fewer frames than labels and repeats")
+    assert (last["id"], last["reason"]) == ("2", "fewer frames than its labels need")
     assert (last["value"], last["limit"]) == (int(49 / max_speed) // 10, 5)
 
 

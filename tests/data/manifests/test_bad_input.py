@@ -86,7 +86,7 @@ def ends_of(case: Case, folder: Path) -> Ends:
         records = read(folder, case.make(folder, good_lines(folder, case.of_features)))
         scale = Scale(100.0, 1, 4, of_features=True) if case.of_features else Scale(RATE, 160, 80)
         frames = (lambda lengths: lengths // 4) if case.of_features else (lambda lengths: lengths // 640)
-        index, dropped = build_index(records, scale=scale, tokenizer=ABC, output_length=frames)
+        index, dropped = build_index(records, scale=scale, tokenizer=ABC, output_length=frames, frames_needed=np.add)
     except UserError as error:
         return Ends(error=str(error))
     for entry in dropped.entries:
@@ -321,7 +321,9 @@ CASES = {
     ),
     "empty text": Case(audio("a.wav", NOISE, text=""), "dropped", "empty text"),
     "out-of-vocabulary text": Case(audio("a.wav", NOISE, text="abcé"), "dropped", "out of vocabulary"),
-    "more labels than frames": Case(audio("a.wav", NOISE, text="abcabc"), "dropped", "fewer frames than labels"),
+    "more labels than frames": Case(
+        audio("a.wav", NOISE, text="abcabc"), "dropped", "fewer frames than its labels need"
+    ),
     "duplicate ids": Case(audio("a.wav", NOISE, id="good-00"), "loaded", name="good-00#2", expected=lambda: NOISE),
     "too long": Case(audio("a.wav", NOISE, duration=31.0), "dropped", "too long"),
     "too short": Case(audio("a.wav", NOISE[:800], duration=0.05), "dropped", "too short"),

@@ -113,6 +113,7 @@ def test_rules_about_texts_and_room_for_labels_do_not_count() -> None:
     data = Data(train=("x",), tokenizer=NOTHING, buckets=Buckets(num=2, batch_multiple=2), filters=Filters(min_chars=1))
     planned = plan_training(
         Records.of(made), data, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
+        frames_needed=np.add,
         front_end=KaldiFbank(), seed=0, num_devices=2,
     )  # fmt: skip
     assert planned.dropped.records == {"too short": 1, "too long": 1}
@@ -125,5 +126,6 @@ def test_rules_about_texts_and_room_for_labels_do_not_count() -> None:
     with pytest.raises(UserError, match=r"6 .*2 devices.* 4 sub-batches.* 4"):
         plan_training(
             Records.of(made), other, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
+        frames_needed=np.add,
             front_end=KaldiFbank(), seed=0, num_devices=2, sub_batches=4,
         )  # fmt: skip

@@ -1,0 +1,192 @@
+"""The compiled model with one head and its search: from batches to transcripts."""
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.processes import gathered
+from asr_jax.core.pytrees import Tree
+from asr_jax.core.timed_tokens import TimedTokens, TokenSequence
+from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.inference.by_shape import ByShape, abstract_batch
+from asr_jax.metrics.confidence import Calibration
+from asr_jax.models.base import Recogniser
+from asr_jax.search.base import Decoding
+from asr_jax.text.tokenizers import Tokenizer
+from asr_jax.transcripts.transcript import Transcript
+from asr_jax.transcripts.words import Writer
+
+
+class HeadSearch:
+    """The search of one head: on the device, within the model's own program, and where the decoding has a stage on the
+    host, there."""
+
+    def __init__(
+        self,
+        model: Recogniser,
+        tokenizer: Tokenizer,
+        *,
+        head: str,
+        decoding: Decoding,
+        calibration: Calibration | None = None,
+        num_shares: int = 1,
+    ) -> None:
+        """
+        Args:
+            calibration: of the words' confidence; None: as the model gives it.
+            num_shares: number of processes that share the rows of a batch, if there is a stage on the host.
+
+        Raises: UserError as `Decoding.host_stage`.
+        """
+        self.model, self.head, self.decoding = model, head, decoding
+        times = model.frame_times(tap=model.heads[head].tap)
+        self.writer = Writer(tokenizer, times=times, calibration=calibration)
+        self.stage = decoding.host_stage(tokenizer, num_shares=num_shares)
+        self.num_shares = num_shares if self.stage else 1
+        self._share = jax.process_index() if self.num_shares > 1 else 0
+
+    def __call__(self, variables: Tree, batch: Batch, *, gives_log_probs: bool = False) -> tuple[Any, Frames | None]:
+        """What the device finds, to be jitted: `TimedTokens`, or what the stage on the host takes; and
+        log-probabilities if asked for."""
+        found: Any = self.model.apply(
+            variables, batch, head=self.head, decoding=self.decoding, gives_log_probs=gives_log_probs, method="search"
+        )
+        return found
+
+    def prepare(self, found: Any) -> None:
+        """Compiles the stage on the host for outputs of these shapes."""
+        if self.stage:
+            self.stage.prepare(found)
+
+    def sequences(self, found: Any, rows: Sequence[int]) -> list[list[TokenSequence]]:
+        """The n-best lists of some rows of a batch; with several shares, of no more than one."""
+        lists: TimedTokens
+        if self.stage:
+            lists, rows = self.stage(found, rows), range(len(rows))
+        else:
+            lists = jax.device_get(found)
+        sequences = [lists.sequences(row) for row in rows]
+        if broken := sum(not math.isfinite(hypotheses[0].score) for hypotheses in sequences):
+            print(
+                f"{broken} of {len(sequences)} recordings of a batch have no finite score and empty texts: their "
+                "log-probabilities are not numbers; expected finite weights (another checkpoint), or --precision f32",
+                file=sys.stderr,
+            )
+        return sequences
+
+    def share(self, rows: Int[np.ndarray, " R"]) -> Int[np.ndarray, " S"]:
+        """The rows of a batch that this process searches."""
+        return rows[self._share :: self.num_shares]
+
+    def transcript(self, hypotheses: Sequence[TokenSequence], *, first_frame: int = 0) -> Transcript:
+        """Of an n-best list, best first. `first_frame`: of the recording, where the search began in its middle."""
+        return self.writer.transcript(
+            hypotheses, lists_alternatives=self.decoding.gives_alternatives, first_frame=first_frame
+        )
+
+
+class Emitted(NamedTuple):
+    """What the device makes of a batch."""
+
+    found: Any
+    """What the search gave: `TimedTokens`, or what its stage on the host takes."""
+    log_probs: Frames | None
+    """Of the head `[B T V]`, where they were asked for."""
+    weights: Float[Array, " B"]
+    """0 for padding and for rows that could not be read."""
+    records: Int[Array, " B"]
+    """Row of the index."""
+
+
+class Decoder:
+    """The compiled model with the search of one head, by bucket. Each shape is compiled once, in the background if
+    `prepare` is called with it before."""
+
+    def __init__(
+        self,
+        model: Recogniser,
+        tokenizer: Tokenizer,
+        *,
+        mesh: Mesh,
+        variables: Tree,
+        decoding: Decoding,
+        calibration: Calibration | None = None,
+        head: str = "",
+        gives_log_probs: bool = False,
+        made_of: str | None = None,
+    ) -> None:
+        """
+        Args:
+            calibration: of the words' confidence; None: as the model gives it.
+            head: whose search; empty: the head that texts come from.
+            made_of: see `core.programs.lower`.
+        """
+        self.model, self.tokenizer, self.mesh = model, tokenizer, mesh
+        self.head = head or model.recognising
+        if gives_log_probs and not model.heads[self.head].aligns:
+            raise UserError(f"head {self.head} has no log-probabilities of CTC: expected a CTC head")
+        self.search = HeadSearch(
+            model, tokenizer, head=self.head, decoding=decoding, calibration=calibration,
+            num_shares=jax.process_count(),
+        )  # fmt: skip
+        self._gives_log_probs = gives_log_probs
+        self.programs = ByShape(
+            f"decode_{self.head}{'_log_probs' * gives_log_probs}", self._emit, variables, mesh=mesh,
+            made_of=made_of and f"{made_of} {decoding!r}", then=lambda outputs: self.search.prepare(outputs[0]),
+        )  # fmt: skip
+
+    @property
+    def calibration(self) -> Calibration | None:
+        return self.search.writer.calibration
+
+    def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
+        """Begins to compile the shapes of buckets."""
+        self.programs.prepare(without_labels(abstract_batch(bucket, self.mesh, scale)) for bucket in buckets)
+
+    def wait(self) -> None:
+        """Returns when all shapes that were prepared are compiled."""
+        self.programs.wait()
+
+    def __call__(self, variables: Tree, batch: Batch) -> Emitted:
+        """Of a global batch without labels; on the device, and perhaps not yet there."""
+        return Emitted(*self.programs(variables, batch))
+
+    def finish(self, emitted: Emitted) -> dict[int, Transcript]:
+        """The text of every row that was read, by row of the index; of a search with a stage on the host and several
+        processes, those of this one's share, which `whole` brings together."""
+        weights, records = jax.device_get((emitted.weights, emitted.records))
+        rows = self.search.share(np.flatnonzero(weights > 0))
+        found = self.search.sequences(emitted.found, rows.tolist())
+        return dict(zip(records[rows].tolist(), map(self.search.transcript, found), strict=True))
+
+    def whole(self, transcripts: dict[int, Transcript]) -> dict[int, Transcript]:
+        """What `finish` gave on all processes; they must call it together."""
+        if self.search.num_shares == 1:
+            return transcripts
+        shares = gathered([[row, asdict(transcript)] for row, transcript in transcripts.items()])
+        return {row: Transcript.of(values) for share in shares for row, values in share}
+
+    def _emit(self, variables: Tree, batch: Batch) -> tuple[Any, Frames | None, Float[Array, " B"], Int[Array, " B"]]:
+        found, log_probs = self.search(variables, batch, gives_log_probs=self._gives_log_probs)
+        return found, log_probs, batch.weights, batch.records
+
+
+def without_labels(batch: Batch) -> Batch:
+    """The batch with label arrays of no width: what decoding does not read does not shape what is compiled."""
+
+    def empty(labels: Any) -> Any:
+        shape = (labels.shape[0], 0)
+        if isinstance(labels, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(shape, labels.dtype, sharding=labels.sharding)
+        return labels[:, :0]
+
+    return batch.replace(tokens=empty(batch.tokens))
