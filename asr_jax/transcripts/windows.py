@@ -1,6 +1,6 @@
 """Audio that is longer than the shapes of training: overlapped windows of it and, of what was made of these, pieces.
 
-Windows begin on the model's frame grid, so that a frame of one lies exactly on a frame of the next: `decoding.seams`
+Windows begin on the model's frame grid, so that a frame of one lies exactly on a frame of the next: `transcripts.seams`
 joins them.
 """
 

@@ -87,7 +87,7 @@ class AttentionDecoderHead(Head):
         self.output = nn.Dense(self.vocab_size)
 
     def attend(self, encoded, before, places):
-        """Log-probabilities `[B U V]` of the labels after `before` `[B U]`, and the frame `[B U]` that each looks at."""
+        """Log-probabilities `[B U V]` of the labels after `before` `[B U]`, and the frame of each `[B U]`."""
         frames = encoded.frames
         times = jnp.sin(jnp.arange(frames.values.shape[1])[:, None] / 2.0 ** jnp.arange(8)[None])
         keys = self.key(
