@@ -61,7 +61,7 @@ class Part(NamedTuple):
             for token, start, stop, logp in self.rows()
             if start < end and (start >= first or stop > first)
         ]
-        return Part(first, end, _sequence(kept))
+        return Part(first, end, _sequence(kept, self.tokens.score))
 
     def rows(self) -> Iterable[tuple[int, int, int, float]]:
         """Token, start, end and log-probability of each."""
@@ -75,37 +75,40 @@ class Part(NamedTuple):
         return path
 
 
-def _sequence(rows: Sequence[tuple[int, int, int, float]]) -> TokenSequence:
-    """Its score is the sum of its tokens' log-probabilities."""
+def _sequence(rows: Sequence[tuple[int, int, int, float]], score: float) -> TokenSequence:
     tokens, starts, ends, logps = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return TokenSequence(tokens, starts, ends, logps, float(sum(logps)))
+    return TokenSequence(tokens, starts, ends, logps, score)
 
 
 def joined_parts(windows: Iterable[Part]) -> TokenSequence:
     """The tokens of the windows of one recording, in order, each once. A token that is cut by a seam, and goes on
-    behind it in the next window, is one."""
+    behind it in the next window, is one. The score is the sum of the windows' scores, each times the share of its
+    frames that are kept."""
     rows: list[tuple[int, int, int, float]] = []
-    before: Part | None = None
+    score, before, is_cut = 0.0, None, False
 
-    def keep(part: Part, *, is_cut: bool) -> None:
-        found = list(part.rows())
+    def keep(window: Part, first: int, end: int) -> float:
+        """Adds the tokens of a window from one frame to before another; gives its share of the score."""
+        found = list(window.between(first, end).rows())
         if is_cut and rows and found and rows[-1][0] == found[0][0] and rows[-1][2] == found[0][1]:
             token, start, _, logp = rows.pop()
             found[0] = (token, start, found[0][2], max(logp, found[0][3]))
         rows.extend(found)
+        return window.tokens.score * (end - first) / max(window.end_frame - window.first_frame, 1)
 
-    is_cut = False
+    first = 0
     for window in windows:
-        part = window
-        if before:
-            cut = seam_of(before, window)
-            is_next_cut = any(start < cut < end for each in (before, window) for _, start, end, _ in each.rows())
-            keep(before.between(before.first_frame, cut), is_cut=is_cut)
-            part, is_cut = window.between(cut, window.end_frame), is_next_cut
-        before = part
+        if before is None:
+            first = window.first_frame
+        else:
+            cut = max(seam_of(before, window), first)
+            score += keep(before, first, cut)
+            first = cut
+            is_cut = any(start < cut < end for each in (before, window) for _, start, end, _ in each.rows())
+        before = window
     if before:
-        keep(before, is_cut=is_cut)
-    return _sequence(rows)
+        score += keep(before, first, before.end_frame)
+    return _sequence(rows, score)
 
 
 def seam_of(left: Part, right: Part) -> int:

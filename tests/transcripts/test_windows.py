@@ -197,9 +197,9 @@ def test_tokens_that_share_frames_are_each_kept_once():
     def window(first, end):
         rows = [each for each in tokens if first <= each[1] and each[2] <= end]
         columns = [tuple(row[place] for row in rows) for place in range(3)]
-        return Part(first, end, TokenSequence(*columns, (-0.5,) * len(rows), -1.0))
+        return Part(first, end, TokenSequence(*columns, (-0.5,) * len(rows), -6.0))
 
     found = joined_parts([window(0, 60), window(40, 100)])
     assert list(zip(*found[:3], strict=True)) == tokens
-    assert found.score == -2.5
+    assert found.score == pytest.approx(-10.0), "the overlap of a third counts once"
     assert joined_parts([window(20, 60)]).tokens == ()

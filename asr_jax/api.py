@@ -1,0 +1,251 @@
+"""The Python interface: load a trained run and use it, or train one. The commands run the same code.
+
+>>> import asr_jax
+>>> run = asr_jax.load("runs/mine")
+>>> transcript = run.transcribe("a.wav")
+>>> [(word.text, word.start_s) for word in transcript.words]  # doctest: +ELLIPSIS
+[...]
+>>> counts = run.evaluate("test.jsonl")
+>>> counts["utterances"]
+4
+>>> aligned = run.align("a.wav", text="ab ca")
+>>> aligned.text
+'ab ca'
+"""
+
+import functools
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from asr_jax.audio.io import write_flac
+from asr_jax.config import Experiment
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.precision import Precision
+from asr_jax.core.processes import join
+from asr_jax.data.batching.evaluation import NoRecords
+from asr_jax.data.manifests.audio_inputs import with_durations
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.reading import Records, read_records
+from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.inference import aligning
+from asr_jax.inference.recognition import scored
+from asr_jax.inference.trained import Trained, load_trained
+from asr_jax.inference.transcription import Transcriber, recognise_all
+from asr_jax.search.base import Decoding
+from asr_jax.training import loop
+from asr_jax.transcripts.transcript import Transcript
+
+__all__ = ["Experiment", "Run", "Transcript", "load", "train"]
+
+Audio = str | os.PathLike[str] | np.ndarray
+"""The path of an audio file, or mono samples: floats from -1 to 1, or int16."""
+
+
+def load(
+    run: str | os.PathLike[str],
+    *,
+    checkpoint: int | None = None,
+    live: bool = False,
+    precision: Precision | None = None,
+    head: str = "",
+    decoding: Decoding | None = None,
+) -> "Run":
+    """Loads a trained run for transcription, evaluation and alignment.
+
+    Args:
+        run: folder of the run.
+        checkpoint: number of updates of the checkpoint; None: the best one by validation.
+        live: whether to take the live weights instead of their average.
+        precision: to compute in; None: that of training.
+        head: the head that texts come from; empty: that of validation.
+        decoding: how the head finds texts; None: as in validation.
+
+    Raises:
+        UserError: if the folder is not a run, or has no such checkpoint or head.
+    """
+    trained = load_trained(Path(run), updates=checkpoint, live=live, precision=precision)
+    return Run(trained, head=head, decoding=decoding)
+
+
+def train(experiment: Experiment) -> dict[str, Any]:
+    """Trains, or continues the run in the experiment's folder.
+
+    >>> from dataclasses import replace
+    >>> import asr_jax
+    >>> from asr_jax.cli.command_line import load_config
+    >>> experiment = replace(load_config("config.py"), run_dir="runs/another")
+    >>> summary = asr_jax.train(experiment)  # doctest: +ELLIPSIS
+    run ...
+    >>> summary["folder"]
+    'runs/another'
+
+    Returns:
+        What the last validation found (`wer` and `cer`, or `loss`), its best value (`best_wer` or `best_loss`),
+        `update`, `folder` and `checkpoint`; `continues`, a sentence, if the job ended before the run did.
+
+    Raises:
+        UserError: if the run cannot begin.
+        RunError: if it began and cannot go on.
+    """
+    join()
+    return loop.train(experiment)
+
+
+class Run:
+    """A trained run. Programs are compiled when they are first needed, and kept on the disk between processes."""
+
+    def __init__(self, trained: Trained, *, head: str = "", decoding: Decoding | None = None) -> None:
+        self.trained = trained
+        """Model, weights, tokenizer and settings."""
+        self._head, self._decoding = head, decoding
+        if head:
+            trained.experiment.model.decoding_of(head)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The settings that the run was trained with."""
+        return self.trained.experiment
+
+    # A str is a sequence of str as well, which mypy cannot tell from a list of paths.
+    @overload
+    def transcribe(self, audio: Audio, *, rate_hz: int | None = None) -> Transcript: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def transcribe(self, audio: Sequence[Audio], *, rate_hz: int | None = None) -> list[Transcript]: ...
+
+    def transcribe(
+        self, audio: Audio | Sequence[Audio], *, rate_hz: int | None = None
+    ) -> Transcript | list[Transcript]:
+        """Finds the text of audio of any length and rate.
+
+        Args:
+            audio: an audio file's path or an array of samples, or a list of them.
+            rate_hz: samples per second of arrays.
+
+        Returns:
+            The transcript, with the words' times in seconds and their confidence; for a list, one for each, in order.
+
+        Raises:
+            UserError: for an array without a rate, or of another shape or type.
+            RunError: if audio cannot be read; it names each file with the reason.
+        """
+        with _records(audio, rate_hz) as records:
+            found = list(self._transcriber(records))
+        _refuse([(each.record, each.reason) for each in found if each.transcript is None])
+        transcripts = [each.transcript for each in found if each.transcript]
+        return transcripts if _are_several(audio) else transcripts[0]
+
+    def evaluate(self, manifest: str | os.PathLike[str]) -> dict[str, Any]:
+        """Compares what is recognised with the texts of a manifest, or of any other data that training reads.
+
+        Returns:
+            The figures of `python -m asr_jax.evaluate --json`: `wer` and `cer` (shares, None if there are no words),
+            `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `skipped`, `wer_interval`, and the same
+            by source, speaker and length.
+
+        Raises:
+            UserError: if the manifest cannot be read.
+        """
+        data = self.trained.plan(read_records([os.fspath(manifest)], role="validation"), has_windows=True)
+        found = recognise_all(self.trained, self._decoder, data)
+        counts, _ = scored(data, found, self.trained.tokenizer)
+        return counts
+
+    @overload
+    def align(self, audio: Audio, text: str, *, rate_hz: int | None = None) -> Transcript: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def align(self, audio: Sequence[Audio], text: Sequence[str], *, rate_hz: int | None = None) -> list[Transcript]: ...
+
+    def align(
+        self, audio: Audio | Sequence[Audio], text: str | Sequence[str], *, rate_hz: int | None = None
+    ) -> Transcript | list[Transcript]:
+        """Finds when the words of known texts are said.
+
+        Args:
+            audio: as in `transcribe`.
+            text: what is said; for a list of audio, a list of texts.
+            rate_hz: samples per second of arrays.
+
+        Returns:
+            The words with their times and confidence; for a list, one transcript for each, in order.
+
+        Raises:
+            UserError: if the model has no CTC head; if there are other numbers of texts and of audio.
+            RunError: if audio cannot be read, or cannot hold its text; it names each with the reason.
+        """
+        texts = [text] if isinstance(text, str) else list(text)
+        with _records(audio, rate_hz) as records:
+            if len(texts) != len(records):
+                raise UserError(f"{len(texts)} texts for {len(records)} recordings: expected one for each")
+            labelled = [replace(record, text=each) for record, each in zip(records, texts, strict=True)]
+            try:
+                data = aligning.plan(self.trained, Records.of(labelled))
+            except NoRecords as error:
+                raise RunError(f"{error}: {'; '.join(entry['reason'] for entry in error.dropped.entries)}") from error
+            aligned = {each.record.id: each for each in aligning.aligned_records(self.trained, data)}
+            dropped = {entry["id"]: entry["reason"] for entry in data.dropped.entries}
+        found = [aligned.get(record.id) for record in labelled]
+        pairs = zip(labelled, found, strict=True)
+        _refuse(
+            [
+                (record, each.reason if each else dropped.get(record.id, ""))
+                for record, each in pairs
+                if each is None or each.transcript is None
+            ]
+        )
+        transcripts = [each.transcript for each in found if each and each.transcript]
+        return transcripts if _are_several(audio) else transcripts[0]
+
+    @functools.cached_property
+    def _decoder(self) -> Any:
+        return self.trained.decoder(self._decoding, head=self._head)
+
+    @functools.cached_property
+    def _transcriber(self) -> Transcriber:
+        return Transcriber(self.trained, self._decoder)
+
+
+def _are_several(audio: Audio | Sequence[Audio]) -> bool:
+    return not isinstance(audio, str | os.PathLike | np.ndarray)
+
+
+@contextmanager
+def _records(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator[list[Record]]:
+    """Records of the audio with durations; arrays are files in a folder for as long as the context lasts."""
+    given: Any = audio if _are_several(audio) else [audio]
+    with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
+        named = [Record(str(place), str(_location(each, rate_hz, folder, place))) for place, each in enumerate(given)]
+        measured = with_durations(named)
+        _refuse([(entry, entry.reason) for entry in measured if isinstance(entry, Refused)])
+        yield [entry for entry in measured if isinstance(entry, Record)]
+
+
+def _location(audio: Audio, rate_hz: int | None, folder: str, place: int) -> Location:
+    if not isinstance(audio, np.ndarray):
+        return Location(os.fspath(audio))
+    if rate_hz is None or rate_hz < 1:
+        raise UserError(f"audio is an array and rate_hz is {rate_hz}: expected its samples per second, such as 16000")
+    if audio.ndim != 1 or not (np.issubdtype(audio.dtype, np.floating) or audio.dtype == np.int16):
+        raise UserError(
+            f"audio is an array of shape {audio.shape} and type {audio.dtype}: expected one axis, of floats or int16"
+        )
+    if not np.isfinite(audio).all():
+        raise UserError("audio is an array with values that are not finite")
+    samples = audio if audio.dtype == np.int16 else np.rint(audio.clip(-1, 1) * 32767).astype(np.int16)
+    path = Path(folder) / f"{place}.flac"
+    write_flac(path, samples, rate_hz)
+    return Location(str(path))
+
+
+def _refuse(broken: Sequence[tuple[Record | Refused, str]]) -> None:
+    """Raises: RunError that names each recording with its reason, if there are any."""
+    if broken:
+        raise RunError("\n".join(f"{record.location}: {reason}" for record, reason in broken))

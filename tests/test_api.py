@@ -1,0 +1,124 @@
+"""The Python interface: its examples, and the same results as the commands give."""
+
+import doctest
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import asr_jax
+from asr_jax import api
+from asr_jax.cli import evaluate, transcribe
+from asr_jax.core.errors import RunError, UserError
+from tests.forked import made_corpus
+
+CONFIG = """
+from dataclasses import replace
+
+from tests.toy_config import experiment as toy
+
+
+def experiment():
+    made = toy()
+    data = replace(made.data, train=("train.jsonl",), validation=("validation.jsonl",))
+    return replace(made, data=data, training=replace(made.training, num_updates=2, validate_every=2))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with data and a run, as the examples name them."""
+    folder = made_corpus(tmp_path_factory.mktemp("api") / "corpus")
+    shutil.copy(folder.parent / "audio" / "24.flac", folder / "a.wav")
+    (folder / "config.py").write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        from asr_jax.cli.command_line import load_config
+
+        experiment = load_config("config.py")
+        asr_jax.train(replace(experiment, run_dir="runs/mine"))
+    return folder
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return asr_jax.load("runs/mine")
+
+
+def test_examples(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for module in (asr_jax, api):
+        found = doctest.testmod(module)
+        assert not found.failed
+        assert found.attempted
+
+
+def test_it_transcribes_as_the_command_does(run, folder, tmp_path):
+    paths = [folder.parent / "audio" / f"{number}.flac" for number in (25, 26)]
+    transcribe.main(["runs/mine", *map(str, paths), "--out", str(tmp_path / "out"), "--format", "json"])
+    told = [json.loads((tmp_path / "out" / f"{path.stem}.json").read_text()) for path in paths]
+    found = run.transcribe(paths)
+    assert [each.text for each in found] == [each["text"] for each in told]
+    assert run.transcribe(paths[1]) == found[1]
+    samples, rate_hz = soundfile.read(paths[0], dtype="int16")
+    assert run.transcribe([samples, samples / 32767], rate_hz=rate_hz) == [found[0]] * 2
+    long = np.tile(samples, 9)
+    assert run.transcribe(long, rate_hz=rate_hz).score < 8 * found[0].score
+    assert run.transcribe([]) == []
+
+
+def test_it_evaluates_as_the_command_does(run, tmp_path):
+    evaluate.main(["runs/mine", "--data", "test.jsonl", "--json", str(tmp_path / "out.json")])
+    (told,) = json.loads((tmp_path / "out.json").read_text())["runs"]
+    found = json.loads(json.dumps(run.evaluate("test.jsonl")))
+    assert found == {name: value for name, value in told["sets"]["test.jsonl"].items() if name != "windowed_ids"}
+
+
+def test_it_aligns(run):
+    one, two = run.align(["a.wav", "a.wav"], ["ab", "c a"])
+    assert [word.text for word in two.words] == ["c", "a"]
+    assert run.align("a.wav", "ab") == one
+    assert 0 <= one.words[0].start_s < one.words[0].end_s
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda run: run.transcribe(np.zeros(9)), UserError, "rate_hz is None: expected its samples per second"),
+        (lambda run: run.transcribe(np.zeros((9, 2)), rate_hz=16000), UserError, r"shape \(9, 2\)"),
+        (lambda run: run.transcribe(np.full(9, np.nan), rate_hz=16000), UserError, "not finite"),
+        (lambda run: run.transcribe(["a.wav", "none.wav"]), RunError, "none.wav: .*o such file"),
+        (lambda run: run.align("a.wav", ["a", "b"]), UserError, "2 texts for 1 recordings"),
+        (lambda run: run.align("a.wav", "ab" * 900), RunError, "fewer frames than its labels need"),
+        (lambda run: run.evaluate("none.jsonl"), UserError, "none.jsonl"),
+        (lambda run: asr_jax.load("runs/mine", head="rnnt"), UserError, "'rnnt' finds no texts: expected one of ctc"),
+        (lambda run: asr_jax.load("runs/none"), UserError, "none"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said(run, call, error, message):
+    with pytest.raises(error, match=message):
+        call(run)
+
+
+def test_the_import_is_quick_and_brings_no_jax():
+    said = "import asr_jax, sys; print([name for name in ('jax', 'flax', 'numpy') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", said], capture_output=True, text=True).stdout == "[]\n"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        asr_jax.nothing  # noqa: B018
+
+
+def test_first_steps(folder, tmp_path, monkeypatch, capsys):
+    """The notebook of examples/, on other data and with another config."""
+    monkeypatch.chdir(folder)
+    for name, value in (("DATA", folder), ("RUN", tmp_path / "run"), ("CONFIG", "config.py")):
+        monkeypatch.setenv(f"FIRST_STEPS_{name}", str(value))
+    runpy.run_path(str(Path(__file__).parents[1] / "examples" / "first_steps.py"))
+    assert "WER" in capsys.readouterr().out
