@@ -51,15 +51,15 @@ def main(arguments: Sequence[str]) -> None:
 
     check_names(options)
 
-    from asr_jax.data.manifests.readers.fields import texts_may_lack
+    from asr_jax.data.manifests.readers.base import ReadOptions
     from asr_jax.data.manifests.reading import read_records
 
     in_folder = bool(options.log_probs) and options.log_probs.suffix != ".safetensors"
     for out, is_folder in ((options.json, False), (options.predictions, several), (options.log_probs, in_folder)):
         if out:
             check_writable(out, is_folder=is_folder)
-    with texts_may_lack(not any(map(recognises, options.runs))):
-        records = {manifest: read_records([manifest], role="validation") for manifest in options.data}
+    how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)))
+    records = {manifest: read_records([manifest], role="validation", options=how) for manifest in options.data}
     if options.log_probs:
         from asr_jax.inference.log_probs import check_ids
 

@@ -22,7 +22,7 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.readers.fields import texts_may_lack
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_records
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
@@ -150,8 +150,7 @@ def test_on_one_device_the_validation_loss_is_nearly_the_same(folder, pretrained
 
 
 def read_records_without_texts(path):
-    with texts_may_lack():
-        return read_records([path], role="validation")
+    return read_records([path], role="validation", options=ReadOptions(texts_may_lack=True))
 
 
 def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pretrained, tmp_path, capsys):

@@ -15,8 +15,7 @@ from asr_jax.data.batching.filters import Dropped, Filters
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve
-from asr_jax.data.manifests.readers.fields import texts_may_lack
-from asr_jax.data.manifests.readers.folders import walking_once
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Records, read_inputs
 from asr_jax.data.manifests.splits import split
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
@@ -122,46 +121,51 @@ class Sets:
     """Whether the second was cut from the first."""
 
 
-@walking_once()
 def read_sets(data: Data, *, seed: int) -> Sets:
     """Raises: UserError that gives the three ways on where there is nothing to train on."""
-    validation_of = _validation_of(data)
-    inputs, validation_inputs = _resolved(data.train, validation_of)
-    train, validation = _read_training(data, inputs, seed, is_split=not validation_of)
+    options = _options(data)
+    validation_of = _validation_of(data, options)
+    inputs, validation_inputs = _resolved(data.train, validation_of, options)
+    train, validation = _read_training(data, inputs, seed, options, is_split=not validation_of)
     if validation is None:
-        validation = _read(data, validation_inputs)
+        validation = _read(data, validation_inputs, options)
     validation = _some(validation, data.max_validation_samples)
     return Sets(train, validation, is_split=not validation_of)
 
 
-@walking_once()
 def read_training(data: Data, *, seed: int) -> Records:
     """The training set of `read_sets` alone: the validation set may be missing yet.
 
     Raises: UserError, as `read_sets`.
     """
-    inputs, _ = _resolved(data.train, ())
-    return _read_training(data, inputs, seed, is_split=not _validation_of(data))[0]
+    options = _options(data)
+    inputs, _ = _resolved(data.train, (), options)
+    return _read_training(data, inputs, seed, options, is_split=not _validation_of(data, options))[0]
 
 
-def _read_training(data: Data, inputs: Sequence[Input], seed: int, *, is_split: bool) -> tuple[Records, Records | None]:
+def _options(data: Data) -> ReadOptions:
+    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none")
+
+
+def _read_training(
+    data: Data, inputs: Sequence[Input], seed: int, options: ReadOptions, *, is_split: bool
+) -> tuple[Records, Records | None]:
     """The training set, and the validation set where it is cut from that."""
-    train, cut = _read(data, inputs, trim_db=data.trim_db), None
+    train, cut = _read(data, inputs, options, trim_db=data.trim_db), None
     if is_split:
         train, cut = split(train, share=data.validation_share, seed=seed)
     return _some(train, data.max_train_samples), cut
 
 
-def _read(data: Data, inputs: Sequence[Input], *, trim_db: float = 0.0) -> Records:
-    with texts_may_lack(data.tokenizer.kind == "none"):
-        return read_inputs(inputs, trim_db=trim_db, cache=data.cache)
+def _read(data: Data, inputs: Sequence[Input], options: ReadOptions, *, trim_db: float = 0.0) -> Records:
+    return read_inputs(inputs, trim_db=trim_db, cache=data.cache, options=options)
 
 
-def _validation_of(data: Data) -> tuple[str, ...]:
-    return data.validation or tuple(path for path in data.train if has_validation(path))
+def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
+    return data.validation or tuple(path for path in data.train if has_validation(path, options))
 
 
-def _resolved(train: Sequence[str], validation: Sequence[str]) -> tuple[list[Input], list[Input]]:
+def _resolved(train: Sequence[str], validation: Sequence[str], options: ReadOptions) -> tuple[list[Input], list[Input]]:
     """What to read for both sets.
 
     Raises: UserError that names all paths that cannot be read at once.
@@ -172,7 +176,7 @@ def _resolved(train: Sequence[str], validation: Sequence[str]) -> tuple[list[Inp
     for role, paths in sets:
         for number, path in enumerate(paths):
             try:
-                found[role] += [(number, file, reader) for _, file, reader in resolve([path], role)]
+                found[role] += [(number, file, reader) for _, file, reader in resolve([path], role, options)]
             except UserError as error:
                 problems.append(f"data.{role}: {error}")
     if problems:

@@ -29,7 +29,7 @@ from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import state_of
 from asr_jax.data.manifests.progress import in_threads, with_bar
-from asr_jax.data.manifests.readers.fields import texts_may_lack
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_records
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -106,8 +106,7 @@ def extract(
 def _index(
     paths: Sequence[str], front_end: FrontEnd, tokenizer: Tokenizer | None, max_duration_s: float, max_samples: int
 ) -> tuple[Index, Dropped]:
-    with texts_may_lack(tokenizer is None):
-        records = read_records(paths)
+    records = read_records(paths, options=ReadOptions(texts_may_lack=tokenizer is None))
     if max_samples:
         input_of = records.columns.input_of[records.rows]
         first = np.searchsorted(input_of, input_of)  # inputs follow each other

@@ -15,8 +15,8 @@ from asr_jax.core.names import unique
 from asr_jax.data.manifests.inputs import READERS
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.progress import in_threads
-from asr_jax.data.manifests.readers.fields import texts_may_lack
-from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, walk
+from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
 from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.reading import read_once
 from asr_jax.data.manifests.records import Record, Refused
@@ -135,7 +135,7 @@ def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Reco
 def _of_folder(folder: str, unpack_to: str) -> Iterator[Record | Refused]:
     """All audio in it, called by its place there; where there is none, the data set that it is."""
     is_set = KALDI.matches(folder)
-    paths = [] if is_set else [path for path in walk(folder) if path.lower().endswith(IN_FOLDERS)]
+    paths = [] if is_set else [path for path in ReadOptions().walk(folder) if path.lower().endswith(IN_FOLDERS)]
     if paths:
         yield from (_audio(path, name=os.path.relpath(path, folder)) for path in paths)
     else:
@@ -143,8 +143,8 @@ def _of_folder(folder: str, unpack_to: str) -> Iterator[Record | Refused]:
 
 
 def _of_manifest(path: str, unpack_to: str) -> Iterator[Record | Refused]:
-    with texts_may_lack():
-        records = read_once([path], role="validation", unpack_to=unpack_to)
+    options = ReadOptions(texts_may_lack=True)
+    records = read_once([path], role="validation", unpack_to=unpack_to, options=options)
     yield from records
     yield from records.refused
 

@@ -20,8 +20,7 @@ from asr_jax.core.files import write_whole
 from asr_jax.data.manifests.columns import Columns, load_columns, save_columns
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import Measured
-from asr_jax.data.manifests.readers.base import Reader
-from asr_jax.data.manifests.readers.fields import may_lack_text
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.records import Refused
 
 VERSION = 3
@@ -68,12 +67,12 @@ class Read:
         )
 
 
-def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float) -> Path:
+def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float, options: ReadOptions) -> Path:
     """Where what is read of these inputs is kept, named by the paths, sizes and times of all their files."""
-    digest = hashlib.sha256(f"{VERSION} {trim_db}{' texts may lack' if may_lack_text() else ''}".encode())
+    digest = hashlib.sha256(f"{VERSION} {trim_db}{' texts may lack' if options.texts_may_lack else ''}".encode())
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
-        for name in reader.files(path):
+        for name in reader.files(path, options):
             try:
                 status = os.stat(name)
             except OSError:  # a link that leads nowhere

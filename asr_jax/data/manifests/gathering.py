@@ -13,7 +13,7 @@ from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.measuring import Measured, Row, measure
 from asr_jax.data.manifests.progress import with_bar
-from asr_jax.data.manifests.readers.base import Reader
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import EXAMPLE
 from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -28,7 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 def gather(
-    inputs: Sequence[tuple[int, str, Reader]], *, trim_db: float, unpack_to: str, before: Measured | None = None
+    inputs: Sequence[tuple[int, str, Reader]],
+    options: ReadOptions,
+    *,
+    trim_db: float,
+    unpack_to: str,
+    before: Measured | None = None,
 ) -> Read:
     """Everything of the inputs, one after the other. `before`: of the same inputs, to be measured anew only where the
     audio has changed.
@@ -37,7 +42,7 @@ def gather(
     more than 10 entries) is refused.
     """
     with Unpacked(os.path.abspath(unpack_to)) as unpacked:
-        listed = [_listed(path, reader, unpacked) for _, path, reader in inputs]
+        listed = [_listed(path, reader, unpacked, options) for _, path, reader in inputs]
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
     records, input_of, unread, looked_for, only_in = list[Record](), list[int](), list[Refused](), list[str](), ""
@@ -46,7 +51,7 @@ def gather(
         start, missing = _start([record.location for record in found], reader.roots(path))
         looked_for += missing
         only_in = os.getcwd() if start == os.curdir else only_in
-        own = {unpacked.path, *map(os.path.abspath, reader.files(path))}
+        own = {unpacked.path, *map(os.path.abspath, reader.files(path, options))}
         entries, rows = measure(_placed(found, os.path.abspath(start)), trim_db=trim_db, own=own, known=known)
         placed = [entry for entry in entries if isinstance(entry, Record)]
         bad = [entry for entry in entries if isinstance(entry, Refused)]
@@ -68,10 +73,10 @@ def gather(
     )
 
 
-def _listed(path: str, reader: Reader, unpacked: Unpacked) -> tuple[list[Record], list[Refused]]:
+def _listed(path: str, reader: Reader, unpacked: Unpacked, options: ReadOptions) -> tuple[list[Record], list[Refused]]:
     """As the manifest has them."""
     records, refused = list[Record](), list[Refused]()
-    for entry in with_bar(reader.read(path, unpacked), None, os.path.basename(path)):
+    for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
         entry = _printable(entry)
         if isinstance(entry, Record):
             records.append(entry)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.readers.base import Reader
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
 from asr_jax.data.manifests.readers.fields import EXAMPLE
-from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, walk
+from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
 from asr_jax.data.manifests.readers.json_lines import JSON, JSON_ONCE, looks_like_manifest
 from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.readers.tables import ARROW, PARQUET
@@ -41,7 +41,9 @@ LISTED = 20
 logger = logging.getLogger(__name__)
 
 
-def resolve(paths: Sequence[str], role: Role = "train") -> list[tuple[int, str, Reader]]:
+def resolve(
+    paths: Sequence[str], role: Role = "train", options: ReadOptions | None = None
+) -> list[tuple[int, str, Reader]]:
     """What to read for paths of files, folders and patterns (`shards/*.tar`), in order: which of `paths` it belongs to,
     the path to read and its reader.
 
@@ -53,43 +55,49 @@ def resolve(paths: Sequence[str], role: Role = "train") -> list[tuple[int, str, 
     Raises: UserError for a path that is not there, that has nothing for the role, whose sets cannot be told apart by
     the role, or that no reader reads.
     """
-    return [(number, file, _reader(file, role)) for number, path in enumerate(paths) for file in _expanded(path, role)]
+    options = options or ReadOptions()
+    return [
+        (number, file, _reader(file, role))
+        for number, path in enumerate(paths)
+        for file in _expanded(path, role, options)
+    ]
 
 
-def has_validation(folder: str) -> bool:
+def has_validation(folder: str, options: ReadOptions | None = None) -> bool:
     """Whether it is a folder of several sets, with one for validation. False for one that `resolve` refuses."""
+    options = options or ReadOptions()
     try:
         return (
             os.path.isdir(folder)
             and not KALDI.matches(folder)
-            and bool(_set_of(folder, "validation", _data_files(folder)[0]))
+            and bool(_set_of(folder, "validation", _data_files(folder, options)[0], options))
         )
     except UserError:
         return False
 
 
-def _expanded(path: str, role: Role) -> list[str]:
+def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     if not os.path.exists(path):
         if found := sorted({*glob.glob(path, recursive=True)} - {path}):  # a link that leads nowhere finds itself
-            return [file for name in found for file in _expanded(name, role)]
+            return [file for name in found for file in _expanded(name, role, options)]
         raise UserError(f"{path}: no such file or folder; check the path (relative ones start at {os.getcwd()})")
     if not os.path.isdir(path) or KALDI.matches(path):
         return [path]
-    files, others = _data_files(path)
-    chosen = _set_of(path, role, files)
+    files, others = _data_files(path, options)
+    chosen = _set_of(path, role, files, options)
     if chosen is not None:
         if not chosen:
             raise UserError(
                 f"{path} has a training set and none named {', '.join(STEMS[role])}; name the manifest or folder that "
                 "is meant"
             )
-        return [file for name in chosen for file in (_expanded(name, role) if os.path.isdir(name) else [name])]
+        return [file for name in chosen for file in (_expanded(name, role, options) if os.path.isdir(name) else [name])]
     if files and others:
         _warn(
             f"{path}: only {len(files)} files such as {os.path.basename(files[0])} are read; passed over are "
             f"{len(others)} of another kind, such as {os.path.basename(others[0])}: name what is meant"
         )
-    has_audio = any(name.lower().endswith(AUDIO_ENDINGS) for name in walk(path))
+    has_audio = any(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(path))
     for name in files:
         if has_audio and name.lower().endswith(".json") and not looks_like_manifest(name):
             raise UserError(
@@ -106,13 +114,13 @@ def _expanded(path: str, role: Role) -> list[str]:
     )
 
 
-def _set_of(folder: str, role: Role, files: list[str]) -> list[str] | None:
+def _set_of(folder: str, role: Role, files: list[str], options: ReadOptions) -> list[str] | None:
     """The manifest, the folder or the files of a role in a folder of several sets; None for any other folder.
 
     Raises: UserError for a folder of several sets whose names do not tell which is for training.
     """
-    if _named(folder, "train"):
-        return _named(folder, role)[:1]
+    if _named(folder, "train", options):
+        return _named(folder, role, options)[:1]
     sets = [_set_name(os.path.relpath(file, folder).lower()) for file in files]
     if "train" in sets and "" not in sets:
         stem = next((stem for stem in STEMS[role] if stem in sets), None)
@@ -142,24 +150,24 @@ def _warn(message: str) -> None:
     logger.warning(message)
 
 
-def _named(folder: str, role: Role) -> list[str]:
+def _named(folder: str, role: Role, options: ReadOptions) -> list[str]:
     names = [f"{stem}{ending}" for stem in STEMS[role] for ending in (*MANIFESTS, "")]
     paths = [os.path.join(folder, inner, name) for inner in ("", "manifests") for name in names]
-    return [path for path in paths if os.path.isfile(path) or (os.path.isdir(path) and _is_data_folder(path))]
+    return [path for path in paths if os.path.isfile(path) or (os.path.isdir(path) and _is_data_folder(path, options))]
 
 
-def _is_data_folder(path: str) -> bool:
+def _is_data_folder(path: str, options: ReadOptions) -> bool:
     """Of audio, only where there is one for validation or test beside it."""
-    if KALDI.matches(path) or _data_files(path)[0]:
+    if KALDI.matches(path) or _data_files(path, options)[0]:
         return True
     folder = os.path.dirname(path)
     beside = any(os.path.isdir(os.path.join(folder, stem)) for stem in (*STEMS["validation"], "test"))
-    return beside and any(name.lower().endswith(AUDIO_ENDINGS) for name in walk(path))
+    return beside and any(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(path))
 
 
-def _data_files(folder: str) -> tuple[list[str], list[str]]:
+def _data_files(folder: str, options: ReadOptions) -> tuple[list[str], list[str]]:
     """The files of the first kind that there is, and those of other kinds."""
-    files = [name for name in walk(folder) if not NOT_DATA.fullmatch(os.path.basename(name))]
+    files = [name for name in options.walk(folder) if not NOT_DATA.fullmatch(os.path.basename(name))]
     kinds = [[name for name in files if name.lower().endswith(endings)] for endings in (*KINDS, TABLES)]
     chosen = next(filter(None, kinds[:-1]), [])
     return chosen, [name for kind in kinds if kind is not chosen for name in kind]

@@ -12,8 +12,7 @@ from asr_jax.data.manifests.cache import Read, keep, kept, place_of, unpacked_at
 from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.gathering import gather
 from asr_jax.data.manifests.inputs import Role, resolve
-from asr_jax.data.manifests.readers.base import Reader
-from asr_jax.data.manifests.readers.folders import walking_once
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.records import Record, Refused
 
 Input = tuple[int, str, Reader]
@@ -70,9 +69,13 @@ class Records:
         return float(np.nansum(self.columns.duration_s[self.rows])) / 3600
 
 
-@walking_once()
 def read_records(
-    paths: Sequence[str | os.PathLike[str]], *, role: Role = "train", trim_db: float = 0.0, cache: str = ""
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    role: Role = "train",
+    trim_db: float = 0.0,
+    cache: str = "",
+    options: ReadOptions | None = None,
 ) -> Records:
     """The records of files, folders and patterns, one after the other; ids that repeat get `#2`, `#3` … .
 
@@ -85,17 +88,19 @@ def read_records(
     Raises: UserError for a path that cannot be read, for no records, and where more than a tenth of an input's
     entries are refused.
     """
-    return read_inputs(resolve([os.fspath(path) for path in paths], role), trim_db=trim_db, cache=cache)
+    options = options or ReadOptions()
+    inputs = resolve([os.fspath(path) for path in paths], role, options)
+    return read_inputs(inputs, trim_db=trim_db, cache=cache, options=options)
 
 
-def read_inputs(inputs: Sequence[Input], *, trim_db: float = 0.0, cache: str = "") -> Records:
+def read_inputs(inputs: Sequence[Input], *, trim_db: float = 0.0, cache: str = "", options: ReadOptions) -> Records:
     """As `read_records`, of what `resolve` gave."""
-    place = place_of(cache, inputs, trim_db)
+    place = place_of(cache, inputs, trim_db, options)
     found = kept(place)
     if found and found[0].is_up_to_date():
         return _records(*found)
     before = found[0].measured if found else None
-    read = gather(inputs, trim_db=trim_db, unpack_to=unpacked_at(place), before=before)
+    read = gather(inputs, options, trim_db=trim_db, unpack_to=unpacked_at(place), before=before)
     # Where another process was first meanwhile, its columns are taken.
     found = kept(place)
     if not found or not found[0].is_up_to_date():
@@ -103,9 +108,17 @@ def read_inputs(inputs: Sequence[Input], *, trim_db: float = 0.0, cache: str = "
     return _records(*(kept(place) or (read, None)))
 
 
-def read_once(paths: Sequence[str | os.PathLike[str]], *, role: Role = "train", unpack_to: str) -> Records:
+def read_once(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    role: Role = "train",
+    unpack_to: str,
+    options: ReadOptions | None = None,
+) -> Records:
     """As `read_records`, and nothing is kept but, at `unpack_to`, the bytes that lie in tables and lines of JSON."""
-    return _records(gather(resolve([os.fspath(path) for path in paths], role), trim_db=0.0, unpack_to=unpack_to), None)
+    options = options or ReadOptions()
+    inputs = resolve([os.fspath(path) for path in paths], role, options)
+    return _records(gather(inputs, options, trim_db=0.0, unpack_to=unpack_to), None)
 
 
 def _records(read: Read, folder: Path | None) -> Records:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.readers.base import Reader
-from asr_jax.data.manifests.readers.folders import walk
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.records import Record
 from asr_jax.data.manifests.unpacking import Unpacked
 
@@ -18,19 +17,20 @@ def texts_of(inputs: Sequence[str]) -> Iterator[str]:
 
     Raises: UserError for a path that cannot be read, and for data of which no entry can be used.
     """
+    options = ReadOptions()
     for given in inputs:
-        if plain := _plain_files(given):
+        if plain := _plain_files(given, options):
             for path in plain:
                 yield from _lines(path)
         else:
-            for _, path, reader in resolve([given]):
-                yield from _texts(path, reader)
+            for _, path, reader in resolve([given], options=options):
+                yield from _texts(path, reader, options)
 
 
-def _plain_files(given: str) -> list[str]:
+def _plain_files(given: str, options: ReadOptions) -> list[str]:
     """The .txt files that a path or a pattern names, or that are all there is in a folder."""
     if os.path.isdir(given):
-        files = list(walk(given))
+        files = list(options.walk(given))
         return files if all(name.lower().endswith(".txt") for name in files) else []
     if not given.lower().endswith(".txt"):
         return []
@@ -54,9 +54,9 @@ class _PassedOver(Unpacked):
         return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
 
 
-def _texts(path: str, reader: Reader) -> Iterator[str]:
+def _texts(path: str, reader: Reader, options: ReadOptions) -> Iterator[str]:
     num_read, refused = 0, []
-    for entry in reader.read(path, _PassedOver(path)):
+    for entry in reader.read(path, _PassedOver(path), options):
         if isinstance(entry, Record):
             num_read += 1
             yield entry.text

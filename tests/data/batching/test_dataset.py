@@ -19,6 +19,7 @@ from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.mixing import Mixing
 from asr_jax.data.manifests import reading
 from asr_jax.data.manifests.inputs import resolve
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Records
 from asr_jax.data.manifests.records import Record
 from asr_jax.text.base import Tokenizer
@@ -129,7 +130,12 @@ def test_a_start_walks_a_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_inputs_are_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, validation = write(tmp_path / "a.jsonl", ["a", "b"]), write(tmp_path / "v.jsonl", ["c"])
     resolved = []
-    monkeypatch.setattr(dataset, "resolve", lambda paths, role: resolved.append((paths, role)) or resolve(paths, role))
+
+    def recording(paths: list[str], role: str, options: ReadOptions) -> Any:
+        resolved.append((paths, role))
+        return resolve(paths, role, options)
+
+    monkeypatch.setattr(dataset, "resolve", recording)
     monkeypatch.setattr(reading, "resolve", dataset.resolve)
     sets = read_sets(Data(train=(train, train), validation=(validation,)), seed=0)
     assert resolved == [([train], "train"), ([train], "train"), ([validation], "validation")]

@@ -17,7 +17,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data, plan_training, read_sets, read_training
 from asr_jax.data.batching.filters import Filters
-from asr_jax.data.manifests.readers.fields import texts_may_lack
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Records, read_records
 from asr_jax.data.manifests.records import Record
 from asr_jax.text.characters import NoTokenizer
@@ -87,8 +87,7 @@ def test_every_format_is_read_without_texts(tmp_path: Path, made: Callable[[Path
     if made is not fairseq:  # whose lists have texts elsewhere, or nowhere
         with pytest.raises(UserError):
             read_records([path], cache=cache)
-    with texts_may_lack():
-        records = read_records([path], cache=cache)
+    records = read_records([path], cache=cache, options=ReadOptions(texts_may_lack=True))
     assert [record.text for record in records] == [""] * NUM
     assert not records.refused
     data = Data(train=(str(path),), validation=(str(path),), tokenizer=NOTHING, cache=cache)
@@ -100,9 +99,9 @@ def test_what_was_read_with_and_without_texts_is_kept_apart(tmp_path: Path) -> N
     rows = [{"audio_path": str(path), "duration": 0.1} for path in others]
     path = jsonl(tmp_path / "m.jsonl", {"audio_path": str(first), "duration": 0.1, "text": "a"}, *rows)
     for _ in range(2):
-        with texts_may_lack():
-            assert len(read_records([path], cache=str(tmp_path / "cache"))) == NUM
-        strict = read_records([path], cache=str(tmp_path / "cache"))
+        cache = str(tmp_path / "cache")
+        assert len(read_records([path], cache=cache, options=ReadOptions(texts_may_lack=True))) == NUM
+        strict = read_records([path], cache=cache)
         assert (len(strict), len(strict.refused)) == (1, NUM - 1)
 
 

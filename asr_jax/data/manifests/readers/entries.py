@@ -12,6 +12,7 @@ from jaxtyping import Float32
 from asr_jax.core.errors import nearest
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, Unusable
 from asr_jax.data.manifests.records import Record
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -20,14 +21,14 @@ from asr_jax.data.manifests.unpacking import Unpacked
 HOP_S = 0.01
 
 
-def record(fields: Fields, unpacked: Unpacked, *, name: str) -> Record:
+def record(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name: str) -> Record:
     """The record that has these fields, of audio or of ready features; `name`: its id where it has none.
 
     Raises: Unusable.
     """
     if f.first(fields, f.FEATURES) is not None or f.first(fields, f.FEATURES_PATH) is not None:
-        return _of_features(fields, unpacked, name)
-    return _of_audio(fields, unpacked, name)
+        return _of_features(fields, unpacked, options, name)
+    return _of_audio(fields, unpacked, options, name)
 
 
 def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
@@ -35,7 +36,7 @@ def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
     return round(num_frames * HOP_S, 6) if math.isnan(length_s) else length_s
 
 
-def _of_audio(fields: Fields, unpacked: Unpacked, name: str) -> Record:
+def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Record:
     embedded, audio_path = _embedded(fields, name)
     if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping | list):
         raise Unusable(f'audio is {f.shown(value)[:60]}; expected a path or, in a table, {{"bytes": …, "path": …}}')
@@ -46,7 +47,7 @@ def _of_audio(fields: Fields, unpacked: Unpacked, name: str) -> Record:
         offset = "" if math.isnan(start_s) else f"an offset of {start_s:g} s and "
         raise Unusable(f"{offset}a duration of {length_s:g} s: expected 0 or more, and above 0")
     if embedded is None and channel is None and math.isnan(start_s):
-        return _record(fields, audio_path, audio_path, length_s)
+        return _record(fields, options, audio_path, audio_path, length_s)
     if isinstance(embedded, bytes):
         embedded = unpacked.add(embedded, os.path.basename(audio_path))
     location = Location.parse(audio_path) if embedded is None else embedded
@@ -54,7 +55,7 @@ def _of_audio(fields: Fields, unpacked: Unpacked, name: str) -> Record:
         location = replace(location, start_s=start_s, length_s=None if math.isnan(length_s) else length_s)
     if channel is not None:
         location = replace(location, channel=channel)
-    return _record(fields, str(location), audio_path, length_s)
+    return _record(fields, options, str(location), audio_path, length_s)
 
 
 def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
@@ -71,7 +72,7 @@ def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
     return None, path
 
 
-def _of_features(fields: Fields, unpacked: Unpacked, name: str) -> Record:
+def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Record:
     rows, cols = f.count(fields, f.ROWS), f.count(fields, f.COLS)
     values = f.first(fields, f.FEATURES)
     if values is None:
@@ -81,7 +82,7 @@ def _of_features(fields: Fields, unpacked: Unpacked, name: str) -> Record:
         location = unpacked.add_features(_matrix(values, rows, cols))
     assert location.shape is not None
     length_s = features_duration_s(location.shape[0], f.duration_s(fields))
-    return _record(fields, str(location), name, length_s, location.shape)
+    return _record(fields, options, str(location), name, length_s, location.shape)
 
 
 def _matrix(values: Any, rows: int | None, cols: int | None) -> Float32[np.ndarray, "T F"]:
@@ -107,10 +108,12 @@ def _matrix(values: Any, rows: int | None, cols: int | None) -> Float32[np.ndarr
     return matrix
 
 
-def _record(fields: Fields, location: str, name: str, length_s: float, shape: tuple[int, int] = (0, 0)) -> Record:
+def _record(
+    fields: Fields, options: ReadOptions, location: str, name: str, length_s: float, shape: tuple[int, int] = (0, 0)
+) -> Record:
     labels = f.label_ids(f.first(fields, f.LABELS))
     text = f.string(fields, f.TEXT)
-    if not text and labels is None and f.first(fields, f.TEXT) is None and not f.may_lack_text():
+    if not text and labels is None and f.first(fields, f.TEXT) is None and not options.texts_may_lack:
         raise Unusable(_lacking(fields, "text", (*f.TEXT, *f.LABELS)))
     return Record(
         id=f.string(fields, f.ID, name), location=location, text=text, duration_s=length_s,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.readers.base import Entries, Reader
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import Unusable
 from asr_jax.data.manifests.readers.text_tables import BadLine, all_lines, text_lines
 from asr_jax.data.manifests.records import Record, Refused
@@ -31,12 +31,12 @@ def is_fairseq(path: str) -> bool:
     return b"\t" not in root and len(first) == 2 and first[1].isdigit()
 
 
-def files(path: str) -> list[str]:
+def files(path: str, options: ReadOptions) -> list[str]:
     stem = os.path.splitext(path)[0]
     return [name for name in (path, f"{stem}.ltr", f"{stem}.wrd") if os.path.exists(name)]
 
 
-def read_fairseq(path: str, unpacked: Unpacked) -> Entries:
+def read_fairseq(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     root, *rows = list(text_lines(path)) or [(0, "")]
     if isinstance(root[1], BadLine):
         raise UserError(f"{path}:1: the root folder is {root[1]}")

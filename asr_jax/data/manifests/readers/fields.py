@@ -3,9 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,22 +36,6 @@ EXAMPLE = '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}'
 LARGEST = 2**31 - 1
 
 Fields = Mapping[str, Any]
-_may_lack_texts: ContextVar[bool] = ContextVar("may_lack_texts", default=False)
-
-
-@contextmanager
-def texts_may_lack(may: bool = True) -> Iterator[None]:
-    """Within the block, if they `may`, entries that say nothing of what is said are read with an empty text: for
-    transcription, and for training on audio alone."""
-    token = _may_lack_texts.set(may)
-    try:
-        yield
-    finally:
-        _may_lack_texts.reset(token)
-
-
-def may_lack_text() -> bool:
-    return _may_lack_texts.get()
 
 
 class Unusable(ValueError):

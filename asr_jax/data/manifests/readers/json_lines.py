@@ -15,7 +15,7 @@ from typing import Any
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries, lhotse, quartznet
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
 from asr_jax.data.manifests.readers.fields import Unusable, not_utf8
 from asr_jax.data.manifests.records import Refused
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -28,7 +28,7 @@ def is_json(path: str) -> bool:
     return path.lower().endswith(ENDINGS) and not os.path.isdir(path)
 
 
-def read_json(path: str, unpacked: Unpacked, *, once: bool = False) -> Entries:
+def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool = False) -> Entries:
     """Records of a file with an object per line, or with one array of objects; gzip too, by the ending .gz.
 
     `once`: an utterance that is there at several speeds is read at its own alone.
@@ -41,11 +41,11 @@ def read_json(path: str, unpacked: Unpacked, *, once: bool = False) -> Entries:
             if not isinstance(value, dict):
                 raise Unusable(f"a JSON {type(value).__name__}; expected an object: {f.EXAMPLE}")
             if "supervisions" in value or "tracks" in value:
-                yield from lhotse.records(value)
+                yield from lhotse.records(value, options)
             elif "files" in value and "transcript" in value:
                 yield from quartznet.records(value, once=once)
             else:
-                yield entries.record(value, unpacked, name=_name(value, place))
+                yield entries.record(value, unpacked, options, name=_name(value, place))
         except Unusable as error:
             name = f.first(value, f.ID) if isinstance(value, dict) else None
             yield Refused(name if isinstance(name, str) else place, place, str(error))

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.readers.base import Entries, Reader, beside
-from asr_jax.data.manifests.readers.fields import Unusable, may_lack_text
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside
+from asr_jax.data.manifests.readers.fields import Unusable
 from asr_jax.data.manifests.readers.text_tables import BadLine, text_lines
 from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -34,7 +34,7 @@ def is_kaldi(path: str) -> bool:
     return os.path.isfile(os.path.join(path, "wav.scp"))
 
 
-def files(path: str) -> list[str]:
+def files(path: str, options: ReadOptions) -> list[str]:
     return [os.path.join(path, name) for name in FILES if os.path.exists(os.path.join(path, name))]
 
 
@@ -42,12 +42,12 @@ def roots(path: str) -> tuple[str, ...]:
     return beside(os.path.join(path, "wav.scp"))
 
 
-def read_kaldi(path: str, unpacked: Unpacked) -> Entries:
+def read_kaldi(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     tables = {file: _table(os.path.join(path, file)) for file in FILES}
     names = tables["segments"] or tables["wav.scp"]
     for name in names:
         try:
-            if name not in tables["text"] and not may_lack_text():
+            if name not in tables["text"] and not options.texts_may_lack:
                 raise Unusable("no line in the file text")
             text, speaker = _value(tables["text"], name), _value(tables["utt2spk"], name)
             location, duration_s = _signal(name, tables)

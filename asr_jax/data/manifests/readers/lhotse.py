@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, Unusable
 from asr_jax.data.manifests.records import Record
 
@@ -18,7 +19,7 @@ WHOLE_S = 1e-3
 HARMLESS = ("Resample",)
 
 
-def records(cut: Fields) -> Iterator[Record]:
+def records(cut: Fields, options: ReadOptions) -> Iterator[Record]:
     """Raises: Unusable for what is not a cut of a recording in a file."""
     name = f.string(cut, f.ID)
     recording = cut.get("recording")
@@ -30,7 +31,7 @@ def records(cut: Fields) -> Iterator[Record]:
     _check_transforms(recording)
     path, channel = _file(recording, cut.get("channel", 0))
     start_s, length_s = _span(cut)
-    is_silent = f.may_lack_text() and not cut.get("supervisions")
+    is_silent = options.texts_may_lack and not cut.get("supervisions")
     supervisions = [{}] if is_silent else f.objects(cut, "supervisions")
     for supervision in supervisions:
         first_s, part_s = start_s, length_s

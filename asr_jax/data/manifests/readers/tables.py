@@ -16,7 +16,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
 from asr_jax.data.manifests.readers.fields import Unusable
 from asr_jax.data.manifests.records import Refused
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -28,7 +28,7 @@ def is_parquet(path: str) -> bool:
     return path.lower().endswith(".parquet") and not os.path.isdir(path)
 
 
-def read_parquet(path: str, unpacked: Unpacked) -> Entries:
+def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     try:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
             columns = _known(path, file.schema_arrow.names)
@@ -38,7 +38,7 @@ def read_parquet(path: str, unpacked: Unpacked) -> Entries:
                 for group in groups
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=columns)
             )
-            yield from _entries(path, (_rows(batch, {}) for batch in batches), unpacked)
+            yield from _entries(path, (_rows(batch, {}) for batch in batches), unpacked, options)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path (relative ones start at {os.getcwd()})") from None
     except (pyarrow.ArrowException, OSError) as error:
@@ -49,13 +49,13 @@ def is_arrow(path: str) -> bool:
     return path.lower().endswith(".arrow") and not os.path.isdir(path)
 
 
-def read_arrow(path: str, unpacked: Unpacked) -> Entries:
+def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     try:
         with pyarrow.memory_map(path) as mapped:
             whole = mapped.read_buffer()
             batches = (batch.select(_known(path, batch.schema.names)) for batch in _arrow_batches(whole))
             rows = (_rows(batch, _places(batch, whole, os.path.abspath(path))) for batch in batches)
-            yield from _entries(path, rows, unpacked)
+            yield from _entries(path, rows, unpacked, options)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a whole Arrow file ({error}); copy it again, or leave it out") from None
 
@@ -73,14 +73,16 @@ def _known(path: str, names: list[str]) -> list[str]:
     return known
 
 
-def _entries(path: str, batches: Iterator[Iterator[dict[str, Any]]], unpacked: Unpacked) -> Entries:
+def _entries(
+    path: str, batches: Iterator[Iterator[dict[str, Any]]], unpacked: Unpacked, options: ReadOptions
+) -> Entries:
     number = 0
     for batch in batches:
         for fields in batch:
             number += 1
             name = f"{f.base_name(path)}-{number}"
             try:
-                yield entries.record(fields, unpacked, name=name)
+                yield entries.record(fields, unpacked, options, name=name)
             except Unusable as error:
                 yield Refused(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error))
 

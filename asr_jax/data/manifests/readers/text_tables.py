@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, beside, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file
 from asr_jax.data.manifests.readers.fields import Unusable, not_utf8
 from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -24,7 +24,7 @@ def is_text_table(path: str) -> bool:
     return path.lower().endswith(ENDINGS) and not os.path.isdir(path)
 
 
-def read_text_table(path: str, unpacked: Unpacked) -> Entries:
+def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     names: list[str] | None = None
     for number, line in text_lines(path):
         place = f"{path}:{number}"
@@ -37,7 +37,7 @@ def read_text_table(path: str, unpacked: Unpacked) -> Entries:
             elif names is None:
                 yield _of_features(values)
             else:
-                yield _of_names(names, values, unpacked, place)
+                yield _of_names(names, values, unpacked, options, place)
         except Unusable as error:
             yield Refused(place, place, str(error))
 
@@ -111,9 +111,9 @@ def _of_features(values: list[str]) -> Record:
     )  # fmt: skip
 
 
-def _of_names(names: list[str], values: list[str], unpacked: Unpacked, place: str) -> Record:
+def _of_names(names: list[str], values: list[str], unpacked: Unpacked, options: ReadOptions, place: str) -> Record:
     if len(values) > len(names):
         raise Unusable(f"{len(values)} columns; expected {len(names)}, as the first line has")
     # Columns at the end that are empty are often left out.
     fields: dict[str, object] = {name: value for name, value in zip(names, values, strict=False) if value}
-    return entries.record(fields, unpacked, name=str(f.first(fields, f.AUDIO_PATH) or place))
+    return entries.record(fields, unpacked, options, name=str(f.first(fields, f.AUDIO_PATH) or place))

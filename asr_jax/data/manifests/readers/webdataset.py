@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
 from asr_jax.data.manifests.readers.fields import Fields, Unusable, not_utf8
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
 from asr_jax.data.manifests.records import Record, Refused
@@ -30,14 +30,14 @@ def is_tar(path: str) -> bool:
     return path.lower().endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")) and not os.path.isdir(path)
 
 
-def read_tar(path: str, unpacked: Unpacked) -> Entries:
+def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     if not path.lower().endswith(".tar"):
         raise UserError(f"{path} is compressed: its files cannot be read one by one; decompress it to a .tar first")
     try:
         with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for stem, members in _samples(tar):
                 try:
-                    yield _record(path, tar, stem, members)
+                    yield _record(path, tar, stem, members, options)
                 except Unusable as error:
                     yield Refused(stem, f"{path}: {stem}", str(error))
             file.seek(tar.offset)
@@ -74,7 +74,7 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
         yield stem, members
 
 
-def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members) -> Record:
+def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Record:
     audio = _ending(members, AUDIO_ENDINGS)
     if audio is None:
         raise Unusable(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")
@@ -83,7 +83,7 @@ def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members) -> Rec
     text = _content(tar, text_file).strip() if text_file else None
     tokens = _content(tar, token_file) if token_file else None
     labels = f.label_ids(f.first(fields, f.LABELS) if tokens is None else tokens)
-    if text is None and labels is None and f.first(fields, f.TEXT) is None and not f.may_lack_text():
+    if text is None and labels is None and f.first(fields, f.TEXT) is None and not options.texts_may_lack:
         raise Unusable(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
     location = Location(os.path.abspath(path), audio.offset_data, audio.size, name=os.path.basename(audio.name))
     return Record(

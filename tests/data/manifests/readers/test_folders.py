@@ -12,7 +12,7 @@ from support import SHARED
 
 from asr_jax.audio.io import probe
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.readers.folders import walk
+from asr_jax.data.manifests.readers.base import ReadOptions
 
 AN4 = SHARED / "data" / "read_speech" / "formats" / "an4"
 
@@ -24,7 +24,7 @@ def test_formats_of_soundfile(tmp_path: Path) -> None:
     write(tmp_path / "set" / "inner" / "d.mp3", noise(1, 40000), bitrate_mode="CONSTANT")
     write(tmp_path / "set" / "inner" / "e.ogg", noise(1, 40000))
     write(tmp_path / "set" / "inner" / "f.opus", noise(1, 40000), format="OGG", subtype="OPUS")
-    for path in walk(str(tmp_path / "set")):
+    for path in ReadOptions().walk(str(tmp_path / "set")):
         Path(path).with_suffix(".txt").write_text(f" text  of {Path(path).stem}\n")
     records = read(tmp_path, tmp_path / "set")
     names = ["a.wav", "b.flac", "c.WAV", "inner/d.mp3", "inner/e.ogg", "inner/f.opus"]
@@ -129,7 +129,7 @@ def test_links_to_folders_are_followed_and_loops_end(tmp_path: Path) -> None:
     (folder / "linked" / "inner" / "self").symlink_to(folder / "linked" / "inner")
     (folder / "circle.wav").symlink_to(folder / "circle.wav")
     (folder / ".hidden.wav").write_bytes(b"")
-    assert [os.path.relpath(path, folder) for path in walk(str(folder)) if path.endswith(".wav")] == [
+    assert [os.path.relpath(path, folder) for path in ReadOptions().walk(str(folder)) if path.endswith(".wav")] == [
         "circle.wav", *(f"linked/inner/{i:02}.wav" for i in range(3)),
     ]  # fmt: skip
     (folder / "circle.wav").unlink()

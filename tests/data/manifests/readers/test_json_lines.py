@@ -16,6 +16,7 @@ from recordings import RATE, check_conversion, check_signals, jsonl, noise, read
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.json_lines import JSON
 from asr_jax.data.manifests.reading import Records
 from asr_jax.data.manifests.records import Record, Refused
@@ -251,7 +252,7 @@ def test_whatever_a_line_holds_it_is_read_or_refused(tmp_path: Path) -> None:
     changes = [changed(json.loads(json.dumps(lines[i % len(lines)])), draw) for i in range(3000)]
     path = jsonl(tmp_path / "m.jsonl", *map(json.dumps, changes))
     with Unpacked(str(tmp_path / "bytes")) as unpacked:
-        entries = list(JSON.read(str(path), unpacked))
+        entries = list(JSON.read(str(path), unpacked, ReadOptions()))
     records = [entry for entry in entries if isinstance(entry, Record)]
     refused = {entry.location for entry in entries if isinstance(entry, Refused)}
     assert len(refused) > 1000
