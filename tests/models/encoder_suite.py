@@ -32,6 +32,8 @@ class Made:
     encode: Any
     """Of parameters and frames: what evaluation gives; `encode.eval_shape` traces each shape once for all tests."""
     gradients: Callable[..., Any]
+    traces: list[Any]
+    """An entry for each time that the loss was traced."""
 
     def forward(self, params: Any, frames: Frames) -> Frames:
         encoded: Encoded = self.encode(params, frames)
@@ -128,7 +130,7 @@ class EncoderSuite:
         """A small step of each part along its gradient changes the loss by the step's size times the gradient's squared
         norm, to 3 % (activations have kinks) where that is more than what the loss is rounded by."""
         params, (loss, gradients) = flatten(made.params), self.gradients(made, self.settled_step)
-        differences = {}
+        differences, rounding = {}, 2e-6 * loss
         for part in sorted({path.split("/")[0] for path in params}):
             own = {path: leaf for path, leaf in flatten(gradients).items() if path.split("/")[0] == part}
             slope = sum(np.sum(np.square(leaf, dtype=np.float64)) for leaf in own.values())
@@ -138,10 +140,16 @@ class EncoderSuite:
             for step in (size, -size):
                 moved = {path: params[path] + step * leaf for path, leaf in own.items()}
                 losses.append(float(self.gradients(made, self.settled_step, moved)[0]))
-            difference = abs((losses[0] - losses[1]) / 2 - size * slope) - 2e-6 * loss
+            assert size * slope > 2 * rounding, f"the change by {part} is lost in the loss's rounding"
+            difference = abs((losses[0] - losses[1]) / 2 - size * slope) - rounding
             differences[part] = max(difference / (size * slope), 0.0)
         worst = max(differences, key=differences.__getitem__)
         assert report(record_property, f"change of the loss, worst ({worst})", differences[worst]) < 0.03
+
+    def test_another_step_or_other_values_compile_nothing(self, made: Made) -> None:
+        for step, seed in ((0, 0), (self.settled_step, 1)):
+            self.gradients(made, step, seed=seed, tail=5.0 * seed)
+        assert len(made.traces) == 1
 
     def test_padding_changes_no_gradient(self, made: Made) -> None:
         plain, noisy = (flatten(self.gradients(made, self.settled_step, tail=tail)[1]) for tail in (0.0, 5.0))
@@ -172,7 +180,10 @@ def make(suite: type[EncoderSuite]) -> Made:
     def encode(params: Any, frames: Frames) -> Encoded:
         return encoder.apply({"params": params, **stats}, frames, step=None)
 
+    traces = list[Any]()
+
     def loss(params: Any, frames: Frames, targets: Any, key: Any, step: Any) -> Any:
+        traces.append(step)
         rngs = {name: jax.random.fold_in(key, number) for number, name in enumerate(("dropout", "regularise", "mask"))}
         hiding = {}
         if isinstance(encoder, MaskingEncoder):
@@ -185,7 +196,7 @@ def make(suite: type[EncoderSuite]) -> Made:
         valid = length_mask(out.lengths, out.values.shape[1])[:, :, None]
         return jnp.sum(jnp.where(valid, out.values - targets, 0.0) ** 2) / valid.sum()
 
-    return Made(encoder, unflatten(params), stats, fast_jit(encode), fast_jit(jax.value_and_grad(loss)))
+    return Made(encoder, unflatten(params), stats, fast_jit(encode), fast_jit(jax.value_and_grad(loss)), traces)
 
 
 def asks_for_dropout(settings: EncoderSettings, variables: Any, *, step: int | None) -> bool:

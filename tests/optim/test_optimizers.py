@@ -87,6 +87,21 @@ def test_adamw_follows_the_formula_clips_by_global_norm_and_decays_kernels_only(
     np.testing.assert_array_equal(found["stack"][-1], 1.0)
 
 
+@pytest.mark.parametrize(("b2", "averaging"), [(0.0, False), (0.25, True)])
+def test_novograd_follows_the_formula(b2, averaging):
+    """Ginsburg et al. 2019, algorithm 1, on two tensors: one squared norm for each, decay inside of the momentum."""
+    params, grads = PARAMS["encoder"]["in"], gradients(PARAMS["encoder"]["in"])
+    settings = NovoGrad(CONSTANT, weight_decay=0.01, b2=b2, grad_averaging=averaging)
+    (found,) = trained(settings, params=params, grads=grads)
+    for name, first in params.items():
+        w, m, v = np.float64(first), 0.0, None
+        for step, g in enumerate(np.float64(grads[name])):
+            v = np.sum(g**2) if v is None else b2 * v + (1 - b2) * np.sum(g**2)
+            m = 0.95 * m + (g / (np.sqrt(v) + 1e-8) + 0.01 * w) * (0.05 if averaging else 1.0)
+            w = w - 0.1 * m
+            np.testing.assert_allclose(found[name][step], w, rtol=1e-5, err_msg=f"{name} {step}")
+
+
 def test_lamb_is_optax_lamb_where_everything_decays_and_layers_are_apart():
     params = {"a": {"kernel": PARAMS["encoder"]["in"]["kernel"]}, "b": {"bias": PARAMS["encoder"]["in"]["bias"]}}
     ours = LAMB(CONSTANT, clip_at=0.0, decay_factors=EVERYTHING, weight_decay=0.02).build(LENGTH)

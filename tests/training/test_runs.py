@@ -109,6 +109,19 @@ def test_live_and_averaged_weights_are_validated_and_the_run_tells_of_itself(pla
     assert "updates that changed nothing: 0; programs compiled late: 0" in lines
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epoch_end", "groups"),
+    [("carried", [[0, 1, 2], [3, 4, 5], [6, 7, 8]]), ("dropped", [[0, 1, 2], [5, 6, 7], [10, 11, 12]])],
+)
+def test_what_an_epoch_leaves_over(data, tmp_path, epoch_end, groups):
+    settings = training(num_updates=3, accumulate=3, epoch_end=epoch_end, validate_every=99)
+    train(experiment(data, tmp_path / "run", training=settings))
+    found = [[batch["position"] for batch in data["batches"]] for data in events(tmp_path / "run", "batch_start")]
+    assert found == groups
+    assert not events(tmp_path / "run", "optimizer_flush")
+
+
 def test_a_run_ends_at_the_end_of_an_epoch_of_its_job_and_goes_on_exactly(data, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     settings = training(num_updates=6, accumulate=2, epoch_end="flushed", validate_epochs=True, validate_every=99)
