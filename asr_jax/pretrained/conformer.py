@@ -10,10 +10,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.presets import nemo
 from asr_jax.core.errors import UserError
 from asr_jax.models.conformer import Conformer
 from asr_jax.nn.conformer import ConvNorm
 from asr_jax.nn.striding import Subsampling
+from asr_jax.pretrained.base import Description, Format
+from asr_jax.pretrained.huggingface import CONFIG, read_json
 from asr_jax.pretrained.keymap import (
     DEPTHWISE,
     LINEAR,
@@ -25,7 +29,7 @@ from asr_jax.pretrained.keymap import (
     find_params,
     flattened,
 )
-from asr_jax.pretrained.nemo_files import check_settings, nemo_config, nemo_subsampling
+from asr_jax.pretrained.nemo_files import check_settings, nemo_config, nemo_encoder, nemo_front_end, nemo_subsampling
 
 Names = Literal["nemo", "huggingface"]
 NEVER_USED = r"preprocessor\..*|.*\.num_batches_tracked"
@@ -258,3 +262,24 @@ def _settings_of_huggingface(said: Mapping[str, Any], path: str | Path) -> Confo
         raise UserError(f"{path}: its encoder_config has no {', '.join(missing)}: expected one that transformers wrote")
     # transformers 4 knew no convolution_bias: there was one always.
     return Conformer(subsampling="dw_striding", **{ours: said.get(theirs, True) for ours, theirs in names.items()})
+
+
+FORMATS = (
+    Format("nemo", "NeMo's of a Conformer", Conformer, claims_nemo, find, export_nemo),
+    Format("huggingface", "Hugging Face's of a Conformer", Conformer, claims_huggingface, find, export_huggingface),
+)
+
+
+def _parakeet_front_end(path: Path) -> FrontEnd:
+    return nemo(num_mels=config_of(path)[0]["encoder_config"]["num_mel_bins"])
+
+
+DESCRIPTIONS = (
+    Description(
+        "ConformerEncoder", lambda path: nemo_encoder(path) == "ConformerEncoder", conformer_of, nemo_front_end
+    ),
+    Description(
+        "parakeet_ctc", lambda path: isinstance(read_json(path / CONFIG).get("encoder_config"), Mapping)
+        if (path / CONFIG).is_file() else False, conformer_of, _parakeet_front_end,
+    ),
+)  # fmt: skip

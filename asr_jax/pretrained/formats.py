@@ -1,39 +1,19 @@
 """Weights of a file, by our names or by those of a system that we know."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import Tree, flatten
-from asr_jax.heads.contrastive import Contrastive
-from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import EncoderSettings, Model
-from asr_jax.models.conformer import Conformer
-from asr_jax.models.quartznet import QuartzNet
-from asr_jax.models.squeezeformer import Squeezeformer
-from asr_jax.models.w2v_bert import W2VBert
-from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained import (
-    conformer,
-    huggingface,
-    icefall,
-    quartznet,
-    squeezeformer_keras,
-    squeezeformer_nemo,
-    w2v_bert,
-    w2v_bert_settings,
-    wav2vec2,
-    wav2vec2_huggingface,
-)
+from asr_jax.models.base import Model
+from asr_jax.pretrained import huggingface
+from asr_jax.pretrained.base import Format, Paths, Symbols, Weights, listed
 from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -46,78 +26,8 @@ OURS = ("params/", "batch_stats/")
 SYMBOLS = "symbols"
 """What our files say of themselves: the tokenizer's symbols, None for the blank, as JSON."""
 
-Symbols = Sequence[str | None]
-Weights = Mapping[str, np.ndarray]
-Paths = tuple[dict[str, np.ndarray], list[str]]
-"""Weights by our paths, `params/…` and `batch_stats/…`, as far as they are the model's, and the names there of those
-that are not."""
 
-
-class Format(NamedTuple):
-    """Weights of an encoder, and of a CTC head on it, by the names of another system."""
-
-    names: str
-    """Whose, in a word."""
-    of: str
-    """Whose, and of what model."""
-    encoder: type[EncoderSettings]
-    claims: Callable[[Weights], bool]
-    """Whether the names are such."""
-    find: Callable[..., Paths]
-    """`find(weights, encoder's settings, **heads)`."""
-    export: Callable[..., dict[str, np.ndarray]]
-    """`export(variables, encoder's settings, **heads)`: the other way, or an error where a weight has no name."""
-    folder: Callable[[Model, Symbols], dict[str, Any]] | None = None
-    """What lies beside the weights in a folder of Hugging Face's: JSON files by name; None where none is written."""
-    heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
-    """The heads that have names there."""
-
-
-def ctc_head(model: Model) -> str | None:
-    """Path of the parameters of the model's first CTC head on the encoder's output."""
-    of_output = (name for name, head in model.heads.items() if isinstance(head, CTC) and head.tap == OUTPUT)
-    return next((f"heads_{name}" for name in of_output), None)
-
-
-def wav2vec2_heads(model: Model) -> dict[str, Any]:
-    """Its CTC head, and path and settings of its head of pre-training; None where there is none."""
-    contrastive = ((f"heads_{name}", head) for name, head in model.heads.items() if isinstance(head, Contrastive))
-    return {"ctc_head": ctc_head(model), "contrastive": next(contrastive, None)}
-
-
-FORMATS = (
-    Format("icefall", "icefall's of a Zipformer", Zipformer, icefall.claims, icefall.find, icefall.export),
-    Format("nemo", "NeMo's of a Conformer", Conformer, conformer.claims_nemo, conformer.find, conformer.export_nemo),
-    Format(
-        "huggingface", "Hugging Face's of a Conformer", Conformer, conformer.claims_huggingface, conformer.find,
-        conformer.export_huggingface,
-    ),
-    Format("nemo", "NeMo's of a QuartzNet", QuartzNet, quartznet.claims_nemo, quartznet.find, quartznet.export_nemo),
-    Format(
-        "deeplearningexamples", "NVIDIA's (DeepLearningExamples') of a QuartzNet", QuartzNet, quartznet.claims,
-        quartznet.find, quartznet.export_nvidia,
-    ),
-    Format(
-        "nemo", "NeMo's of a Squeezeformer", Squeezeformer, squeezeformer_nemo.claims, squeezeformer_nemo.find,
-        squeezeformer_nemo.export,
-    ),
-    Format(
-        "keras", "the paper's authors' (Keras) of a Squeezeformer", Squeezeformer, squeezeformer_keras.claims,
-        squeezeformer_keras.find, squeezeformer_keras.export,
-    ),
-    Format(
-        "huggingface", "Hugging Face's of a W2V-BERT", W2VBert, w2v_bert.claims, w2v_bert.find, w2v_bert.export,
-        w2v_bert_settings.folder_files,
-    ),
-    Format(
-        "huggingface", "Hugging Face's of a wav2vec 2.0", Wav2Vec2, wav2vec2.claims_huggingface, wav2vec2.find,
-        wav2vec2.export_huggingface, wav2vec2_huggingface.folder_files, wav2vec2_heads,
-    ),
-    Format(
-        "fairseq", "fairseq's or NVIDIA's of a wav2vec 2.0", Wav2Vec2, wav2vec2.claims_fairseq, wav2vec2.find,
-        wav2vec2.export_fairseq, heads=wav2vec2_heads,
-    ),
-)  # fmt: skip
+FORMATS: tuple[Format, ...] = listed("FORMATS")
 
 
 def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:

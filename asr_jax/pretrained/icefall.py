@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.pretrained.base import Format
 from asr_jax.pretrained.keymap import (
     CONV_2D,
     DEPTHWISE,
@@ -147,3 +148,6 @@ def encoder_rows(settings: Zipformer) -> list[Row]:
     if settings.output_downsampling > 1:
         rows.append(Row("encoder.downsample_output.bias", "downsample/logits"))
     return rows
+
+
+FORMATS = (Format("icefall", "icefall's of a Zipformer", Zipformer, claims, find, export),)

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.presets import nemo
 from asr_jax.core.errors import UserError
 from asr_jax.nn.striding import Subsampling
 from asr_jax.pretrained.keymap import CONV_2D, POINTWISE, Row
@@ -58,6 +60,31 @@ def nemo_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path}: its {CONFIG} is no tree of settings: expected a file that NeMo's save_to wrote")
     return config
+
+
+def nemo_encoder(path: Path) -> str:
+    """The class of a `.nemo` file's encoder; empty for another path, and `nothing` where the file says none.
+
+    Raises: UserError where a .nemo file cannot be read.
+    """
+    if path.suffix != ".nemo":
+        return ""
+    said = nemo_config(path).get("encoder")
+    return str(said.get("_target_", "")).rpartition(".")[2] if isinstance(said, Mapping) else "nothing"
+
+
+def nemo_front_end(path: Path) -> FrontEnd:
+    """The preset `nemo` with the mel bins of a `.nemo` file.
+
+    Raises: UserError where the file's front-end differs in more.
+    """
+    said = nemo_config(path).get("preprocessor", {})
+    expected = {
+        "sample_rate": 16000, "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann",
+        "n_fft": 512, "frame_splicing": 1, "log": True,
+    }  # fmt: skip
+    check_settings(path, "preprocessor", said, expected)
+    return nemo(num_mels=said.get("features", 80))
 
 
 def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> None:

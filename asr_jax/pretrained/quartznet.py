@@ -10,6 +10,7 @@ import numpy as np
 from asr_jax.core.errors import UserError
 from asr_jax.models.quartznet import QuartzNet, odd_size
 from asr_jax.nn.conv_block import ConvBlock, Residual
+from asr_jax.pretrained.base import Description, Format
 from asr_jax.pretrained.keymap import (
     DEPTHWISE,
     LINEAR,
@@ -21,6 +22,7 @@ from asr_jax.pretrained.keymap import (
     find_params,
     transposed,
 )
+from asr_jax.pretrained.nemo_files import nemo_config, nemo_encoder, nemo_front_end
 
 NEVER_USED = r".*\.num_batches_tracked|preprocessor\..*"
 """Names of what is no weight: counts of batches, and the front-end's window and mel filters."""
@@ -219,3 +221,19 @@ def _norm_of(encoder: Mapping[str, Any], blocks: list[Mapping[str, Any]]) -> tup
 
 def _one(value: Any) -> int:
     return int(value[0] if isinstance(value, list | tuple) else value)
+
+
+FORMATS = (
+    Format("nemo", "NeMo's of a QuartzNet", QuartzNet, claims_nemo, find, export_nemo),
+    Format(
+        "deeplearningexamples", "NVIDIA's (DeepLearningExamples') of a QuartzNet", QuartzNet, claims, find,
+        export_nvidia,
+    ),
+)  # fmt: skip
+
+DESCRIPTIONS = (
+    Description(
+        "ConvASREncoder", lambda path: nemo_encoder(path) == "ConvASREncoder",
+        lambda path, **changes: settings_of_nemo(nemo_config(path), **changes), nemo_front_end,
+    ),
+)  # fmt: skip

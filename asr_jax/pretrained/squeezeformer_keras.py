@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.pretrained.base import Format
 from asr_jax.pretrained.keymap import SAME, Layout, Row, Weights, export_params, find_params, transposed
 
 CONV_1X1 = Layout(lambda x: x[0, 0], lambda x: x[None, None])
@@ -202,3 +203,6 @@ def readable_names(names: Iterable[str]) -> tuple[str, dict[str, str]]:
         number = numbers.index(int(match[1] or 0)) if match else 0
         renamed[name] = DENSE.sub(f"/{_dense(number)}/", cut) if match else cut
     return encoder, renamed
+
+
+FORMATS = (Format("keras", "the paper's authors' (Keras) of a Squeezeformer", Squeezeformer, claims, find, export),)

@@ -8,6 +8,7 @@ import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.pretrained.base import Description, Format
 from asr_jax.pretrained.keymap import (
     DEPTHWISE,
     LINEAR,
@@ -19,7 +20,7 @@ from asr_jax.pretrained.keymap import (
     find_params,
     flattened,
 )
-from asr_jax.pretrained.nemo_files import nemo_subsampling
+from asr_jax.pretrained.nemo_files import nemo_config, nemo_encoder, nemo_front_end, nemo_subsampling
 
 SKIPPED = r"preprocessor\..*|.*\.num_batches_tracked"
 """Names of what is no weight."""
@@ -121,10 +122,10 @@ def settings_of_nemo(config: Mapping[str, Any], **changes: Any) -> Squeezeformer
     if not isinstance(given, Mapping) or not str(given.get("_target_", "")).endswith("SqueezeformerEncoder"):
         target = given.get("_target_") if isinstance(given, Mapping) else given
         raise UserError(f"the model's encoder is {target}: expected NeMo's SqueezeformerEncoder")
-    return nemo_encoder({**given, "feat_in": _num_mels(config, given.get("feat_in"))}, **changes)
+    return settings_of_encoder({**given, "feat_in": _num_mels(config, given.get("feat_in"))}, **changes)
 
 
-def nemo_encoder(given: Mapping[str, Any], **changes: Any) -> Squeezeformer:
+def settings_of_encoder(given: Mapping[str, Any], **changes: Any) -> Squeezeformer:
     """Settings from the arguments of NeMo's SqueezeformerEncoder, with its defaults where they do not say.
     Its dropout of positions is left out.
 
@@ -226,3 +227,13 @@ def _num_mels(config: Mapping[str, Any], given: Any) -> int:
         return int(given)
     except (TypeError, ValueError) as error:
         raise UserError(f"NeMo's encoder.feat_in is {given!r}: expected a number") from error
+
+
+FORMATS = (Format("nemo", "NeMo's of a Squeezeformer", Squeezeformer, claims, find, export),)
+
+DESCRIPTIONS = (
+    Description(
+        "SqueezeformerEncoder", lambda path: nemo_encoder(path) == "SqueezeformerEncoder",
+        lambda path, **changes: settings_of_nemo(nemo_config(path), **changes), nemo_front_end,
+    ),
+)  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from asr_jax.models.w2v_bert import W2VBert
+from asr_jax.pretrained.base import Format
 from asr_jax.pretrained.keymap import (
     CONV_1D,
     DEPTHWISE,
@@ -20,6 +21,7 @@ from asr_jax.pretrained.keymap import (
     export_params,
     find_params,
 )
+from asr_jax.pretrained.w2v_bert_settings import folder_files
 
 PREFIX = "wav2vec2_bert."
 """Of all names but the head's, in a model with a head."""
@@ -149,3 +151,6 @@ def _norms(theirs: str, ours: str, names: Sequence[tuple[str, str]], layer: int 
 def _products(theirs: str, ours: str, names: Sequence[tuple[str, str, Layout]], layer: int | None = None) -> list[Row]:
     table = [Row(f"{theirs}.{name}.weight", f"{ours}/{module}/kernel", layout, layer) for name, module, layout in names]
     return table + [Row(f"{theirs}.{name}.bias", f"{ours}/{module}/bias", SAME, layer) for name, module, _ in names]
+
+
+FORMATS = (Format("huggingface", "Hugging Face's of a W2V-BERT", W2VBert, claims, find, export, folder_files),)

@@ -15,6 +15,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.nn.activations import ActivationName
 from asr_jax.pretrained import huggingface
+from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
 
 MODEL_TYPE = "wav2vec2-bert"
@@ -162,3 +163,8 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
         "output_hidden_size": settings.output_dim,
         "use_intermediate_ffn_before_adapter": settings.intermediate,
     }
+
+
+DESCRIPTIONS = (
+    Description(MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE, w2v_bert_of, front_end_of),
+)

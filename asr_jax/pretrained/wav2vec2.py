@@ -7,8 +7,11 @@ from typing import Any, Literal
 import numpy as np
 
 from asr_jax.heads.contrastive import Contrastive
+from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.pretrained.base import Format, ctc_head
 from asr_jax.pretrained.keymap import CONV_1D, LINEAR, SAME, Layout, Row, Weights, export_params, find_params
+from asr_jax.pretrained.wav2vec2_huggingface import folder_files
 
 Names = Literal["fairseq", "huggingface"]
 GAIN = Layout(lambda x: x.reshape(-1), lambda x: x[None, None])
@@ -193,3 +196,21 @@ def _newest(weights: Weights, names: Names) -> dict[str, np.ndarray]:
             name = re.sub(rf"(pos_conv_embed\.conv\.){old}$", rf"\1parametrizations.weight.{new}", name)
         renamed[name] = array
     return renamed
+
+
+def named_heads(model: Model) -> dict[str, Any]:
+    """Its CTC head, and path and settings of its head of pre-training; None where there is none."""
+    contrastive = ((f"heads_{name}", head) for name, head in model.heads.items() if isinstance(head, Contrastive))
+    return {"ctc_head": ctc_head(model), "contrastive": next(contrastive, None)}
+
+
+FORMATS = (
+    Format(
+        "huggingface", "Hugging Face's of a wav2vec 2.0", Wav2Vec2, claims_huggingface, find, export_huggingface,
+        folder_files, named_heads,
+    ),
+    Format(
+        "fairseq", "fairseq's or NVIDIA's of a wav2vec 2.0", Wav2Vec2, claims_fairseq, find, export_fairseq,
+        heads=named_heads,
+    ),
+)  # fmt: skip

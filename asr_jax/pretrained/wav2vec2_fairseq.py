@@ -2,15 +2,19 @@
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.errors import UserError
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.wav2vec2 import BASE_EXTRACTOR, Hourglass, Wav2Vec2
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
 from asr_jax.pretrained.torch_files import Stand, load_torch
 
@@ -189,3 +193,21 @@ def _contrastive(said: Mapping[str, Any], dim: int) -> Contrastive:
 
 def _temperatures(said: Any) -> tuple[float, float, float]:
     return tuple(ast.literal_eval(said) if isinstance(said, str) else said)
+
+
+def front_end_of(settings: Settings, *, eps: float) -> FrontEnd:
+    """The preset `wav2vec2`: it normalises where the file says so, or says nothing and has its norms first."""
+    normalises = settings.normalise if settings.normalise is not None else settings.encoder.norm_first
+    return wav2vec2(normalise=normalises, eps=eps)
+
+
+def _encoder_of(path: Path, **changes: Any) -> Wav2Vec2:
+    return replace(settings_of_checkpoint(path).encoder, **changes)
+
+
+DESCRIPTIONS = (
+    Description(
+        ".pt", lambda path: path.suffix == ".pt", _encoder_of,
+        lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS),
+    ),
+)  # fmt: skip

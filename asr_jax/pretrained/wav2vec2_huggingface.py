@@ -18,9 +18,10 @@ from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained import huggingface
+from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
 from asr_jax.pretrained.w2v_bert_settings import SPAN_MASKS, SPANS
-from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, Settings
+from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, Settings, front_end_of
 
 MODEL_TYPE = "wav2vec2"
 # Settings that are the same there, by ours.
@@ -211,3 +212,15 @@ def _config_of_head(head: HeadSettings) -> dict[str, Any]:
         **{theirs: getattr(head, ours) for ours, theirs in CONTRASTIVE.items()},
         **{theirs: getattr(head.quantizer, ours) for ours, theirs in QUANTIZER.items()},
     }
+
+
+def _encoder_of(path: Path, **changes: Any) -> Wav2Vec2:
+    return replace(settings_of_folder(path).encoder, **changes)
+
+
+DESCRIPTIONS = (
+    Description(
+        MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE, _encoder_of,
+        lambda path: front_end_of(settings_of_folder(path), eps=1e-7),
+    ),
+)  # fmt: skip

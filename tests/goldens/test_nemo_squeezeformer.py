@@ -15,7 +15,7 @@ from support import GoldenCase, golden_cases, max_abs, relative, report
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.models.squeezeformer import Squeezeformer
-from asr_jax.pretrained.squeezeformer_nemo import export, find, nemo_encoder
+from asr_jax.pretrained.squeezeformer_nemo import export, find, settings_of_encoder
 
 pytestmark = pytest.mark.golden
 
@@ -32,7 +32,7 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 def settings_of(config: dict[str, Any]) -> Squeezeformer:
     """Without padding in valid frames, as NeMo evaluates."""
-    own = nemo_encoder(config, dropout=0.0, attention_dropout=0.0)
+    own = settings_of_encoder(config, dropout=0.0, attention_dropout=0.0)
     return replace(own, taps=tuple(f"layer_{number}" for number in range(own.num_layers)))
 
 

@@ -27,10 +27,11 @@ from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.waveform_convs import ConvLayer
-from asr_jax.pretrained.encoders import encoder_of, front_end_of, wav2vec2_settings
+from asr_jax.pretrained.encoders import encoder_of, front_end_of
 from asr_jax.pretrained.formats import exported, imported, load_weights, save_exported, save_huggingface
 from asr_jax.pretrained.torch_writer import save_torch
-from asr_jax.pretrained.wav2vec2_fairseq import conv_layers
+from asr_jax.pretrained.wav2vec2_fairseq import conv_layers, settings_of_checkpoint
+from asr_jax.pretrained.wav2vec2_huggingface import settings_of_folder
 
 SMALL = Wav2Vec2(
     extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2)), dim=16, num_layers=2, num_heads=2, feedforward_dim=24,
@@ -74,6 +75,11 @@ PRETRAINING = model_of(
 )
 
 
+def said_by(path):
+    """What a file or a folder says of its model."""
+    return settings_of_folder(path) if path.is_dir() else settings_of_checkpoint(path)
+
+
 @pytest.mark.parametrize("model", [model_of(), PRETRAINING], ids=["ctc", "pretraining"])
 def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
     """Weights, sizes, masks, rates and heads."""
@@ -83,7 +89,7 @@ def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
     assert left == []
     again = flatten(unflatten(found)["params"])
     assert all(np.array_equal(again[path], value) for path, value in flatten(weights["params"]).items())
-    said = wav2vec2_settings(tmp_path)
+    said = said_by(tmp_path)
     masks = {
         name: replace(getattr(SMALL, name), same_count=False, draws_last_start=True)
         for name in ("time_mask", "channel_mask")
@@ -138,7 +144,7 @@ def test_fairseqs_names_there_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", CHECKPOINTS)
 def test_checkpoints_say_what_they_are_of(path: Path) -> None:
     """Nothing but the file is needed, and all of its weights are found."""
-    said = wav2vec2_settings(path)
+    said = said_by(path)
     assert encoder_of(path) == said.encoder
     model = model_of(said.encoder, heads={"pretrain": said.contrastive}, front_end=front_end_of(path))
     found, left = imported(load_weights(path)[0], model)
@@ -157,7 +163,7 @@ def test_a_fine_tuned_checkpoint_has_its_pre_trained_settings_within(tmp_path: P
     settings = tmp_path / "settings.pt"
     with zipfile.ZipFile(settings, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"cfg": {"model": outer, "task": {"normalize": True}}}))
-    said = wav2vec2_settings(settings)
+    said = said_by(settings)
     assert (said.encoder.dropout, said.encoder.time_mask.probability, said.encoder.dim) == (0.0, 0.2, 16)
     assert front_end_of(settings) == wav2vec2(normalise=True, eps=1e-5)
 
@@ -191,7 +197,7 @@ def test_folders_with_what_there_is_none_of_here(changes: dict[str, Any], messag
     config = json.loads((tmp_path / "config.json").read_text()) | changes
     (tmp_path / "config.json").write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
     with pytest.raises(UserError, match=message):
-        wav2vec2_settings(tmp_path)
+        said_by(tmp_path)
 
 
 def test_settings_that_omegaconf_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +226,7 @@ def test_settings_that_omegaconf_wrote(tmp_path: Path, monkeypatch: pytest.Monke
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"cfg": node(outer)}))
     monkeypatch.delitem(sys.modules, "nodes")
-    said = wav2vec2_settings(file)
+    said = said_by(file)
     assert (said.encoder.dim, said.encoder.dropout, len(said.encoder.extractor)) == (16, 0.0, 2)
     assert said.encoder.time_mask.selection == "static"
     assert said.contrastive is not None
@@ -241,7 +247,7 @@ def test_settings_that_are_wrong_are_named_with_their_file(wrong: dict[str, Any]
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"args": {"encoder_embed_dim": 768, **wrong}}))
     with pytest.raises(UserError, match=rf"settings\.pt: .*{message}"):
-        wav2vec2_settings(file)
+        said_by(file)
 
 
 def test_settings_of_published_folders(tmp_path: Path) -> None:
@@ -251,10 +257,10 @@ def test_settings_of_published_folders(tmp_path: Path) -> None:
     said = json.loads(file.read_text())
     published = {"hidden_dropout_prob": 0.1, "gradient_checkpointing": False, "feat_extract_dropout": 0.0}
     file.write_text(json.dumps(said | published))
-    assert wav2vec2_settings(tmp_path).encoder.dropout == said["hidden_dropout"]
+    assert said_by(tmp_path).encoder.dropout == said["hidden_dropout"]
     early = {name: value for name, value in said.items() if name not in ("layerdrop", "feat_quantizer_dropout")}
     file.write_text(json.dumps(early))
-    assert wav2vec2_settings(tmp_path).encoder.layer_drop == 0.1  # what transformers takes then
+    assert said_by(tmp_path).encoder.layer_drop == 0.1  # what transformers takes then
     file.write_text(json.dumps(said | {"hidden_drop": 0.1}))
     with pytest.raises(UserError, match="not known here: hidden_drop;"):
-        wav2vec2_settings(tmp_path)
+        said_by(tmp_path)

@@ -1,6 +1,10 @@
 """A model's weights by the names of every system that has such a model, and back."""
 
+import shutil
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import asr_jax
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
@@ -71,3 +76,24 @@ def test_names_of_nobody_and_heads_that_they_do_not_know() -> None:
     variables["params"]["heads_more"] = {"kernel": np.zeros(2)}
     with pytest.raises(UserError, match="no name is known there for the parameters params/heads_more/kernel"):
         exported(variables, model, "nemo")
+
+
+@pytest.mark.parametrize(
+    ("files", "lost"),
+    [
+        (("models/zipformer.py", "pretrained/icefall.py"), "icefall's of a Zipformer"),
+        (("models/quartznet.py", "pretrained/quartznet.py"), "NeMo's of a QuartzNet"),
+    ],
+)
+def test_a_models_files_take_the_model_with_them(tmp_path, files, lost):
+    """Nothing else names it: the package without them still imports."""
+    package = Path(asr_jax.__file__).parent
+    shutil.copytree(package, tmp_path / "asr_jax", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in files:
+        (tmp_path / "asr_jax" / file).unlink()
+    said = "import asr_jax.api, asr_jax.pretrained.encoders; from asr_jax.pretrained.formats import FORMATS; "
+    said += "print([known.of for known in FORMATS])"
+    found = subprocess.run([sys.executable, "-c", said], cwd=tmp_path, capture_output=True, text=True)
+    assert not found.returncode, found.stderr
+    assert lost not in found.stdout
+    assert "of a Conformer" in found.stdout
