@@ -367,16 +367,16 @@ def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, A
 
 def may_change(name: str) -> bool:
     """Whether a continuation of a run may have another value of the field."""
-    return _is_among(name, MAY_CHANGE)
+    return is_among(name, MAY_CHANGE)
 
 
 def is_of_machine(name: str) -> bool:
     """Whether the processes of a run may have other values of the field."""
-    return _is_among(name, OF_MACHINE)
+    return is_among(name, OF_MACHINE)
 
 
-def _is_among(name: str, fields: Sequence[str]) -> bool:
-    """`*` in a field stands for one name."""
+def is_among(name: str, fields: Sequence[str]) -> bool:
+    """Whether a field, by its dotted name, is one of the fields or a part of one; `*` stands for any one name."""
     parts = name.split(".")
     return any(
         len(parts) >= len(known) and all(a in (b, "*") for a, b in zip(known, parts, strict=False))

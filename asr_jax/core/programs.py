@@ -2,7 +2,7 @@
 
 JAX's cache of compiled programs is found by the text of a program, which has to be traced and lowered for that. Here
 the text itself is found again, by what it was made of: the package's sources, the versions of the libraries, JAX's own
-settings, the device, the shapes of the arguments, and whatever else the caller's `made_of` says. The same text goes to
+settings, the device, the shapes of the arguments, and what the caller names (`Programs.inputs`). The same text goes to
 the compiler the first time and every other, kept or not, so that a continued run computes the same bits.
 """
 
@@ -15,6 +15,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,49 +41,71 @@ class Program(NamedTuple):
     """`products` of it, of all devices together."""
 
 
-def lower(
-    name: str,
-    function: Callable[..., Any],
-    *arguments: Any,
-    made_of: str | None,
-    donate_argnums: tuple[int, ...] = (),
-    out_shardings: Any = None,
-) -> Program:
-    """What `jax.jit(function, …).lower(*arguments)` gives, and its floating-point operations, without tracing where the
-    same was traced before.
+@dataclass(frozen=True)
+class Programs:
+    """Lowers functions, and keeps their traced programs between starts.
 
-    Args:
-        name: of the function, one for each.
-        arguments: trees of `jax.ShapeDtypeStruct`.
-        made_of: a text that differs wherever the program would, for all that is not an argument and not in this
-            package's sources: sizes, rates, constants. None: always traced.
-        out_shardings: one for all outputs, or None.
+    A kept program is found by all that it is made of: the sources of this package, the versions of `LIBRARIES`, JAX's
+    settings, XLA's flags, the devices, the function's name, the structure, shapes, types and shardings of its
+    arguments, and `inputs`. What the function closes over belongs in `inputs`, or in these sources.
     """
-    jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
-    shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
-    if made_of is None:
-        return _traced(jitted(function, **shardings), arguments)
-    leaves, in_tree = jax.tree.flatten(arguments)
-    key = _digest(
-        SOURCES, _surroundings(), name, made_of, str(in_tree), *(f"{leaf} {leaf.sharding}" for leaf in leaves)
-    )
-    folder = _folder()
-    found = folder and _read(folder / f"{name}-{key}")
-    if not found:
-        try:
-            found = _export(function, leaves, in_tree, shardings)
-        except (ValueError, NotImplementedError) as error:  # a kernel that JAX does not promise to read again
-            logger.warning("%s is traced at every start: %s", name, str(error).partition("\n")[0])
+
+    inputs: tuple[tuple[str, str], ...] | None = None
+    """Names and values of what functions close over, such as settings and sizes. None: functions are traced at every
+    start, as where a user's own classes are among them, whose sources are not watched."""
+
+    def given(self, **more: object) -> "Programs":
+        """With more inputs, by their names; without any, functions are still traced at every start."""
+        if self.inputs is None:
+            return self
+        return Programs((*self.inputs, *((name, repr(value)) for name, value in sorted(more.items()))))
+
+    def lower(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        donate_argnums: tuple[int, ...] = (),
+        out_shardings: Any = None,
+    ) -> Program:
+        """The same as `jax.jit(function, …).lower(*arguments)`, and its floating-point operations, without tracing if
+        the same program is kept.
+
+        Args:
+            name: of the function, one for each.
+            arguments: trees of `jax.ShapeDtypeStruct`.
+            out_shardings: one for all outputs, or None.
+        """
+        jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
+        shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
+        if self.inputs is None:
             return _traced(jitted(function, **shardings), arguments)
-        if folder:
-            _write(folder / f"{name}-{key}", *found)
-    program, out_tree, flops = found
+        leaves, in_tree = jax.tree.flatten(arguments)
+        key = _digest(
+            SOURCES, _surroundings(), name, repr(self.inputs), str(in_tree),
+            *(f"{leaf} {leaf.sharding}" for leaf in leaves),
+        )  # fmt: skip
+        folder = _folder()
+        found = folder and _read(folder / f"{name}-{key}")
+        if not found:
+            try:
+                found = _export(function, leaves, in_tree, shardings)
+            except (ValueError, NotImplementedError) as error:  # a kernel that JAX does not promise to read again
+                logger.warning("%s is traced at every start: %s", name, str(error).partition("\n")[0])
+                return _traced(jitted(function, **shardings), arguments)
+            if folder:
+                _write(folder / f"{name}-{key}", *found)
+        program, out_tree, flops = found
 
-    def call(*arguments: Any) -> Any:
-        return jax.tree.unflatten(out_tree, program.call(*jax.tree.leaves(arguments)))
+        def call(*arguments: Any) -> Any:
+            return jax.tree.unflatten(out_tree, program.call(*jax.tree.leaves(arguments)))
 
-    call.__name__ = name  # as profiles show it
-    return Program(jitted(call, **shardings).lower(*arguments), flops)
+        call.__name__ = name  # as profiles show it
+        return Program(jitted(call, **shardings).lower(*arguments), flops)
+
+
+TRACED = Programs()
+"""Traces each function at every start."""
 
 
 def _traced(jitted: Any, arguments: tuple[Any, ...]) -> Program:

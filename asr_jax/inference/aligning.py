@@ -15,7 +15,6 @@ from asr_jax.alignment.emissions import emissions_of
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import abstract, global_batch, replicated
-from asr_jax.core.programs import lower
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.dataset import PlannedData, check_labels
@@ -27,7 +26,7 @@ from asr_jax.data.manifests.records import Record
 from asr_jax.inference.by_shape import abstract_batch
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.long_audio import LongAudio
-from asr_jax.inference.model import made_of
+from asr_jax.inference.model import programs_of
 from asr_jax.inference.recognition import used_buckets
 from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Recogniser
@@ -163,12 +162,12 @@ def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:
         frames = emitted[head]
         return align(frames.values, frames.lengths, batch.tokens, batch.token_lengths, blank_id=blank_id)
 
-    same = replicated(trained.mesh)
+    same, programs = replicated(trained.mesh), programs_of(trained.experiment, trained.tokenizer)
     variables = abstract(trained.variables, same)
     lowered = {
-        bucket.length: lower(
+        bucket.length: programs.lower(
             f"align_{head}", program, variables, abstract_batch(bucket, trained.mesh, data.index.scale),
-            made_of=made_of(trained.experiment, trained.tokenizer), out_shardings=same,
+            out_shardings=same,
         ).lowered
         for bucket in used_buckets(data)
     }  # fmt: skip

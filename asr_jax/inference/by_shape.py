@@ -11,7 +11,7 @@ from jax.stages import Compiled, Lowered
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import abstract, by_rows, replicated
-from asr_jax.core.programs import lower
+from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.batching.buckets import Bucket, Scale
 
@@ -26,12 +26,17 @@ class ByShape:
         variables: Tree,
         *more: Any,
         mesh: Mesh,
-        made_of: str | None,
+        programs: Programs,
         then: Callable[[Any], None] = lambda outputs: None,
     ) -> None:
-        """`name`, `made_of`: see `core.programs.lower`; `variables`, `more`: what it will be called with, or its
-        shapes; `then` is called with the shapes of the outputs of each program, before that is compiled."""
-        self._name, self._function, self._mesh, self._made_of, self._then = name, function, mesh, made_of, then
+        """
+        Args:
+            name: as in `core.programs.Programs.lower`.
+            variables, more: what it will be called with, or its shapes.
+            programs: which lowers it.
+            then: called with the shapes of the outputs of each program, before that is compiled.
+        """
+        self._name, self._function, self._mesh, self._programs, self._then = name, function, mesh, programs, then
         self._variables, self._more = abstract((variables, more), replicated(mesh))
         self._pool = ThreadPoolExecutor(1)
         self.compiled: dict[tuple[tuple[int, ...], ...], Future[Compiled]] = {}
@@ -41,8 +46,8 @@ class ByShape:
         """Begins to compile for (abstract) batches."""
         for batch in batches:
             if _shapes(batch) not in self.compiled:
-                program = lower(
-                    self._name, self._function, self._variables, batch, *self._more, made_of=self._made_of,
+                program = self._programs.lower(
+                    self._name, self._function, self._variables, batch, *self._more,
                     out_shardings=replicated(self._mesh),
                 )  # fmt: skip
                 self.compiled[_shapes(batch)] = self._pool.submit(self._compile, program.lowered)

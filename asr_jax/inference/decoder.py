@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import gathered
+from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.timed_tokens import TimedTokens, TokenSequence
 from asr_jax.data.batching.buckets import Bucket, Scale
@@ -122,13 +123,13 @@ class Decoder:
         calibration: Calibration | None = None,
         head: str = "",
         gives_log_probs: bool = False,
-        made_of: str | None = None,
+        programs: Programs = TRACED,
     ) -> None:
         """
         Args:
             calibration: of the words' confidence; None: as the model gives it.
             head: whose search; empty: the head that texts come from.
-            made_of: see `core.programs.lower`.
+            programs: which lowers the model's.
         """
         self.model, self.tokenizer, self.mesh = model, tokenizer, mesh
         self.head = head or model.recognising
@@ -141,7 +142,7 @@ class Decoder:
         self._gives_log_probs = gives_log_probs
         self.programs = ByShape(
             f"decode_{self.head}{'_log_probs' * gives_log_probs}", self._emit, variables, mesh=mesh,
-            made_of=made_of and f"{made_of} {decoding!r}", then=lambda outputs: self.search.prepare(outputs[0]),
+            programs=programs.given(decoding=decoding), then=lambda outputs: self.search.prepare(outputs[0]),
         )  # fmt: skip
 
     @property

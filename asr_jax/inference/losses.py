@@ -13,6 +13,7 @@ from jaxtyping import Array, Int
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import gathered
+from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import GENERATOR, random_streams
 from asr_jax.core.sums import Sum, Sums, merge
@@ -39,13 +40,13 @@ class Losses:
         *,
         mesh: Mesh,
         variables: Tree,
-        made_of: str | None = None,
+        programs: Programs = TRACED,
     ) -> None:
-        """`scales`: of the heads in the loss; `made_of`: see `core.programs.lower`."""
+        """`scales`: of the heads in the loss; `programs`: which lowers the model's."""
         self.mesh, self.scales = mesh, scales
         self._model = model.clone(sub_batches=1)  # rows of a set that is evaluated need not be parted
         position = jax.ShapeDtypeStruct((), jnp.int32)
-        self._programs = ByShape("losses", self._sums, variables, position, mesh=mesh, made_of=made_of)
+        self._programs = ByShape("losses", self._sums, variables, position, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Begins to compile the shapes of buckets."""

@@ -1,15 +1,14 @@
 """The model of an experiment: built, described for the cache of programs, and the shapes of its variables."""
 
-import json
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from asr_jax.config import Experiment, classes, may_change, to_json
+from asr_jax.config import Experiment, classes, is_among, leaves
 from asr_jax.core.batch import Batch
 from asr_jax.core.precision import set_products
-from asr_jax.core.programs import lower
+from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength
@@ -23,20 +22,37 @@ def make_model(experiment: Experiment, tokenizer: Tokenizer) -> Recogniser:
     return experiment.model.build(vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=precision)
 
 
-def made_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLength | None = None) -> str | None:
-    """All settings that a run's programs hold, for `core.programs.lower`; None where classes of the user's own are
-    among them, whose sources nobody watches. `length`: of the run, for programs that train: schedules are
-    made of it."""
+NOT_IN_PROGRAMS = (
+    "name", "run_dir", "fresh", "dry_run", "init", "seed", "data",
+    *(
+        f"training.{name}"
+        for name in (
+            "num_updates", "num_epochs", "validate_every", "validate_epochs", "validate_live", "validate_loss",
+            "sample_every", "save_minutes", "keep_last", "keep_best", "milestones", "log_every", "num_samples",
+            "max_skipped", "max_failed", "patience", "max_hours", "epochs_this_job", "profile", "alarm_wer",
+            "alarm_updates",
+        )
+    ),
+)  # fmt: skip
+"""Fields of an experiment that no program closes over; all others are inputs of every program, until it is shown that
+they are not."""
+
+
+def programs_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLength | None = None) -> Programs:
+    """The programs of a run. With classes of the user's own among its settings, all are traced at every start.
+
+    Args:
+        length: of the run, for programs that train: schedules are made of it.
+    """
     if any(not name.startswith("asr_jax.") for name in classes(experiment)):
-        return None
-    # What programs cannot hold is left out by name, so that a new setting is in until it is known to be harmless.
-    outside = ("name", "run_dir", "fresh", "dry_run", "init", "seed", "data")
-    settings = {n: v for n, v in to_json(experiment).items() if n not in outside}
-    settings["training"] = {n: v for n, v in settings["training"].items() if not may_change(f"training.{n}")}
-    return json.dumps([settings, tokenizer.vocab_size, tokenizer.blank_id, length and vars(length)])
+        return TRACED
+    settings = [each for each in leaves(experiment) if not is_among(each[0], NOT_IN_PROGRAMS)]
+    return Programs(()).given(
+        settings=settings, vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, length=length and vars(length)
+    )
 
 
-def variable_shapes(model: Recogniser, *, made_of: str | None) -> Tree:
+def variable_shapes(model: Recogniser, programs: Programs) -> Tree:
     """Shapes of the model's variables, `{"params": …, "batch_stats": …}`, without computing them."""
 
     def variables() -> Any:
@@ -45,7 +61,7 @@ def variable_shapes(model: Recogniser, *, made_of: str | None) -> Tree:
         made = model.init(streams, example_batch(model), step=None)
         return {"params": made["params"], "batch_stats": made.get("batch_stats", {})}
 
-    shapes: Tree = lower("variables", variables, made_of=made_of).lowered.out_info
+    shapes: Tree = programs.lower("variables", variables).lowered.out_info
     return shapes
 
 

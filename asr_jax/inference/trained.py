@@ -26,7 +26,7 @@ from asr_jax.data.manifests.reading import Records
 from asr_jax.inference.calibration import read_calibration
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.losses import Losses
-from asr_jax.inference.model import made_of, make_model, variable_shapes
+from asr_jax.inference.model import make_model, programs_of, variable_shapes
 from asr_jax.inference.weights import Weights, restore_weights
 from asr_jax.models.base import Recogniser
 from asr_jax.search.base import Decoding
@@ -72,7 +72,7 @@ class Trained:
         return Decoder(
             self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, decoding=decoding, head=head,
             calibration=calibration,
-            made_of=made_of(self.experiment, self.tokenizer), **options,
+            programs=programs_of(self.experiment, self.tokenizer), **options,
         )  # fmt: skip
 
     def other_than_primary(self, head: str) -> str:
@@ -82,8 +82,8 @@ class Trained:
     def losses(self) -> Losses:
         """What computes them, for `training.losses.measure`."""
         scales = {name: head.scale for name, head in self.experiment.model.heads.items()}
-        program = made_of(self.experiment, self.tokenizer)
-        return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, made_of=program)
+        programs = programs_of(self.experiment, self.tokenizer)
+        return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, programs=programs)
 
     def plan(self, records: Records, *, has_windows: bool = False) -> PlannedData:
         """The records in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
@@ -112,7 +112,7 @@ def load_trained(
     tokenizer = load_tokenizer(folder / TOKENIZER)
     model = make_model(experiment, tokenizer)
     mesh = _mesh(experiment.data.buckets.batch_multiple)
-    shapes = variable_shapes(model, made_of=made_of(experiment, tokenizer))
+    shapes = variable_shapes(model, programs_of(experiment, tokenizer))
     kept: Weights = "live" if live else "averaged"
     variables = restore_weights(folder, chosen, experiment, shapes, mesh=mesh, weights=kept)
     buckets, of_features = load_plan(folder)

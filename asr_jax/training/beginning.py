@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
 from asr_jax.core.meshes import abstract, replicate, replicated
-from asr_jax.core.programs import lower
+from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import GENERATOR
 from asr_jax.core.sums import Sums, empty_sums
@@ -28,7 +28,7 @@ class Beginning(NamedTuple):
     """Zeros, by the names that the model gives."""
 
 
-def lower_beginning(recipe: Recipe, *, seed: int, made_of: str | None = None) -> Lowered:
+def lower_beginning(recipe: Recipe, *, seed: int, programs: Programs = TRACED) -> Lowered:
     """The program that draws a new run's state: for its shapes, and to be compiled where a run is new."""
 
     def begin() -> Beginning:
@@ -39,7 +39,7 @@ def lower_beginning(recipe: Recipe, *, seed: int, made_of: str | None = None) ->
         state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
         return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)), empty_sums(sums))
 
-    return lower("begin", begin, made_of=f"{made_of} seed {seed}" if made_of else None).lowered
+    return programs.given(seed=seed).lower("begin", begin).lowered
 
 
 def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -> TrainState:

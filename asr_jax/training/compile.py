@@ -17,7 +17,7 @@ from jaxtyping import Array, Int, UInt32
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, replicated
-from asr_jax.core.programs import lower
+from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import num_bytes, num_elements
 from asr_jax.core.random_streams import random_streams
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
@@ -72,13 +72,13 @@ def compile_steps(
     mesh: Mesh,
     num_batches: int = 1,
     sounds: Mapping[str, np.ndarray] = MappingProxyType({}),
-    made_of: str | None = None,
+    programs: Programs = TRACED,
     tell: Callable[[Bucket], None] = lambda bucket: None,
 ) -> CompiledSteps:
     """Compiles every bucket, largest first, several at a time. What does not fit into memory shows here.
 
     `shapes`: of `abstract_beginning`; `scale`: of the lengths of the buckets; `num_batches`: of an update; `sounds`:
-    what augmentations add, which is put on every device; `made_of`: see `core.programs.lower`. `tell` is called, in
+    what augmentations add, which is put on every device; `programs`: which lowers them. `tell` is called, in
     this thread, for each bucket that is done.
     """
     same = replicated(mesh)
@@ -98,7 +98,7 @@ def compile_steps(
 
         def compiling(name: str, function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Compiling:
             # Traced here, one after the other: threads that trace together only wait for each other.
-            program = lower(name, function, *arguments, made_of=made_of, donate_argnums=donate, out_shardings=same)
+            program = programs.lower(name, function, *arguments, donate_argnums=donate, out_shardings=same)
             return Compiling(pool.submit(program.lowered.compile), program.flops)
 
         gradients = functools.partial(accumulate, recipe)

@@ -199,7 +199,7 @@ def _train(
     began_s: float,
 ) -> dict[str, Any]:
     experiment, training, plan, groups = setup.experiment, setup.experiment.training, setup.train.plan, setup.groups
-    beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
+    beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
     shapes = abstract_beginning(beginning, setup.mesh)
     saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
@@ -321,7 +321,7 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validato
     validator.prepare()
     steps = compile_steps(
         setup.recipe, buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        num_batches=setup.experiment.training.accumulate, sounds=setup.sounds, made_of=setup.made_of,
+        num_batches=setup.experiment.training.accumulate, sounds=setup.sounds, programs=setup.programs,
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
     )  # fmt: skip
     validator.wait()

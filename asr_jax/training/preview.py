@@ -65,14 +65,14 @@ def dry_run(experiment: Experiment) -> None:
     setup = set_up(experiment, folders.find_run(experiment))
     if experiment.decoding:
         experiment.decoding.host_stage(setup.tokenizer)  # raises where one of its files cannot be read
-    beginning = lower_beginning(setup.recipe, seed=experiment.seed, made_of=setup.made_of)
+    beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
     shapes = abstract_beginning(beginning, setup.mesh)
     if experiment.init.path:
         given = read_initial_weights(experiment, setup.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
     steps = compile_steps(
         setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        num_batches=experiment.training.accumulate, sounds=setup.sounds, made_of=setup.made_of,
+        num_batches=experiment.training.accumulate, sounds=setup.sounds, programs=setup.programs,
     )  # fmt: skip
     state, _ = initial_training(beginning.compile(), setup.mesh)
     source = BatchSource(

@@ -17,12 +17,13 @@ from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
+from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import TOKENIZER
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
 from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
 from asr_jax.data.manifests.reading import Records
-from asr_jax.inference.model import made_of, make_model
+from asr_jax.inference.model import make_model, programs_of
 from asr_jax.metrics.measure import Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
@@ -82,9 +83,9 @@ class Setup:
         return self.model.recognising if self.recognises else ""
 
     @property
-    def made_of(self) -> str | None:
+    def programs(self) -> Programs:
         length = RunLength(self.num_updates, self.updates_per_epoch)
-        return made_of(self.experiment, self.tokenizer, length=length)
+        return programs_of(self.experiment, self.tokenizer, length=length)
 
     def data_fingerprints(self) -> dict[str, str]:
         """Equal where training and validation are on the same data, wherever they lie."""

@@ -13,7 +13,7 @@ from asr_jax.core.run_folder import SKIPPED
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.inference.decoder import Decoder, without_labels
 from asr_jax.inference.losses import Losses, measure
-from asr_jax.inference.model import made_of
+from asr_jax.inference.model import programs_of
 from asr_jax.inference.recognition import (
     BrokenOff,
     Recognition,
@@ -41,8 +41,8 @@ class Validator:
         self._setup, self._log, self._shapes = setup, log, shapes
         self.best, self.num_without_gain = best, num
         self._evaluated: Any = setup.recipe.evaluated
-        program = made_of(setup.experiment, setup.tokenizer)
-        of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "made_of": program}
+        programs = programs_of(setup.experiment, setup.tokenizer)
+        of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "programs": programs}
         decoding = setup.experiment.decoding
         self._decoder = self._losses = None
         if decoding:

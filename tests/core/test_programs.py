@@ -11,7 +11,7 @@ import pytest
 
 from asr_jax.core import programs
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
-from asr_jax.core.programs import lower
+from asr_jax.core.programs import TRACED, Programs
 
 X = jax.ShapeDtypeStruct((8, 3), jnp.float32)
 
@@ -22,6 +22,11 @@ def _cache(tmp_path):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     yield
     jax.config.update("jax_compilation_cache_dir", kept)
+
+
+def of(made_of):
+    """Programs with one input; None: traced at every start."""
+    return TRACED if made_of is None else Programs(()).given(made_of=made_of)
 
 
 class Scaled:
@@ -40,7 +45,7 @@ def test_the_second_time_nothing_is_traced(tmp_path):
     shapes = jax.eval_shape(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), extra))
     for times in (1, 0):
         function = Scaled(2.0)
-        lowered = lower("scaled", function, X, shapes, made_of="2.0").lowered
+        lowered = of("2.0").lower("scaled", function, X, shapes).lowered
         assert function.traced == times
         assert lowered.out_info["y"].shape == (8, 3)
         assert isinstance(lowered.out_info["state"], optax.ScaleByAdamState)
@@ -52,7 +57,7 @@ def test_the_second_time_nothing_is_traced(tmp_path):
 
 
 def test_it_is_the_same_text_the_first_time_and_every_other():
-    texts = {lower("scaled", Scaled(2.0), X, X, made_of="2.0").lowered.as_text() for _ in range(3)}
+    texts = {of("2.0").lower("scaled", Scaled(2.0), X, X).lowered.as_text() for _ in range(3)}
     assert len(texts) == 1
 
 
@@ -60,7 +65,7 @@ def test_it_is_the_same_text_the_first_time_and_every_other():
     "other", ["made_of", "name", "shape", "type", "sharding", "tree", "versions", "settings", "flags"]
 )
 def test_what_would_be_another_program_is_traced_anew(other, monkeypatch):
-    lower("scaled", Scaled(2.0), X, X, made_of="2.0")
+    of("2.0").lower("scaled", Scaled(2.0), X, X)
     extra = {
         "shape": jax.ShapeDtypeStruct((8, 4), jnp.float32),
         "type": jax.ShapeDtypeStruct((8, 3), jnp.int32),
@@ -76,7 +81,7 @@ def test_what_would_be_another_program_is_traced_anew(other, monkeypatch):
         monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --another")
     function, name = Scaled(3.0), "other" if other == "name" else "scaled"
     with jax.default_matmul_precision(precision):
-        lower(name, function, X, extra, made_of="3.0" if other == "made_of" else "2.0")
+        of("3.0" if other == "made_of" else "2.0").lower(name, function, X, extra)
     assert function.traced == 1
 
 
@@ -84,7 +89,7 @@ def test_sources_that_were_edited_since_they_were_loaded_are_not_taken_for_what_
     monkeypatch.setattr(programs, "SOURCES", "as they were loaded")
     for _ in range(2):
         function = Scaled(2.0)
-        lower("scaled", function, X, X, made_of="2.0")
+        of("2.0").lower("scaled", function, X, X)
         assert function.traced == 1
     assert not (tmp_path / "traced").exists()
 
@@ -92,37 +97,37 @@ def test_sources_that_were_edited_since_they_were_loaded_are_not_taken_for_what_
 def test_a_cache_that_is_not_on_this_machine_is_left_alone(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     jax.config.update("jax_compilation_cache_dir", "gs://bucket/folder")
-    lower("scaled", Scaled(2.0), X, X, made_of="2.0")
+    of("2.0").lower("scaled", Scaled(2.0), X, X)
     assert not list(tmp_path.iterdir())
 
 
 def test_profiles_show_its_name():
-    assert "module @jit_scaled" in lower("scaled", Scaled(2.0), X, X, made_of="2.0").lowered.as_text()
+    assert "module @jit_scaled" in of("2.0").lower("scaled", Scaled(2.0), X, X).lowered.as_text()
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "empty", "text"])
 def test_a_damaged_file_is_traced_anew_and_written_again(tmp_path, harm):
-    lower("scaled", Scaled(2.0), X, X, made_of="2.0")
+    of("2.0").lower("scaled", Scaled(2.0), X, X)
     (path,) = (tmp_path / "traced").iterdir()
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
     path.write_bytes({"flipped": bytes(flipped), "cut": whole[:-9], "empty": b"", "text": b"\xff\nno"}[harm])
     function = Scaled(2.0)
-    lower("scaled", function, X, X, made_of="2.0")
+    of("2.0").lower("scaled", function, X, X)
     assert function.traced == 1
     again = Scaled(2.0)
-    lower("scaled", again, X, X, made_of="2.0")
+    of("2.0").lower("scaled", again, X, X)
     assert again.traced == 0
 
 
 def test_without_a_description_or_a_cache_nothing_is_kept(tmp_path):
     functions = [Scaled(2.0) for _ in range(4)]
     for function in functions[:2]:
-        lower("scaled", function, X, X, made_of=None)
+        TRACED.lower("scaled", function, X, X)
     jax.config.update("jax_compilation_cache_dir", None)
     for function in functions[2:]:
-        lower("scaled", function, X, X, made_of="2.0")
+        of("2.0").lower("scaled", function, X, X)
     assert [function.traced for function in functions] == [1, 1, 1, 1]
     assert not (tmp_path / "traced").exists()
 
@@ -132,14 +137,14 @@ def test_a_program_that_cannot_be_kept_runs_all_the_same(tmp_path):
         return jax.pure_callback(lambda x: np.asarray(x) + 1, X, x)
 
     for _ in range(2):
-        compiled = lower("callback", on_the_host, X, made_of="").lowered.compile()
+        compiled = of("").lower("callback", on_the_host, X).lowered.compile()
         np.testing.assert_array_equal(compiled(np.ones((8, 3), np.float32)), 2)
     assert not (tmp_path / "traced").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "traced").write_text("a file where the folder would be")
-    compiled = lower("scaled", Scaled(2.0), X, X, made_of="2.0").lowered.compile()
+    compiled = of("2.0").lower("scaled", Scaled(2.0), X, X).lowered.compile()
     assert compiled(np.ones((8, 3), np.float32), np.ones((8, 3), np.float32))["y"].shape == (8, 3)
 
 
@@ -148,8 +153,8 @@ def test_donation_and_shardings_hold():
     rows = jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=by_rows(mesh))
     same = jax.ShapeDtypeStruct((3,), jnp.float32, sharding=replicated(mesh))
     for _ in range(2):
-        compiled = lower(
-            "mean", lambda x, total: total + x.sum(0), rows, same, made_of="", donate_argnums=(1,),
+        compiled = of("").lower(
+            "mean", lambda x, total: total + x.sum(0), rows, same, donate_argnums=(1,),
             out_shardings=replicated(mesh),
         ).lowered.compile()  # fmt: skip
         assert compiled.memory_analysis().alias_size_in_bytes >= 12
@@ -162,9 +167,9 @@ def test_donation_and_shardings_hold():
 
 
 def test_what_was_not_used_for_a_month_goes(tmp_path, monkeypatch):
-    lower("scaled", Scaled(2.0), X, X, made_of="old")
+    of("old").lower("scaled", Scaled(2.0), X, X)
     monkeypatch.setattr(programs, "UNUSED_DAYS", -1.0)
-    lower("scaled", Scaled(2.0), X, X, made_of="new")
+    of("new").lower("scaled", Scaled(2.0), X, X)
     assert not list((tmp_path / "traced").iterdir())
 
 
@@ -175,4 +180,4 @@ def test_operations_are_counted_as_often_as_a_loop_runs_them(tmp_path, made_of):
 
     square = jax.ShapeDtypeStruct((6, 6), jnp.float32, sharding=X.sharding)
     for _ in range(2):  # traced, and then read where it is kept
-        assert lower("powers", powers, square, made_of=made_of).flops == 5 * 2 * 6**3
+        assert of(made_of).lower("powers", powers, square).flops == 5 * 2 * 6**3

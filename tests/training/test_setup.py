@@ -10,21 +10,24 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.presets import PRESETS
 from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp
 from asr_jax.audio.stages import NormaliseByDataSet
-from asr_jax.config import Experiment, Training, from_json, to_json
+from asr_jax.config import Experiment, Init, Training, from_json, is_among, leaves, to_json
 from asr_jax.core.errors import UserError
+from asr_jax.core.programs import TRACED
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_training
 from asr_jax.data.manifests.reading import Records
 from asr_jax.data.manifests.records import Record
-from asr_jax.inference.model import made_of
+from asr_jax.inference.model import NOT_IN_PROGRAMS, make_model, programs_of
 from asr_jax.models.base import Model
+from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings
-from asr_jax.training.setup import layer_factors, set_up
+from asr_jax.training.beginning import lower_beginning
+from asr_jax.training.setup import layer_factors, make_recipe, set_up
 from tests.training.toy import Toy
 
 TOKENIZER = CharacterTokenizer(symbols=("a", None, "b"), normaliser="none")
@@ -71,17 +74,17 @@ EXPERIMENT = Experiment(
     ],
 )
 def test_settings_that_a_program_holds_describe_it(other):
-    assert made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)) != made_of(
+    assert programs_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)) != programs_of(
         replace(EXPERIMENT, **other), TOKENIZER, length=RunLength(10, 5)
     )
 
 
 def test_so_do_the_vocabulary_and_the_length_of_the_run():
     described = {
-        made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)),
-        made_of(EXPERIMENT, TOKENIZER, length=RunLength(11, 5)),
-        made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 4)),
-        made_of(EXPERIMENT, replace(TOKENIZER, symbols=("a", None, "b", "c")), length=RunLength(10, 5)),
+        programs_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)),
+        programs_of(EXPERIMENT, TOKENIZER, length=RunLength(11, 5)),
+        programs_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 4)),
+        programs_of(EXPERIMENT, replace(TOKENIZER, symbols=("a", None, "b", "c")), length=RunLength(10, 5)),
     }
     assert len(described) == 4
 
@@ -95,15 +98,40 @@ def test_so_do_the_vocabulary_and_the_length_of_the_run():
     ],
 )
 def test_settings_that_no_program_holds_do_not(other):
-    assert made_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)) == made_of(
+    assert programs_of(EXPERIMENT, TOKENIZER, length=RunLength(10, 5)) == programs_of(
         replace(EXPERIMENT, **other), TOKENIZER, length=RunLength(10, 5)
     )
+
+
+def test_fields_that_are_left_out_change_no_program():
+    """All of them at once."""
+    changed = {
+        "name": "other", "run_dir": "elsewhere", "fresh": True, "seed": 3, "dry_run": True,
+        "data": Data(train=("other",), validation=("v",), speeds=(0.9,)),
+        "init": Init(path="weights", new=("heads_.*",)),
+        "training": Training(
+            num_updates=11, num_epochs=2.0, validate_every=3, validate_epochs=True, validate_live=False,
+            validate_loss=True, sample_every=4, save_minutes=1.0, keep_last=5, keep_best=6, milestones=(7,),
+            log_every=8, num_samples=9, max_skipped=10, max_failed=11, patience=12, max_hours=13.0,
+            epochs_this_job=14.0, profile="1:2", alarm_wer=0.5, alarm_updates=15,
+        ),
+    }  # fmt: skip
+    small = replace(EXPERIMENT, model=Model(encoder=QuartzNet.tiny(num_mels=80), augment=()))
+    others = [small, replace(small, **changed)]
+    both = [dict(leaves(each)) for each in others]
+    left_out = {name for name in both[0].keys() | both[1].keys() if is_among(name, NOT_IN_PROGRAMS)}
+    same = {name for name in left_out if both[0].get(name) == both[1].get(name)}
+    assert {name for name in same if not name.startswith(("data.", "init."))} == set()
+    recipes = [make_recipe(each, make_model(each, TOKENIZER), RunLength(10, 5)) for each in others]
+    texts = [lower_beginning(recipe, seed=0).as_text() for recipe in recipes]
+    assert texts[0] == texts[1]
+    assert replace(recipes[0], updater=recipes[1].updater) == recipes[1]
 
 
 def test_programs_of_the_users_own_classes_are_not_kept():
     """Their sources may change without a sign."""
     own = replace(EXPERIMENT, model=Model(encoder=Toy()))
-    assert made_of(own, TOKENIZER, length=RunLength(10, 5)) is None
+    assert programs_of(own, TOKENIZER, length=RunLength(10, 5)) == TRACED
 
 
 def test_a_rate_that_decays_from_layer_to_layer():
