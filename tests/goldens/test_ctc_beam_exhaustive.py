@@ -15,6 +15,7 @@ from tests.search.unchecked import unchecked
 
 pytestmark = pytest.mark.golden
 
+TOLERANCE = 1e-5
 MOST_ON_DEVICE = 4000
 """Prefixes: their pairs take memory."""
 NAMES = [
@@ -43,7 +44,12 @@ def test_all_paths(key, sizes, blank_id, where, record_property):
     else:
         found = CTCBeamSearch(spelling, search=search)(log_probs[None], np.array([num_frames]))[0]
     expected = {tuple(each["labels"]): each["logp"] for each in goldens()[key]}
-    assert {each.labels for each in found[: len(expected)]} == expected.keys()
-    worst = max(abs(each.ctc_score - expected[each.labels]) for each in found[: len(expected)])
-    assert report(record_property, f"{where}: largest difference of a log-probability", worst) < 1e-5
+    ours = {each.labels: each.ctc_score for each in found}
+    best = {each.labels for each in found[: len(expected)]}
+    assert len(best) == len(expected)
+    for labels in best ^ expected.keys():  # either of two may be the last where they tie
+        score = expected.get(labels, ours[labels])
+        assert abs(score - min(expected.values())) < 2 * TOLERANCE, f"{labels}: in one list alone, and no tie"
+    worst = max(abs(ours[labels] - logp) for labels, logp in expected.items())
+    assert report(record_property, f"{where}: largest difference of a log-probability", worst) < TOLERANCE
     assert np.logaddexp.reduce([each.ctc_score for each in found]) == pytest.approx(0.0, abs=1e-5)

@@ -11,15 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from margins import argmax_margin, skip_ties
+from margins import TIE, argmax_margin, choice_margins, skip_ties
 from safetensors.numpy import load_file, save_file
 from support import GOLDENS, max_abs, relative, report
-from wav2vec2_programs import code_scores, contrastive_program, ctc_program, encode, fast_jit, gradients
+from wav2vec2_programs import (
+    code_scores,
+    contrastive_program,
+    ctc_program,
+    encode,
+    fast_jit,
+    gradients,
+    quantizer_program,
+)
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.pytrees import join, unflatten
-from asr_jax.heads.contrastive import Draws
+from asr_jax.heads.contrastive import Contrastive, Draws
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
@@ -174,28 +182,72 @@ def test_samples_are_normalised(folder: Path, record_property: Any) -> None:
     assert report(record_property, "samples", difference) < 1e-4
 
 
-def skip_where_rounding_decides(folder: Path, mode: str) -> None:
-    """Losses and gradients depend on the codes of hidden frames and of their distractors."""
+def is_masked(case: Case) -> bool:
+    return "input/feature_attention_mask" in case.arrays
+
+
+def noise_of(case: Case) -> np.ndarray:
+    mask, quantizer = case.arrays["input/mask_time_indices"], case.settings.contrastive.quantizer
+    return case.arrays["input/gumbel_noise"].reshape(*mask.shape, quantizer.groups, quantizer.entries)
+
+
+@cache
+def chosen_from(folder: Path, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """Features, and the scores of codes [B T G V] by the peer's quantiser, with its noise in training. The case stores
+    no features: those are of our encoder."""
     case = case_of(folder)
-    frames = Frames(*(getattr(batch_of(case, masked=False), name) for name in ("features", "lengths")))
-    features = encode(case.settings.encoder, case.params["encoder"], frames).taps["features"].values
-    scores = code_scores(case.settings.contrastive, case.params["heads_pretrain"], features)
-    noise = case.arrays["input/gumbel_noise"].reshape(scores.shape)
-    skip_ties(codes=argmax_margin(scores), drawn_codes=argmax_margin(scores + noise) if mode == "train" else 1.0)
+    batch = batch_of(case, masked=is_masked(case))
+    frames = Frames(batch.features, batch.lengths)
+    features = np.asarray(encode(case.settings.encoder, case.params["encoder"], frames).taps["features"].values)
+    weights = load_file(folder / "model.safetensors")
+    scores = code_scores(weights, features, groups=case.settings.contrastive.quantizer.groups)
+    return features, scores + noise_of(case) if mode == "train" else scores
+
+
+def skip_where_rounding_decides(folder: Path, mode: str) -> None:
+    """Contrastive losses and gradients depend on the codes of hidden frames and of their distractors: in training on
+    those drawn, as the perplexity there is of probabilities."""
+    arrays, (_, scores) = case_of(folder).arrays, chosen_from(folder, mode)
+    hidden = arrays["input/mask_time_indices"].astype(bool)
+    counts = hidden.ravel().copy()
+    counts[arrays["input/sampled_negative_indices"][hidden].ravel()] = True
+    margin = argmax_margin(scores.reshape(-1, *scores.shape[2:])[counts])
+    skip_ties(**{"drawn_codes" if mode == "train" else "codes": margin})
+
+
+def contrastive_of(case: Case, mode: str) -> Contrastive:
+    """With the temperature of the case."""
+    settings = case.settings.contrastive
+    if mode == "eval":
+        return settings
+    tau = case.said["gumbel_tau"]
+    return replace(settings, quantizer=replace(settings.quantizer, start_temperature=tau, end_temperature=tau))
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("folder", of_heads("PreTraining"))
+def test_quantised_features(folder: Path, mode: str, record_property: Any) -> None:
+    """Of all frames whose codes are no tie. This test is never skipped, whatever our features and quantiser give."""
+    case, (features, scores) = case_of(folder), chosen_from(folder, mode)
+    program = quantizer_program(contrastive_of(case, mode), mode == "train")
+    log_probs, actual = program(case.params["heads_pretrain"], features, noise_of(case))
+    if mode == "eval":
+        expected = scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True)
+        assert report(record_property, "log-probabilities of codes", max_abs(log_probs, expected)) < 1e-4
+    is_clear = (choice_margins(scores) >= TIE).all(axis=-1)
+    assert is_clear.mean() > 0.9
+    expected = case.arrays[f"out_{mode}/projected_quantized_states"]
+    difference = max_abs(np.asarray(actual)[is_clear], expected[is_clear])
+    assert report(record_property, f"{mode} quantised features", difference) < 1e-4
 
 
 @cache
 def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
     """Sums and the gradient of their total by the peer's names, with its masks, distractors and noise."""
     case = case_of(folder)
-    arrays, settings = case.arrays, case.settings.contrastive
-    quantizer = settings.quantizer
-    if mode == "train":
-        quantizer = replace(quantizer, start_temperature=case.said["gumbel_tau"], end_temperature=0.1)
-        settings = replace(settings, quantizer=quantizer)
-    batch = batch_of(case, masked="feature_attention_mask" in " ".join(arrays))
+    arrays, settings, noise = case.arrays, contrastive_of(case, mode), noise_of(case)
+    batch = batch_of(case, masked=is_masked(case))
     mask = arrays["input/mask_time_indices"].astype(bool)
-    noise = arrays["input/gumbel_noise"].reshape(*mask.shape, quantizer.groups, quantizer.entries)
     places = (arrays["input/sampled_negative_indices"] % mask.shape[1]).astype(np.int32)
     draws = Draws(noise, within=places)
     # Not trained, the quantiser's entries are counted there by those taken, without a gradient.

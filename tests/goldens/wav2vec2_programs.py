@@ -1,6 +1,12 @@
-"""Programs of wav2vec 2.0 for goldens, compiled once for all cases of the same sizes: an encoder with its gradient, and
-heads with theirs. Nearly all the time of these tests is compiling. And what fairseq and NVIDIA train with, as ours."""
+"""What the goldens of wav2vec 2.0 share.
 
+The programs compute an encoder with its gradient and heads with theirs. They are compiled once for all cases of the
+same sizes, because compiling takes nearly all the time of these tests. Other functions translate the settings and draws
+that fairseq and NVIDIA train with into ours, and compute the scores of codes from the peer's weights alone.
+"""
+
+import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -94,17 +100,32 @@ def contrastive_program(settings: Contrastive, terms: tuple[str, ...], training:
     return contrastive
 
 
-def code_scores(settings: Contrastive, params: Any, features: Any) -> np.ndarray:
-    """Log-probabilities of all entries [B T G V], without noise: what a frame's codes are chosen by."""
-    return np.log(np.asarray(_quantizer_program(settings)(params, features).probabilities, np.float64))
+def code_scores(weights: dict[str, np.ndarray], features: Any, *, groups: int) -> np.ndarray:
+    """Scores of all entries [B T G V] without noise, of which a frame's codes are the greatest. They are computed in
+    float64 from the peer's weights by its names, without our code."""
+    x = np.asarray(features, np.float64)
+    # One linear layer, weight_proj.weight, or several with a GELU between them: weight_proj.0.0.weight and so on.
+    names = sorted(
+        name.removesuffix("weight") for name in weights if re.match(r"quantizer\.weight_proj.*\.weight$", name)
+    )
+    for name in names:
+        x = x @ weights[f"{name}weight"].astype(np.float64).T + weights[f"{name}bias"]
+        if name != names[-1]:
+            x = x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+    return x.reshape(*x.shape[:-1], groups, -1)
 
 
 @cache
-def _quantizer_program(settings: Contrastive) -> Callable[..., Any]:
-    head = ContrastiveHead(settings)
-    return fast_jit(
-        lambda params, x: head.apply({"params": params}, x, method=lambda bound, x: bound.quantizer(x, step=None))
-    )
+def quantizer_program(settings: Contrastive, training: bool) -> Callable[..., Any]:
+    """Of the head's parameters, features and noise: log-probabilities of all entries [B T G V] without noise, and the
+    quantised features as they are compared, which training draws by the noise."""
+    head, step = ContrastiveHead(settings), jnp.int32(0) if training else None
+
+    def quantized(bound: Any, features: Any, noise: Any) -> Any:
+        found = bound.quantizer(features, step=step, noise=noise)
+        return jnp.log(found.probabilities), bound._projected(found.values)
+
+    return fast_jit(lambda params, *given: head.apply({"params": params}, *given, method=quantized))
 
 
 @cache
