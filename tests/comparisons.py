@@ -1,9 +1,11 @@
 """A pytest plugin that records how near each comparison comes to its limit: `pytest -p comparisons`.
 
-For every assertion that passes and compares numbers (`a < b`, `a <= b < c`, `x == pytest.approx(y)`) and for every
-`np.testing.assert_allclose`, it appends a JSON line to the file named by the environment variable ASR_JAX_COMPARISONS:
-the test's id, the source line and `share`, the part of what is allowed that the difference takes up (1: just passes).
-scripts/test_instruction_sets.sh runs the tests with it for several instruction sets of the CPU and calls `main`.
+For every assertion that passes and compares single numbers (`a < b`, `a <= b < c`, `x == pytest.approx(y)`), in tests
+and in the modules that tests/conftest.py registers, and for every `np.testing.assert_allclose`, it appends a JSON line
+to the file named by the environment variable ASR_JAX_COMPARISONS: the test's id, the source line and `share`, the part
+of the limit that the difference takes up (1: just passes). Comparisons within `all(…)`, of lists with `approx`, and
+those joined by `and` are not recorded. scripts/test_instruction_sets.sh runs the tests with it for several instruction
+sets of the CPU and calls `main`.
 
 pytest must be told to report passing assertions (`-o enable_assertion_pass_hook=true`) and to rewrite the tests again
 (a new PYTHONPYCACHEPREFIX), since modules that it rewrote before do not report them.
@@ -107,7 +109,7 @@ def _value(node: ast.AST) -> float:
 
 def main() -> None:
     """Prints the comparisons whose share is above `--above` in any of several files, largest first, a column a file.
-    Those that are the same in all files do not depend on rounding, and are counted."""
+    Those that are the same in all files do not depend on rounding, and are counted, as are those that a file lacks."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="NAME.jsonl, as recorded")
     parser.add_argument("--above", type=float, default=0.5)
@@ -120,10 +122,16 @@ def main() -> None:
             of_files[path.stem] = max(entry["share"], of_files.get(path.stem, 0.0))
     names = [path.stem for path in options.files]
     near = {place: each for place, each in shares.items() if max(each.values()) > options.above}
-    alike = {place for place, each in near.items() if len(names) > 1 and len(set(each.values())) == 1}
+    lacking = [place for place, each in shares.items() if len(each) < len(names)]
+    alike = {
+        place
+        for place, each in near.items()
+        if len(names) > 1 and len(each) == len(names) and len(set(each.values())) == 1
+    }
     print(
         f"{len(shares)} comparisons, {len(shares) - len(near)} of them at most {options.above} of their limits, "
-        f"{len(alike)} above and the same in all runs; the others:"
+        f"{len(alike)} above and the same in all runs, {len(lacking)} that some run lacks (a test that failed or was "
+        "skipped); those above and not the same:"
     )
     print("  ".join(f"{name:>8}" for name in names))
     for (test, what), each in sorted(near.items(), key=lambda row: -max(row[1].values())):

@@ -26,6 +26,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # test
 import jax
 import pytest
 
+# Modules with assertions that tests call: pytest explains them, and tests/comparisons.py records them.
+pytest.register_assert_rewrite(
+    "beam_lists", "conv_asr", "encoder_suite", "margins", "support", "tests.forked", "tests.search.unchecked",
+    "tests.support", "wav2vec2_programs",
+)  # fmt: skip
+
 import asr_jax  # noqa: F401  sets NPROC: without it collectives of virtual devices deadlock
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -44,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _refuse_to_compile(event: str, duration: float, **options: object) -> None:
     if event == "/jax/core/compile/backend_compile_duration":
-        raise RuntimeError(f"a program is compiled ({options}): its test does not belong into scripts/check.sh")
+        raise RuntimeError(f"a program is compiled ({options}): its test does not belong in scripts/check.sh")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
