@@ -1,0 +1,81 @@
+"""Experiments as earlier versions wrote them: former modules, the decoding beside the model, no primary head."""
+
+import importlib
+import json
+
+import pytest
+
+from asr_jax.config import Experiment, differences, from_json, load_experiment, may_change, save_experiment, to_json
+from asr_jax.core.errors import UserError
+from asr_jax.core.moved import MOVED
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.search.ctc import CTCDecoding
+from asr_jax.search.hypotheses import Search
+
+BEAM = CTCDecoding(kind="beam", search=Search(beam_width=7))
+
+
+def written_before(experiment, *, decoding):
+    """The JSON that the version before would have written."""
+    former = {present: name for name, present in MOVED.items()}
+
+    def rewritten(values):
+        if isinstance(values, list):
+            return [rewritten(value) for value in values]
+        if not isinstance(values, dict):
+            return values
+        values = {name: rewritten(value) for name, value in values.items()}
+        module, _, name = values.get("class", "").partition(":")
+        if name == "CTC":
+            del values["decoding"]
+        if name == "Model":
+            del values["primary"]
+        if name:
+            values["class"] = f"{former.get(module, module)}:{'Decoding' if name == 'CTCDecoding' else name}"
+        return values
+
+    return rewritten(to_json(experiment)) | {"decoding": rewritten(to_json(decoding))}
+
+
+def experiment(**heads):
+    model = Model(Zipformer.tiny(taps=("stack_1",)), heads=heads, primary="second" if len(heads) > 1 else "")
+    return Experiment(name="old", model=model, data=Data(train=("train.jsonl",), buckets=Buckets(num=2)))
+
+
+def test_the_decoding_becomes_that_of_the_head(tmp_path):
+    before = written_before(experiment(ctc=CTC()), decoding=BEAM)
+    assert before["decoding"]["class"] == "asr_jax.decoding.ctc:Decoding"
+    assert before["data"]["class"] == "asr_jax.data.dataset:Data"
+    (tmp_path / "experiment.json").write_text(json.dumps(before))
+    found = load_experiment(tmp_path / "experiment.json")
+    assert found == experiment(ctc=CTC(decoding=BEAM))
+    assert found.decoding == BEAM
+    changed = [name for name, *_ in differences(found, experiment(ctc=CTC()))]
+    assert changed
+    assert all(map(may_change, changed)), "another decoding continues the run"
+    save_experiment(found, tmp_path / "again.json")
+    assert load_experiment(tmp_path / "again.json") == found
+
+
+def test_texts_come_from_the_head_that_they_came_from():
+    """The first of CTC that reads the encoder's output, and not the one of an inner layer that is named before it."""
+    heads = {"first": CTC(tap="stack_1"), "second": CTC(), "third": CTC()}
+    found = from_json(written_before(experiment(**heads), decoding=BEAM))
+    assert found.model.primary == found.model.recognising == "second"
+    assert found.model.heads == heads | {"second": CTC(decoding=BEAM)}
+
+
+@pytest.mark.parametrize("name", sorted(MOVED))
+def test_former_modules_are_the_present_ones(name):
+    assert importlib.import_module(name) is importlib.import_module(MOVED[name])
+
+
+def test_a_module_that_never_was_is_named():
+    values = to_json(experiment(ctc=CTC()))
+    values["data"]["class"] = "asr_jax.data.none:Data"
+    with pytest.raises(UserError, match=r"asr_jax\.data\.none:Data, which cannot be loaded"):
+        from_json(values)
