@@ -28,6 +28,9 @@ import pytest
 
 import asr_jax  # noqa: F401  sets NPROC: without it collectives of virtual devices deadlock
 
+# These modules hold assertions but no tests: pytest rewrites, and thereby explains and reports, only what is named.
+pytest.register_assert_rewrite("beam_lists", "conv_asr", "encoder_suite", "recordings", "wav2vec2_programs")
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if os.environ["JAX_PLATFORMS"] == "cpu":
     jax.config.update("jax_num_cpu_devices", 4)
@@ -44,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _refuse_to_compile(event: str, duration: float, **options: object) -> None:
     if event == "/jax/core/compile/backend_compile_duration":
-        raise RuntimeError(f"a program is compiled ({options}): its test does not belong into scripts/check.sh")
+        raise RuntimeError(f"a program is compiled ({options}): its test does not belong in scripts/check.sh")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
