@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, types and the CPU tests: what must pass before a change lands. Arguments go to pytest.
+# Runs lint, mypy and the CPU tests without the slow ones; all must pass before a change lands. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./scripts/setup.sh

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The tests that take minutes, at most an hour in all: before an issue is called resolved. Arguments go to pytest.
+# Runs the tests that take minutes, at most an hour in all; they must pass before an issue is called resolved. Arguments
+# go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./scripts/setup.sh
