@@ -1,4 +1,7 @@
-"""Compiled programs are kept for the next start, and never taken on a CPU that cannot run them."""
+"""Compiled programs are kept for the next start, and never taken on a CPU that cannot run them.
+
+This covers JAX's cache of executables, not the traced programs that asr_jax/core/programs.py keeps beside it.
+"""
 
 import os
 import platform
@@ -35,5 +38,5 @@ def cache_hits(folder: Path, *, max_isa: str) -> int:
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="--xla_cpu_max_isa is for x86-64 CPUs")
 def test_a_program_of_another_instruction_set_is_not_taken(tmp_path: Path) -> None:
     assert cache_hits(tmp_path, max_isa="AVX") == 0
-    assert cache_hits(tmp_path, max_isa="AVX") == 1
+    assert cache_hits(tmp_path, max_isa="AVX") >= 1
     assert cache_hits(tmp_path, max_isa="SSE4_2") == 0
