@@ -1,14 +1,19 @@
 """A pytest plugin that records how near each comparison comes to its limit: `pytest -p comparisons`.
 
-For every assertion that passes and compares single numbers (`a < b`, `a <= b < c`, `x == pytest.approx(y)`), in tests
-and in the modules that tests/conftest.py registers, and for every `np.testing.assert_allclose`, it appends a JSON line
-to the file named by the environment variable ASR_JAX_COMPARISONS: the test's id, the source line and `share`, the part
-of the limit that the difference takes up (1: just passes). Comparisons within `all(…)`, of lists with `approx`, and
-those joined by `and` are not recorded. scripts/test_instruction_sets.sh runs the tests with it for several instruction
-sets of the CPU and calls `main`.
+It records an assertion that passes and compares single numbers (`a < b`, `a <= b < c`, `np.max(x) < y`,
+`x == pytest.approx(y)`), and every call of `np.testing.assert_allclose` that passes and allows a difference. For each
+it appends a JSON line to the file named by the environment variable ASR_JAX_COMPARISONS: the test's id, the source line
+and `share`, the part of what is allowed that the difference takes up (at 1 it just passes). A limit that is not
+positive and a value that is negative give no share.
 
-pytest must be told to report passing assertions (`-o enable_assertion_pass_hook=true`) and to rewrite the tests again
-(a new PYTHONPYCACHEPREFIX), since modules that it rewrote before do not report them.
+It does not record what it cannot read in pytest's explanation of an assertion: comparisons within a call, such as
+`(a < b).all()` and `all(a < b for …)`; negated comparisons; comparisons joined by `and` or `or`; comparisons of whole
+arrays; `pytest.approx` of several numbers. It sees neither what is raised without an assertion nor the assertions of a
+module that pytest does not rewrite; tests/conftest.py registers the modules of helpers for rewriting.
+
+pytest must be told to report passing assertions (`-o enable_assertion_pass_hook=true`), and must find no module that it
+rewrote before without being told so: scripts/test_instruction_sets.sh gives it a folder of its own for what it rewrites
+(PYTHONPYCACHEPREFIX), runs the tests for several instruction sets of the CPU and calls `main`.
 """
 
 import argparse
@@ -109,7 +114,7 @@ def _value(node: ast.AST) -> float:
 
 def main() -> None:
     """Prints the comparisons whose share is above `--above` in any of several files, largest first, a column a file.
-    Those that are the same in all files do not depend on rounding, and are counted, as are those that a file lacks."""
+    Those that have the same share in all files do not depend on rounding; they are counted and not listed."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="NAME.jsonl, as recorded")
     parser.add_argument("--above", type=float, default=0.5)
@@ -122,21 +127,19 @@ def main() -> None:
             of_files[path.stem] = max(entry["share"], of_files.get(path.stem, 0.0))
     names = [path.stem for path in options.files]
     near = {place: each for place, each in shares.items() if max(each.values()) > options.above}
-    lacking = [place for place, each in shares.items() if len(each) < len(names)]
-    alike = {
-        place
-        for place, each in near.items()
-        if len(names) > 1 and len(each) == len(names) and len(set(each.values())) == 1
-    }
+    lacking = {place for place, each in shares.items() if len(each) < len(names)}
+    same = {place for place, each in near.items() if len(set(each.values())) == 1}
+    alike = same - lacking if len(names) > 1 else set()
     print(
-        f"{len(shares)} comparisons, {len(shares) - len(near)} of them at most {options.above} of their limits, "
-        f"{len(alike)} above and the same in all runs, {len(lacking)} that some run lacks (a test that failed or was "
-        "skipped); those above and not the same:"
+        f"{len(shares)} comparisons were recorded, {len(near)} of them above {options.above} of their limits in a run. "
+        f"{len(lacking)} are lacking in at least one run (–), {len(lacking & near.keys())} of them above. "
+        f"{len(alike)} are above and the same in all runs; the others above are:"
     )
     print("  ".join(f"{name:>8}" for name in names))
     for (test, what), each in sorted(near.items(), key=lambda row: -max(row[1].values())):
         if (test, what) not in alike:
-            print("  ".join(f"{each.get(name, math.nan):8.3f}" for name in names) + f"  {test}  {what}")
+            columns = [f"{each[name]:8.3f}" if name in each else f"{'–':>8}" for name in names]
+            print("  ".join(columns) + f"  {test}  {what}")
 
 
 if __name__ == "__main__":

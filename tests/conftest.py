@@ -28,8 +28,8 @@ import pytest
 
 # Modules with assertions that tests call: pytest explains them, and tests/comparisons.py records them.
 pytest.register_assert_rewrite(
-    "beam_lists", "conv_asr", "encoder_suite", "margins", "support", "tests.forked", "tests.search.unchecked",
-    "tests.support", "wav2vec2_programs",
+    "beam_lists", "conv_asr", "encoder_suite", "margins", "recordings", "support", "tests.forked",
+    "tests.search.unchecked", "tests.support", "wav2vec2_programs",
 )  # fmt: skip
 
 import asr_jax  # noqa: F401  sets NPROC: without it collectives of virtual devices deadlock

@@ -1,6 +1,6 @@
-"""JAX's cache of compiled programs: they are kept for the next start, and never taken on a CPU that cannot run them.
+"""Compiled programs are kept for the next start, and never taken on a CPU that cannot run them.
 
-The traced programs that core/programs.py keeps are no machine code.
+This covers JAX's cache of executables, not the traced programs that asr_jax/core/programs.py keeps beside it.
 """
 
 import os
