@@ -35,6 +35,7 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.reading import Records, read_records
 from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.inference import aligning
+from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.recognition import scored
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
@@ -205,7 +206,7 @@ class Run:
         return transcripts if _are_several(audio) else transcripts[0]
 
     @functools.cached_property
-    def _decoder(self) -> Any:
+    def _decoder(self) -> Decoder:
         return self.trained.decoder(self._decoding, head=self._head)
 
     @functools.cached_property
@@ -220,7 +221,7 @@ def _are_several(audio: Audio | Sequence[Audio]) -> bool:
 @contextmanager
 def _records(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator[list[Record]]:
     """Records of the audio with durations; arrays are files in a folder for as long as the context lasts."""
-    given: Any = audio if _are_several(audio) else [audio]
+    given = [audio] if isinstance(audio, str | os.PathLike | np.ndarray) else audio
     with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
         named = [Record(str(place), str(_location(each, rate_hz, folder, place))) for place, each in enumerate(given)]
         measured = with_durations(named)

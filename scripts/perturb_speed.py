@@ -5,20 +5,23 @@ Writes FLAC files and DIR/manifest.jsonl, which holds the originals (at their pl
 and shorter. What is there already is kept: an interrupted call goes on.
 """
 
-import argparse
 import hashlib
 import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
 
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import probe, write_flac
 from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.options import parse
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.measuring import state_of
@@ -26,14 +29,24 @@ from asr_jax.data.manifests.reading import read_records
 from asr_jax.data.manifests.records import Record
 
 
+@dataclass(frozen=True, kw_only=True)
+class SpeedOptions:
+    """Options of `scripts/perturb_speed.py`."""
+
+    data: Annotated[tuple[str, ...], arg(metavar="IN …")]
+    """Data of any kind that is read."""
+    out: Path
+    """Folder to write to."""
+    speeds: tuple[float, ...] = (0.9, 1.1)
+    """Speeds of the copies."""
+    rate_hz: int = 16000
+    """Sampling rate of the copies."""
+    processes: int = 2
+    """Number of processes."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python scripts/perturb_speed.py", description=__doc__)
-    parser.add_argument("--data", nargs="+", required=True, metavar="IN", help="any data that is read")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
-    parser.add_argument("--speeds", type=float, nargs="+", default=[0.9, 1.1], help="of the copies (%(default)s)")
-    parser.add_argument("--rate-hz", type=int, default=16000, help="of the copies (%(default)s)")
-    parser.add_argument("--processes", type=int, default=2, help="(%(default)s)")
-    given = parser.parse_args(arguments)
+    given = parse(SpeedOptions, arguments, prog="python scripts/perturb_speed.py", about=__doc__)
     if not all(0.1 < speed < 10 and speed != 1 for speed in given.speeds) or len({*given.speeds}) < len(given.speeds):
         raise UserError(f"--speeds {given.speeds}: expected some from 0.1 to 10 but 1, each once")
     if min(given.processes, given.rate_hz) < 1:

@@ -9,13 +9,17 @@ no line. Audio is not copied; it is resampled when it is read. Texts are as the 
 normalised ones), but those of AN4, which are all in upper case, are in lower case.
 """
 
-import argparse
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
 
 from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
 from asr_jax.data.corpora.preparation import entry, pairs_of, parsed_lines, read_splits, write_splits
 from asr_jax.data.manifests.readers.base import Entries
 from asr_jax.data.manifests.readers.fields import Unusable
@@ -105,19 +109,28 @@ def _present(folder: Path, pattern: str, splits: Iterable[str]) -> list[str]:
     raise UserError(f"{folder} has no {expected}" + (f"; did you mean {where}?" if where else "; check the path"))
 
 
-LAYOUTS: dict[str, Callable[[Path], dict[str, Entries]]] = {
+Layout = Literal["an4", "ljspeech", "common-voice"]
+LAYOUTS: dict[Layout, Callable[[Path], dict[str, Entries]]] = {
     "an4": an4,
     "ljspeech": ljspeech,
     "common-voice": common_voice,
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions:
+    """Options of `scripts/prepare_corpus.py`."""
+
+    layout: Positional[Layout]
+    """Layout of the corpus."""
+    folder: Positional[Path]
+    """Folder of the corpus."""
+    out: Path | None = None
+    """Folder to write to. Default: data/LAYOUT."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("layout", choices=LAYOUTS)
-    parser.add_argument("folder", type=Path, help="the corpus")
-    parser.add_argument("--out", type=Path, help="default: data/LAYOUT")
-    given = parser.parse_args(arguments)
+    given = parse(CorpusOptions, arguments, prog="python scripts/prepare_corpus.py", about=__doc__)
     found, refused = read_splits(LAYOUTS[given.layout](given.folder.absolute()))
     write_splits(given.out or Path("data") / given.layout, found, refused)
 

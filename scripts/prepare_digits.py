@@ -10,10 +10,9 @@ and strings of words of all sources, each word as often as any other, take that 
 eSpeak NG) adds voices. Half of both is limited to 4 kHz, as one of the sources is.
 """
 
-import argparse
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,8 @@ import soxr
 
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.cli.command_line import run_command
+from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
 from asr_jax.data.corpora.synthetic import make_corpus
 from asr_jax.data.corpora.utterances import Corpus
 from asr_jax.data.manifests.manifest import write_manifest
@@ -127,16 +128,29 @@ def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int)
         write_manifest(out / f"manifests/{'validation' if name == 'val' else name}.jsonl", records)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DigitsOptions:
+    """Options of `scripts/prepare_digits.py`."""
+
+    digits: Path
+    """Folder of the recordings."""
+    out: Path = Path("data/digits")
+    """Folder to write to."""
+    strings: int = 5000
+    """Number of joined strings."""
+    minutes: float = 80.0
+    """Amount of made speech."""
+    seed: int = 0
+    """Seed of what is joined and made."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--digits", type=Path, required=True, help="folder of the recordings")
-    parser.add_argument("--out", type=Path, default=Path("data/digits"), help="default: %(default)s")
-    parser.add_argument("--strings", type=int, default=5000, help="joined strings; default: %(default)s")
-    parser.add_argument("--minutes", type=float, default=80.0, help="of made speech; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    given = parser.parse_args(arguments)
+    given = parse(DigitsOptions, arguments, prog="python scripts/prepare_digits.py", about=__doc__)
     if given.strings < 0 or not 0 < given.minutes <= 6000 or given.seed < 0:
-        parser.error("expected --strings from 0, --minutes above 0 and up to 6000, --seed from 0")
+        raise UserError(
+            f"--strings {given.strings}, --minutes {given.minutes:g}, --seed {given.seed}: expected 0 or more, more "
+            "than 0 and up to 6000, 0 or more"
+        )
     prepare(given.digits, given.out, strings=given.strings, minutes=given.minutes, seed=given.seed)
 
 

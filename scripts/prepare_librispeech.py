@@ -15,16 +15,19 @@ or when it lies beside the subsets, they are written too: train-10min-0 … trai
 train-10h (1h and 9h).
 """
 
-import argparse
 import re
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
 
 from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
 from asr_jax.data.corpora.downloads import Archive, fetch, unpack
 from asr_jax.data.corpora.preparation import entry, pairs_of, read_splits, write_splits
 from asr_jax.data.manifests.readers.base import Entries
@@ -174,15 +177,26 @@ def write_lists(folder: Path, found: Mapping[str, Sequence[Record]]) -> None:
             write_fairseq(str(folder / f"{subset}.tsv"), (replace(row, text=row.text.upper()) for row in records))
 
 
+@dataclass(frozen=True, kw_only=True)
+class LibriSpeechOptions:
+    """Options of `scripts/prepare_librispeech.py`."""
+
+    librispeech: Path
+    """Folder with the subsets, or the one above it."""
+    out: Path = Path("data/librispeech")
+    """Folder to write to."""
+    download: Annotated[tuple[str, ...], arg(metavar="SUBSET …")] = ()
+    """Subsets to download first, if they are not there: OpenSLR's names, or that of Libri-light's limited data."""
+    mirror: str = "https://www.openslr.org"
+    """Server of OpenSLR's files."""
+    limited: Path | None = None
+    """Folder or .tgz of Libri-light's limited data."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--librispeech", type=Path, required=True, help="folder with the subsets, or the one above it")
-    parser.add_argument("--out", type=Path, default=Path("data/librispeech"), help="default: %(default)s")
-    say = f"fetch these first, where they are not there: {', '.join(MD5)}, {LIMITED}"
-    parser.add_argument("--download", nargs="+", default=[], choices=(*MD5, LIMITED), metavar="SUBSET", help=say)
-    parser.add_argument("--mirror", default="https://www.openslr.org", help="of OpenSLR; default: %(default)s")
-    parser.add_argument("--limited", type=Path, help=f"folder or .tgz of Libri-light's {LIMITED}")
-    given = parser.parse_args(arguments)
+    given = parse(LibriSpeechOptions, arguments, prog="python scripts/prepare_librispeech.py", about=__doc__)
+    if unknown := sorted({*given.download} - {*MD5, LIMITED}):
+        raise UserError(f"--download {' '.join(unknown)}: expected some of {', '.join((*MD5, LIMITED))}")
     download(given.librispeech, given.download, given.mirror.rstrip("/"))
     prepare(given.librispeech, given.out, limited_at=given.limited)
 

@@ -6,32 +6,53 @@ augmentation of FILE, one after the other as in training: those of audio first. 
 Chances are left aside: each augmentation is applied, and the picture says how often it would be.
 """
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from asr_jax.cli.command_line import parse_experiment
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tyro.conf import arg
+
+from asr_jax.audio.augmentation import AudioAugmentation
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.io import AudioError, write_flac
+from asr_jax.audio.sounds import read_sounds
+from asr_jax.cli.command_line import parse_with_experiment
+from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.reading import read_records
+from asr_jax.models.base import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentOptions:
+    """Options of `asr_jax.augment`; --config FILE gives front-end and augmentations."""
+
+    data: Annotated[tuple[str, ...], arg(metavar="IN …")]
+    """Data of any kind that is read."""
+    out: Path
+    """Folder to write to."""
+    num: int = 3
+    """Number of utterances."""
+    seed: int = 0
+    """Seed of the random draws."""
+    at_update: int = 10**9
+    """Update whose settings are shown, for augmentations that change during training. Default: the end of the run."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.augment", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--config", required=True, help="whose front-end and augmentations are used")
-    parser.add_argument("--data", nargs="+", required=True, metavar="IN", help="any data that is read")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
-    parser.add_argument("--num", type=int, default=3, help="utterances (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (%(default)s)")
-    parser.add_argument(
-        "--at-update", type=int, default=10**9, help="for what moves while a run goes on; default: its end"
+    options, experiment = parse_with_experiment(
+        AugmentOptions, arguments, prog="python -m asr_jax.augment", about=__doc__
     )
-    options, rest = parser.parse_known_args(arguments)
     if options.num < 1 or not 0 <= options.at_update < 2**31:
         raise UserError(
             f"--num {options.num}, --at-update {options.at_update}: expected at least 1, and 0 to {2**31 - 1}"
         )
-    experiment = parse_experiment(["--config", options.config, *rest], prog="python -m asr_jax.augment")
     written = show(
         experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
         speeds=experiment.data.speeds, speed_jitter=experiment.data.speed_jitter,
@@ -40,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def show(
-    model: Any,
+    model: Model,
     data: Sequence[str],
     out: Path,
     *,
@@ -54,14 +75,6 @@ def show(
 
     Raises: UserError where no audio can be read.
     """
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    from asr_jax.audio.augmentation import AudioAugmentation
-    from asr_jax.audio.sounds import read_sounds
-    from asr_jax.core.batch import Frames
-
     names, rows = _read(data, num, model.front_end.rate_hz)
     lengths = jnp.asarray([len(row) for row in rows], jnp.int32)
     samples = jnp.asarray([np.pad(row, (0, int(lengths.max()) - len(row))) for row in rows], jnp.float32)
@@ -95,12 +108,6 @@ def show(
 
 def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[Any]]:
     """Names and samples of utterances, spread over the data."""
-    import numpy as np
-
-    from asr_jax.audio.io import AudioError
-    from asr_jax.data.manifests.locations import Location
-    from asr_jax.data.manifests.reading import read_records
-
     records = read_records(list(data))
     names, rows, reasons = list[str](), list[Any](), list[str]()
     for place in dict.fromkeys(np.linspace(0, len(records) - 1, 8 * num).round().astype(int).tolist()):
@@ -119,11 +126,7 @@ def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[
     return names, rows
 
 
-def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end: Any) -> None:
-    import numpy as np
-
-    from asr_jax.audio.io import write_flac
-
+def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end: FrontEnd) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     told: list[dict[str, Any]] = []
     original = np.asarray(stages[0][2].values[row, : int(stages[0][2].lengths[row])])

@@ -8,35 +8,48 @@ transformers reads it. To have several checkpoints to average, train with --trai
 --training.milestones.
 """
 
-import argparse
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
+
+if TYPE_CHECKING:
+    from asr_jax.inference.weights import Weights
 
 FILES = (".safetensors", ".pt", ".nemo")
 
 
+@dataclass(frozen=True, kw_only=True)
+class AverageOptions:
+    """Options of `asr_jax.average`."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of a run."""
+    out: Path
+    """Folder to make, or file of weights to write."""
+    last: Annotated[int, arg(metavar="N")] = 0
+    """Average the newest N checkpoints; 0: all."""
+    first: Annotated[int, arg(name="from", metavar="A")] = 0
+    """Average checkpoints from update A on."""
+    to: Annotated[int, arg(metavar="B")] = 0
+    """Average checkpoints up to update B; 0: no limit."""
+    weights: Literal["ema", "live"] = "ema"
+    """Weights to take of each checkpoint: their exponential moving average, or the live ones."""
+    names: Annotated[str, arg(metavar="SYSTEM")] = "ours"
+    """Names of the weights in a file: ours, icefall, nemo, huggingface, deeplearningexamples, fairseq or keras."""
+    like: Annotated[Path | None, arg(metavar="ORIGINAL.nemo")] = None
+    """The .nemo file to copy everything but the weights from."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.average", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of a run")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make, or a file of weights")
-    parser.add_argument("--last", type=int, default=0, metavar="N", help="the newest N checkpoints; 0: all")
-    parser.add_argument("--from", type=int, default=0, dest="first", metavar="A", help="checkpoints from update A on")
-    parser.add_argument("--to", type=int, default=0, metavar="B", help="checkpoints up to update B; 0: no limit")
-    parser.add_argument(
-        "--weights", choices=("ema", "live"), default="ema", help="of each the averaged weights, or the live ones"
-    )
-    parser.add_argument(
-        "--names", default="ours", metavar="WHOSE",
-        help="whose names weights in a file have: ours, icefall, nemo, huggingface, deeplearningexamples, fairseq, "
-        "keras (ours)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--like", type=Path, metavar="ORIGINAL.nemo", help="the .nemo file to copy all but weights from"
-    )
-    options = parser.parse_args(arguments)
+    options = parse(AverageOptions, arguments, prog="python -m asr_jax.average", about=__doc__)
     is_file = options.out.suffix in FILES
     if options.names not in ("ours", "huggingface") and not is_file:
         raise UserError(f"--names {options.names} is for weights alone: expected --out NAME.safetensors, .pt or .nemo")
@@ -59,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{options.out}: the mean of the {kind} weights of checkpoints {', '.join(map(str, chosen))}{told}")
 
 
-def _write(weights: Any, options: argparse.Namespace) -> str:
+def _write(weights: Weights, options: AverageOptions) -> str:
     """Writes a file of weights, or a folder of Hugging Face's; gives what is to be said of their names."""
     from asr_jax.config import load_experiment
     from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER

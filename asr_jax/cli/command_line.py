@@ -1,6 +1,5 @@
 """From `--config FILE --field.name value …` to an Experiment, with every mistake named at once."""
 
-import argparse
 import contextlib
 import dataclasses
 import errno
@@ -14,13 +13,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
 from asr_jax.audio.io import AudioError
 from asr_jax.config import Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
+from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
 from asr_jax.core.run_folder import EXPERIMENT
 
 # Short spellings of fields that are typed often.
@@ -34,6 +34,8 @@ ALIASES = {
     "--epochs": "--training.num-epochs",
 }
 
+INIT_FROM = ALIASES["--init-from"]
+
 DECODING = "--decoding."
 """In front of the fields of the decoding of the head that texts come from."""
 
@@ -45,6 +47,16 @@ SHORT = (
 
 # What a person can mend, wherever in a command it is met.
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentSource:
+    """Where an experiment's settings begin."""
+
+    config: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Python file with a function `experiment`; `--config FILE --help` lists its fields."""
+    run_dir: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder of a run, to continue it without --config."""
 
 
 def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
@@ -85,36 +97,51 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     Raises: UserError that names all unknown fields (with the nearest known one), all wrong types and all impossible
     values at once.
     """
-    parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
-    parser.add_argument("--config")
-    parser.add_argument("--run-dir", "--run_dir")
-    known, rest = parser.parse_known_args(list(arguments))
-    if known.run_dir is not None:
-        rest += ["--run-dir", known.run_dir]
-        if known.config is None and (Path(known.run_dir) / EXPERIMENT).is_file():
-            return parse_fields(rest, load_experiment(Path(known.run_dir) / EXPERIMENT), prog=prog, of=known.run_dir)
-    if known.config is None:
-        if {"-h", "--help"} & set(rest):
+    source, rest = parse_known(ExperimentSource, arguments, prog=prog)
+    if source.run_dir is not None:
+        rest += ["--run-dir", source.run_dir]
+        if source.config is None and (Path(source.run_dir) / EXPERIMENT).is_file():
+            return parse_fields(rest, load_experiment(Path(source.run_dir) / EXPERIMENT), prog=prog, of=source.run_dir)
+    if source.config is None:
+        if asks_for_help(rest):
             print(
                 f"usage: {prog} --config FILE [--field.name VALUE …]\n\n{prog} --config FILE --help lists its fields."
             )
             sys.exit(0)
-        if known.run_dir is not None:
+        if source.run_dir is not None:
             raise UserError(
-                f"{known.run_dir} is not a run (it has no experiment.json), and --config is missing: give the folder "
-                f"of a run to continue it, or {prog} --config FILE --run-dir {known.run_dir} to begin one"
+                f"{source.run_dir} is not a run (it has no experiment.json), and --config is missing: give the folder "
+                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to begin one"
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
-    default = load_config(known.config, init_from=_init_from(rest))
-    return parse_fields(rest, default, prog=prog, of=f"--config {known.config}")
+    default = load_config(source.config, init_from=_init_from(rest))
+    return parse_fields(rest, default, prog=prog, of=f"--config {source.config}")
+
+
+def parse_with_experiment[Options](
+    kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None
+) -> tuple[Options, Experiment]:
+    """A command's own options, and the experiment that the other arguments give.
+
+    `--help` prints the options and, with `--config FILE`, that file's fields.
+
+    Raises: UserError, as `parse_known` and `parse_experiment`.
+    """
+    if asks_for_help(arguments):
+        print_help(kind, prog=prog, about=about)
+        parse_experiment(arguments, prog=prog)  # exits
+    options, rest = parse_known(kind, arguments, prog=prog)
+    return options, parse_experiment(rest, prog=prog)
 
 
 def _init_from(arguments: Sequence[str]) -> str:
     """The value of --init-from, by any of its spellings; empty where it is not given."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--init.path", dest="path", nargs="?", default="", const="")
-    found: str = parser.parse_known_args([_plain(argument) for argument in arguments])[0].path
-    return found
+    plain = [_plain(argument) for argument in arguments]
+    places = [place for place, argument in enumerate(plain) if argument.partition("=")[0] == INIT_FROM]
+    if not places:
+        return ""
+    _, equals, value = plain[places[-1]].partition("=")
+    return value if equals else next(iter(plain[places[-1] + 1 :]), "")
 
 
 def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog: str, of: str) -> Settings:
@@ -128,7 +155,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
         if argument in ("--fresh", "--dry-run") and is_last:
             arguments[i] = f"{argument}=True"
-    if {"-h", "--help"} & set(arguments):
+    if asks_for_help(arguments):
         _parse(arguments, default, prog=f"{prog} {of}")
     problems = _problems(arguments, default)
     if isinstance(default, Experiment) and default.decoding:
@@ -267,18 +294,13 @@ def _overrides(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def _complaint(arguments: Sequence[str], default: Any) -> str:
-    """tyro's message without its frame, or an empty string."""
-    said = io.StringIO()
+    """tyro's message without its frame and without the flag, or an empty string."""
+    message = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(message), contextlib.redirect_stdout(message):
             _parse(arguments, default, prog="")
     except SystemExit:
-        lines = [re.sub(r"[╭╮╰╯│─|+]+|-{5,}", " ", line).strip() for line in said.getvalue().splitlines()]
-        text = " ".join(line for line in lines[1:] if line and "For full helptext" not in line)
-        text = re.sub(r"^Error parsing [\w.-]+: ", "", " ".join(text.split()))
-        text = re.sub(r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number", text)
-        text = re.sub(r"could not convert string to float: ('.*?')", r"\1 is not a number", text)
-        return text.partition(" Argument helptext: ")[0]
+        return re.sub(r"^--[\w.-]+: ", "", plain_message(message.getvalue()))
     return ""
 
 

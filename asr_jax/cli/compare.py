@@ -6,30 +6,43 @@ the files have no name of a set in common. The difference comes with its interva
 the p-value of NIST's matched pairs test (MAPSSWE): how often two systems that are equally good would differ as much.
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from asr_jax.cli.evaluate import some, table_row
+from tyro.conf import Positional, arg
+
+from asr_jax.cli.results import some, table_row
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
+from asr_jax.core.options import parse
 from asr_jax.metrics.comparison import compare
 from asr_jax.metrics.scoring import Recognised
 from asr_jax.observe.tables import console_for, percent, print_table, say
 from asr_jax.observe.transcripts import aligned_lines
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `asr_jax.compare`."""
+
+    first: Annotated[Positional[Path], arg(metavar="A.jsonl")]
+    """Predictions of one system."""
+    second: Annotated[Positional[Path], arg(metavar="B.jsonl")]
+    """Predictions of the other."""
+    json: Annotated[Path | None, arg(metavar="OUT")] = None
+    """File to write all figures to, as JSON."""
+    show: Annotated[int, arg(metavar="N")] = 10
+    """Number of utterances to show, those that differ most."""
+    normaliser: Annotated[str, arg(metavar="NAME")] = ""
+    """Normaliser of both sides, instead of the one that the files name."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.compare", description=__doc__)
-    parser.add_argument("first", type=Path, help="predictions of one system")
-    parser.add_argument("second", type=Path, help="predictions of the other")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures here")
-    parser.add_argument("--show", type=int, default=10, metavar="N", help="utterances that differ most (10)")
-    parser.add_argument("--normaliser", metavar="NAME", help="of both sides, instead of what the files name")
-    options = parser.parse_args(arguments)
+    options = parse(CompareOptions, arguments, prog="python -m asr_jax.compare", about=__doc__)
     if options.show < 0:
         raise UserError(f"--show {options.show}: expected 0 or more")
     if options.json:

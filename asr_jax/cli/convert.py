@@ -1,24 +1,39 @@
 """Any manifest or data folder to our JSONL, or to fairseq's lists: `python -m asr_jax.convert IN … OUT`."""
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """Options of `asr_jax.convert`."""
+
+    paths: Annotated[Positional[tuple[str, ...]], arg(metavar="IN … OUT")]
+    """Files, folders or patterns of any format that is read; then OUT.jsonl, or OUT.tsv for fairseq's lists (with
+    OUT.ltr, OUT.wrd and, if there is none, dict.ltr.txt)."""
+    role: Literal["train", "validation"] = "train"
+    """Set to convert of a folder that has both."""
+    force: bool = False
+    """Overwrite OUT."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.paths[:-1]
+
+    @property
+    def out(self) -> Path:
+        return Path(self.paths[-1])
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.convert", description=__doc__)
-    parser.add_argument("inputs", nargs="+", metavar="IN", help="files, folders or patterns of any format that is read")
-    parser.add_argument(
-        "out", type=Path, metavar="OUT",
-        help="OUT.jsonl, or OUT.tsv for fairseq's lists (with OUT.ltr, OUT.wrd and, where there is none, dict.ltr.txt)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--role", choices=("train", "validation"), default="train", help="which set of a folder that has both"
-    )
-    parser.add_argument("--force", action="store_true", help="write over an OUT that is there")
-    options = parser.parse_args(arguments)
+    options = parse(ConvertOptions, arguments, prog="python -m asr_jax.convert", about=__doc__)
     _check(options)
 
     from asr_jax.data.manifests.manifest import write_manifest
@@ -43,9 +58,11 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{len(records)} records, {records.hours:.2f} h, to {options.out}{kept}; {len(records.refused)} left out")
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Raises: UserError for an OUT that is no manifest, that is an input, or that is there already."""
-    out: Path = options.out
+def _check(options: ConvertOptions) -> None:
+    """Raises: UserError if there is no input, and for an OUT that is no manifest, is an input, or exists."""
+    out = options.out
+    if not options.inputs:
+        raise UserError(f"{out} is the only path: expected IN … OUT, the last of which is written")
     if out.suffix not in (".jsonl", ".tsv"):
         raise UserError(f"{out}: expected a name that ends in .jsonl, or in .tsv for fairseq's lists")
     if any(out.exists() and Path(path).exists() and out.samefile(path) for path in options.inputs):

@@ -6,47 +6,69 @@ quantiser, a number for each group and frame.
 An interrupted call goes on where it was: what is done is kept in parts beside OUT until a file is whole.
 """
 
-import argparse
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from tyro.conf import Positional, UseAppendAction, arg
+
+from asr_jax.audio.features import KaldiFbank
 from asr_jax.cli.command_line import load_config
+from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.data.loading.extraction import Extractor, extract
+from asr_jax.data.manifests.inputs import resolve
+from asr_jax.inference.extractors import of_codes, of_layer
+from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractOptions:
+    """Options of `asr_jax.extract_features`."""
+
+    trained: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
+    """Folder of a run, or a checkpoint, as --run; the first of all arguments."""
+    input: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="IN …")]
+    """Data of any kind that is read."""
+    output: Path
+    """A .parquet file or, if an input is a folder, a folder: NNNN-NAME.parquet for each file in it."""
+    config: Annotated[str, arg(metavar="FILE")] = ""
+    """Config whose front-end is used. Default: Kaldi's filter bank of 80 bins."""
+    run: Annotated[Path | None, arg(metavar="RUN")] = None
+    """Folder of a run, or a checkpoint, whose front-end or weights are used."""
+    layer: str = ""
+    """Layer of RUN's encoder: its number, from 0, another of its taps, such as features, or output."""
+    codes: bool = False
+    """Write the codes of RUN's quantiser."""
+    tokenizer: Annotated[str, arg(metavar="PATH")] = ""
+    """Also write token ids, by the tokenizer at this path, as data.tokenizer.path."""
+    normaliser: str = "lower.v1"
+    """Normaliser of the texts before they are tokenised."""
+    max_duration_s: float = 30.0
+    """Longer recordings are left out."""
+    max_samples: int = 0
+    """Use only the first recordings of each input, this number of them; 0: all."""
+    jobs: int = 0
+    """Number of processes that read audio; 0: threads."""
+
+    @property
+    def source(self) -> Path | None:
+        """The run, however it is given."""
+        return self.run or self.trained
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.extract_features", description=__doc__)
-    parser.add_argument(
-        "--input", nargs="+", action="extend", required=True, metavar="IN", help="any data that is read"
-    )
-    parser.add_argument(
-        "--output", type=Path, required=True,
-        help="a .parquet file or, where an input is a folder, a folder: NNNN-NAME.parquet for each file in it",
-    )  # fmt: skip
-    of = parser.add_mutually_exclusive_group()
-    of.add_argument("trained", nargs="?", type=Path, metavar="RUN", help="as --run, first of all arguments")
-    of.add_argument("--config", help="whose front-end is used; by default Kaldi's filter bank of 80")
-    of.add_argument("--run", type=Path, help="folder of a run, or a checkpoint, whose front-end or weights are used")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--layer", help="of RUN's encoder: its number, from 0, another of its taps, such as features, or output"
-    )
-    what.add_argument("--codes", action="store_true", help="of RUN's quantiser")
-    parser.add_argument("--tokenizer", default="", metavar="PATH", help="also write token ids: as data.tokenizer.path")
-    parser.add_argument("--normaliser", default="lower.v1", help="of the texts before they are tokenised (%(default)s)")
-    parser.add_argument("--max-duration-s", type=float, default=30.0, help="longer ones are left out (%(default)s)")
-    parser.add_argument("--max-samples", type=int, default=0, help="only the first so many of each input")
-    parser.add_argument("--jobs", type=int, default=0, help="worker processes that read audio; 0: threads")
-    parser.set_defaults(checkpoint=None, live=False, precision=None)  # RUN/checkpoints/N names another checkpoint
-    options = parser.parse_args(arguments)
-    options.run = options.run or options.trained
-    if (options.layer or options.codes) and not options.run:
+    options = parse(ExtractOptions, arguments, prog="python -m asr_jax.extract_features", about=__doc__)
+    _check_one({"RUN": options.trained, "--config": options.config, "--run": options.run})
+    _check_one({"--layer": options.layer, "--codes": options.codes})
+    if (options.layer or options.codes) and not options.source:
         raise UserError("--layer and --codes are of a trained run: expected asr_jax.extract_features RUN --layer …")
     if not options.max_duration_s > 0 or options.max_samples < 0 or options.jobs < 0:
         raise UserError(
@@ -55,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
         )
 
     extractor = _extractor(options)
-    groups = _groups(options.input, options.output)
+    groups = _groups([path for paths in options.input for path in paths], options.output)
     try:
         unread = sum(extractor(out, paths) for out, paths in groups)
     except KeyboardInterrupt:
@@ -65,13 +87,18 @@ def main(arguments: Sequence[str]) -> None:
         raise RunError(f"{unread} records cannot be used; they are named in *.skipped.jsonl beside the output")
 
 
+def _check_one(options: Mapping[str, object]) -> None:
+    """Raises: UserError if more than one of the options is given."""
+    given = [name for name, value in options.items() if value]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other: expected one of them")
+
+
 def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[str]]]:
     """Each file to write, and the inputs that go into it.
 
     Raises: UserError for an output that is no .parquet file, or a folder with others than those that will be written.
     """
-    from asr_jax.data.manifests.inputs import resolve
-
     if not any(os.path.isdir(path) for path in inputs):
         if output.suffix != ".parquet":
             raise UserError(f"--output {output}: expected a name that ends in .parquet")
@@ -89,11 +116,8 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
     return groups
 
 
-def _extractor(options: Any) -> Callable[..., int]:
+def _extractor(options: ExtractOptions) -> Callable[..., int]:
     """What extracts the features of some inputs into one file, and gives how many records cannot be used."""
-    from asr_jax.data.loading.extraction import extract
-    from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
-
     tokenizer = None
     if options.tokenizer:
         tokenizer = given_tokenizer(TokenizerSettings(path=options.tokenizer, normaliser=options.normaliser))
@@ -104,18 +128,12 @@ def _extractor(options: Any) -> Callable[..., int]:
     )  # fmt: skip
 
 
-def _frames(options: Any) -> Any:
+def _frames(options: ExtractOptions) -> Extractor:
     """What makes the frames."""
-    from asr_jax.audio.features import KaldiFbank
-    from asr_jax.data.loading.extraction import Extractor
-
-    if options.layer or options.codes:
-        from asr_jax.cli.recognition_options import load
-        from asr_jax.inference.extractors import of_codes, of_layer
-
-        trained = load(options.run, options)
+    if options.source and (options.layer or options.codes):
+        trained = load(options.source, RecognitionOptions())  # RUN/checkpoints/N names another checkpoint
         return of_codes(trained) if options.codes else of_layer(trained, options.layer)
     experiment = load_config(options.config) if options.config else None
-    if options.run:
-        experiment = load_experiment(options.run / EXPERIMENT)
+    if options.source:
+        experiment = load_experiment(options.source / EXPERIMENT)
     return Extractor.of_front_end(experiment.model.front_end if experiment else KaldiFbank())

@@ -5,28 +5,42 @@ back, such as in `front_end=rnnt(NormaliseByDataSet.of_json("O.json", begin_shar
 ramp_updates=5000))`; the values become part of the run's experiment, and the file is not needed any more.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
 
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsOptions:
+    """Options of `asr_jax.feature_statistics`."""
+
+    config: Annotated[str, arg(metavar="FILE")] = ""
+    """Config whose front-end is used."""
+    preset: Annotated[str, arg(metavar="NAME")] = ""
+    """Front-end by its name in asr_jax.audio.presets, instead of --config."""
+    data: Annotated[tuple[str, ...], arg(metavar="IN …")]
+    """Data of any kind that is read."""
+    out: Path
+    """JSON file to write."""
+    max_hours: float = 0.0
+    """Amount of the data to use, about, spread over all of it; 0: all."""
+    workers: int = 0
+    """Number of processes that read audio; 0: threads."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.feature_statistics", description=__doc__)
-    of = parser.add_mutually_exclusive_group(required=True)
-    of.add_argument("--config", help="whose front-end is used")
-    of.add_argument("--preset", help="a front-end by name: see asr_jax.audio.presets")
-    parser.add_argument("--data", nargs="+", required=True, metavar="IN", help="any data that is read")
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument(
-        "--max-hours", type=float, default=0.0, help="about so much of the data, spread over it; 0: all"
-    )
-    parser.add_argument("--workers", type=int, default=0, help="processes that read audio; 0: threads")
-    options = parser.parse_args(arguments)
+    options = parse(StatisticsOptions, arguments, prog="python -m asr_jax.feature_statistics", about=__doc__)
+    if bool(options.config) == bool(options.preset):
+        raise UserError(f"--config {options.config!r}, --preset {options.preset!r}: expected one of the two")
     if not 0 <= options.max_hours < float("inf") or options.workers < 0:
         raise UserError(f"--max-hours {options.max_hours:g}, --workers {options.workers}: expected 0 or more")
     if not options.out.absolute().parent.is_dir():

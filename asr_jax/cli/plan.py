@@ -5,15 +5,16 @@ run, and the gradient accumulation that reaches a wanted global batch. Nothing i
 nothing written but the cache of what was read of the data.
 """
 
-import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from tyro.conf import arg
 
-from asr_jax.cli.command_line import parse_experiment
+from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import perturbed_lengths
@@ -23,21 +24,21 @@ RECOMMENDED = {"s": 5 * 3600.0, "records": 1025}
 """A global batch as CAIMAN-ASR recommends it for transducers: more than 5 hours of audio, or than 1,024 records."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Options of `asr_jax.plan`."""
+
+    global_seconds: Annotated[float | None, arg(metavar="S")] = None
+    """Audio of a global batch, in seconds without padding."""
+    global_rows: Annotated[int | None, arg(metavar="N")] = None
+    """Utterances of a global batch."""
+    plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
+    """File for a drawing of the durations and the ends of the buckets."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.plan", add_help=False, allow_abbrev=False)
-    parser.add_argument("--global-seconds", "--global_seconds", type=float)
-    parser.add_argument("--global-rows", "--global_rows", type=int)
-    parser.add_argument("--plot", type=Path)
-    options, rest = parser.parse_known_args(arguments)
-    if {"-h", "--help"} & set(rest):
-        print(__doc__)
-        print(
-            "  --global-seconds S  audio of a global batch, without padding\n"
-            "  --global-rows N     records of a global batch\n"
-            "  --plot OUT.png      draw the durations and where buckets end\n"
-        )
+    options, experiment = parse_with_experiment(PlanOptions, arguments, prog="python -m asr_jax.plan", about=__doc__)
     wanted = wanted_batch(options.global_seconds, options.global_rows)
-    experiment = parse_experiment(rest, prog="python -m asr_jax.plan")
     if options.plot and options.plot.suffix != ".png":
         raise UserError(f"--plot {options.plot}: expected a name that ends in .png")
 

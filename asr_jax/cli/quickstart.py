@@ -4,22 +4,27 @@
 its result is there already.
 """
 
-import argparse
 import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asr_jax.cli.command_line import load_config
+from asr_jax.core.options import parse
 
 CONFIG = "configs/quickstart.py"
 
 
+@dataclass(frozen=True)
+class QuickstartOptions:
+    """Options of `scripts/quickstart.sh`: none."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="./scripts/quickstart.sh", description=__doc__)
-    parser.parse_args(arguments)
+    parse(QuickstartOptions, arguments, prog="./scripts/quickstart.sh", about=__doc__)
     started = time.monotonic()
     experiment = load_config(CONFIG)
     corpus = Path(experiment.data.train[0]).parent.parent

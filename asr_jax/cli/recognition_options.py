@@ -1,16 +1,20 @@
-"""What commands that recognise have in common: which weights, in what precision and where, and how they decode."""
+"""Options of commands that recognise or align speech: weights, precision, device and decoding."""
 
-import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import make_dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import jax
+from tyro.conf import arg
 
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.cli.command_line import field_flags, parse_fields
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
+from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.inference.trained import Trained, load_trained, weights_of
 from asr_jax.search.base import Decoding
@@ -18,59 +22,66 @@ from asr_jax.search.ctc import CTCDecoding
 from asr_jax.transcripts.outputs import Maker
 
 PREFIX = "--decoding."
-DEVICES = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
-ABOUT = """decoding: that of the run's validation, changed by --decoding.FIELD VALUE, such as
-  --decoding.kind beam --decoding.beam-width 20 --decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5
-  --decoding.reranking.kenlm lm.arpa | --decoding.hot-words anna otto (last of all) | --decoding.lexicon words.txt
+PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+ABOUT_DECODING = """
+
+Decoding: that of the run's validation, changed by --decoding.FIELD VALUE, such as
+
+  --decoding.kind beam --decoding.beam-width 20
+  --decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5
+  --decoding.reranking.kenlm lm.arpa
+  --decoding.hot-words anna otto (last of all)
+  --decoding.lexicon words.txt
+
 python -m asr_jax.train --config FILE --help lists all of them."""
 
 
-def recognition_parser(*, epilog: str = ABOUT, **options: Any) -> argparse.ArgumentParser:
-    """A parser with the common options; `options`: of `ArgumentParser`."""
-    parser = argparse.ArgumentParser(
-        epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
-    )
-    group = parser.add_argument_group("model")
-    group.add_argument("--checkpoint", type=int, metavar="UPDATES", help="instead of the best by validation")
-    group.add_argument("--live", action="store_true", help="the live weights instead of their average")
-    group.add_argument("--precision", choices=("f32", "tf32", "bf16", "f16"), help="instead of that of training")
-    group.add_argument("--device", choices=tuple(DEVICES), help="what to compute on, instead of the best there is")
-    return parser
+@dataclass(frozen=True, kw_only=True)
+class RecognitionOptions:
+    """Which weights, in what precision and where."""
+
+    checkpoint: Annotated[int | None, arg(metavar="UPDATES")] = None
+    """Checkpoint, by its number of updates. Default: the best by validation."""
+    live: bool = False
+    """Use the live weights instead of their average."""
+    precision: Precision | None = None
+    """Precision to compute in. Default: that of training."""
+    device: Literal["cpu", "gpu", "tpu"] | None = None
+    """Device to compute on. Default: the best that is present."""
 
 
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options, and the flags of the decoding, which stand anywhere among them. Sets the device.
+def parse_recognition[Options: RecognitionOptions](
+    kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None
+) -> tuple[Options, list[str]]:
+    """The options, and the flags of the decoding, which may stand anywhere among them. Sets the device.
 
-    Raises: UserError for a device that is not there.
+    Raises: UserError, as `parse`, and for a device that is not present.
     """
-    options, flags, others = parse_known(parser, arguments)
-    if others:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    others, flags = parted(arguments)
+    options = parse(kind, others, prog=prog, about=about)
+    use_device(options.device)
     return options, flags
 
 
-def parse_known(
-    parser: argparse.ArgumentParser, arguments: Sequence[str]
-) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """As `parse`, and the arguments that the parser does not know."""
-    others, flags = _parted(arguments)
-    options, others = parser.parse_known_args(others)
-    if options.device:
-        import jax
+def use_device(device: str | None) -> None:
+    """Makes JAX compute on a kind of device; None: on the best that is present. To be called before JAX is used.
 
-        jax.config.update("jax_platforms", DEVICES[options.device])
-        try:
-            jax.devices()
-        except (RuntimeError, AssertionError) as error:  # the second where JAX has no support for it
-            raise UserError(
-                f"--device {options.device}: there is none that JAX can use: {error or 'it has no support for it'}"
-            ) from error
-    return options, flags, others
+    Raises: UserError for a device that is not present.
+    """
+    if device is None:
+        return
+    jax.config.update("jax_platforms", PLATFORMS[device])
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the second if JAX has no support for it
+        raise UserError(
+            f"--device {device}: there is none that JAX can use: {error or 'it has no support for it'}"
+        ) from error
 
 
-def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Arguments without the flags of the decoding and their values, and these: one value each, or, of a field with
-    several, all up to the next flag."""
+def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Arguments without the flags of the decoding and their values, and these flags with their values: one each or, of
+    a field with several values, all up to the next flag."""
     several = {flag for flag in field_flags(_with_name(CTCDecoding())) if flag.endswith(("hot-words",))}
     others, flags = list[str](), list[str]()
     rest = list(arguments)
@@ -94,7 +105,7 @@ def _with_name(decoding: Decoding) -> Any:
 
 
 def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
-    """A decoding with the fields replaced that `parse` found.
+    """A decoding with the fields replaced that `parted` found.
 
     Raises: UserError that names all wrong ones.
     """
@@ -104,27 +115,24 @@ def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
     return decoding
 
 
-def head_option(parser: argparse.ArgumentParser, *, are_several: bool) -> None:
-    """Adds `--head`."""
-    several = {"nargs": "+", "default": [""]} if are_several else {"default": ""}
-    said = "heads to find texts by, a row of the table each" if are_several else "head to find texts by"
-    parser.add_argument("--head", metavar="NAME", help=f"{said}; that of the run's validation", **several)
-
-
-def load(run: Path, options: argparse.Namespace) -> Trained:
+def load(run: Path, options: RecognitionOptions) -> Trained:
     """The run, or the checkpoint `RUN/checkpoints/N`, as the options say. Raises: as `load_trained`."""
     folder, updates = _chosen(run, options)
     return load_trained(folder, updates=updates, precision=options.precision, live=options.live)
 
 
-def maker_of(run: Path, options: argparse.Namespace, flags: Sequence[str] | None) -> Maker:
-    """Of transcripts, without loading the weights. `flags`: of the decoding; None: of alignments.
+def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None, *, head: str = "") -> Maker:
+    """The maker of transcripts, without loading the weights.
+
+    Args:
+        flags: those of the decoding; None: of alignments.
+        head: the head that texts come from; empty: that of the run's validation.
 
     Raises: UserError where the folder is not a run or has no such checkpoint.
     """
     folder, updates = _chosen(run, options)
     experiment = load_experiment(folder / EXPERIMENT)
-    head = "" if flags is None else getattr(options, "head", "") or experiment.model.recognising
+    head = "" if flags is None else head or experiment.model.recognising
     decoding = None if flags is None else decoding_of(flags, experiment.model.decoding_of(head))
     return {
         "run": str(folder.resolve()),
@@ -136,7 +144,7 @@ def maker_of(run: Path, options: argparse.Namespace, flags: Sequence[str] | None
     }
 
 
-def uncalibrated(run: Path, options: argparse.Namespace, flags: Sequence[str]) -> str:
+def uncalibrated(run: Path, options: RecognitionOptions, flags: Sequence[str]) -> str:
     """Says so, and how that is mended: a calibration is of a checkpoint, a kind of weights and a decoding."""
     given = [] if options.checkpoint is None else ["--checkpoint", str(options.checkpoint)]
     command = shlex.join([str(run), *given, *["--live"] * options.live, *flags])
@@ -146,7 +154,7 @@ def uncalibrated(run: Path, options: argparse.Namespace, flags: Sequence[str]) -
     )
 
 
-def _chosen(run: Path, options: argparse.Namespace) -> tuple[Path, int | None]:
+def _chosen(run: Path, options: RecognitionOptions) -> tuple[Path, int | None]:
     """The run's folder and, where one is named, its checkpoint."""
     updates = options.checkpoint
     if run.parent.name == CHECKPOINTS and run.name.isdecimal():

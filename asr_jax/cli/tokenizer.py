@@ -4,22 +4,87 @@ Writes OUTPUT_DIR/PREFIX.model and .vocab, loads the model as training will, and
 with it by `--data.tokenizer.path OUTPUT_DIR/PREFIX.model` and the same normaliser.
 """
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from tyro.conf import UseAppendAction, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
 
 NUM_TRIED = 200
 """Texts that go through the model and back."""
 NUM_SHOWN = 10
-RULES = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
-SPECIALS = (("unk", 0, "<unk>"), ("bos", 1, "<s>"), ("eos", 2, "</s>"), ("pad", -1, "<pad>"))
+SPECIALS = ("unk", "bos", "eos", "pad")
+OURS = (
+    "input", "output_dir", "model_prefix", "normaliser", "vocab_size", "keep_corpus", "corpus_output",
+    "sentencepiece_command",
+)  # fmt: skip
+"""Options that SentencePiece does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions:
+    """Options of `asr_jax.tokenizer`."""
+
+    input: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="IN")]
+    """File, folder or pattern of any format that is read, or a .txt file with a text on each line. May be repeated."""
+    output_dir: Path = Path("tokenizer")
+    """Folder to write to."""
+    model_prefix: str = "tokenizer"
+    """Name of the files, without their endings."""
+    normaliser: str = "lower.v1"
+    """Normaliser of the texts, as data.tokenizer.normaliser; scoring uses no other."""
+    sentencepiece_command: Annotated[str | None, arg(metavar="COMMAND")] = None
+    """Ignored; accepted for scripts that name a program: SentencePiece is a library here."""
+    vocab_size: int = 5000
+    """Number of pieces; the blank is one more."""
+    model_type: Literal["unigram", "bpe", "char", "word"] = "unigram"
+    """Type of the pieces."""
+    character_coverage: float = 0.9995
+    """Share of all characters that get pieces."""
+    input_sentence_size: int = 0
+    """Train on at most this number of texts; 0: on all."""
+    shuffle_input_sentence: bool = False
+    """Draw these texts at random instead of from the beginning."""
+    train_extremely_large_corpus: bool = False
+    """For gigabytes of text and an old version of SentencePiece."""
+    max_sentence_length: int = 4192
+    """Texts with more bytes are left out."""
+    user_defined_symbols: Annotated[str, arg(metavar="A,B")] = ""
+    """Pieces that are never split."""
+    control_symbols: Annotated[str, arg(metavar="A,B")] = ""
+    """Pieces that no text encodes to."""
+    byte_fallback: bool = False
+    """Spell characters without a piece as bytes."""
+    normalization_rule_name: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
+    """SentencePiece's own normalisation, applied after the normaliser."""
+    unk_id: int = 0
+    """Id of <unk>."""
+    unk_piece: str = "<unk>"
+    """Spelling of <unk>."""
+    bos_id: int = 1
+    """Id of <s>; -1: none."""
+    bos_piece: str = "<s>"
+    """Spelling of <s>."""
+    eos_id: int = 2
+    """Id of </s>; -1: none."""
+    eos_piece: str = "</s>"
+    """Spelling of </s>."""
+    pad_id: int = -1
+    """Id of <pad>; -1: none."""
+    pad_piece: str = "<pad>"
+    """Spelling of <pad>."""
+    keep_corpus: bool = False
+    """Keep the normalised texts in PREFIX.corpus.txt."""
+    corpus_output: Path | None = None
+    """File to keep the normalised texts in."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = _parser().parse_args(arguments)
+    options = parse(TokenizerOptions, arguments, prog="python -m asr_jax.tokenizer", about=__doc__)
     _check(options)
     from asr_jax.core.files import write_whole
     from asr_jax.text.pieces import train_model, vocabulary_file
@@ -37,7 +102,7 @@ def main(arguments: Sequence[str]) -> None:
     _report(path, texts, normaliser=options.normaliser, vocab_size=options.vocab_size)
 
 
-def _texts(options: argparse.Namespace) -> list[str]:
+def _texts(options: TokenizerOptions) -> list[str]:
     """The normalised texts, each one line.
 
     Raises: UserError where there are none.
@@ -55,49 +120,13 @@ def _texts(options: argparse.Namespace) -> list[str]:
     return texts
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m asr_jax.tokenizer", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    add = parser.add_argument
-    # fmt: off
-    add("--input", action="append", required=True, metavar="IN",
-        help="file, folder or pattern of any format that is read, or a .txt with a text on each line; may be repeated")
-    add("--output-dir", type=Path, default=Path("tokenizer"), help="where the files go")
-    add("--model-prefix", default="tokenizer", help="how the files are named")
-    add("--normaliser", default="lower.v1", help="of the texts, as data.tokenizer.normaliser; scoring knows no other")
-    add("--sentencepiece-command", metavar="COMMAND", help="taken for the sake of scripts: it is a library here")
-    add("--vocab-size", type=int, default=5000, help="pieces; the blank is one more")
-    add("--model-type", choices=("unigram", "bpe", "char", "word"), default="unigram", help="what pieces are")
-    add("--character-coverage", type=float, default=0.9995, help="share of all characters that get pieces")
-    add("--input-sentence-size", type=int, default=0, help="train on at most so many texts; 0: on all")
-    add("--shuffle-input-sentence", action="store_true", help="draw these at random, not from the beginning")
-    add("--train-extremely-large-corpus", action="store_true", help="for gigabytes of text, where SentencePiece is old")
-    add("--max-sentence-length", type=int, default=4192, help="bytes; longer texts are left out")
-    add("--user-defined-symbols", type=_listed, default=[], metavar="A,B", help="pieces that are never split")
-    add("--control-symbols", type=_listed, default=[], metavar="A,B", help="pieces that no text encodes to")
-    add("--byte-fallback", action="store_true", help="spell characters without a piece as bytes")
-    add("--normalization-rule-name", choices=RULES, default=RULES[0], help="SentencePiece's own, after the normaliser")
-    for name, number, piece in SPECIALS:
-        add(f"--{name}-id", type=int, default=number, help=f"id of {piece}" + (", -1 for none" if number else ""))
-        add(f"--{name}-piece", default=piece, help="how it is written")
-    add("--keep-corpus", action="store_true", help="keep the normalised texts in PREFIX.corpus.txt")
-    add("--corpus-output", type=Path, help="keep them in this file")
-    # fmt: on
-    return parser
-
-
-def _listed(value: str) -> list[str]:
-    return [symbol for symbol in value.split(",") if symbol]
-
-
-def _check(options: argparse.Namespace) -> None:
+def _check(options: TokenizerOptions) -> None:
     """Raises: UserError for what SentencePiece would refuse in its own words."""
     from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
     if options.normaliser not in NORMALISERS:
         raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
-    ids = [number for name, _, _ in SPECIALS if (number := getattr(options, f"{name}_id")) >= 0]
+    ids = [number for name in SPECIALS if (number := getattr(options, f"{name}_id")) >= 0]
     wrong = {
         f"--vocab-size {options.vocab_size}: expected 1 or more": options.vocab_size < 1,
         f"--character-coverage {options.character_coverage}: expected 0.98 to 1":
@@ -113,20 +142,12 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("\n".join(said))
 
 
-def _training(options: argparse.Namespace) -> dict[str, Any]:
-    """SentencePiece's options, which have the names of ours. A flag that is not set is left out: newer versions warn of
-    one that they no longer need."""
-    ours = (
-        "input",
-        "output_dir",
-        "model_prefix",
-        "normaliser",
-        "vocab_size",
-        "keep_corpus",
-        "corpus_output",
-        "sentencepiece_command",
-    )
-    return {name: value for name, value in vars(options).items() if name not in ours and value is not False}
+def _training(options: TokenizerOptions) -> dict[str, Any]:
+    """The options for SentencePiece, by its names. Flags that are not set are left out: newer versions warn of one that
+    they no longer need."""
+    given = {name: value for name, value in asdict(options).items() if name not in OURS and value is not False}
+    listed = {name: given[name].split(",") for name in ("user_defined_symbols", "control_symbols")}
+    return given | {name: [symbol for symbol in symbols if symbol] for name, symbols in listed.items()}
 
 
 def _report(path: Path, texts: Sequence[str], *, normaliser: str, vocab_size: int) -> None:

@@ -7,15 +7,23 @@ Ctrl-C.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from asr_jax.cli.command_line import parse_experiment
-from asr_jax.core.errors import UserError
+from asr_jax.cli.command_line import parse_with_experiment
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Options of `asr_jax.train` beside the experiment's fields."""
+
+    show: Literal["schedule"] | None = None
+    """Print and draw the learning rate, and train nothing."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    arguments, shows = _without_show(arguments)
-    experiment = parse_experiment(arguments, prog="python -m asr_jax.train")
+    options, experiment = parse_with_experiment(TrainOptions, arguments, prog="python -m asr_jax.train", about=__doc__)
 
     from asr_jax.core.processes import is_main, join  # after parsing: --help and mistakes need not wait for it
     from asr_jax.core.run_folder import CURVES, EVENTS
@@ -24,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.training.preview import dry_run, show_schedule
 
     join()
-    if shows:
+    if options.show:
         show_schedule(experiment, Path("schedule.png"))
         return
     if experiment.dry_run:
@@ -43,18 +51,3 @@ def main(arguments: Sequence[str]) -> None:
     last, best = (shown(measure, summary[name]) for name in (measure, f"best_{measure}"))
     print(f"validation {NAMES[measure]} {last}, best {best}; checkpoint {summary['checkpoint']}")
     print(f"events {folder}/{EVENTS}; curves {folder}/{CURVES}; evaluate: python -m asr_jax.evaluate {folder} --data …")
-
-
-def _without_show(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """The arguments without `--show schedule`, and whether it was there.
-
-    Raises: UserError where something else is to be shown.
-    """
-    rest = [part for each in arguments for part in (each.split("=", 1) if each.startswith("--show=") else [each])]
-    if "--show" not in rest:
-        return rest, False
-    place = rest.index("--show")
-    what = rest[place + 1] if place + 1 < len(rest) else ""
-    if what != "schedule":
-        raise UserError(f"--show {what or 'has no value'}: expected --show schedule")
-    return rest[:place] + rest[place + 2 :], True

@@ -6,7 +6,6 @@ any kind that training reads, or `-`: standard input, audio if its first bytes a
 and the exit code is 1. With a folder as --out, a call that was interrupted goes on with the rest.
 """
 
-import argparse
 import functools
 import itertools
 import shutil
@@ -14,19 +13,70 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from tyro.conf import Positional, arg
+
+from asr_jax.cli.recognition_options import (
+    ABOUT_DECODING,
+    RecognitionOptions,
+    decoding_of,
+    load,
+    maker_of,
+    parse_recognition,
+    uncalibrated,
+)
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
+from asr_jax.data.manifests.audio_inputs import listed, read_stdin, with_durations
+from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.inference.transcription import Transcriber
+from asr_jax.observe.meter import Meter
+from asr_jax.transcripts.files import FormName, Named
+from asr_jax.transcripts.outputs import Output, open_output
+from asr_jax.transcripts.pseudo_labels import PseudoLabels
+from asr_jax.transcripts.transcript import Transcript
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscribeOptions(RecognitionOptions):
+    """Options of `asr_jax.transcribe`."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of a trained run, or a checkpoint."""
+    inputs: Annotated[Positional[tuple[str, ...]], arg(metavar="INPUT …")]
+    """What to transcribe."""
+    format: FormName = "text"
+    """Format of the transcripts."""
+    json: bool = False
+    """Short for --format json."""
+    out: Annotated[Path | None, arg(metavar="DIR|FILE")] = None
+    """Where to write instead of printing: a folder, with a file for each recording, or (with an ending) one file."""
+    force: bool = False
+    """Write transcripts again that are there already."""
+    head: Annotated[str, arg(metavar="NAME")] = ""
+    """Head that texts come from. Default: that of the run's validation."""
+    window_seconds: Annotated[float, arg(metavar="S")] = 0.0
+    """Length of the windows that long audio is split into; 0: the longest utterance of training."""
+    overlap_seconds: Annotated[float | None, arg(metavar="S")] = None
+    """Overlap of windows. Default: a third of a window."""
+    to_manifest: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
+    """Manifest to write the transcripts to as pseudo-labels, to train on."""
+    min_confidence: Annotated[float, arg(metavar="C")] = 0.9
+    """Least confidence of a pseudo-label; the others are named in OUT.skipped.jsonl."""
+
+    @property
+    def form(self) -> FormName:
+        return "json" if self.json else self.format
 
 
 def main(arguments: Sequence[str]) -> None:
-    options, flags = _parsed(arguments)
-
-    from asr_jax.data.manifests.audio_inputs import listed, read_stdin, with_durations
-    from asr_jax.data.manifests.records import Refused
-
+    options, flags = parse_recognition(
+        TranscribeOptions, arguments, prog="python -m asr_jax.transcribe", about=(__doc__ or "") + ABOUT_DECODING
+    )
+    check(options)
     with _kept(options) as folder:
         entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder))
         output = _output(options, flags, entries)
@@ -36,13 +86,17 @@ def main(arguments: Sequence[str]) -> None:
         if not todo:
             return
         with output, ExitStack() as stack:
-            labels = stack.enter_context(_pseudo_labels(options)) if options.to_manifest else None
+            labels = None
+            if options.to_manifest:
+                pseudo_labels = PseudoLabels(options.to_manifest, min_confidence=options.min_confidence)
+                labels = stack.enter_context(pseudo_labels)
             measured = with_durations(todo)
             refused = [entry for entry in measured if isinstance(entry, Refused)]
             _say_skipped(refused)
             broken = _transcribe(options, flags, measured, output, labels, folder)
             _say_skipped(broken[len(refused) :])
-            for entry, place in itertools.product(broken, filter(None, (output, labels))):
+            places: list[Output | PseudoLabels] = [output, labels] if labels else [output]
+            for entry, place in itertools.product(broken, places):
                 place.skip(entry.id, entry.location, entry.reason)
         if labels:
             print(labels.summary(), file=sys.stderr)
@@ -55,37 +109,13 @@ def main(arguments: Sequence[str]) -> None:
         raise failed
 
 
-def _say_skipped(entries: Sequence[Any]) -> None:
+def _say_skipped(entries: Sequence[Refused]) -> None:
     for entry in entries:
         print(f"skipped {entry.location}: {entry.reason}", file=sys.stderr)
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Raises: UserError for options that cannot be together."""
-    from asr_jax.cli.recognition_options import head_option, parse, recognition_parser
-    from asr_jax.transcripts.files import FORMS
-
-    parser = recognition_parser(prog="python -m asr_jax.transcribe", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of a trained run, or a checkpoint")
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="what to transcribe")
-    parser.add_argument("--format", choices=tuple(FORMS), default="text", help="of what is written (%(default)s)")
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR|FILE",
-        help="instead of printing: a folder, with a file for each recording, or (with an ending) one file for all",
-    )  # fmt: skip
-    parser.add_argument("--force", action="store_true", help="write what is there already anew")
-    head_option(parser, are_several=False)
-    group = parser.add_argument_group("long audio")
-    group.add_argument("--window-seconds", type=float, default=0.0, metavar="S", help="0: the longest of training")
-    group.add_argument("--overlap-seconds", type=float, metavar="S", help="of windows; a third of one")
-    group = parser.add_argument_group("pseudo-labels")
-    group.add_argument("--to-manifest", type=Path, metavar="OUT.jsonl", help="write what was recognised to train on")
-    group.add_argument(
-        "--min-confidence", type=float, metavar="C", default=0.9,
-        help="less sure ones are left out, and named in OUT.skipped.jsonl (%(default)s)",
-    )  # fmt: skip
-    options, flags = parse(parser, arguments)
+def check(options: TranscribeOptions) -> None:
+    """Raises: UserError for options that cannot be used together, or are out of range."""
     if options.to_manifest and options.to_manifest.suffix != ".jsonl":
         raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
     if options.to_manifest and options.to_manifest.exists() and not options.force:
@@ -97,19 +127,18 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected 0 to "
             "1, and 0 or more"
         )
-    return options, flags
 
 
 @contextmanager
-def _kept(options: argparse.Namespace) -> Iterator[Path]:
+def _kept(options: TranscribeOptions) -> Iterator[Path]:
     """A folder for audio that lies in tables or comes by standard input: until the end or, where a manifest names it,
     beside that, unless the work is broken off.
 
     Raises: UserError where a manifest cannot be written.
     """
     if not options.to_manifest:
-        with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
-            yield Path(folder)
+        with tempfile.TemporaryDirectory(prefix="asr_jax-") as temporary:
+            yield Path(temporary)
         return
     folder = options.to_manifest.absolute().with_suffix(".audio")
     was_there = folder.exists()
@@ -125,32 +154,23 @@ def _kept(options: argparse.Namespace) -> Iterator[Path]:
         remove_empty(made)
 
 
-def _output(options: argparse.Namespace, flags: Sequence[str], entries: Sequence[Any]) -> Any:
+def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[Record | Refused]) -> Output:
     """Where transcripts go; nowhere, where a manifest alone is asked for."""
-    from asr_jax.cli.recognition_options import maker_of
-    from asr_jax.transcripts.outputs import Output, open_output
-
     if options.to_manifest and not options.out:
         return Output()
-    maker = functools.partial(maker_of, options.run, options, flags)
-    return open_output(options.format, options.out, entries, force=options.force, maker=maker)
-
-
-def _pseudo_labels(options: argparse.Namespace) -> Any:
-    from asr_jax.transcripts.pseudo_labels import PseudoLabels
-
-    return PseudoLabels(options.to_manifest, min_confidence=options.min_confidence)
+    maker = functools.partial(maker_of, options.run, options, flags, head=options.head)
+    return open_output(options.form, options.out, entries, force=options.force, maker=maker)
 
 
 def _transcribe(
-    options: argparse.Namespace, flags: Sequence[str], entries: Sequence[Any], output: Any, labels: Any, folder: Path
-) -> list[Any]:
+    options: TranscribeOptions,
+    flags: Sequence[str],
+    entries: Sequence[Record | Refused],
+    output: Output,
+    labels: PseudoLabels | None,
+    folder: Path,
+) -> list[Refused]:
     """What could not be read, in order."""
-    from asr_jax.cli.recognition_options import decoding_of, load, uncalibrated
-    from asr_jax.data.manifests.records import Record, Refused
-    from asr_jax.inference.transcription import Transcriber
-    from asr_jax.observe.meter import Meter
-
     broken = [entry for entry in entries if isinstance(entry, Refused)]
     records = [entry for entry in entries if isinstance(entry, Record)]
     if not records:
@@ -182,9 +202,7 @@ def _transcribe(
     return broken
 
 
-def named(record: Any, transcript: Any, folder: Path) -> Any:
+def named(record: Record, transcript: Transcript, folder: Path) -> Named:
     """`folder`: what lies there has no path that anybody knows."""
-    from asr_jax.transcripts.files import Named
-
     path = record.id if Path(record.location).is_relative_to(folder) else None
     return Named.of(record, transcript, path=path)

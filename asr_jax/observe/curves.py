@@ -3,21 +3,23 @@
 `python -m asr_jax.observe.curves RUN_DIR [--out PNG]`
 """
 
-import argparse
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
 from asr_jax.metrics.measure import NAMES, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.tables import set_name
@@ -195,14 +197,24 @@ def _caption(steps: Sequence[Event], validations: Sequence[Event]) -> str:
     return "  ·  ".join(parts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CurvesOptions:
+    """Options of `asr_jax.observe.curves`."""
+
+    run_dir: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of a run, with its events.jsonl."""
+    out: Path | None = None
+    """Picture to write. Default: RUN/curves.png."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command: draws the curves of a run's folder, by default beside its events."""
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.observe.curves", description=__doc__.split("\n")[0])
-    parser.add_argument("run_dir", type=Path, help=f"folder of a run: it holds {FILE_NAME}")
-    parser.add_argument("--out", type=Path, help="the picture to write (default: RUN_DIR/curves.png)")
-    given = parser.parse_args(arguments)
-    out = given.out or given.run_dir / "curves.png"
     try:
+        given = parse(
+            CurvesOptions, sys.argv[1:] if arguments is None else arguments,
+            prog="python -m asr_jax.observe.curves", about=__doc__,
+        )  # fmt: skip
+        out = given.out or given.run_dir / "curves.png"
         draw_curves(given.run_dir / FILE_NAME, out)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,14 +1,17 @@
 """Was a run healthy? A few lines from its events: `python -m asr_jax.observe.health RUN_DIR`."""
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
 from asr_jax.metrics.measure import NAMES, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
@@ -121,12 +124,21 @@ def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:
     return f"best checkpoint: {said} at update {best['update']:,}, {path}{last}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class HealthOptions:
+    """Options of `asr_jax.observe.health`."""
+
+    run_dir: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of a run, with its events.jsonl."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.observe.health", description=__doc__)
-    parser.add_argument("run_dir", type=Path, help=f"folder of a run: it holds {FILE_NAME}")
-    given = parser.parse_args(arguments)
     try:
+        given = parse(
+            HealthOptions, sys.argv[1:] if arguments is None else arguments,
+            prog="python -m asr_jax.observe.health", about=__doc__,
+        )  # fmt: skip
         print("\n".join(health(given.run_dir / FILE_NAME)))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

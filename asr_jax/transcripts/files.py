@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from asr_jax.core.names import unique
 from asr_jax.data.manifests.locations import Location
@@ -152,7 +152,8 @@ class Form:
     """Whether those of several recordings may stand in one file."""
 
 
-FORMS = {
+FormName = Literal["text", "json", "srt", "vtt", "ctm", "textgrid"]
+FORMS: dict[FormName, Form] = {
     "text": Form(".txt", text_line),
     "json": Form(".json", json_line),
     "srt": Form(".srt", srt, is_of_many=False),

@@ -13,7 +13,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, remove_empty, write_whole
 from asr_jax.core.names import unique
 from asr_jax.data.manifests.records import Record, Refused
-from asr_jax.transcripts.files import FORMS, Form, Named, ctm_labels
+from asr_jax.transcripts.files import FORMS, Form, FormName, Named, ctm_labels
 
 SKIPPED, MADE_BY = "skipped.jsonl", "made_by.jsonl"
 """In a folder; no form's files end so."""
@@ -48,7 +48,7 @@ class Output:
 
 
 def open_output(
-    form: str, out: Path | None, recordings: Sequence[Record | Refused], *, force: bool, maker: Callable[[], Maker]
+    form: FormName, out: Path | None, recordings: Sequence[Record | Refused], *, force: bool, maker: Callable[[], Maker]
 ) -> Output:
     """`out`: a folder (one that is there, or a name without ending), a file, or None: standard output. `recordings`:
     all, of different ids; `force`: what is there is written anew; `maker`: asked for a folder.
@@ -69,7 +69,7 @@ class OneFile(Output):
     """All transcripts after one another; while they are written the file is called NAME.partial, and where the work is
     broken off, or gives no transcript, it is not there."""
 
-    def __init__(self, form: str, out: Path | None, recordings: Sequence[Record | Refused]) -> None:
+    def __init__(self, form: FormName, out: Path | None, recordings: Sequence[Record | Refused]) -> None:
         self._form, self._out, self._labels = form, out, _labels(recordings)
         self._file: TextIO | None = sys.stdout
         self._is_empty = True

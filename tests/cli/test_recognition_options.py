@@ -1,16 +1,22 @@
-import pytest
+from dataclasses import dataclass
 
-from asr_jax.cli.recognition_options import decoding_of, parse, recognition_parser
+import pytest
+from tyro.conf import Positional
+
+from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, parse_recognition
 from asr_jax.core.errors import UserError
 from asr_jax.search.ctc import Decoding
 from asr_jax.search.hypotheses import Search
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options(RecognitionOptions):
+    runs: Positional[tuple[str, ...]]
+    data: tuple[str, ...] = ()
+
+
 def parsed(*arguments):
-    parser = recognition_parser(prog="it")
-    parser.add_argument("runs", nargs="+")
-    parser.add_argument("--data", nargs="+")
-    options, flags = parse(parser, arguments)
+    options, flags = parse_recognition(Options, arguments, prog="it", about="")
     return options, decoding_of(flags, Decoding(search=Search(beam_width=3)))
 
 
@@ -19,7 +25,7 @@ def test_decoding_flags_stand_anywhere():
         "--decoding.kind", "beam", "one", "--decoding.hot-words", "anna", "otto", "--data", "a", "b",
         "--decoding.search.num-best=2", "--checkpoint", "7",
     )  # fmt: skip
-    assert (options.runs, options.data, options.checkpoint) == (["one"], ["a", "b"], 7)
+    assert (options.runs, options.data, options.checkpoint) == (("one",), ("a", "b"), 7)
     assert decoding.kind == "beam"
     assert (decoding.search.beam_width, decoding.search.num_best) == (3, 2)
     assert decoding.fusion.hot_words == ("anna", "otto")

@@ -71,16 +71,15 @@ def test_audio_and_pictures_before_and_after_each_augmentation(folder, tmp_path,
 
 def test_data_without_audio_are_named(folder, tmp_path):
     (tmp_path / "none.jsonl").write_text('{"id": "x", "audio_path": "gone.flac", "text": "a", "duration": 1.0}\n')
+    config = ["--config", str(folder / "config.py")]
     with pytest.raises(UserError, match=r"no audio could be read: .*gone\.flac"):
-        augment.main(
-            ["--config", str(folder / "config.py"), "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path)]
-        )
+        augment.main([*config, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path)])
     with pytest.raises(UserError, match="--at-update 99999999999"):
-        augment.main(["--config", "x", "--data", "x", "--out", "x", "--at-update", "99999999999"])
+        augment.main([*config, "--data", "x", "--out", "x", "--at-update", "99999999999"])
     with pytest.raises(UserError, match=r"--max-hours nan"):
         feature_statistics.main(["--preset", "rnnt", "--data", "x", "--out", "x.json", "--max-hours", "nan"])
     with pytest.raises(UserError, match="--num 0"):
-        augment.main(["--config", "x", "--data", "x", "--out", "x", "--num", "0"])
+        augment.main([*config, "--data", "x", "--out", "x", "--num", "0"])
 
 
 def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):

@@ -5,33 +5,54 @@ processes of the same run. memory: its growth over 1,000 batches. padding, start
 LibriSpeech's. Figures are of one machine at one time; ratios of one run say more.
 """
 
-import argparse
 import json
 import os
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from tyro.conf import arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
+from asr_jax.core.options import parse
 
 Row = dict[str, Any]
 
 
+Part = Literal["reading", "memory", "padding", "start", "resume"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Options of `asr_jax.benchmark data`."""
+
+    data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
+    """Audio to read; without it, reading and memory are not measured."""
+    only: tuple[Part, ...] = ()
+    """Parts to measure. Default: all."""
+    json: Annotated[Path | None, arg(metavar="OUT")] = None
+    """File to write all figures to."""
+    processes: int = os.cpu_count() or 1
+    """Number of processes that read."""
+    seconds: float = 2.0
+    """Seconds of each measurement."""
+    repeats: int = 9
+    """Repeats of each measurement."""
+    batch_seconds: float = 240.0
+    """Audio of a batch that is read."""
+    batches: int = 1000
+    """Number of batches over which the growth of memory is measured."""
+    records: int = 1_000_000
+    """Number of made-up records for a start."""
+    far_records: int = 10_000_000
+    """Number of made-up records to resume in."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.benchmark data", description=__doc__)
-    parser.add_argument("--data", nargs="+", default=[], metavar="MANIFEST", help="audio to read; without it, none is")
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures here")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that read (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=9, help="of each measurement (%(default)s)")
-    parser.add_argument("--batch-seconds", type=float, default=240.0, help="audio of a batch read (%(default)s)")
-    parser.add_argument("--batches", type=int, default=1000, help="over which memory may grow (%(default)s)")
-    parser.add_argument("--records", type=int, default=1_000_000, help="made up for a start (%(default)s)")
-    parser.add_argument("--far-records", type=int, default=10_000_000, help="made up to resume in (%(default)s)")
-    options = parser.parse_args(arguments)
+    options = parse(DataOptions, arguments, prog="python -m asr_jax.benchmark data", about=__doc__)
     names = options.only or [name for name in PARTS if options.data or name not in ("reading", "memory")]
     if not options.data and {"reading", "memory"} & set(names):
         raise UserError("reading and memory need audio: give --data MANIFEST")
@@ -50,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
             options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def _reading(options: Any) -> tuple[Any, list[Row]]:
+def _reading(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.loading import index_of, throughput
 
     found = throughput(
@@ -77,7 +98,7 @@ def _reading(options: Any) -> tuple[Any, list[Row]]:
     return found, rows
 
 
-def _memory(options: Any) -> tuple[Any, list[Row]]:
+def _memory(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.loading import index_of, memory_growth, source_of
 
     source = source_of(index_of(options.data), batch_seconds=options.batch_seconds / 4)
@@ -85,7 +106,7 @@ def _memory(options: Any) -> tuple[Any, list[Row]]:
     return found, [row | {"growth": f"{row['growth']:+.2%}", "goal": "< 1 %"} for row in found]
 
 
-def _padding(options: Any) -> tuple[Any, list[Row]]:
+def _padding(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.planning import padding
 
     found = padding(min(options.records, 281_241), batch_seconds=1600.0)
@@ -93,7 +114,7 @@ def _padding(options: Any) -> tuple[Any, list[Row]]:
     return found, [row | ({"goal": "≥ 95 %"} if row["shapes"] == 12 else {}) for row in rows]
 
 
-def _starting(options: Any) -> tuple[Any, list[Row]]:
+def _starting(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.planning import starts
 
     found = starts(options.records)
@@ -107,7 +128,7 @@ def _starting(options: Any) -> tuple[Any, list[Row]]:
     return found, rows
 
 
-def _resuming(options: Any) -> tuple[Any, list[Row]]:
+def _resuming(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.planning import resume
 
     found = resume(options.far_records)
@@ -123,7 +144,7 @@ def _resuming(options: Any) -> tuple[Any, list[Row]]:
     return found, rows
 
 
-PARTS: dict[str, Callable[[Any], tuple[Any, list[Row]]]] = {
+PARTS: dict[Part, Callable[[DataOptions], tuple[Any, list[Row]]]] = {
     "reading": _reading, "memory": _memory, "padding": _padding, "start": _starting, "resume": _resuming,
 }  # fmt: skip
 

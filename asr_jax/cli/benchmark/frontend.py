@@ -5,31 +5,42 @@ Audio-seconds per second of each preset, compiled, on a batch of noise; what Spe
 scripts/setup_reference.sh. Figures are of one machine at one time: the ratios are what counts.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
+from asr_jax.core.options import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / ".venv-reference/bin/python"
 SIDE = ROOT / "benchmarks/frontend_side.py"
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrontEndOptions:
+    """Options of `asr_jax.benchmark frontend`."""
+
+    seconds: float = 12.0
+    """Audio of each row."""
+    rows: int = 16
+    """Rows of the batch."""
+    repeats: int = 7
+    """Counts, the best of which is taken."""
+    peers: bool = False
+    """Measure other systems too."""
+    json: Path | None = None
+    """File to write the figures to."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m asr_jax.benchmark frontend", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=12.0, help="of each row (%(default)s)")
-    parser.add_argument("--rows", type=int, default=16, help="of the batch (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=7, help="the best of so many counts (%(default)s)")
-    parser.add_argument("--peers", action="store_true", help="other systems too")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
-    options = parser.parse_args(arguments)
+    options = parse(FrontEndOptions, arguments, prog="python -m asr_jax.benchmark frontend", about=__doc__)
     if not options.seconds > 0.1 or min(options.rows, options.repeats) < 1:
         raise UserError(
             f"--seconds {options.seconds:g}, --rows {options.rows}, --repeats {options.repeats}: expected more than "

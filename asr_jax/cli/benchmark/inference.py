@@ -11,41 +11,69 @@ warm-ups and percentiles are. Differs from: those, which time network and best s
 do not say which of them their tables are of, and leave out text; so both, and the network, stand beside them here.
 """
 
-import argparse
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_experiment
+from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, load, parted, use_device
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
+from asr_jax.core.options import asks_for_help, parse_known, print_help
+
+if TYPE_CHECKING:
+    from asr_jax.cli.benchmark.recognising import Recognition
+    from asr_jax.cli.benchmark.systems import System
 
 PROG = "python -m asr_jax.benchmark inference"
 STEPS, STEPS_ON_CPU = 500, 20
 
 
-def main(arguments: Sequence[str]) -> None:
-    from asr_jax.cli.recognition_options import decoding_of, load, parse_known, recognition_parser
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(RecognitionOptions):
+    """Options of `asr_jax.benchmark inference`."""
 
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Rows of a batch."""
+    seconds: tuple[float, ...] = (2.0, 7.0, 16.7)
+    """Audio of a row."""
+    steps: int | None = None
+    """Measured steps of each batch. Default: 500, on a CPU 20."""
+    warm_ups: int = 10
+    """Steps before those."""
+    vocabulary: int | None = None
+    """Number of labels of a config, with the blank. Default: its own."""
+    data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
+    """Set to recognise as a whole."""
+    batch_seconds: float | None = None
+    """Padded audio of a batch of the set. Default: as in training."""
+    workers: int = 0
+    """Number of processes that read the set."""
+    threads: int = 2
+    """Threads of each process that reads."""
+    published: bool = True
+    """Print published figures of other systems too."""
+    json: Annotated[Path | None, arg(metavar="OUT")] = None
+    """File to write the figures to."""
+
+
+def main(arguments: Sequence[str]) -> None:
     # A run comes first: behind it, values of a config's fields would look like one.
     run, given = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
-    parser = recognition_parser(
-        prog=PROG, description=__doc__, usage=f"{PROG} (RUN | --config FILE [--field …]) [options]",
-        add_help="--config" not in " ".join(given),
-    )  # fmt: skip
-    parser.add_argument("--batch-sizes", type=int, nargs="*", default=[1, 2, 4, 8, 16], help="rows (%(default)s)")
-    parser.add_argument("--seconds", type=float, nargs="+", default=[2.0, 7.0, 16.7], help="of a row (%(default)s)")
-    parser.add_argument("--steps", type=int, help=f"measured, of each batch ({STEPS}; {STEPS_ON_CPU} on a CPU)")
-    parser.add_argument("--warm-ups", type=int, default=10, help="steps before those (%(default)s)")
-    parser.add_argument("--vocabulary", type=int, help="of a config: labels and the blank (its own)")
-    parser.add_argument("--data", nargs="+", metavar="MANIFEST", help="a set to recognise as a whole")
-    parser.add_argument("--batch-seconds", type=float, help="padded audio of a batch of the set (as in training)")
-    parser.add_argument("--workers", type=int, default=0, help="processes that read the set (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="of each that reads (%(default)s)")
-    parser.add_argument("--published", action=argparse.BooleanOptionalAction, default=True, help="others' figures too")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures here")
-    options, flags, rest = parse_known(parser, given)
+    if asks_for_help(given):
+        print_help(InferenceOptions, prog=f"{PROG} (RUN | --config FILE [--field …])", about=__doc__)
+        if not run:
+            parse_experiment(given, prog=PROG)  # exits
+        return
+    others, flags = parted(given)
+    options, rest = parse_known(InferenceOptions, others, prog=PROG)
+    use_device(options.device)
     _check(options, run, rest)
     experiment = None if run else parse_experiment([*rest, *flags], prog=PROG)
     if options.json:
@@ -83,7 +111,7 @@ def main(arguments: Sequence[str]) -> None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def _check(options: argparse.Namespace, run: str, rest: Sequence[str]) -> None:
+def _check(options: InferenceOptions, run: str, rest: Sequence[str]) -> None:
     from asr_jax.cli.benchmark.systems import check_counts
 
     check_counts(options, ("batch_sizes", "steps", "threads"))
@@ -101,7 +129,7 @@ def _check(options: argparse.Namespace, run: str, rest: Sequence[str]) -> None:
         raise UserError("--batch-sizes is empty and there is no --data: nothing to measure")
 
 
-def batches(recognition: Any, options: argparse.Namespace, *, steps: int, rate_hz: int) -> list[dict[str, Any]]:
+def batches(recognition: Recognition, options: InferenceOptions, *, steps: int, rate_hz: int) -> list[dict[str, Any]]:
     """Milliseconds of each batch of the grid, as a whole and by part, and the most memory so far."""
     from asr_jax.cli.benchmark.recognising import noise, summary
     from asr_jax.cli.benchmark.systems import peak_bytes
@@ -117,7 +145,7 @@ def batches(recognition: Any, options: argparse.Namespace, *, steps: int, rate_h
     return found
 
 
-def sets(recognition: Any, system: Any, options: argparse.Namespace) -> dict[str, Any]:
+def sets(recognition: Recognition, system: System, options: InferenceOptions) -> dict[str, Any]:
     """Figures of each manifest."""
     from asr_jax.cli.benchmark.recognising import recognise_set
     from asr_jax.data.manifests.reading import read_records

@@ -8,18 +8,22 @@ original in the environment of scripts/setup_reference.sh --peers, float32, on a
 one machine at one time: the ratios are what counts.
 """
 
-import argparse
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asr_jax.cli.command_line import parse_experiment
+from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
+
+if TYPE_CHECKING:
+    from asr_jax.config import Experiment
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / ".venv-reference/bin/python"
@@ -37,22 +41,33 @@ OF_ZIPFORMER = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options of `asr_jax.benchmark model`."""
+
+    rows: int = 4
+    """Rows of the batch."""
+    seconds: float = 8.0
+    """Audio of each row."""
+    labels: int = 40
+    """Labels of each row."""
+    vocabulary: int = 500
+    """Number of labels, with the blank."""
+    repeats: int = 7
+    """Repeats of each measurement."""
+    peer: bool = False
+    """Measure the PyTorch original too."""
+    json: Path | None = None
+    """File to write the figures to."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog=PROG, description=__doc__, add_help="--config" not in " ".join(arguments))
-    parser.add_argument("--rows", type=int, default=4, help="of the batch (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of audio of each row (%(default)s)")
-    parser.add_argument("--labels", type=int, default=40, help="of each row (%(default)s)")
-    parser.add_argument("--vocabulary", type=int, default=500, help="labels and the blank (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=7, help="of each measurement (%(default)s)")
-    parser.add_argument("--peer", action="store_true", help="the PyTorch original too")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
-    options, rest = parser.parse_known_args(arguments)
+    options, experiment = parse_with_experiment(ModelOptions, arguments, prog=PROG, about=__doc__)
     if min(options.rows, options.labels, options.repeats) < 1 or options.vocabulary < 3 or not options.seconds > 0:
         raise UserError(
             f"--rows {options.rows}, --labels {options.labels}, --repeats {options.repeats}, --seconds "
             f"{options.seconds:g}, --vocabulary {options.vocabulary}: expected at least 1, more than 0, at least 3"
         )
-    experiment = parse_experiment(rest, prog=PROG)
     if options.rows % experiment.model.sub_batches:
         raise UserError(
             f"--rows {options.rows}: expected a multiple of model.sub_batches, {experiment.model.sub_batches}; or "
@@ -164,9 +179,9 @@ def _check_same_size(ours: int, theirs: int) -> None:
         )
 
 
-def _sizes(experiment: Any, peer: str) -> dict[str, Any]:
+def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
     """What the peer's code takes for a model of these settings, by its names."""
-    encoder = experiment.model.encoder
+    encoder: Any = experiment.model.encoder  # its class has `peer` as its original
     said = asdict(encoder)
     if peer == "icefall":
         return {name: said[name] for name in OF_ZIPFORMER}
@@ -207,7 +222,7 @@ def _sizes(experiment: Any, peer: str) -> dict[str, Any]:
     return {theirs: said[ours] for theirs, ours in names.items()} | at
 
 
-def _theirs(experiment: Any, peer: str, options: Any, num_frames: int) -> dict[str, Any]:
+def _theirs(experiment: Experiment, peer: str, options: ModelOptions, num_frames: int) -> dict[str, Any]:
     """Times of the PyTorch original.
 
     Raises: RunError where it cannot be run.

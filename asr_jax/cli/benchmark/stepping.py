@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from asr_jax.audio.features import FrontEnd
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import data_mesh
@@ -153,7 +154,7 @@ def _seconds(call: Callable[[], Any], repeats: int) -> list[float]:
     return times
 
 
-def _batch(front_end: Any, rows: int, seconds: float, labels: int, vocabulary: int) -> Batch:
+def _batch(front_end: FrontEnd, rows: int, seconds: float, labels: int, vocabulary: int) -> Batch:
     size = int(seconds * front_end.rate_hz)
     lengths = jnp.full(rows, size, jnp.int32)
     audio = jax.ShapeDtypeStruct((rows, size), jnp.int16)

@@ -4,11 +4,16 @@ For each bucket, on its first real batch: reading the batch, the front-end with 
 loss, the forward and backward pass, and the update; medians, in milliseconds. Figures are of one machine at one time.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asr_jax.cli.command_line import parse_experiment
+
+if TYPE_CHECKING:
+    from asr_jax.training.setup import Setup
 
 REPEATS = 7
 
@@ -25,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     print_table(rows, title=f"{experiment.name}: milliseconds per batch, padding {setup.train.plan.padding_share:.1%}")
 
 
-def step_times(setup: Any) -> list[dict[str, Any]]:
+def step_times(setup: Setup) -> list[dict[str, Any]]:
     """A row per bucket, in milliseconds."""
     import jax
     import jax.numpy as jnp

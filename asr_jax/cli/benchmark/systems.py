@@ -1,6 +1,5 @@
 """What a benchmark is of: a trained run, or a config with random weights."""
 
-import argparse
 import os
 import platform
 from collections.abc import Sequence
@@ -142,11 +141,11 @@ def peak_bytes() -> int | None:
     return max(peaks) or None
 
 
-def check_counts(options: argparse.Namespace, names: Sequence[str], *, least: float = 1) -> None:
+def check_counts(options: object, names: Sequence[str], *, least: float = 1) -> None:
     """Raises: UserError for an option, or one of its numbers, below `least`."""
     for name in names:
         given = getattr(options, name)
-        values = given if isinstance(given, list) else [given]
+        values = given if isinstance(given, tuple) else (given,)
         if any(value is not None and not value >= least for value in values):
             said = " ".join(f"{value:g}" for value in values)
             raise UserError(f"--{name.replace('_', '-')} {said}: expected {least:g} or more")

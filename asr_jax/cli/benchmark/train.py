@@ -10,53 +10,70 @@ Source: scripts/train_benchmark.sh of QuartzNet in NVIDIA/DeepLearningExamples: 
 averages (--training.ema.decay 0 here).
 """
 
-import argparse
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from tyro.conf import arg
 
-from asr_jax.cli.command_line import parse_experiment
+from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.precision import Precision
 
+if TYPE_CHECKING:
+    from asr_jax.config import Experiment
+
 PROG = "python -m asr_jax.benchmark train"
-QUARTZNET_S = [14.08, 16.64, 19.2]
+QUARTZNET_S = (14.08, 16.64, 19.2)
 """The shortest, the middle and the longest frames that NVIDIA's script allocates: 16.7 s at speeds of ± 15 %."""
 WHOLE = "rows of a batch are multiples of data.buckets.batch_multiple and of the devices that there are, at least one"
 SHARED = "virtual devices of this CPU share its cores: their rows show that it works, not what devices gain"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of `asr_jax.benchmark train`."""
+
+    synthetic: Annotated[tuple[float, ...] | None, arg(metavar="SECONDS …")] = None
+    """Lengths of rows of noise; without a value 14.08 16.64 19.2. Default: the config's own data."""
+    accumulation: tuple[int, ...] = ()
+    """Batches of an update. Default: those of the config."""
+    devices: tuple[int, ...] = (1, 2, 4, 8)
+    """Numbers of devices, up to those that are present."""
+    batch: int | None = None
+    """Rows of an update of synthetic data. Default: as many as the config's batches hold."""
+    labels: int = 100
+    """Most labels of a row of synthetic data."""
+    vocabulary: int | None = None
+    """Number of labels of synthetic data, with the blank. Default: that of the config."""
+    warm_ups: int = 5
+    """Updates that are not measured."""
+    updates: int = 20
+    """Updates that are measured, of each case."""
+    precision: Precision | None = None
+    """Precision instead of the config's own."""
+    published: bool = True
+    """Print published figures of other systems too."""
+    json: Annotated[Path | None, arg(metavar="OUT")] = None
+    """File to write the figures to."""
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog=PROG, description=__doc__, allow_abbrev=False, add_help="--config" not in " ".join(arguments)
-    )
-    parser.add_argument("--synthetic", type=float, nargs="*", metavar="SECONDS", help=f"lengths of rows of noise "
-                        f"({' '.join(map(str, QUARTZNET_S))}); without it, the config's own data")  # fmt: skip
-    parser.add_argument("--accumulation", type=int, nargs="+", help="batches of an update (the config's)")
-    parser.add_argument(
-        "--devices", type=int, nargs="+", default=[1, 2, 4, 8], help="as far as there are (%(default)s)"
-    )
-    parser.add_argument("--batch", type=int, help="synthetic: rows of an update (as many as the config's have room)")
-    parser.add_argument("--labels", type=int, default=100, help="synthetic: of a row, at most (%(default)s)")
-    parser.add_argument("--vocabulary", type=int, help="synthetic: labels and the blank (the config's)")
-    parser.add_argument("--warm-ups", type=int, default=5, help="updates that are not measured (%(default)s)")
-    parser.add_argument("--updates", type=int, default=20, help="that are measured, of each case (%(default)s)")
-    parser.add_argument("--precision", choices=get_args(Precision), help="instead of the config's own")
-    parser.add_argument("--published", action=argparse.BooleanOptionalAction, default=True, help="others' figures too")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures here")
-    options, rest = parser.parse_known_args(arguments)
+    options, experiment = parse_with_experiment(TrainOptions, arguments, prog=PROG, about=__doc__)
 
     from asr_jax.cli.benchmark.published import print_training
     from asr_jax.cli.benchmark.systems import check_counts, in_precision, machine
 
     check_counts(options, ("accumulation", "devices", "batch", "labels", "warm_ups", "updates"))
     check_counts(options, ("synthetic",), least=0.1)
-    experiment = in_precision(parse_experiment(rest, prog=PROG), options.precision)
+    experiment = in_precision(experiment, options.precision)
     if options.json:
         check_writable(options.json)
     figures: dict[str, Any] = {
@@ -75,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
         print_training()
 
 
-def cases(experiment: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, Any]]:
     """Figures of each accumulation on each number of devices, one after the other.
 
     Raises: UserError where an update's rows cannot be spread so.
@@ -83,7 +100,7 @@ def cases(experiment: Any, options: argparse.Namespace) -> Iterator[dict[str, An
     from asr_jax.cli.benchmark import updating
 
     devices, there_are = usable(options.devices)
-    accumulations = options.accumulation or [experiment.training.accumulate]
+    accumulations = options.accumulation or (experiment.training.accumulate,)
     if options.synthetic is None:
         check_whole(math.lcm(experiment.data.buckets.batch_multiple, there_are), [(1, d) for d in devices])
     else:
@@ -114,7 +131,7 @@ def usable(devices: Sequence[int]) -> tuple[list[int], int]:
     return sorted({num for num in devices if num <= there_are}) or [there_are], there_are
 
 
-def room(experiment: Any, seconds: Sequence[float], accumulations: Sequence[int], devices: Sequence[int]) -> int:
+def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequence[int], devices: Sequence[int]) -> int:
     """Rows of an update, by the config's own size of a batch, that can be spread in every case."""
     buckets, unit = experiment.data.buckets, math.lcm(*(a * d for a in accumulations for d in devices))
     of_batch = buckets.budget if buckets.unit == "samples" else buckets.batch_seconds / max(seconds)

@@ -12,7 +12,6 @@ sentence of one split is in another: of the test, training hears only the words.
 for any number of processes, with the same package versions on the same kind of processor.
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -24,7 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import Any
 
 from asr_jax.audio.io import probe, write_flac
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.options import parse
 from asr_jax.data.corpora import espeak
 from asr_jax.data.corpora.utterances import RATE_HZ, SHARES, Corpus, Utterance, plan, waveform
 from asr_jax.data.manifests.manifest import write_manifest
@@ -166,23 +166,31 @@ def _digest(utterances: Sequence[Utterance], folder: Path) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions:
+    """Options of `asr_jax.data.corpora.synthetic`."""
+
+    out: str
+    """Folder of the corpus: new or empty."""
+    minutes: float = Corpus.minutes
+    """Approximate amount of speech."""
+    seed: int = Corpus.seed
+    """Seed of sentences and voices."""
+    processes: int | None = None
+    """Number of processes that synthesise. Default: one for each core."""
+
+
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        "python -m asr_jax.data.corpora.synthetic", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--out", required=True, help="folder of the corpus: new or empty")
-    parser.add_argument("--minutes", type=float, default=Corpus.minutes, help="speech in all, about (%(default)s)")
-    parser.add_argument("--seed", type=int, default=Corpus.seed, help="(%(default)s)")
-    parser.add_argument("--processes", type=int, help="that speak at the same time (one for each core)")
-    given = parser.parse_args()
     try:
-        settings = Corpus(minutes=given.minutes, seed=given.seed)
-        corpus = make_corpus(given.out, settings, processes=given.processes)
-    except ValueError as error:
-        parser.error(str(error))
-    except UserError as error:
-        parser.exit(error.exit_code, f"{error}\n")
+        given = parse(
+            CorpusOptions, sys.argv[1:], prog="python -m asr_jax.data.corpora.synthetic",
+            about=(__doc__ or "").split("\n")[0],
+        )  # fmt: skip
+        corpus = make_corpus(given.out, Corpus(minutes=given.minutes, seed=given.seed), processes=given.processes)
+    except (UserError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", UserError.exit_code))
     sets = corpus["sets"].values()
     num, minutes, words = (sum(numbers[key] for numbers in sets) for key in ("utterances", "minutes", "words"))
     made = f"{num:,} utterances, {minutes:.1f} minutes, {words:,} words, made in {corpus['seconds_taken']} s"

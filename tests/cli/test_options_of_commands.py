@@ -1,0 +1,38 @@
+import ast
+import dataclasses
+import importlib
+import inspect
+import itertools
+import pkgutil
+
+import pytest
+
+import asr_jax.cli
+from asr_jax.core.options import print_help
+
+MODULES = [module.name for module in pkgutil.walk_packages(asr_jax.cli.__path__, "asr_jax.cli.") if not module.ispkg]
+
+
+def options_of(module):
+    """The classes of options that a command's module defines."""
+    found = vars(importlib.import_module(module)).values()
+    return [each for each in found if isinstance(each, type) and each.__module__ == module and is_options(each)]
+
+
+def is_options(kind):
+    return dataclasses.is_dataclass(kind) and kind.__name__.endswith("Options")
+
+
+@pytest.mark.parametrize("kind", [kind for module in MODULES for kind in options_of(module)])
+def test_every_option_has_a_help_text(kind, capsys):
+    [of_class] = ast.parse(inspect.getsource(kind)).body
+    for field, text in itertools.pairwise([*of_class.body, None]):
+        if isinstance(field, ast.AnnAssign):
+            assert isinstance(text, ast.Expr), ast.unparse(field)
+    print_help(kind, prog="it", about="")
+    assert "(default: None)" not in capsys.readouterr().out
+
+
+def test_commands_have_one_parser():
+    for module in MODULES:
+        assert "argparse" not in vars(importlib.import_module(module)), module

@@ -1,0 +1,67 @@
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from tyro.conf import Positional, arg
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse, parse_known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of a run."""
+    data: tuple[str, ...]
+    """Manifests."""
+    first: Annotated[int, arg(name="from")] = 0
+    """First update."""
+    form: Literal["text", "json"] = "text"
+    """Format."""
+    out: Path | None = None
+    """File. Default: none."""
+    live: bool = False
+    """Live weights."""
+
+
+def parsed(*arguments):
+    return parse(Options, arguments, prog="it", about="About it.")
+
+
+def test_options_stand_anywhere_and_keep_their_types():
+    found = parsed("--out", "o.json", "runs/x", "--data", "a", "b", "--from=3", "--live")
+    assert found == Options(run=Path("runs/x"), data=("a", "b"), first=3, live=True, out=Path("o.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["r", "--data", "a", "--fro", "3", "--liv"], "--fro is not an option; did you mean '--from'.*\n.*--live"),
+        (["r", "--data", "a", "--from", "x"], "--from: 'x' is not a whole number"),
+        (["r", "--data", "a", "--form", "xml"], "'xml' for argument '--form'.*'text', 'json'"),
+        (["r"], "expected RUN --data"),
+        (["r", "--data"], "--data: expected at least one value"),
+        (["r", "--data", "a", "-x"], "'-x' belongs to no option"),
+    ],
+)
+def test_wrong_arguments_are_named_with_the_command_that_lists_the_options(arguments, message):
+    with pytest.raises(UserError, match=rf"(?s){message}.*; it --help lists the options"):
+        parsed(*arguments)
+
+
+def test_unknown_arguments_are_returned_in_order():
+    options, others = parse_known(Options, ["r", "--data", "a", "--config=x", "--optim.lr", "3"], prog="it")
+    assert options.data == ("a",)
+    assert others == ["--config=x", "--optim.lr", "3"]
+
+
+def test_help_shows_docstrings_and_no_empty_default(capsys):
+    with pytest.raises(SystemExit) as end:
+        parsed("--help")
+    assert not end.value.code
+    text = capsys.readouterr().out
+    assert all(
+        part in text for part in ("About it.", "Folder of a run.", "--from INT", "--out PATH", "(default: text)")
+    )
+    assert "None" not in text
