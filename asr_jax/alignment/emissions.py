@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int, Integer
 
 from asr_jax.text.spelling import Spelling
-from asr_jax.transcripts.seams import Heard
+from asr_jax.transcripts.seams import FrameLogProbs
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Emissions:
 
 
 def emissions_of(
-    parts: Iterable[Heard], labels: Integer[np.ndarray, " U"], spelling: Spelling
+    parts: Iterable[FrameLogProbs], labels: Integer[np.ndarray, " U"], spelling: Spelling
 ) -> tuple[Emissions, Int[np.ndarray, " U"]]:
     """Those of a recording whose frames come in parts, with log-probabilities of all symbols, and the column of each
     label. No more is held than a part beside them: `T × (K + 3)` numbers, and as many again while they are joined."""

@@ -32,7 +32,7 @@ from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Recogniser
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.text.base import Tokenizer
-from asr_jax.transcripts.seams import Heard
+from asr_jax.transcripts.seams import FrameLogProbs
 from asr_jax.transcripts.transcript import Token, Transcript
 from asr_jax.transcripts.words import Writer
 
@@ -118,7 +118,7 @@ def emitting(trained: Trained) -> Decoder:
 
 
 def _of_frames(
-    record: Record, labels: Integer[np.ndarray, " U"], frames: Iterable[Heard], writer: Writer
+    record: Record, labels: Integer[np.ndarray, " U"], frames: Iterable[FrameLogProbs], writer: Writer
 ) -> AlignedRecord:
     """Raises: AudioError where the recording cannot be read on."""
     emissions, columns = emissions_of(frames, labels, writer.spelling)

@@ -72,7 +72,8 @@ class HeadSearch:
         """The n-best lists of some rows of a batch; with several shares, of no more than one."""
         lists: TimedTokens
         if self.stage:
-            lists, rows = self.stage(found, rows), range(len(rows))
+            with jax.profiler.TraceAnnotation(self.stage.name):
+                lists, rows = self.stage(found, rows), range(len(rows))
         else:
             lists = jax.device_get(found)
         sequences = [lists.sequences(row) for row in rows]

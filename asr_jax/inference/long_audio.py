@@ -22,7 +22,7 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.records import Record
 from asr_jax.inference.decoder import Decoder, Emitted
 from asr_jax.inference.trained import Trained
-from asr_jax.transcripts.seams import Heard, Part, joined_windows
+from asr_jax.transcripts.seams import FrameLogProbs, Part, joined_windows
 from asr_jax.transcripts.windows import Window, Windows, windows_of
 
 READ_AHEAD = 2
@@ -35,7 +35,7 @@ class Emission(NamedTuple):
 
     found: Part | None
     """Its tokens; None for a search with a stage on the host."""
-    frames: Heard | None
+    frames: FrameLogProbs | None
     """Its log-probabilities of CTC; None where they were not asked for."""
 
     @property
@@ -44,7 +44,7 @@ class Emission(NamedTuple):
         return self.found
 
     @property
-    def log_probs(self) -> Heard:
+    def log_probs(self) -> FrameLogProbs:
         assert self.frames, "the decoder was not made to give log-probabilities"
         return self.frames
 
@@ -95,13 +95,13 @@ class LongAudio:
             record, windows = _first(group)
             yield record, _whole(windows)
 
-    def frames(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator[Heard]]]:
+    def frames(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator[FrameLogProbs]]]:
         """Log-probabilities of CTC of each recording, joined from windows, in parts. The decoder gives
         log-probabilities, or its search has a stage on the host, which takes them."""
         for record, windows in self.emissions(records):
             yield record, self.joined(windows)
 
-    def joined(self, windows: Iterable["Emission"]) -> Iterator[Heard]:
+    def joined(self, windows: Iterable["Emission"]) -> Iterator[FrameLogProbs]:
         """The log-probabilities of windows of one recording, each frame once."""
         return joined_windows((each.log_probs for each in windows), blank_id=self.decoder.tokenizer.blank_id)
 
@@ -145,7 +145,7 @@ class LongAudio:
                 record,
                 Emission(
                     None if has_stage else _moved(found[row][0], first, first + num),
-                    None if logps is None else Heard(first, logps[row, :num].argmax(-1), logps[row, :num]),
+                    None if logps is None else FrameLogProbs(first, logps[row, :num].argmax(-1), logps[row, :num]),
                 ),
             )
             row += 1

@@ -21,7 +21,7 @@ from asr_jax.inference.trained import Trained
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
 from asr_jax.text.spelling import Spelling
 from asr_jax.transcripts.pauses import part_of
-from asr_jax.transcripts.seams import Heard
+from asr_jax.transcripts.seams import FrameLogProbs
 
 
 class RecordPiece(NamedTuple):
@@ -62,7 +62,7 @@ class Segmenter:
             except (AudioError, UserError) as error:
                 yield Segmented(record, [], str(error))
 
-    def _pieces(self, record: Record, frames: Iterable[Heard]) -> Iterator[RecordPiece]:
+    def _pieces(self, record: Record, frames: Iterable[FrameLogProbs]) -> Iterator[RecordPiece]:
         """Raises: AudioError where it cannot be read; UserError where its text has no word with labels."""
         words, labels = text_words(record.text, self._tokenizer, self._spelling)
         if not labels:

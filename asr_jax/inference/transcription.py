@@ -18,7 +18,7 @@ from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.recognition import Recognition, recognise
 from asr_jax.inference.trained import Trained
-from asr_jax.transcripts.seams import Heard, joined_parts, together
+from asr_jax.transcripts.seams import FrameLogProbs, joined_parts, together
 from asr_jax.transcripts.transcript import Transcript, joined
 from asr_jax.transcripts.windows import pieces
 
@@ -103,7 +103,7 @@ class Transcriber:
         return found
 
     def of_windows(
-        self, records: Iterable[Record], *, take: Callable[[Record, Heard], None] | None = None
+        self, records: Iterable[Record], *, take: Callable[[Record, FrameLogProbs], None] | None = None
     ) -> Iterator[Transcribed]:
         """What became of each recording, by windows.
 
@@ -127,7 +127,7 @@ class Transcriber:
             except AudioError as error:
                 yield Transcribed(record, None, error.reason)
 
-    def _searched_in_pieces(self, frames: Iterator[Heard]) -> Transcript:
+    def _searched_in_pieces(self, frames: Iterator[FrameLogProbs]) -> Transcript:
         """Of the log-probabilities of a recording."""
         bucket, spelling = self._long.bucket, self.decoder.search.writer.spelling
         most = self._long.num_frames(bucket.length)
@@ -138,7 +138,7 @@ class Transcriber:
         ]
         return joined(parts)
 
-    def _searched(self, group: Sequence[Heard], num_frames: int) -> Iterator[Transcript]:
+    def _searched(self, group: Sequence[FrameLogProbs], num_frames: int) -> Iterator[Transcript]:
         """Pieces in the shape of a batch, for which the search is compiled already."""
         values = np.zeros((self._long.bucket.batch_size, num_frames, group[0].logps.shape[1]), np.float32)
         lengths = np.zeros(len(values), np.int32)
@@ -166,7 +166,7 @@ def recognise_all(
     records = data.index.records
     of_rows = (replace(records[row], id=str(row)) for row in data.windowed_rows)  # ids that differ
 
-    def add(record: Record, whole: Heard) -> None:
+    def add(record: Record, whole: FrameLogProbs) -> None:
         if log_probs:
             log_probs.add(records[int(record.id)], whole.logps)
 

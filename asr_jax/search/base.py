@@ -36,6 +36,7 @@ class HostStage:
     """The last part of a search, for what a device cannot do, such as look-ups in an n-gram model."""
 
     name: str
+    """In profiles."""
 
     def prepare(self, given: Any) -> None:
         """Compiles the stage for outputs of `Head.search` of these shapes."""

@@ -25,13 +25,29 @@ NOTHING = -1
 """In the place of a token, in frames that have none."""
 
 
-class Heard(NamedTuple):
+class FramePath(NamedTuple):
+    """The symbol of each of consecutive frames."""
+
+    first_frame: int
+    """Of the recording."""
+    symbols: Int[np.ndarray, " T"]
+
+    @property
+    def end_frame(self) -> int:
+        return self.first_frame + len(self.symbols)
+
+    def between(self, first: int, end: int) -> Int[np.ndarray, " T"]:
+        """The symbols from frame `first` to before `end`, as the recording counts them."""
+        return self.symbols[first - self.first_frame : end - self.first_frame]
+
+
+class FrameLogProbs(NamedTuple):
     """Log-probabilities of CTC of consecutive frames."""
 
     first_frame: int
     """Of the recording."""
     path: Int[np.ndarray, " T"]
-    """The likeliest symbol of each frame."""
+    """The most probable symbol of each frame."""
     logps: Float[np.ndarray, "T *V"]
     """Log-probabilities: of the path's symbols, or of all."""
 
@@ -39,10 +55,10 @@ class Heard(NamedTuple):
     def end_frame(self) -> int:
         return self.first_frame + len(self.path)
 
-    def between(self, first: int, end: int) -> "Heard":
-        """Its frames from `first` to before `end`, as the recording counts them."""
+    def between(self, first: int, end: int) -> "FrameLogProbs":
+        """The frames from `first` to before `end`, as the recording counts them."""
         part = slice(first - self.first_frame, end - self.first_frame)
-        return Heard(first, self.path[part], self.logps[part])
+        return FrameLogProbs(first, self.path[part], self.logps[part])
 
 
 class Part(NamedTuple):
@@ -67,12 +83,13 @@ class Part(NamedTuple):
         """Token, start, end and log-probability of each."""
         return zip(self.tokens.tokens, self.tokens.starts, self.tokens.ends, self.tokens.log_probs, strict=True)
 
-    def path(self, first: int, end: int) -> Int[np.ndarray, " T"]:
-        """The token of each frame from `first` to before `end`, `NOTHING` where there is none."""
-        path = np.full(end - first, NOTHING, np.int64)
+    def path(self) -> FramePath:
+        """The token of each frame, `NOTHING` in frames without one."""
+        first = self.first_frame
+        symbols = np.full(self.end_frame - first, NOTHING, np.int64)
         for token, start, stop, _ in self.rows():
-            path[max(start - first, 0) : max(max(stop, start + 1) - first, 0)] = token
-        return path
+            symbols[max(start - first, 0) : max(max(stop, start + 1) - first, 0)] = token
+        return FramePath(first, symbols)
 
 
 def _sequence(rows: Sequence[tuple[int, int, int, float]], score: float) -> TokenSequence:
@@ -101,7 +118,7 @@ def joined_parts(windows: Iterable[Part]) -> TokenSequence:
         if before is None:
             first = window.first_frame
         else:
-            cut = max(seam_of(before, window), first)
+            cut = max(seam(before.path(), window.path(), blank_id=NOTHING), first)
             score += keep(before, first, cut)
             first = cut
             is_cut = any(start < cut < end for each in (before, window) for _, start, end, _ in each.rows())
@@ -111,38 +128,30 @@ def joined_parts(windows: Iterable[Part]) -> TokenSequence:
     return _sequence(rows, score)
 
 
-def seam_of(left: Part, right: Part) -> int:
-    """As `seam`, of the tokens that a search found."""
-    paths = (
-        Heard(each.first_frame, path, np.zeros(len(path), np.float32))
-        for each, path in ((each, each.path(each.first_frame, each.end_frame)) for each in (left, right))
-    )
-    return seam(*paths, blank_id=NOTHING)
-
-
-def together(parts: Iterable[Heard]) -> Heard:
+def together(parts: Iterable[FrameLogProbs]) -> FrameLogProbs:
     """All frames of a recording at once."""
     parts = list(parts)
-    return Heard(
+    return FrameLogProbs(
         parts[0].first_frame, np.concatenate([part.path for part in parts]),
         np.concatenate([part.logps for part in parts]),
     )  # fmt: skip
 
 
-def joined_windows(windows: Iterable[Heard], *, blank_id: int) -> Iterator[Heard]:
+def joined_windows(windows: Iterable[FrameLogProbs], *, blank_id: int) -> Iterator[FrameLogProbs]:
     """Of the windows of one recording, in order: the frames that count, each once, a part per window."""
-    before: Heard | None = None
-    for heard in windows:
+    before: FrameLogProbs | None = None
+    for window in windows:
         if before:
-            cut = seam(before, heard, blank_id=blank_id)
+            paths = (FramePath(each.first_frame, each.path) for each in (before, window))
+            cut = seam(*paths, blank_id=blank_id)
             yield before.between(before.first_frame, cut)
-            heard = heard.between(cut, heard.end_frame)
-        before = heard
+            window = window.between(cut, window.end_frame)
+        before = window
     if before:
         yield before
 
 
-def seam(left: Heard, right: Heard, *, blank_id: int) -> int:
+def seam(left: FramePath, right: FramePath, *, blank_id: int) -> int:
     """The frame of the recording from which on `right` counts.
 
     Within the middle of the overlap: where no label lies before it in one window and behind it in the other, then where
@@ -154,7 +163,7 @@ def seam(left: Heard, right: Heard, *, blank_id: int) -> int:
     first, end = max(left.first_frame, right.first_frame), min(left.end_frame, right.end_frame)
     if end <= first:  # of the left one nothing is left, or the windows only touch
         return first
-    ours, theirs = left.between(first, end).path, right.between(first, end).path
+    ours, theirs = left.between(first, end), right.between(first, end)
     is_same = ours == theirs
     lowest = min(max(int(middle - reach), first), end - 1)
     cuts = np.arange(lowest, max(min(int(middle + reach) + 1, end), lowest + 1))

@@ -14,7 +14,7 @@ from jaxtyping import Int, Int16
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.text.spelling import Spelling
-from asr_jax.transcripts.seams import Heard, together
+from asr_jax.transcripts.seams import FrameLogProbs, together
 
 GRID = 8
 """Windows begin at multiples of so many frames: inner layers of a lower rate then see the same pairs of frames."""
@@ -75,10 +75,10 @@ def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> It
     yield Window(np.concatenate([before[len(before) - back :], held]), (begin - back) // windows.per_frame)
 
 
-def pieces(parts: Iterable[Heard], spelling: Spelling, *, most_frames: int) -> Iterator[Heard]:
+def pieces(parts: Iterable[FrameLogProbs], spelling: Spelling, *, most_frames: int) -> Iterator[FrameLogProbs]:
     """The frames of one recording in pieces of at most `most_frames`, cut between words where the pauses are longest,
     as far as there are any: for searches whose work or memory grows with the frames."""
-    held: Heard | None = None
+    held: FrameLogProbs | None = None
     for part in parts:
         held = together([held, part]) if held else part
         while len(held.path) > most_frames:

@@ -5,7 +5,7 @@ from tyro.conf import Positional
 
 from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, parse_recognition
 from asr_jax.core.errors import UserError
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.hypotheses import Search
 
 
@@ -17,7 +17,7 @@ class Options(RecognitionOptions):
 
 def parsed(*arguments):
     options, flags = parse_recognition(Options, arguments, prog="it", about="")
-    return options, decoding_of(flags, Decoding(search=Search(beam_width=3)))
+    return options, decoding_of(flags, CTCDecoding(search=Search(beam_width=3)))
 
 
 def test_decoding_flags_stand_anywhere():
@@ -32,7 +32,7 @@ def test_decoding_flags_stand_anywhere():
 
 
 def test_without_flags_the_default_stays():
-    assert parsed("one")[1] == Decoding(search=Search(beam_width=3))
+    assert parsed("one")[1] == CTCDecoding(search=Search(beam_width=3))
 
 
 def test_wrong_flags_are_all_named():

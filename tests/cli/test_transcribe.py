@@ -17,7 +17,7 @@ from asr_jax.data.manifests.reading import read_records
 from asr_jax.inference.calibration import write_calibration
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.metrics.confidence import Calibration
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc import CTCDecoding
 
 
 def sound(seconds, seed=0):
@@ -208,7 +208,7 @@ def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys)
     main([run, *again, "--live"])
     (line,) = [line for line in said(capsys)[1].splitlines() if "not calibrated" in line]
     assert f"python -m asr_jax.evaluate {run} --live --calibrate --data VALIDATION" in line
-    write_calibration(Path(run), 2, "averaged", Decoding(), Calibration(), about={})
+    write_calibration(Path(run), 2, "averaged", CTCDecoding(), Calibration(), about={})
     main([run, *again])
     (Path(run) / "calibration.json").unlink()
     assert "not calibrated" not in said(capsys)[1]

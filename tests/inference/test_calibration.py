@@ -6,9 +6,9 @@ import pytest
 from asr_jax.core.errors import UserError
 from asr_jax.inference.calibration import calibrate, read_calibration
 from asr_jax.metrics.confidence import Calibration, confidence_report
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc import CTCDecoding
 
-BEAM = Decoding(kind="beam")
+BEAM = CTCDecoding(kind="beam")
 
 
 def too_sure(num=4000, seed=0):
@@ -20,17 +20,17 @@ def too_sure(num=4000, seed=0):
 
 def test_fitted_kept_and_found_again_by_checkpoint_and_decoding(tmp_path):
     confidences, is_right = too_sure()
-    told = calibrate(tmp_path, 100, "averaged", Decoding(), confidences, is_right)
+    told = calibrate(tmp_path, 100, "averaged", CTCDecoding(), confidences, is_right)
     assert told["words"] == 4000
     assert told["error_before"] == pytest.approx(confidence_report(confidences, is_right)["calibration_error"])
     assert told["error_after"] < 0.04 < 0.2 < told["error_before"]
     calibrate(tmp_path, 100, "averaged", BEAM, confidences, ~is_right)
-    found = read_calibration(tmp_path, 100, "averaged", Decoding())
+    found = read_calibration(tmp_path, 100, "averaged", CTCDecoding())
     others, are_right = too_sure(seed=1)
     assert confidence_report(found(others), are_right)["calibration_error"] < 0.04
     assert read_calibration(tmp_path, 100, "averaged", BEAM).slope < 0 < found.slope
-    assert read_calibration(tmp_path, 100, "live", Decoding()) is None
-    assert read_calibration(tmp_path, 200, "averaged", Decoding()) is None
+    assert read_calibration(tmp_path, 100, "live", CTCDecoding()) is None
+    assert read_calibration(tmp_path, 200, "averaged", CTCDecoding()) is None
 
 
 def test_without_words_nothing_is_kept(tmp_path):
@@ -44,7 +44,7 @@ def test_without_words_nothing_is_kept(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "calibration.json").write_text(content)
     with pytest.raises(UserError, match=r"calibration\.json cannot be read.*delete it"):
-        read_calibration(tmp_path, 1, "averaged", Decoding())
+        read_calibration(tmp_path, 1, "averaged", CTCDecoding())
 
 
 def test_the_same_line_for_no_calibration():

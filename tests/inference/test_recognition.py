@@ -18,7 +18,7 @@ from asr_jax.data.manifests.records import Record
 from asr_jax.inference import decoder as decoders
 from asr_jax.inference.decoder import Decoder, HeadSearch, without_labels
 from asr_jax.inference.recognition import Recognition, judged_words
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.search.hypotheses import Search
@@ -82,7 +82,7 @@ def test_the_best_text_alone_is_judged_and_each_by_its_own_reference():
 def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkeypatch):
     """Three processes, one after the other, with the device's half of one."""
     rows = 5
-    mesh, decoding = data_mesh(1), Decoding(kind="beam", search=Search(beam_width=4, num_best=3))
+    mesh, decoding = data_mesh(1), CTCDecoding(kind="beam", search=Search(beam_width=4, num_best=3))
     model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
     batch = toy_batch(rows=rows).replace(weights=np.array([1, 0, 1, 1, 1], np.float32))
     variables = jax.jit(partial(model.init, step=None))(jax.random.key(0), batch)
@@ -121,7 +121,7 @@ def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkey
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
 def test_what_is_no_number_is_told(kind, capsys):
     model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
-    search = HeadSearch(model, FEW, head="ctc", decoding=Decoding(kind=kind, search=Search(beam_width=4)))
+    search = HeadSearch(model, FEW, head="ctc", decoding=CTCDecoding(kind=kind, search=Search(beam_width=4)))
     values = np.full((2, 3, FEW.vocab_size), -9.0, np.float32)
     values[:, [0, 1, 2], [1, FEW.blank_id, 2]] = 0.0
     whole, broken = Frames(jnp.asarray(values), jnp.array([3, 3])), values.copy()

@@ -33,7 +33,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.nn.conv_block import ConvBlock
 from asr_jax.search import ctc
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.search.hypotheses import Hypothesis
 from asr_jax.text.characters import CharacterTokenizer
@@ -97,7 +97,7 @@ def whole_of(trained):
 
 
 def decoder(trained, **options):
-    options = {"decoding": Decoding()} | options
+    options = {"decoding": CTCDecoding()} | options
     return Decoder(trained.model, TOKENIZER, mesh=trained.mesh, variables=trained.variables, **options)
 
 
@@ -211,7 +211,7 @@ def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monk
             ]
 
     monkeypatch.setattr(ctc, "CTCBeamSearch", BestPath)
-    beam = decoder(trained, decoding=Decoding(kind="beam"))
+    beam = decoder(trained, decoding=CTCDecoding(kind="beam"))
     whole, joined = (next(Transcriber(trained, each)([record(path)])).transcript for each in (greedy, beam))
     assert len(whole.words) > 20
     assert joined.text == whole.text

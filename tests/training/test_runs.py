@@ -31,7 +31,7 @@ from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import NEVER, AdamW
 from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
-from asr_jax.search.ctc import Decoding
+from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_scores import Fusion
 from asr_jax.training import loop, preview
@@ -187,7 +187,7 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_begins_anew(data,
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
     assert train(run)["update"] == 2
     assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validations"
-    beam = Decoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
+    beam = CTCDecoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
     assert "--training.patience N" in train(run.with_decoding(replace(run.decoding)))["already"]
     capsys.readouterr()
     assert (

@@ -18,7 +18,7 @@ from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.text.spelling import Spelling
-from asr_jax.transcripts.seams import Heard, Part, joined_parts, joined_windows, seam, together
+from asr_jax.transcripts.seams import FrameLogProbs, FramePath, Part, joined_parts, joined_windows, seam, together
 from asr_jax.transcripts.windows import Windows, pause, pieces, windows_of
 
 BLANK = 0
@@ -89,7 +89,7 @@ def made_windows(seed, *, jitter, every, size=140, step=93, num=900):
             path[:8] = rng.integers(0, 9, 8)
         if first + len(path) < num:
             path[-8:] = rng.integers(0, 9, 8)
-        heard.append(Heard(first, path, np.zeros((len(path),), np.float32)))
+        heard.append(FrameLogProbs(first, path, np.zeros((len(path),), np.float32)))
     return labels, heard
 
 
@@ -115,19 +115,22 @@ def test_no_label_is_doubled_or_lost_at_seams(jitter, every):
 
 def test_windows_that_agree_nowhere_still_give_every_frame_once():
     heard = [
-        Heard(first, np.full(50, 1 + n, np.int32), np.zeros(50, np.float32)) for n, first in enumerate((0, 30, 41))
+        FrameLogProbs(first, np.full(50, 1 + n, np.int32), np.zeros(50, np.float32))
+        for n, first in enumerate((0, 30, 41))
     ]
     whole = together(joined_windows(iter(heard), blank_id=BLANK))
     assert len(whole.path) == 91
     assert labels_of(whole.path) == [1, 2, 3]
-    left, right = heard[:2]
+    left, right = (FramePath(each.first_frame, each.path) for each in heard[:2])
     assert 36 <= seam(left, right, blank_id=BLANK) <= 44  # of 30 to 50, in the middle third or next to it
 
 
 def test_a_last_window_that_begins_before_the_seam_of_the_one_before():
     full = np.zeros(300, np.int32)
     full[::10] = np.arange(30) % 8 + 1
-    heard = [Heard(a, full[a:b], np.arange(a, b, dtype=np.float32)) for a, b in ((0, 120), (60, 180), (64, 184))]
+    heard = [
+        FrameLogProbs(a, full[a:b], np.arange(a, b, dtype=np.float32)) for a, b in ((0, 120), (60, 180), (64, 184))
+    ]
     whole = together(joined_windows(iter(heard), blank_id=BLANK))
     np.testing.assert_array_equal(whole.path, full[:184])
     np.testing.assert_array_equal(whole.logps, np.arange(184))
@@ -150,7 +153,9 @@ def test_pauses_between_words_come_before_longer_ones_within_them():
 def test_pieces_hold_every_frame_once_and_are_cut_between_words(spelling):
     rng = np.random.default_rng(1)
     path = np.where(rng.random(3000) < 0.8, 0, rng.integers(1, 4, 3000)).astype(np.int32)
-    parts = [Heard(n, path[n : n + 70], rng.normal(size=(70, 4)).astype(np.float32)) for n in range(0, 2940, 70)]
+    parts = [
+        FrameLogProbs(n, path[n : n + 70], rng.normal(size=(70, 4)).astype(np.float32)) for n in range(0, 2940, 70)
+    ]
     found = list(pieces(iter(parts), spelling, most_frames=100))
     assert all(33 <= len(piece.path) <= 100 for piece in found[:-1])
     np.testing.assert_array_equal(together(found).path, path[:2940])
@@ -183,7 +188,7 @@ def test_tokens_are_joined_as_frames_are(seed):
         for edge in (slice(0, 5), slice(-5, None)):
             path[edge] = np.where(rng.random(5) < 0.5, rng.integers(0, 4, 5), path[edge])
         paths.append((first, path))
-    heard = [Heard(first, path, np.zeros((60, 4), np.float32)) for first, path in paths]
+    heard = [FrameLogProbs(first, path, np.zeros((60, 4), np.float32)) for first, path in paths]
     path = together(joined_windows(heard, blank_id=BLANK)).path
     (whole_part,) = [part_of(path, 0)]
     found = joined_parts(part_of(path, first) for first, path in paths)
