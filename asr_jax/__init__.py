@@ -4,7 +4,7 @@
 >>> run = asr_jax.load("runs/mine")
 >>> text = run.transcribe("a.wav").text
 
-`load` and `train` are described in `asr_jax.api`. Start reading at README.md, then configs/quickstart.py and
+`load`, `load_config` and `train` are described in `asr_jax.api`. Start reading at README.md, then configs/quickstart.py and
 training/loop.py.
 """
 
@@ -14,10 +14,10 @@ import asr_jax.core.environment  # noqa: F401  must be set before JAX starts, wh
 from asr_jax.core.moved import find_moved_modules
 
 if TYPE_CHECKING:
-    from asr_jax.api import Experiment, Run, Transcript, load, train
+    from asr_jax.api import Experiment, Run, Transcript, load, load_config, train
 
 __version__ = "0.1.0"
-__all__ = ["Experiment", "Run", "Transcript", "load", "train"]
+__all__ = ["Experiment", "Run", "Transcript", "load", "load_config", "train"]
 
 find_moved_modules()
 

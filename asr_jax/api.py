@@ -25,6 +25,7 @@ from typing import Any, overload
 import numpy as np
 
 from asr_jax.audio.io import write_flac
+from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.precision import Precision
@@ -43,7 +44,7 @@ from asr_jax.search.base import Decoding
 from asr_jax.training import loop
 from asr_jax.transcripts.transcript import Transcript
 
-__all__ = ["Experiment", "Run", "Transcript", "load", "train"]
+__all__ = ["Experiment", "Run", "Transcript", "load", "load_config", "train"]
 
 Audio = str | os.PathLike[str] | np.ndarray
 """The path of an audio file, or mono samples: floats from -1 to 1, or int16."""
@@ -80,8 +81,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
 
     >>> from dataclasses import replace
     >>> import asr_jax
-    >>> from asr_jax.cli.command_line import load_config
-    >>> experiment = replace(load_config("config.py"), run_dir="runs/another")
+    >>> experiment = replace(asr_jax.load_config("config.py"), run_dir="runs/another")
     >>> summary = asr_jax.train(experiment)  # doctest: +ELLIPSIS
     run ...
     >>> summary["folder"]

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import asr_jax
-from asr_jax.cli.command_line import load_config
 from asr_jax.data.manifests.reading import read_records
 
 DATA = Path(os.environ.get("FIRST_STEPS_DATA", "data/quickstart/manifests"))
@@ -27,7 +26,7 @@ CONFIG = os.environ.get("FIRST_STEPS_CONFIG", "configs/quickstart.py")
 # changes a field. The same call continues a run that was interrupted.
 
 # %%
-experiment = load_config(CONFIG)
+experiment = asr_jax.load_config(CONFIG)
 experiment = replace(
     experiment,
     run_dir=RUN,

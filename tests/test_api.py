@@ -40,10 +40,7 @@ def folder(tmp_path_factory):
     (folder / "config.py").write_text(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        from asr_jax.cli.command_line import load_config
-
-        experiment = load_config("config.py")
-        asr_jax.train(replace(experiment, run_dir="runs/mine"))
+        asr_jax.train(replace(asr_jax.load_config("config.py"), run_dir="runs/mine"))
     return folder
 
 

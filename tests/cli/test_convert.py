@@ -56,6 +56,7 @@ def test_nothing_that_is_there_is_lost(tmp_path: Path) -> None:
     for arguments, message in (
         ([a, out], "out.jsonl is there already, and OUT, the last argument, is written: give another, or --force"),
         ([a, b, b, "--force"], "b.jsonl is an input as well"),
+        ([b], "b.jsonl is the only path: expected IN … OUT"),
         ([b, tmp_path / "out.tsv"], "out.tsv.bytes#"),
     ):
         with pytest.raises(UserError, match=message):
