@@ -4,8 +4,8 @@
 >>> run = asr_jax.load("runs/mine")
 >>> text = run.transcribe("a.wav").text
 
-`load`, `load_config` and `train` are described in `asr_jax.api`. Start reading at README.md, then configs/quickstart.py and
-training/loop.py.
+`load`, `load_config` and `train` are described in `asr_jax.api`. Start reading at README.md, then
+configs/quickstart.py and training/loop.py.
 """
 
 from typing import TYPE_CHECKING, Any
