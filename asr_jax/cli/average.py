@@ -21,7 +21,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 
 if TYPE_CHECKING:
-    from asr_jax.inference.weights import Weights
+    from asr_jax.core.pytrees import Tree
 
 FILES = (".safetensors", ".pt", ".nemo")
 
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{options.out}: the mean of the {kind} weights of checkpoints {', '.join(map(str, chosen))}{told}")
 
 
-def _write(weights: Weights, options: AverageOptions) -> str:
+def _write(weights: Tree, options: AverageOptions) -> str:
     """Writes a file of weights, or a folder of Hugging Face's; gives what is to be said of their names."""
     from asr_jax.config import load_experiment
     from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
