@@ -30,11 +30,11 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.precision import Precision
 from asr_jax.core.processes import join
-from asr_jax.data.batching.evaluation import NoRecords
+from asr_jax.data.batching.evaluation import NoUtterances
 from asr_jax.data.manifests.audio_inputs import with_durations
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.reading import Records, read_records
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.reading import Utterances, read_utterances
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference import aligning
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.recognition import scored
@@ -137,9 +137,9 @@ class Run:
             UserError: for an array without a rate, or of another shape or type.
             RunError: if audio cannot be read; it names each file with the reason.
         """
-        with _records(audio, rate_hz) as records:
-            found = list(self._transcriber(records))
-        _refuse([(each.record, each.reason) for each in found if each.transcript is None])
+        with _utterances(audio, rate_hz) as utterances:
+            found = list(self._transcriber(utterances))
+        _refuse([(each.utterance, each.reason) for each in found if each.transcript is None])
         transcripts = [each.transcript for each in found if each.transcript]
         return transcripts if _are_several(audio) else transcripts[0]
 
@@ -148,13 +148,13 @@ class Run:
 
         Returns:
             The figures of `python -m asr_jax.evaluate --json`: `wer` and `cer` (shares, None if there are no words),
-            `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `skipped`, `wer_interval`, and the same
+            `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`, and the same
             by source, speaker and length.
 
         Raises:
             UserError: if the manifest cannot be read.
         """
-        data = self.trained.plan(read_records([os.fspath(manifest)], role="validation"), has_windows=True)
+        data = self.trained.plan(read_utterances([os.fspath(manifest)], role="validation"), has_windows=True)
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
         return counts
@@ -183,22 +183,22 @@ class Run:
             RunError: if audio cannot be read, or cannot hold its text; it names each with the reason.
         """
         texts = [text] if isinstance(text, str) else list(text)
-        with _records(audio, rate_hz) as records:
-            if len(texts) != len(records):
-                raise UserError(f"{len(texts)} texts for {len(records)} recordings: expected one for each")
-            labelled = [replace(record, text=each) for record, each in zip(records, texts, strict=True)]
+        with _utterances(audio, rate_hz) as utterances:
+            if len(texts) != len(utterances):
+                raise UserError(f"{len(texts)} texts for {len(utterances)} recordings: expected one for each")
+            labelled = [replace(utterance, text=each) for utterance, each in zip(utterances, texts, strict=True)]
             try:
-                data = aligning.plan(self.trained, Records.of(labelled))
-            except NoRecords as error:
-                raise RunError(f"{error}: {'; '.join(entry['reason'] for entry in error.dropped.entries)}") from error
-            aligned = {each.record.id: each for each in aligning.aligned_records(self.trained, data)}
-            dropped = {entry["id"]: entry["reason"] for entry in data.dropped.entries}
-        found = [aligned.get(record.id) for record in labelled]
+                data = aligning.plan(self.trained, Utterances.of(labelled))
+            except NoUtterances as error:
+                raise RunError(f"{error}: {'; '.join(each.reason for each in error.rejections.entries)}") from error
+            aligned = {each.utterance.id: each for each in aligning.aligned_utterances(self.trained, data)}
+            rejected = {each.id: each.reason for each in data.rejections.entries}
+        found = [aligned.get(utterance.id) for utterance in labelled]
         pairs = zip(labelled, found, strict=True)
         _refuse(
             [
-                (record, each.reason if each else dropped.get(record.id, ""))
-                for record, each in pairs
+                (utterance, each.reason if each else rejected.get(utterance.id, ""))
+                for utterance, each in pairs
                 if each is None or each.transcript is None
             ]
         )
@@ -219,14 +219,16 @@ def _are_several(audio: Audio | Sequence[Audio]) -> bool:
 
 
 @contextmanager
-def _records(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator[list[Record]]:
-    """Records of the audio with durations; arrays are files in a folder for as long as the context lasts."""
+def _utterances(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator[list[Utterance]]:
+    """Utterances of the audio with durations; arrays are files in a folder for as long as the context lasts."""
     given = [audio] if isinstance(audio, str | os.PathLike | np.ndarray) else audio
     with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
-        named = [Record(str(place), str(_location(each, rate_hz, folder, place))) for place, each in enumerate(given)]
+        named = [
+            Utterance(str(place), str(_location(each, rate_hz, folder, place))) for place, each in enumerate(given)
+        ]
         measured = with_durations(named)
-        _refuse([(entry, entry.reason) for entry in measured if isinstance(entry, Refused)])
-        yield [entry for entry in measured if isinstance(entry, Record)]
+        _refuse([(entry, entry.reason) for entry in measured if isinstance(entry, Rejected)])
+        yield [entry for entry in measured if isinstance(entry, Utterance)]
 
 
 def _location(audio: Audio, rate_hz: int | None, folder: str, place: int) -> Location:
@@ -246,7 +248,7 @@ def _location(audio: Audio, rate_hz: int | None, folder: str, place: int) -> Loc
     return Location(str(path))
 
 
-def _refuse(broken: Sequence[tuple[Record | Refused, str]]) -> None:
+def _refuse(broken: Sequence[tuple[Utterance | Rejected, str]]) -> None:
     """Raises: RunError that names each recording with its reason, if there are any."""
     if broken:
-        raise RunError("\n".join(f"{record.location}: {reason}" for record, reason in broken))
+        raise RunError("\n".join(f"{utterance.location}: {reason}" for utterance, reason in broken))

@@ -25,7 +25,7 @@ from asr_jax.optim.optimizers import AdamW, Optimizer
 from asr_jax.search.base import Decoding
 
 NOT_NEGATIVE = (
-    "keep_best", "num_samples", "max_skipped", "save_minutes", "sample_every", "patience", "max_hours",
+    "keep_best", "num_samples", "max_rejected", "save_minutes", "sample_every", "patience", "max_hours",
     "epochs_this_job", "alarm_wer", "alarm_updates",
 )  # fmt: skip
 
@@ -73,8 +73,8 @@ class Training:
     """Updates from one line of progress, event and TensorBoard point to the next."""
     num_samples: int = 3
     """Transcripts shown at each validation."""
-    max_skipped: int = 100
-    """Files that may be unreadable before the run stops; each is named in skipped.jsonl."""
+    max_rejected: int = 100
+    """Files that may be unreadable before the run stops; each is named in rejected.jsonl."""
     max_failed: int = 200
     """Updates in a row that may be not finite before the run stops; each changes nothing."""
     patience: int = 0
@@ -212,11 +212,11 @@ class Experiment:
 
 INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 
-# What may differ between a run and its continuation: length, looks and speed, not results so far. All else is refused.
+# What may differ between a run and its continuation: length, looks and speed, not results so far. All else is rejected.
 MAY_CHANGE = (
     "run_dir", "fresh", "dry_run",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
-    "training.save_minutes", "training.num_samples", "training.max_skipped", "training.max_failed",
+    "training.save_minutes", "training.num_samples", "training.max_rejected", "training.max_failed",
     "training.keep_last", "training.keep_best", "training.milestones", "training.validate_epochs",
     "training.validate_live", "training.validate_loss", "training.sample_every", "training.patience",
     "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
@@ -319,8 +319,16 @@ def _upgraded_experiment(cls: Any, fields: dict[str, Any]) -> Experiment:
     return experiment.with_decoding(decoding) if decoding and experiment.model.recognises else experiment
 
 
-UPGRADES = {Model: _upgraded_model, Experiment: _upgraded_experiment}
-"""How settings are made from JSON that an earlier version wrote."""
+def _upgraded_training(cls: Any, fields: dict[str, Any]) -> Training:
+    """Fields with their former names."""
+    training: Training = cls(**{FORMER_FIELDS.get(name, name): value for name, value in fields.items()})
+    return training
+
+
+FORMER_FIELDS = {"max_skipped": "max_rejected"}
+"""Present names of the fields of Training, by their former names."""
+UPGRADES = {Model: _upgraded_model, Experiment: _upgraded_experiment, Training: _upgraded_training}
+"""Functions that make settings from JSON that an earlier version wrote."""
 
 
 def _has_fields(cls: Any) -> bool:

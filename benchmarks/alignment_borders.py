@@ -26,9 +26,9 @@ import numpy as np
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import write_flac
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.reading import Records, read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.silence import sounding_part
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning as alignment
 from asr_jax.inference.segmenting import Segmenter
 from asr_jax.inference.trained import load_trained
@@ -47,19 +47,19 @@ class Joint(NamedTuple):
 
 
 def joined(
-    records: list[Record], rng: np.random.Generator, pause: tuple[float, float], *, trim_db: float
+    utterances: list[Utterance], rng: np.random.Generator, pause: tuple[float, float], *, trim_db: float
 ) -> tuple[np.ndarray, list[Joint]]:
     parts: list[np.ndarray] = []
     joints, at = [], 0
-    for record in records:
-        whole = Location.parse(record.location).audio(rate_hz=RATE_HZ)
+    for utterance in utterances:
+        whole = Location.parse(utterance.location).audio(rate_hz=RATE_HZ)
         rms = [np.sqrt(np.mean(part.astype(float) ** 2)) for part in np.array_split(whole, max(len(whole) // 400, 1))]
         samples = whole[slice(*sounding_part(whole, trim_db))]
         level = min(np.quantile(rms, 0.1), 0.01 * max(rms))  # 40 dB below the loudest, or less
         noise = rng.normal(0, max(level, 1), int(rng.uniform(*pause) * RATE_HZ))
         parts += [samples, np.rint(noise).astype(np.int16)]
         end = at + len(samples)
-        joints.append(Joint(at / RATE_HZ, end / RATE_HZ, len(noise) / RATE_HZ, record.text))
+        joints.append(Joint(at / RATE_HZ, end / RATE_HZ, len(noise) / RATE_HZ, utterance.text))
         at = end + len(noise)
     return np.concatenate(parts), joints
 
@@ -75,23 +75,25 @@ def outside_s(place_s: float, joint: Joint) -> float:
     return max(joint.end_s - place_s, place_s - joint.end_s - joint.pause_s, 0.0)
 
 
-def words(trained: Any, records: list[Record], rng: np.random.Generator, options: Any, folder: Path) -> dict[str, Any]:
+def words(
+    trained: Any, utterances: list[Utterance], rng: np.random.Generator, options: Any, folder: Path
+) -> dict[str, Any]:
     made, by_id = [], {}
-    for number in range(0, len(records), options.together):
+    for number in range(0, len(utterances), options.together):
         samples, joints = joined(
-            records[number : number + options.together], rng, options.pause, trim_db=options.trim_db
+            utterances[number : number + options.together], rng, options.pause, trim_db=options.trim_db
         )
         path = folder / f"{number}.flac"
         write_flac(path, samples, RATE_HZ)
         text = " ".join(joint.text for joint in joints)
-        made.append(Record(str(number), str(path), text, len(samples) / RATE_HZ))
+        made.append(Utterance(str(number), str(path), text, len(samples) / RATE_HZ))
         by_id[str(number)] = joints
     outside, middle, named = [], [], 0
-    for found in alignment.aligned_records(trained, alignment.plan(trained, Records.of(made))):
+    for found in alignment.aligned_utterances(trained, alignment.plan(trained, Utterances.of(made))):
         if found.transcript is None:
             named += 1
             continue
-        joints, place = by_id[found.record.id], 0
+        joints, place = by_id[found.utterance.id], 0
         for joint in joints[:-1]:
             place += len(joint.text.split())
             before, after = found.transcript.words[place - 1 : place + 1]
@@ -125,27 +127,27 @@ def given_text(joints: list[Joint], rng: np.random.Generator, options: Any) -> l
 
 
 def segment(
-    trained: Any, records: list[Record], rng: np.random.Generator, options: Any, folder: Path
+    trained: Any, utterances: list[Utterance], rng: np.random.Generator, options: Any, folder: Path
 ) -> dict[str, Any]:
-    samples, joints = joined(records, rng, options.pause, trim_db=options.trim_db)
+    samples, joints = joined(utterances, rng, options.pause, trim_db=options.trim_db)
     write_flac(folder / "all.flac", samples, RATE_HZ)
     text = given_text(joints, rng, options)
-    whole = Record("all", str(folder / "all.flac"), " ".join(word.text for word in text), len(samples) / RATE_HZ)
+    whole = Utterance("all", str(folder / "all.flac"), " ".join(word.text for word in text), len(samples) / RATE_HZ)
     segmenter = Segmenter(trained, cutting=Cutting(max_s=options.max_seconds, min_score=options.min_score))
     begin = time.perf_counter()
     ((_, pieces, _),) = segmenter([whole])
     took_s, errors, at = time.perf_counter() - begin, list[float](), 0
     counts, reasons, sure_s = {"sure": 0, "right": 0, "with_wrong_text": 0}, Counter[str](), 0.0
-    for record, _, reason in pieces:
-        words = text[at : at + len(record.text.split())]
+    for utterance, _, reason in pieces:
+        words = text[at : at + len(utterance.text.split())]
         at += len(words)
         if reason:
             reasons[reason.partition(" below")[0].rstrip("-.0123456789 ")] += 1
             continue
         is_wrong = any(word.is_wrong or word.recording < 0 for word in words)
-        start_s = Location.parse(record.location).start_s
-        ends = [] if is_wrong else errors_of_ends(text, at, len(words), start_s, start_s + record.duration_s, joints)
-        errors, sure_s = errors + ends, sure_s + record.duration_s
+        start_s = Location.parse(utterance.location).start_s
+        ends = [] if is_wrong else errors_of_ends(text, at, len(words), start_s, start_s + utterance.duration_s, joints)
+        errors, sure_s = errors + ends, sure_s + utterance.duration_s
         counts["sure"] += 1
         counts["right"] += not is_wrong and max(ends) <= 0.1
         counts["with_wrong_text"] += is_wrong
@@ -188,12 +190,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rng, trained = np.random.default_rng(0), load_trained(options.run)
-    read = [record for record in read_records(options.data, role="validation") if options.source in record.source]
-    records = [read[i] for i in rng.permutation(len(read))]
+    read = [
+        utterance
+        for utterance in read_utterances(options.data, role="validation")
+        if options.source in utterance.source
+    ]
+    utterances = [read[i] for i in rng.permutation(len(read))]
     with tempfile.TemporaryDirectory() as name:
         figures = {
-            "words": words(trained, records, rng, options, Path(name)),
-            "segment": segment(trained, records, rng, options, Path(name)),
+            "words": words(trained, utterances, rng, options, Path(name)),
+            "segment": segment(trained, utterances, rng, options, Path(name)),
         }
     print(json.dumps(figures, indent=1))
     if options.json:

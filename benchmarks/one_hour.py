@@ -30,18 +30,18 @@ NEAR_S = 0.5
 
 def side(run: str, work: str) -> None:
     """One process: transcribes what the file `work` lists and writes words and figures to standard output."""
-    from asr_jax.data.manifests.records import Record
+    from asr_jax.data.manifests.utterances import Utterance
     from asr_jax.inference.trained import load_trained
     from asr_jax.inference.transcription import Transcriber
 
-    records = [Record(str(place), path, "", length_s) for place, (path, length_s) in enumerate(json.loads(work))]
+    utterances = [Utterance(str(place), path, "", length_s) for place, (path, length_s) in enumerate(json.loads(work))]
     trained = load_trained(Path(run))
     transcriber = Transcriber(trained, trained.decoder())
     agreeing = watch_seams()
     transcriber.decoder.prepare(trained.buckets, trained.scale)
     transcriber.decoder.wait()
     before, start = peak_mb(), time.perf_counter()
-    found = [each.transcript for each in transcriber(records)]
+    found = [each.transcript for each in transcriber(utterances)]
     took_s = time.perf_counter() - start
     assert all(found), "every recording can be read"
     words = [[(word.text, word.start_s, word.end_s) for word in each.words] for each in found if each]
@@ -80,7 +80,7 @@ def in_process(run: str, work: list[tuple[str, float]]) -> dict[str, Any]:
     return result
 
 
-def join(records: list[Any], minutes: float, path: Path, *, shift_s: float, seed: int) -> list[Any]:
+def join(utterances: list[Any], minutes: float, path: Path, *, shift_s: float, seed: int) -> list[Any]:
     """Writes the first recordings, again from the start where there are too few; gives those that it wrote."""
     from asr_jax.data.manifests.locations import Location
 
@@ -88,13 +88,13 @@ def join(records: list[Any], minutes: float, path: Path, *, shift_s: float, seed
     with soundfile.SoundFile(path, "w", RATE_HZ, 1, format="FLAC", subtype="PCM_16") as file:
         file.write(quiet(round(shift_s * RATE_HZ), np.random.default_rng(seed)))  # the rest is the same for any
         while num < minutes * 60 * RATE_HZ:
-            record = records[len(written) % len(records)]
-            samples = Location.parse(record.location).audio(rate_hz=RATE_HZ)
+            utterance = utterances[len(written) % len(utterances)]
+            samples = Location.parse(utterance.location).audio(rate_hz=RATE_HZ)
             pause = quiet(round(rng.uniform(*PAUSE_S) * RATE_HZ), rng)
             file.write(samples)
             file.write(pause)
             num += len(samples) + len(pause)
-            written.append(record)
+            written.append(utterance)
     return written
 
 
@@ -131,11 +131,11 @@ def share_near_seams(windows: dict[str, float]) -> float:
     return min((windows["size_s"] - windows["step_s"]) / 3 + 2 * NEAR_S, windows["step_s"]) / windows["step_s"]
 
 
-def measure(run: str, records: list[Any], minutes: float, folder: Path, *, shifts_s: list[float], seed: int) -> None:
+def measure(run: str, utterances: list[Any], minutes: float, folder: Path, *, shifts_s: list[float], seed: int) -> None:
     lines = []
     for shift_s in shifts_s:
         path = folder / f"{minutes:g}-{shift_s:g}.flac"
-        written = join(records, minutes, path, shift_s=shift_s, seed=seed)
+        written = join(utterances, minutes, path, shift_s=shift_s, seed=seed)
         whole = in_process(run, [(str(path), soundfile.info(path).duration)])
         seconds = soundfile.info(path).duration
         path.unlink()
@@ -145,11 +145,11 @@ def measure(run: str, records: list[Any], minutes: float, folder: Path, *, shift
         few = sum(number < 3 for number in whole["agreeing"])
         print(f"  {len(whole['agreeing'])} seams, of which {few} with fewer than 3 frames that agree on either side")
         lines.append((shift_s, whole))
-    piecewise = in_process(run, [(record.location, record.duration_s) for record in written])
+    piecewise = in_process(run, [(utterance.location, utterance.duration_s) for utterance in written])
     figures = f"{piecewise['took_s']:.1f} s, peak {piecewise['peak_mb']:.0f} MB ({piecewise['before_mb']:.0f} before)"
     print(f"  {len(written)} pieces one by one: {figures}")
     texts = [word for words in piecewise["words"] for word, _, _ in words]
-    reference = [word for record in written for word in record.text.split()]
+    reference = [word for utterance in written for word in utterance.text.split()]
     print(f"  piecewise: {errors(reference, texts)}")
     for shift_s, whole in lines:
         (words,) = whole["words"]
@@ -185,13 +185,13 @@ def main() -> None:
     if options.side:
         side(options.run, sys.stdin.read())
         return
-    from asr_jax.data.manifests.reading import read_records
+    from asr_jax.data.manifests.reading import read_utterances
 
-    records = list(read_records(options.data, role="validation"))
-    np.random.default_rng(options.seed).shuffle(records)
+    utterances = list(read_utterances(options.data, role="validation"))
+    np.random.default_rng(options.seed).shuffle(utterances)
     with tempfile.TemporaryDirectory() as folder:
         for minutes in options.minutes:
-            measure(options.run, records, minutes, Path(folder), shifts_s=options.shifts_s, seed=options.seed)
+            measure(options.run, utterances, minutes, Path(folder), shifts_s=options.shifts_s, seed=options.seed)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,13 @@ def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
     from asr_jax.data.batching.batch_plan import BatchPlan
     from asr_jax.data.batching.buckets import Buckets, make_buckets
     from asr_jax.data.batching.index import build_index, scale_of
-    from asr_jax.data.manifests.reading import read_records
+    from asr_jax.data.manifests.reading import read_utterances
     from asr_jax.text.characters import CharacterTokenizer
 
     start = time.perf_counter()
     scale = scale_of(KaldiFbank(), of_features=False)
     tokenizer = CharacterTokenizer.train((), alphabet="abcdefghijklmnopqrstuvwxyz' ", normaliser="none")
-    index, _ = build_index(read_records([manifest]), scale=scale, tokenizer=tokenizer)
+    index, _ = build_index(read_utterances([manifest]), scale=scale, tokenizer=tokenizer)
     settings = Buckets(num=given.buckets, batch_seconds=given.batch_seconds, batch_multiple=1)
     made = make_buckets(index.lengths, index.num_labels(), settings, scale=scale)
     found = BatchPlan(index.lengths, index.num_labels(), made)

@@ -68,7 +68,7 @@ def batch_of(bucket: Bucket) -> Batch:
         tokens=rng.integers(0, VOCABULARY - 1, (rows, bucket.num_tokens)).astype(np.int32),
         token_lengths=np.full(rows, bucket.num_tokens // 2, np.int32),
         weights=np.ones(rows, np.float32),
-        records=np.arange(rows, dtype=np.int32),
+        utterances=np.arange(rows, dtype=np.int32),
     )
 
 

@@ -9,7 +9,7 @@ Command   python -m asr_jax.train --config configs/squeezeformer_rust.py --data.
 Expected  No error rate is published for it.
 Time      Not known.
 Of it     The defaults: 500 epochs, AdamW (0.9, 0.999, eps 1e-5, decay 5e-4 of all parameters), 3e-4 for every size (the
-          lesser of that and the paper's), 20 epochs up, 160 held, then 20 / (epoch - 160); 8 records a batch, float32.
+          lesser of that and the paper's), 20 epochs up, 160 held, then 20 / (epoch - 160); 8 utterances a batch, float32.
           From its examples, since they are off by default: masks, gain, noise, clipping of each tensor's gradient to
           5, the average of weights. Their other schedule, by steps, is WarmupHoldDecay(peak_lr=1e-3,
           warmup_updates=1000, decay="linear", decay_updates=20000).

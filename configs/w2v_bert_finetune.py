@@ -13,7 +13,7 @@ Options   --model.encoder.num-adapters 1 --init.new 'heads_.*' 'encoder/adapter.
           punctuation: --data.tokenizer.normaliser none. Few labels: --optim.freeze-updates 'encoder/.*' 500 rest 0.
 Expected  depends on the data; nothing is published for seed 003's trainer, nor measured here at this size.
 Recipe    seed 003, "Training With The Rust Burn Trainer" (RustedBytes/w2v-bert-uk at commit adec09e): AdamW with 1e-4,
-          betas 0.9 and 0.999, decay 5e-4, no clipping; its example has batches of 16 records, 5 epochs, bf16, and
+          betas 0.9 and 0.999, decay 5e-4, no clipping; its example has batches of 16 utterances, 5 epochs, bf16, and
           computes activations again. Different here: the rate falls linearly to 0 after 500 updates of warm-up (its
           warm-up of 20 epochs does not end in 5); eps 1e-8 instead of Burn's 1e-5; gradients are clipped at 1; weight
           decay spares norms and biases; weights are averaged; batches are of audio seconds; 5 % of the frames are

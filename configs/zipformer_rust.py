@@ -9,7 +9,7 @@ Expected  nothing is published for it. configs/zipformer.py is the recipe with p
 Differs   from the Rust trainer: its Swoosh functions are x·σ(x-1) and x·σ(x-4), here the paper's; its embedding pads
           time, (T + 1) // 2 frames instead of (T - 7) // 2; its upsampling tiles frames instead of repeating each; its
           loss is the mean over utterances of the loss per label, here each label of a batch counts the same; it reads
-          records in the order of the manifest, or by length, and here they are shuffled.
+          utterances in the order of the manifest, or by length, and here they are shuffled.
 """
 
 from asr_jax.audio.presets import rust_zipformer

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import asr_jax
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 
 DATA = Path(os.environ.get("FIRST_STEPS_DATA", "data/quickstart/manifests"))
 RUN = os.environ.get("FIRST_STEPS_RUN", "runs/first_steps")
@@ -43,7 +43,7 @@ print(f"validation WER {summary['wer']:.1%} after {summary['update']} updates")
 # %%
 run = asr_jax.load(RUN)
 test = DATA / "test.jsonl"
-first = read_records([str(test)], role="validation")[0]
+first = read_utterances([str(test)], role="validation")[0]
 transcript = run.transcribe(first.location)
 print(transcript.text)
 for word in transcript.words:

@@ -25,8 +25,8 @@ from asr_jax.core.options import parse
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.measuring import state_of
-from asr_jax.data.manifests.reading import read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,37 +51,37 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--speeds {given.speeds}: expected some from 0.1 to 10 but 1, each once")
     if min(given.processes, given.rate_hz) < 1:
         raise UserError(f"--processes {given.processes}, --rate-hz {given.rate_hz}: expected at least 1")
-    records = read_records(given.data)
-    again = next((record.id for record in records if re.search(r"-speed[\d.]+$", record.id)), None)
+    utterances = read_utterances(given.data)
+    again = next((utterance.id for utterance in utterances if re.search(r"-speed[\d.]+$", utterance.id)), None)
     if again:
         raise UserError(f"{again} is a copy at another speed already: expected the originals' data")
-    originals = [records[place] for place in range(len(records))]
-    found: list[Record] = list(originals)
+    originals = [utterances[place] for place in range(len(utterances))]
+    found: list[Utterance] = list(originals)
     broken = 0
     with ProcessPoolExecutor(given.processes) as pool:
         for speed in given.speeds:
             copy = partial(copied, out=given.out, speed=speed, rate_hz=given.rate_hz)
             for result in pool.map(copy, originals, chunksize=16):
-                if isinstance(result, Record):
+                if isinstance(result, Utterance):
                     found.append(result)
                 else:
                     broken += 1
-                    print(f"skipped {result}", file=sys.stderr)
+                    print(f"rejected {result}", file=sys.stderr)
     write_manifest(given.out / "manifest.jsonl", found)
-    print(f"{given.out / 'manifest.jsonl'}: {len(originals)} records and {len(found) - len(originals)} copies")
+    print(f"{given.out / 'manifest.jsonl'}: {len(originals)} utterances and {len(found) - len(originals)} copies")
     if broken:
         raise RunError(f"{broken} copies could not be made")
 
 
-def copied(record: Record, *, out: Path, speed: float, rate_hz: int) -> Record | str:
-    """The copy's record, or why there is none. The file is named by what it is a copy of."""
-    place = Location.parse(record.location).path
-    made_of = f"{record.location} {state_of(place)} {speed:g} {rate_hz}"
+def copied(utterance: Utterance, *, out: Path, speed: float, rate_hz: int) -> Utterance | str:
+    """The copy's utterance, or why there is none. The file is named by what it is a copy of."""
+    place = Location.parse(utterance.location).path
+    made_of = f"{utterance.location} {state_of(place)} {speed:g} {rate_hz}"
     name = hashlib.sha256(made_of.encode()).hexdigest()[:20]
     path = out / f"speed{speed:g}" / name[:2] / f"{name}.flac"
     try:
         if not path.exists():
-            samples = Location.parse(record.location).audio(rate_hz=rate_hz, speed=speed)
+            samples = Location.parse(utterance.location).audio(rate_hz=rate_hz, speed=speed)
             path.parent.mkdir(parents=True, exist_ok=True)
             partial_path = path.with_suffix(".partial")
             write_flac(partial_path, samples, rate_hz)
@@ -89,7 +89,7 @@ def copied(record: Record, *, out: Path, speed: float, rate_hz: int) -> Record |
         duration_s = probe(path).duration_s
     except AudioError as error:
         return str(error)
-    return replace(record, id=f"{record.id}-speed{speed:g}", location=str(path), duration_s=duration_s)
+    return replace(utterance, id=f"{utterance.id}-speed{speed:g}", location=str(path), duration_s=duration_s)
 
 
 if __name__ == "__main__":

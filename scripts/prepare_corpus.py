@@ -4,7 +4,7 @@
     python scripts/prepare_corpus.py ljspeech ~/LJSpeech-1.1         train: the corpus has no official split
     python scripts/prepare_corpus.py common-voice ~/cv-corpus/en     train, dev, test
 
-writes `OUT/manifests/<split>.jsonl`, and `OUT/skipped.jsonl` with every line that has no audio and every file that has
+writes `OUT/manifests/<split>.jsonl`, and `OUT/rejected.jsonl` with every line that has no audio and every file that has
 no line. Audio is not copied; it is resampled when it is read. Texts are as the corpus has them (of LJSpeech the
 normalised ones), but those of AN4, which are all in upper case, are in lower case.
 """
@@ -22,8 +22,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.data.corpora.preparation import entry, pairs_of, parsed_lines, read_splits, write_splits
 from asr_jax.data.manifests.readers.base import Entries
-from asr_jax.data.manifests.readers.fields import Unusable
-from asr_jax.data.manifests.records import Refused
+from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.utterances import Rejected
 
 AN4_FOLDERS = {"train": "an4_clstk", "test": "an4test_clstk"}
 AN4_LINE = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([^()\s]+)\)\s*")
@@ -35,23 +35,23 @@ def an4(folder: Path) -> dict[str, Entries]:
 
 
 def _an4(folder: Path, split: str) -> Entries:
-    refused: list[Refused] = []
+    rejected: list[Rejected] = []
     transcription = folder / f"etc/an4_{split}.transcription"
-    texts = pairs_of(transcription, _an4_line, refused)
-    listed = pairs_of(folder / f"etc/an4_{split}.fileids", lambda line: (Path(line).name, line), refused)
-    yield from refused
+    texts = pairs_of(transcription, _an4_line, rejected)
+    listed = pairs_of(folder / f"etc/an4_{split}.fileids", lambda line: (Path(line).name, line), rejected)
+    yield from rejected
     paths = {path.stem: path for path in (folder / "wav" / AN4_FOLDERS[split]).rglob("*.sph")}
     paths |= {name: folder / "wav" / f"{path}.sph" for name, path in listed.items()}
     for name, path in sorted(paths.items()):
         yield entry(name, path, texts.get(name, ""), speaker=f"an4-{path.parent.name}", source=f"an4/{split}")
     for name in sorted(texts.keys() - paths.keys()):
-        yield Refused(name, str(transcription), "no such audio file")
+        yield Rejected(name, str(transcription), "no such audio file")
 
 
 def _an4_line(line: str) -> tuple[str, str]:
     found = AN4_LINE.fullmatch(line)
     if found is None:
-        raise Unusable(f"{line!r}; expected <s> TEXT </s> (id)")
+        raise InvalidEntry(f"{line!r}; expected <s> TEXT </s> (id)")
     return found[2], found[1].strip().lower()
 
 
@@ -62,9 +62,9 @@ def ljspeech(folder: Path) -> dict[str, Entries]:
 
 
 def _ljspeech(folder: Path) -> Entries:
-    refused: list[Refused] = []
-    texts = pairs_of(folder / "metadata.csv", _ljspeech_line, refused)
-    yield from refused
+    rejected: list[Rejected] = []
+    texts = pairs_of(folder / "metadata.csv", _ljspeech_line, rejected)
+    yield from rejected
     files = {path.stem: path for path in (folder / "wavs").glob("*.wav")}
     for name in sorted(files.keys() | texts.keys()):
         path = folder / "wavs" / f"{name}.wav"
@@ -74,7 +74,7 @@ def _ljspeech(folder: Path) -> Entries:
 def _ljspeech_line(line: str) -> tuple[str, str]:
     fields = line.split("|")
     if len(fields) != 3:
-        raise Unusable(f"{len(fields)} fields; expected 3: id|text|normalised text")
+        raise InvalidEntry(f"{len(fields)} fields; expected 3: id|text|normalised text")
     return fields[0], fields[2].strip()
 
 
@@ -86,7 +86,7 @@ def common_voice(folder: Path) -> dict[str, Entries]:
 def _common_voice(folder: Path, split: str) -> Entries:
     names: list[str] = []
     for values in parsed_lines(folder / f"{split}.tsv", lambda line: line.split("\t")):
-        if isinstance(values, Refused):
+        if isinstance(values, Rejected):
             yield values
         elif not names:
             names = values
@@ -131,8 +131,8 @@ class CorpusOptions:
 
 def main(arguments: Sequence[str]) -> None:
     given = parse(CorpusOptions, arguments, prog="python scripts/prepare_corpus.py", about=__doc__)
-    found, refused = read_splits(LAYOUTS[given.layout](given.folder.absolute()))
-    write_splits(given.out or Path("data") / given.layout, found, refused)
+    found, rejected = read_splits(LAYOUTS[given.layout](given.folder.absolute()))
+    write_splits(given.out or Path("data") / given.layout, found, rejected)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
+from asr_jax.data.corpora.sentences import Corpus
 from asr_jax.data.corpora.synthetic import make_corpus
-from asr_jax.data.corpora.utterances import Corpus
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.reading import read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 
 RATE_HZ = 16000
 STRINGS = tuple(" ".join(["{digit}"] * number) for number in (2, 3, 4))
@@ -35,23 +35,23 @@ NOISE_DB = (-80.0, -45.0)  # of what lies under them: the quietest quarter secon
 SHARE_OF_ONE = 0.35  # of the strings, those of one word
 
 
-def joined(records: list[Record], number: int, audio: Path, seed: int) -> list[Record]:
+def joined(utterances: list[Utterance], number: int, audio: Path, seed: int) -> list[Utterance]:
     """Strings of one to four of the recordings: each word is as likely as any other, and so is each of its sources."""
-    by_word: dict[str, dict[str, list[Record]]] = {}
-    for record in records:
-        by_word.setdefault(record.text, {}).setdefault(record.source, []).append(record)
+    by_word: dict[str, dict[str, list[Utterance]]] = {}
+    for utterance in utterances:
+        by_word.setdefault(utterance.text, {}).setdefault(utterance.source, []).append(utterance)
     audio.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
-        noises = [noise for noise in pool.map(_noise, records) if noise is not None]
+        noises = [noise for noise in pool.map(_noise, utterances) if noise is not None]
         rows = range(number)
         return list(
             pool.map(lambda row: _string(by_word, noises, row, audio, np.random.default_rng((seed, row))), rows)
         )
 
 
-def _noise(record: Record) -> np.ndarray | None:
+def _noise(utterance: Utterance) -> np.ndarray | None:
     """The quietest quarter of a second, of root mean square 1; None where the recording is short or silent there."""
-    samples, size = read_audio(record.location, rate_hz=RATE_HZ).astype(np.float64), RATE_HZ // 4
+    samples, size = read_audio(utterance.location, rate_hz=RATE_HZ).astype(np.float64), RATE_HZ // 4
     if len(samples) < 3 * size:
         return None
     power = np.convolve(samples**2, np.ones(size) / size, "valid")
@@ -60,12 +60,12 @@ def _noise(record: Record) -> np.ndarray | None:
 
 
 def _string(
-    by_word: dict[str, dict[str, list[Record]]],
+    by_word: dict[str, dict[str, list[Utterance]]],
     noises: list[np.ndarray],
     row: int,
     audio: Path,
     rng: np.random.Generator,
-) -> Record:
+) -> Utterance:
     words, parts = [], [_gap(rng)]
     for _ in range(1 if rng.random() < SHARE_OF_ONE else rng.integers(2, 5)):
         word = str(rng.choice(sorted(by_word)))
@@ -79,32 +79,32 @@ def _string(
     there_and_back = np.concatenate([noise, noise[::-1]])  # without a step where it begins anew
     samples += np.resize(there_and_back, len(samples)) * 32768 * 10 ** (rng.uniform(*NOISE_DB) / 20)
     return _written(
-        Record(f"joined-{row:05d}", str(audio / f"{row:05d}.flac"), " ".join(words), 0.0, "", "joined"), samples, rng
+        Utterance(f"joined-{row:05d}", str(audio / f"{row:05d}.flac"), " ".join(words), 0.0, "", "joined"), samples, rng
     )
 
 
-def _written(record: Record, samples: np.ndarray, rng: np.random.Generator) -> Record:
-    """Writes the record's audio, every other time without what lies above 4 kHz."""
+def _written(utterance: Utterance, samples: np.ndarray, rng: np.random.Generator) -> Utterance:
+    """Writes the utterance's audio, every other time without what lies above 4 kHz."""
     if rng.random() < 0.5:
         samples = soxr.resample(soxr.resample(samples, RATE_HZ, 8000), 8000, RATE_HZ)
-    write_flac(record.location, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
-    return replace(record, duration_s=len(samples) / RATE_HZ)
+    write_flac(utterance.location, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
+    return replace(utterance, duration_s=len(samples) / RATE_HZ)
 
 
 def _gap(rng: np.random.Generator) -> np.ndarray:
     return np.zeros(int(rng.uniform(0.0, 0.25) * RATE_HZ))
 
 
-def made(folder: Path, minutes: float) -> list[Record]:
+def made(folder: Path, minutes: float) -> list[Utterance]:
     """Digit strings of eSpeak NG, in all the voices of the embedded corpus."""
     make_corpus(folder, Corpus(minutes=minutes, sentences=STRINGS))
-    splits = [list(read_records([folder / f"manifests/{split}.jsonl"])) for split in ("train", "validation", "test")]
+    splits = [list(read_utterances([folder / f"manifests/{split}.jsonl"])) for split in ("train", "validation", "test")]
     limited = (folder / "limited").absolute()
     limited.mkdir(exist_ok=True)
     found = []
-    for row, record in enumerate(record for records in splits for record in records):
-        samples = read_audio(record.location, rate_hz=RATE_HZ).astype(np.float64)
-        new = replace(record, id=f"made-{record.id}", location=str(limited / f"{record.id}.flac"))
+    for row, utterance in enumerate(utterance for utterances in splits for utterance in utterances):
+        samples = read_audio(utterance.location, rate_hz=RATE_HZ).astype(np.float64)
+        new = replace(utterance, id=f"made-{utterance.id}", location=str(limited / f"{utterance.id}.flac"))
         found.append(_written(new, samples, np.random.default_rng((1, row))))
     return found
 
@@ -112,7 +112,7 @@ def made(folder: Path, minutes: float) -> list[Record]:
 def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int) -> None:
     """Raises: UserError where a manifest is missing."""
     manifests = {
-        name: list(read_records([digits / "manifests" / f"{name}.jsonl"]))
+        name: list(read_utterances([digits / "manifests" / f"{name}.jsonl"]))
         for name in ("train", "val", "test", "connected")
     }
     train = manifests.pop("train")
@@ -121,11 +121,15 @@ def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int)
         "joined": joined(train, strings, (out / "audio" / "joined").absolute(), seed),
         "made": made(out / "made", minutes),
     }
-    for name, records in parts.items():
-        print(f"{name}: {len(records)} utterances, {sum(record.duration_s for record in records) / 3600:.2f} h")
-    write_manifest(out / "manifests/train.jsonl", [record for records in parts.values() for record in records])
-    for name, records in manifests.items():
-        write_manifest(out / f"manifests/{'validation' if name == 'val' else name}.jsonl", records)
+    for name, utterances in parts.items():
+        print(
+            f"{name}: {len(utterances)} utterances, {sum(utterance.duration_s for utterance in utterances) / 3600:.2f} h"
+        )
+    write_manifest(
+        out / "manifests/train.jsonl", [utterance for utterances in parts.values() for utterance in utterances]
+    )
+    for name, utterances in manifests.items():
+        write_manifest(out / f"manifests/{'validation' if name == 'val' else name}.jsonl", utterances)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@
     python scripts/prepare_librispeech.py --librispeech ~/LibriSpeech --download train-clean-100 dev-clean dev-other
 
 writes for every subset that is there, and for train-960 where its three parts are, `OUT/manifests/<subset>.jsonl` and
-`OUT/fairseq/<subset>.{tsv,ltr,wrd}` (dict.ltr.txt is of the largest training set). `OUT/skipped.jsonl` names every line
+`OUT/fairseq/<subset>.{tsv,ltr,wrd}` (dict.ltr.txt is of the largest training set). `OUT/rejected.jsonl` names every line
 that has no audio and every file that has no line. Audio is not copied. Texts are in lower case; fairseq's in upper
 case, as in the corpus and in its models.
 
@@ -32,7 +32,7 @@ from asr_jax.data.corpora.downloads import Archive, fetch, unpack
 from asr_jax.data.corpora.preparation import entry, pairs_of, read_splits, write_splits
 from asr_jax.data.manifests.readers.base import Entries
 from asr_jax.data.manifests.readers.fairseq import DICTIONARY, write_fairseq
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 TRAIN_960 = ("train-clean-100", "train-clean-360", "train-other-500")
 SUBSETS = (*TRAIN_960, "dev-clean", "dev-other", "test-clean", "test-other")
@@ -87,10 +87,10 @@ def read_subset(root: Path, subset: str) -> Entries:
     for chapter in sorted(path for path in (root / subset).glob("*/*") if path.is_dir()):
         files = {path.stem: path for path in chapter.glob("*.flac")}
         texts: dict[str, str] = {}
-        refused: list[Refused] = []
+        rejected: list[Rejected] = []
         for path in sorted(chapter.glob("*.trans.txt")):
-            texts |= pairs_of(path, _id_and_text, refused)
-        yield from refused
+            texts |= pairs_of(path, _id_and_text, rejected)
+        yield from rejected
         for name in sorted(files.keys() | texts.keys()):
             yield entry(
                 name, files.get(name, chapter / f"{name}.flac"), texts.get(name, ""),
@@ -128,22 +128,22 @@ def limited_ids(path: Path) -> dict[str, dict[str, str]]:
 
 
 def limited(
-    sets: Mapping[str, Mapping[str, str]], found: Mapping[str, Sequence[Record]]
-) -> tuple[dict[str, list[Record]], list[Refused]]:
+    sets: Mapping[str, Mapping[str, str]], found: Mapping[str, Sequence[Utterance]]
+) -> tuple[dict[str, list[Utterance]], list[Rejected]]:
     """The subsets of `limited_ids` out of the official ones, sorted by id, and what of them is missing."""
     parts = [subset for subset in ALL_SUBSETS if subset.startswith("train") and subset in found]
-    official = {record.id: record for part in reversed(parts) for record in found[part]}
+    official = {utterance.id: utterance for part in reversed(parts) for utterance in found[part]}
     for subset, ids in sets.items():
         if missing := len(ids.keys() - official.keys()):
             print(f"{subset}: {missing} of its {len(ids)} utterances are missing: this is not Libri-light's {subset}")
     reason = f"in Libri-light's choice, but not in the subsets here: {', '.join(parts) or 'none for training'}"
-    refused = [Refused(name, at, reason) for name, at in sets.get("train-10h", {}).items() if name not in official]
+    rejected = [Rejected(name, at, reason) for name, at in sets.get("train-10h", {}).items() if name not in official]
     chosen = {subset: [official[name] for name in sorted(ids.keys() & official.keys())] for subset, ids in sets.items()}
-    return chosen, refused
+    return chosen, rejected
 
 
 def prepare(librispeech: Path, out: Path, *, limited_at: Path | None) -> None:
-    """Writes manifests and lists and says what was found, what was skipped and which subsets are missing.
+    """Writes manifests and lists and says what was found, what was rejected and which subsets are missing.
 
     Raises: UserError where there is no subset, or none of its utterances can be used.
     """
@@ -154,27 +154,27 @@ def prepare(librispeech: Path, out: Path, *, limited_at: Path | None) -> None:
     beside = root / LIMITED
     sets = limited_ids(limited_at or beside) if limited_at or beside.is_dir() else {}
     there = [subset for subset in ALL_SUBSETS if (root / subset).is_dir()]
-    found, refused = read_splits({subset: read_subset(root, subset) for subset in there})
+    found, rejected = read_splits({subset: read_subset(root, subset) for subset in there})
     chosen, missing = limited(sets, found)
     found |= chosen
     if all(found.get(subset) for subset in TRAIN_960):
         found["train-960"] = list(chain.from_iterable(found[subset] for subset in TRAIN_960))
     else:
         print(f"no train-960.jsonl, which configs/zipformer.py trains on: it is made of {', '.join(TRAIN_960)}")
-    write_splits(out, found, refused + missing)
+    write_splits(out, found, rejected + missing)
     write_lists(out / "fairseq", found)
     if absent := [subset for subset in SUBSETS if not found.get(subset)]:
         print(f"not there: {', '.join(absent)} (--download SUBSET … fetches them)")
 
 
-def write_lists(folder: Path, found: Mapping[str, Sequence[Record]]) -> None:
+def write_lists(folder: Path, found: Mapping[str, Sequence[Utterance]]) -> None:
     """fairseq's lists of every subset."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DICTIONARY).unlink(missing_ok=True)
     by_size = sorted(found.items(), key=lambda item: (item[0].startswith("train"), len(item[1])))
-    for subset, records in reversed(by_size):  # the first brings dict.ltr.txt
-        if records:
-            write_fairseq(str(folder / f"{subset}.tsv"), (replace(row, text=row.text.upper()) for row in records))
+    for subset, utterances in reversed(by_size):  # the first brings dict.ltr.txt
+        if utterances:
+            write_fairseq(str(folder / f"{subset}.tsv"), (replace(row, text=row.text.upper()) for row in utterances))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,12 @@
-"""A pytest plugin that records how near each comparison comes to its limit: `pytest -p comparisons`.
+"""A pytest plugin that utterances how near each comparison comes to its limit: `pytest -p comparisons`.
 
-It records an assertion that passes and compares single numbers (`a < b`, `a <= b < c`, `np.max(x) < y`,
+It utterances an assertion that passes and compares single numbers (`a < b`, `a <= b < c`, `np.max(x) < y`,
 `x == pytest.approx(y)`), and every call of `np.testing.assert_allclose` that passes and allows a difference. For each
 it appends a JSON line to the file named by the environment variable ASR_JAX_COMPARISONS: the test's id, the source line
 and `share`, the part of what is allowed that the difference takes up (at 1 it just passes). A limit that is not
 positive and a value that is negative give no share.
 
-It does not record what it cannot read in pytest's explanation of an assertion: comparisons within a call, such as
+It does not utterance what it cannot read in pytest's explanation of an assertion: comparisons within a call, such as
 `(a < b).all()` and `all(a < b for …)`; negated comparisons; comparisons joined by `and` or `or`; comparisons of whole
 arrays; `pytest.approx` of several numbers. It sees neither what is raised without an assertion nor the assertions of a
 module that pytest does not rewrite; tests/conftest.py registers the modules of helpers for rewriting.
@@ -40,16 +40,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
     def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-7, atol: float = 0, **options: Any) -> None:
         plain(actual, desired, rtol=rtol, atol=atol, **options)
-        record(f"assert_allclose(rtol={rtol}, atol={atol})", allclose_share(actual, desired, rtol, atol))
+        utterance(f"assert_allclose(rtol={rtol}, atol={atol})", allclose_share(actual, desired, rtol, atol))
 
     np.testing.assert_allclose = assert_allclose  # type: ignore[assignment]
 
 
 def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
-    record(f"{lineno}: {orig}", share(expl))
+    utterance(f"{lineno}: {orig}", share(expl))
 
 
-def record(what: str, value: float | None) -> None:
+def utterance(what: str, value: float | None) -> None:
     if value is None or FILE not in os.environ:
         return
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]

@@ -22,7 +22,7 @@ import numpy as np
 
 from asr_jax.audio.io import write_flac
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 
 ROOT = Path(__file__).parent.parent
 # What commands import, but no command: that is run as the main module.
@@ -94,7 +94,7 @@ class Forked:
 
 def made_corpus(folder):
     """A folder of the manifests of a handful of recordings of noise: 20 of training, 4 of validation, 4 of test."""
-    rng, records = np.random.default_rng(0), []
+    rng, utterances = np.random.default_rng(0), []
     (folder / "audio").mkdir(parents=True)
     for number in range(28):
         samples = rng.normal(0, 300 * (number % 7 + 1), 12000 + 400 * (number % 5)).clip(-32768, 32767)
@@ -102,8 +102,8 @@ def made_corpus(folder):
         write_flac(path, samples.astype(np.int16), 16000)
         text = " ".join("".join(rng.choice(list("abc"), 2)) for _ in range(2))
         seconds = len(samples) / 16000
-        records.append(Record(f"u{number}", str(path), text, seconds, speaker=f"s{number % 2}", source="noise"))
-    for name, part in (("train", records[:20]), ("validation", records[20:24]), ("test", records[24:])):
+        utterances.append(Utterance(f"u{number}", str(path), text, seconds, speaker=f"s{number % 2}", source="noise"))
+    for name, part in (("train", utterances[:20]), ("validation", utterances[20:24]), ("test", utterances[24:])):
         write_manifest(folder / "manifests" / f"{name}.jsonl", part)
     return folder / "manifests"
 

@@ -1,4 +1,4 @@
-"""What tests of data make and compare: audio of random samples, records with what lies behind them."""
+"""What tests of data make and compare: audio of random samples, utterances with what lies behind them."""
 
 import json
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ import soundfile
 
 from asr_jax.cli.convert import main as convert
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.reading import Records, read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances, read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 
 RATE = 16000
 FF_QP2LAMBDA = 118
@@ -57,27 +57,29 @@ def jsonl(path: Path, *lines: dict[str, Any] | str) -> Path:
     return path
 
 
-def read(folder: Path, *paths: Path, **options: Any) -> Records:
+def read(folder: Path, *paths: Path, **options: Any) -> Utterances:
     """With a cache under the folder."""
-    return read_records(paths, cache=str(folder / ".cache"), **options)
+    return read_utterances(paths, cache=str(folder / ".cache"), **options)
 
 
-def signal(record: Record) -> np.ndarray:
-    """What a batch gets of a record."""
-    location = Location.parse(record.location)
-    return location.features() if record.num_frames else location.audio(rate_hz=RATE)
+def signal(utterance: Utterance) -> np.ndarray:
+    """What a batch gets of an utterance."""
+    location = Location.parse(utterance.location)
+    return location.features() if utterance.num_frames else location.audio(rate_hz=RATE)
 
 
-def check_signals(records: Records, expected: Sequence[np.ndarray]) -> None:
-    for record, samples in zip(records, expected, strict=True):
-        np.testing.assert_array_equal(signal(record), samples, err_msg=record.location)
+def check_signals(utterances: Utterances, expected: Sequence[np.ndarray]) -> None:
+    for utterance, samples in zip(utterances, expected, strict=True):
+        np.testing.assert_array_equal(signal(utterance), samples, err_msg=utterance.location)
 
 
 def check_conversion(folder: Path, *paths: Path) -> None:
-    """Converted to our own JSONL, they are the same records: ids, texts, labels, durations, samples."""
+    """Converted to our own JSONL, they are the same utterances: ids, texts, labels, durations, samples."""
     before = read(folder, *paths)
     out = folder / "converted" / "out.jsonl"
     convert([*map(str, paths), str(out)])
     after = read(folder, out)
-    assert [replace(record, location="") for record in after] == [replace(record, location="") for record in before]
-    check_signals(after, [signal(record) for record in before])
+    assert [replace(utterance, location="") for utterance in after] == [
+        replace(utterance, location="") for utterance in before
+    ]
+    check_signals(after, [signal(utterance) for utterance in before])

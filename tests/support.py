@@ -41,11 +41,11 @@ def cases_in(folder: Path, pattern: str = "*") -> list[Any]:
 
 
 def golden_cases(family: str, pattern: str) -> list[Any]:
-    """pytest parameters, one per case found; a single skipped one, which says why, where there are none."""
+    """pytest parameters, one per case found; a single rejected one, which says why, where there are none."""
     cases = cases_in(GOLDENS / family, pattern)
     if not cases:
         reason = f"no goldens {family}/{pattern}.json under {GOLDENS}: set ASR_JAX_GOLDENS to their folder"
-        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
+        return [pytest.param(None, id="none", marks=pytest.mark.reject(reason=reason))]
     return cases
 
 
@@ -57,7 +57,7 @@ def having(cases: list[Any], prefix: str) -> list[Any]:
 def skip_without_float16() -> None:
     """Skips the test where XLA compiles no float16."""
     if not compiles_float16():
-        pytest.skip("XLA compiles no float16 for this CPU")
+        pytest.reject("XLA compiles no float16 for this CPU")
 
 
 def max_abs(actual: Any, expected: Any) -> float:

@@ -7,7 +7,7 @@ from asr_jax.config import Experiment, Training
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -48,19 +48,19 @@ def toned(words, rng, *, space_s=SPACE_S):
 
 
 def write_toned(folder, name, words, rng, *, space_s=SPACE_S):
-    """The record, and the spans of its words."""
+    """The utterance, and the spans of its words."""
     samples, spans = toned(words, rng, space_s=space_s)
     write_flac(folder / f"{name}.flac", samples, RATE_HZ)
-    record = Record(name, str(folder / f"{name}.flac"), " ".join(words), len(samples) / RATE_HZ, speaker="tone")
-    return record, spans
+    utterance = Utterance(name, str(folder / f"{name}.flac"), " ".join(words), len(samples) / RATE_HZ, speaker="tone")
+    return utterance, spans
 
 
 def toned_run(folder, *, num_updates=60):
     """The folder of a run that was trained on it."""
     rng = np.random.default_rng(0)
-    records = [write_toned(folder, f"t{number}", words_of(rng, 4), rng)[0] for number in range(52)]
-    write_manifest(folder / "train.jsonl", records[:48])
-    write_manifest(folder / "validation.jsonl", records[48:])
+    utterances = [write_toned(folder, f"t{number}", words_of(rng, 4), rng)[0] for number in range(52)]
+    write_manifest(folder / "train.jsonl", utterances[:48])
+    write_manifest(folder / "validation.jsonl", utterances[48:])
     data = Data(
         train=(str(folder / "train.jsonl"),),
         validation=(str(folder / "validation.jsonl"),),

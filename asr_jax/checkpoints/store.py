@@ -26,11 +26,11 @@ from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.metrics.measure import measure_of
 
 
-def _is_news(record: LogRecord) -> bool:
+def _is_news(utterance: LogRecord) -> bool:
     """False for the tracebacks that Orbax logs of a failed save, seven times (`wait` raises what they say), and for its
     words that a handler was replaced, a checkpoint saved without a measure, or an item read alone, all meant."""
     known = ("Type handler registry", "did not provide metrics", "Metadata file does not exist")
-    return record.exc_info is None and not any(part in record.getMessage() for part in known)
+    return utterance.exc_info is None and not any(part in utterance.getMessage() for part in known)
 
 
 logging.get_absl_logger().addFilter(_is_news)

@@ -23,13 +23,13 @@ from asr_jax.audio.io import probe
 from asr_jax.cli.recognition_options import RecognitionOptions, load, maker_of, parse_recognition
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
-from asr_jax.data.batching.evaluation import NoRecords
-from asr_jax.data.batching.filters import Dropped
+from asr_jax.data.batching.evaluation import NoUtterances
+from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.manifests.manifest import manifest_fields
-from asr_jax.data.manifests.reading import Records, read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances, read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning
-from asr_jax.inference.segmenting import RecordPiece, Segmenter
+from asr_jax.inference.segmenting import Segmenter, UtterancePiece
 from asr_jax.transcripts.files import FormName, Named
 from asr_jax.transcripts.outputs import Output, open_output
 
@@ -56,8 +56,8 @@ class AlignOptions(RecognitionOptions):
     """Write times of tokens too, in json and textgrid."""
     segment: bool = False
     """Cut long audio into pieces; --out is their manifest."""
-    rejects: Annotated[Path | None, arg(metavar="FILE")] = None
-    """File for the pieces that are left out, with reasons. Default: OUT.rejects.jsonl."""
+    rejected: Annotated[Path | None, arg(metavar="FILE", aliases=["--rejects"])] = None
+    """File for the pieces that are left out, with reasons. Default: OUT.rejected.jsonl."""
     max_seconds: float | None = None
     """Longest piece. Default: 20, with --segment."""
     min_score: float | None = None
@@ -69,7 +69,7 @@ class Cut:
     """What --segment writes, and by which rules."""
 
     out: Path
-    rejects: Path
+    rejected: Path
     rules: Cutting
 
 
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def check_whole(options: AlignOptions) -> None:
     """Without --segment. Raises: UserError for options that would do nothing."""
-    if given := given_flags(options, "rejects", "max_seconds", "min_score"):
+    if given := given_flags(options, "rejected", "max_seconds", "min_score"):
         raise UserError(f"{given} without --segment: nothing is cut; expected --segment, or no {given}")
 
 
@@ -105,13 +105,13 @@ def cut_of(options: AlignOptions) -> Cut:
         raise UserError(f"--max-seconds {max_s:g}: expected more than 0")
     if not min_score <= 0:
         raise UserError(f"--min-score {min_score:g}: expected 0 or less, since scores are log-probabilities")
-    rejects = options.rejects or options.out.with_name(options.out.stem + ".rejects.jsonl")
-    if rejects.absolute() == options.out.absolute():
-        raise UserError(f"--out and --rejects are both {options.out}: expected two files")
-    for name, path in (("out", options.out), ("rejects", rejects)):
+    rejected = options.rejected or options.out.with_name(options.out.stem + ".rejected.jsonl")
+    if rejected.absolute() == options.out.absolute():
+        raise UserError(f"--out and --rejected are both {options.out}: expected two files")
+    for name, path in (("out", options.out), ("rejected", rejected)):
         if path.exists() and not options.force:
             raise UserError(f"{path} is there already: give another --{name}, or --force")
-    return Cut(options.out, rejects, Cutting(max_s=max_s, min_score=min_score))
+    return Cut(options.out, rejected, Cutting(max_s=max_s, min_score=min_score))
 
 
 def given_flags(options: AlignOptions, *names: str) -> str:
@@ -119,97 +119,97 @@ def given_flags(options: AlignOptions, *names: str) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, False))
 
 
-def read(options: AlignOptions) -> Records:
+def read(options: AlignOptions) -> Utterances:
     """The recordings with their texts."""
     if options.data:
-        return read_records(options.data, role="validation")
+        return read_utterances(options.data, role="validation")
     assert options.text is not None
     assert options.audio is not None
     try:
         text = " ".join(options.text.read_text(encoding="utf-8").split())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--text {options.text} cannot be read: {error}; expected text in UTF-8") from error
-    record = Record(Path(options.audio).stem, options.audio, text, probe(options.audio).duration_s)
-    return Records.of([record])
+    utterance = Utterance(Path(options.audio).stem, options.audio, text, probe(options.audio).duration_s)
+    return Utterances.of([utterance])
 
 
-def align(options: AlignOptions, records: Records) -> None:
+def align(options: AlignOptions, utterances: Utterances) -> None:
     maker = functools.partial(maker_of, options.run, options, None)
-    output = open_output(options.format or "json", options.out, list(records), force=options.force, maker=maker)
-    todo = [place for place, record in enumerate(records) if not output.has(record.id)]
-    if len(todo) < len(records):
-        print(f"{len(records) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
-    if len(records) and not todo:
+    output = open_output(options.format or "json", options.out, list(utterances), force=options.force, maker=maker)
+    todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
+    if len(todo) < len(utterances):
+        print(f"{len(utterances) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
+    if len(utterances) and not todo:
         return
     with output:
-        records, trained = records.select(np.array(todo, np.int32)), load(options.run, options)
+        utterances, trained = utterances.select(np.array(todo, np.int32)), load(options.run, options)
         try:
-            data = aligning.plan(trained, records)
-        except NoRecords as error:
-            leave_out(of_dropped(error.dropped), output)
+            data = aligning.plan(trained, utterances)
+        except NoUtterances as error:
+            leave_out(of_rejections(error.rejections), output)
             raise
-        found = {entry.record.id: entry for entry in aligning.aligned_records(trained, data)}
-        skipped = of_dropped(data.dropped)
-        for record in filter(lambda record: record.id in found, records):
-            _, transcript, tokens, reason = found[record.id]
+        found = {entry.utterance.id: entry for entry in aligning.aligned_utterances(trained, data)}
+        rejected = of_rejections(data.rejections)
+        for utterance in filter(lambda utterance: utterance.id in found, utterances):
+            _, transcript, tokens, reason = found[utterance.id]
             if transcript is None:
-                skipped.append((record.id, record.location, reason))
+                rejected.append((utterance.id, utterance.location, reason))
             else:
-                output.write(Named.of(record, transcript, tokens=tokens if options.tokens else ()))
-        leave_out(skipped, output)
-    if skipped:
-        num = len(records) + len(records.refused)
-        raise RunError(f"{len(skipped)} of {num} recordings could not be aligned; the reasons are above")
+                output.write(Named.of(utterance, transcript, tokens=tokens if options.tokens else ()))
+        leave_out(rejected, output)
+    if rejected:
+        num = len(utterances) + len(utterances.rejected)
+        raise RunError(f"{len(rejected)} of {num} recordings could not be aligned; the reasons are above")
 
 
 def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) -> None:
     """Names what is not aligned, here and where the output does."""
     for name, location, reason in entries:
-        print(f"skipped {name}: {location}: {reason}", file=sys.stderr)
+        print(f"rejected {name}: {location}: {reason}", file=sys.stderr)
         if output:
-            output.skip(name, location, reason)
+            output.reject(name, location, reason)
 
 
-def segment(options: AlignOptions, cut: Cut, records: Records) -> None:
-    for out in (cut.out, cut.rejects):
+def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> None:
+    for out in (cut.out, cut.rejected):
         check_writable(out)
     trained = load(options.run, options)
-    done = list(Segmenter(trained, cutting=cut.rules)(records))
+    done = list(Segmenter(trained, cutting=cut.rules)(utterances))
     found = [piece for each in done for piece in each.pieces]
     sure, unsure = ([each for each in found if bool(each.reason) == reject] for reject in (False, True))
-    for out, these in ((cut.out, sure), (cut.rejects, unsure)):
+    for out, these in ((cut.out, sure), (cut.rejected, unsure)):
         write_whole(out, "".join(piece_lines(these, out)))
-    skipped = [(entry.id, entry.location, entry.reason) for entry in records.refused]
-    skipped += [(each.record.id, each.record.location, each.reason) for each in done if each.reason]
-    leave_out(skipped, None)
-    print(f"{about(sure)} in {cut.out}; {about(unsure)} left out, with reasons, in {cut.rejects}")
+    rejected = [(entry.id, entry.location, entry.reason) for entry in utterances.rejected]
+    rejected += [(each.utterance.id, each.utterance.location, each.reason) for each in done if each.reason]
+    leave_out(rejected, None)
+    print(f"{about(sure)} in {cut.out}; {about(unsure)} left out, with reasons, in {cut.rejected}")
     if scores := [piece.score for piece in found if not math.isnan(piece.score)]:
         print(f"half of the pieces that were heard score {statistics.median(scores):.2f} or more")
-    if skipped:
-        num = len(records) + len(records.refused)
-        raise RunError(f"{len(skipped)} of {num} recordings could not be cut; the reasons are above")
+    if rejected:
+        num = len(utterances) + len(utterances.rejected)
+        raise RunError(f"{len(rejected)} of {num} recordings could not be cut; the reasons are above")
 
 
-def piece_lines(pieces: Sequence[RecordPiece], out: Path) -> list[str]:
+def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:
     """Lines of a manifest, with the score and, where there is one, the reason."""
     lines = []
-    for record, score, reason in pieces:
-        fields = manifest_fields(record, str(out.parent.absolute()))
+    for utterance, score, reason in pieces:
+        fields = manifest_fields(utterance, str(out.parent.absolute()))
         fields["score"] = None if math.isnan(score) else round(score, 4)
         lines.append(json.dumps(fields | ({"reason": reason} if reason else {}), ensure_ascii=False) + "\n")
     return lines
 
 
-def about(pieces: Sequence[RecordPiece]) -> str:
-    hours = sum(piece.record.duration_s for piece in pieces) / 3600
+def about(pieces: Sequence[UtterancePiece]) -> str:
+    hours = sum(piece.utterance.duration_s for piece in pieces) / 3600
     return f"{len(pieces)} pieces of {hours:.2f} h"
 
 
-def of_dropped(dropped: Dropped) -> list[tuple[str, str, str]]:
-    """Id, location and reason of each record, the reason with its numbers."""
+def of_rejections(rejections: Rejections) -> list[tuple[str, str, str]]:
+    """Id, location and reason of each utterance, the reason with its numbers."""
     found = []
-    for entry in dropped.entries:
-        value, limit = entry["value"], entry["limit"]
-        more = "" if value is None else f" ({value}{'' if limit is None else f', needs {limit:g}'})"
-        found.append((entry["id"], entry["location"], entry["reason"] + more))
+    for entry in rejections.entries:
+        more = "" if entry.limit is None else f", needs {entry.limit:g}"
+        numbers = "" if entry.value is None else f" ({entry.value}{more})"
+        found.append((entry.id, entry.location, entry.reason + numbers))
     return found

@@ -25,7 +25,7 @@ from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.models.base import Model
 
 
@@ -108,17 +108,17 @@ def show(
 
 def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[Any]]:
     """Names and samples of utterances, spread over the data."""
-    records = read_records(list(data))
+    utterances = read_utterances(list(data))
     names, rows, reasons = list[str](), list[Any](), list[str]()
-    for place in dict.fromkeys(np.linspace(0, len(records) - 1, 8 * num).round().astype(int).tolist()):
+    for place in dict.fromkeys(np.linspace(0, len(utterances) - 1, 8 * num).round().astype(int).tolist()):
         if len(rows) == num:
             break
-        record = records[place]
-        if record.num_frames:
-            raise UserError(f"{', '.join(data)}: {record.id} has ready features; expected audio, which can be heard")
+        utterance = utterances[place]
+        if utterance.num_frames:
+            raise UserError(f"{', '.join(data)}: {utterance.id} has ready features; expected audio, which can be heard")
         try:
-            rows.append(Location.parse(record.location).audio(rate_hz=rate_hz))
-            names.append("".join(char if char.isalnum() or char in "-_." else "_" for char in record.id)[-80:])
+            rows.append(Location.parse(utterance.location).audio(rate_hz=rate_hz))
+            names.append("".join(char if char.isalnum() or char in "-_." else "_" for char in utterance.id)[-80:])
         except AudioError as error:
             reasons.append(str(error))
     if not rows:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import tyro
 
 from asr_jax.audio.io import AudioError
-from asr_jax.config import Experiment, classes, load_experiment
+from asr_jax.config import FORMER_FIELDS, Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
 from asr_jax.core.run_folder import EXPERIMENT
@@ -33,6 +33,12 @@ ALIASES = {
     "--updates": "--training.num-updates",
     "--epochs": "--training.num-epochs",
 }
+
+FORMER_FLAGS = {
+    f"--training.{former.replace('_', '-')}": f"--training.{now.replace('_', '-')}"
+    for former, now in FORMER_FIELDS.items()
+}
+"""Present names of flags, by their former names."""
 
 INIT_FROM = ALIASES["--init-from"]
 
@@ -213,7 +219,7 @@ def _plain(argument: str) -> str:
         return argument
     flag, equals, value = argument.partition("=")
     flag = "--" + flag.removeprefix("--").removeprefix("config.").replace("_", "-")
-    return ALIASES.get(flag, flag) + equals + value
+    return (ALIASES | FORMER_FLAGS).get(flag, flag) + equals + value
 
 
 def _of_primary(argument: str, default: Any) -> str:

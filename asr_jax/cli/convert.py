@@ -44,18 +44,20 @@ def main(arguments: Sequence[str]) -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     unpacked = _new(options.out)
     try:
-        records = read_once(options.inputs, role=options.role, unpack_to=str(unpacked))
+        utterances = read_once(options.inputs, role=options.role, unpack_to=str(unpacked))
         if options.out.suffix == ".tsv":
-            write_fairseq(str(options.out), in_threads(at_16_khz, list(records), "headers"))
+            write_fairseq(str(options.out), in_threads(at_16_khz, list(utterances), "headers"))
         else:
-            write_manifest(options.out, records)
+            write_manifest(options.out, utterances)
     except BaseException:
         unpacked.unlink(missing_ok=True)  # no manifest names it
         raise
-    for entry in records.refused:
+    for entry in utterances.rejected:
         print(f"left out {entry.id}: {entry.location}: {entry.reason}")
     kept = f"; their bytes in {unpacked}" if unpacked.exists() else ""
-    print(f"{len(records)} records, {records.hours:.2f} h, to {options.out}{kept}; {len(records.refused)} left out")
+    print(
+        f"{len(utterances)} utterances, {utterances.hours:.2f} h, to {options.out}{kept}; {len(utterances.rejected)} left out"
+    )
 
 
 def _check(options: ConvertOptions) -> None:

@@ -21,7 +21,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import Records, read_records
+from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
@@ -81,9 +81,9 @@ def main(arguments: Sequence[str]) -> None:
         if out:
             check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)))
-    records = {manifest: read_records([manifest], role="validation", options=how) for manifest in options.data}
+    utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
     if options.log_probs:
-        check_ids(options.log_probs, records)
+        check_ids(options.log_probs, utterances)
     results = []
     for run in options.runs:
         if recognises(run):
@@ -91,25 +91,25 @@ def main(arguments: Sequence[str]) -> None:
             for name in options.heads:
                 head = name or trained.model.recognising
                 decoding = decoding_of(flags, trained.experiment.model.decoding_of(head))
-                results.append(evaluate_run(trained, head, decoding, records, options))
+                results.append(evaluate_run(trained, head, decoding, utterances, options))
         else:
             check_options_of_losses(run, options, flags)
-            results.append(evaluate_losses(load(run, options), records))
+            results.append(evaluate_losses(load(run, options), utterances))
     nothing = show(results, by=options.by)
     if options.json:
         options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
     if nothing:
         raise RunError(f"{', '.join(nothing)}: nothing could be scored; the reasons are above")
-    num_skipped, num_scored = max(numbers(result["sets"]) for result in results)
-    if num_skipped:
+    num_rejected, num_scored = max(numbers(result["sets"]) for result in results)
+    if num_rejected:
         raise RunError(
-            f"{num_skipped} of {num_skipped + num_scored} recordings could not be evaluated, and no rate counts them; "
+            f"{num_rejected} of {num_rejected + num_scored} recordings could not be evaluated, and no rate counts them; "
             "the reasons are above"
         )
 
 
 def evaluate_run(
-    trained: Trained, head: str, decoding: Decoding, records: Mapping[str, Records], options: EvaluateOptions
+    trained: Trained, head: str, decoding: Decoding, utterances: Mapping[str, Utterances], options: EvaluateOptions
 ) -> dict[str, Any]:
     """What one set of weights gives on all sets: what it is, and the counts of each set."""
     decoder = trained.decoder(decoding, head=head, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
@@ -118,16 +118,16 @@ def evaluate_run(
         frame_s = decoder.search.writer.times.shift_s
         log_probs = LogProbs(options.log_probs, trained.tokenizer, frame_s=frame_s)
     sets, recognised = {}, []
-    for manifest, of_set in records.items():
+    for manifest, of_set in utterances.items():
         data = trained.plan(of_set, has_windows=True)
         if log_probs:
             log_probs.begin(manifest)
         counts, found = scored(data, recognise_all(trained, decoder, data, log_probs=log_probs), trained.tokenizer)
-        windowed = [data.index.records[row].id for row in data.windowed_rows if row in found.transcripts]
+        windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
         sets[manifest] = counts | {"windowed_ids": windowed}
         recognised.append((data, found))
-        for entry in found.skipped:
-            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}", file=sys.stderr)
+        for each in found.rejected:
+            print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
     if log_probs:
         log_probs.close()
     if options.predictions:
@@ -135,7 +135,7 @@ def evaluate_run(
             options.predictions, trained, is_folder=options.are_several, head=head if len(options.heads) > 1 else ""
         )
         with out.open("w") as file:
-            for manifest, (data, found) in zip(records, recognised, strict=True):
+            for manifest, (data, found) in zip(utterances, recognised, strict=True):
                 lines = ({"set": manifest} | line for line in predictions(data, found, trained.tokenizer))
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     result = what_it_is(trained) | {
@@ -170,14 +170,14 @@ def check_options_of_losses(run: Path, options: EvaluateOptions, flags: Sequence
         raise UserError(f"{run} was only pre-trained and finds no texts: expected no {given[0]}")
 
 
-def evaluate_losses(trained: Trained, records: Mapping[str, Records]) -> dict[str, Any]:
+def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> dict[str, Any]:
     """What one set of weights that finds no texts gives on all sets: what it is, and the losses of each set."""
     losses, sets = trained.losses(), {}
-    for manifest, of_set in records.items():
-        figures, skipped = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
+    for manifest, of_set in utterances.items():
+        figures, rejected = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
         sets[manifest] = figures
-        for entry in skipped:
-            print(f"skipped {entry['id']}: {entry['location']}: {entry['reason']}", file=sys.stderr)
+        for each in rejected:
+            print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
     return what_it_is(trained) | {"sets": sets}
 
 

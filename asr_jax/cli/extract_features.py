@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> None:
         print("what is done is kept: the same command goes on with the rest", file=sys.stderr)
         raise
     if unread:
-        raise RunError(f"{unread} records cannot be used; they are named in *.skipped.jsonl beside the output")
+        raise RunError(f"{unread} utterances cannot be used; they are named in *.rejected.jsonl beside the output")
 
 
 def _check_one(options: Mapping[str, object]) -> None:
@@ -117,7 +117,7 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
 
 
 def _extractor(options: ExtractOptions) -> Callable[..., int]:
-    """What extracts the features of some inputs into one file, and gives how many records cannot be used."""
+    """What extracts the features of some inputs into one file, and gives how many utterances cannot be used."""
     tokenizer = None
     if options.tokenizer:
         tokenizer = given_tokenizer(TokenizerSettings(path=options.tokenizer, normaliser=options.normaliser))

@@ -51,12 +51,14 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.data.loading.statistics import bin_statistics
 
     front_end = load_config(options.config).model.front_end if options.config else preset(options.preset)
-    found, num_frames, skipped = bin_statistics(
+    found, num_frames, rejected = bin_statistics(
         options.data, front_end, max_hours=options.max_hours, workers=options.workers
     )
-    for entry in skipped:
-        print(f"skipped {entry['location']}: {entry['reason']}", file=sys.stderr)
+    for entry in rejected:
+        print(f"rejected {entry.location}: {entry.reason}", file=sys.stderr)
     write_whole(
         options.out, json.dumps({"mean": found.mean, "deviation": found.deviation, "frames": num_frames}) + "\n"
     )
-    print(f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {len(skipped)} records could not be read")
+    print(
+        f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {len(rejected)} utterances could not be read"
+    )

@@ -1,6 +1,6 @@
 """What a run would train on, before it does: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
 
-Prints what the data are and what of them is dropped, the buckets with their padding, the length of an epoch and of the
+Prints what the data are and which of them are rejected, the buckets with their padding, the length of an epoch and of the
 run, and the gradient accumulation that reaches a wanted global batch. Nothing is compiled, and
 nothing written but the cache of what was read of the data.
 """
@@ -20,8 +20,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.dataset import PlannedData, plan_training, read_training
 
-RECOMMENDED = {"s": 5 * 3600.0, "records": 1025}
-"""A global batch as CAIMAN-ASR recommends it for transducers: more than 5 hours of audio, or than 1,024 records."""
+RECOMMENDED = {"s": 5 * 3600.0, "utterances": 1025}
+"""A global batch as CAIMAN-ASR recommends it for transducers: more than 5 hours of audio, or than 1,024 utterances."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     planned = plan(experiment)
     console = console_for()
     print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
-    print_table(dropped_rows(planned), title="dropped", console=console)
+    print_table(rejected_rows(planned), title="rejected", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
     for line in lines(planned, experiment, wanted):
         say(console, line)
@@ -59,11 +59,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
-    """A global batch by its audio (`s`), its `records`, or both; what is recommended where none is given.
+    """A global batch by its audio (`s`), its `utterances`, or both; what is recommended where none is given.
 
     Raises: UserError for nothing to reach.
     """
-    given = {"s": seconds, "records": rows}
+    given = {"s": seconds, "utterances": rows}
     wanted = {unit: amount for unit, amount in given.items() if amount is not None} or RECOMMENDED
     if not all(0 < amount < math.inf for amount in wanted.values()):
         raise UserError(f"--global-seconds {seconds}, --global-rows {rows}: expected more than 0")
@@ -78,11 +78,11 @@ def plan(experiment: Experiment) -> PlannedData:
     from asr_jax.training.setup import make_tokenizer
 
     folder = find_run(experiment)
-    records = read_training(experiment.data, seed=experiment.seed)
-    tokenizer = make_tokenizer(experiment.data, folder, records)
+    utterances = read_training(experiment.data, seed=experiment.seed)
+    tokenizer = make_tokenizer(experiment.data, folder, utterances)
     model = make_model(experiment, tokenizer)
     return plan_training(
-        records, experiment.data, tokenizer=tokenizer, output_length=model.output_length,
+        utterances, experiment.data, tokenizer=tokenizer, output_length=model.output_length,
         frames_needed=experiment.model.frames_needed,
         front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
         sub_batches=experiment.model.sub_batches,
@@ -93,7 +93,7 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
     """A row per entry of data.train, or per source in it where it names several: what is there and what of it an epoch
     has, at all speeds."""
     index, plan = planned.index, planned.plan
-    columns, rows = index.records.columns, index.records.rows
+    columns, rows = index.utterances.columns, index.utterances.rows
     pairs = np.stack([columns.input_of[rows], columns.sources.of_row[rows]])
     groups, group_of = np.unique(pairs, axis=1, return_inverse=True)
     hours = index.lengths / index.scale.per_s / 3600
@@ -104,7 +104,7 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
         {
             "set": experiment.data.train[place],
             "source": columns.sources.names[source],
-            "records": int(np.sum(group_of == group)),
+            "utterances": int(np.sum(group_of == group)),
             "hours": float(hours[group_of == group].sum()),
             "epoch hours": float(of_epoch[group]),
             "epoch_share": float(of_epoch[group] / of_epoch.sum()),
@@ -113,14 +113,14 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
     ]
 
 
-def dropped_rows(planned: PlannedData) -> list[dict[str, Any]]:
+def rejected_rows(planned: PlannedData) -> list[dict[str, Any]]:
     """A row per reason."""
-    dropped = planned.dropped
+    rejections = planned.rejections
     rows = [
-        {"reason": name, "records": num, "hours": dropped.hours[name], "such as": dropped.examples[name]}
-        for name, num in dropped.records.items()
+        {"reason": name, "utterances": num, "hours": rejections.hours[name], "such as": rejections.examples[name]}
+        for name, num in rejections.utterances.items()
     ]
-    return rows or [{"reason": "nothing", "records": 0, "hours": 0.0}]
+    return rows or [{"reason": "nothing", "utterances": 0, "hours": 0.0}]
 
 
 def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
@@ -149,11 +149,11 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     plan, training = planned.plan, experiment.training
     batches, accumulate, speeds = plan.batches_per_epoch, training.accumulate, len(plan.speeds)
     seconds = plan.length_per_epoch / planned.index.scale.per_s
-    mean = {"s": seconds / batches, "records": plan.entries_per_epoch / batches}
+    mean = {"s": seconds / batches, "utterances": plan.entries_per_epoch / batches}
     updates = Groups(batches, accumulate, training.epoch_end).updates_per_epoch
     num_updates = run_length(training.num_updates, training.num_epochs, updates)
     moved = f", each moved by up to {plan.jitter:g}" if plan.jitter else ""
-    at_speeds = f" (each record at {speeds} speed{'s' * (speeds > 1)}{moved})" if speeds > 1 or moved else ""
+    at_speeds = f" (each utterance at {speeds} speed{'s' * (speeds > 1)}{moved})" if speeds > 1 or moved else ""
     entries = f"{plan.entries_per_epoch:,} entries{at_speeds}"
     found = [
         f"padding: {plan.padding_share:.1%} of all batches, in {len(plan.buckets)} shapes",
@@ -165,11 +165,11 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
         more = "; an epoch has fewer batches: make them larger" if reaching > batches else ""
-        what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else f"{amount:,} records"
+        what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else f"{amount:,} utterances"
         found.append(f"a global batch of {what}: --training.accumulate {reaching}{more}")
     return found
 
 
 def _amounts(mean: dict[str, float], times: int) -> str:
     seconds = mean["s"] * times
-    return f"{seconds:,.1f} s of audio ({seconds / 3600:,.2f} h), {mean['records'] * times:,.1f} records"
+    return f"{seconds:,.1f} s of audio ({seconds / 3600:,.2f} h), {mean['utterances'] * times:,.1f} utterances"

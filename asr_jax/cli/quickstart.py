@@ -62,8 +62,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def speak(corpus: Path) -> dict[str, Any]:
+    from asr_jax.data.corpora.sentences import Corpus
     from asr_jax.data.corpora.synthetic import make_corpus
-    from asr_jax.data.corpora.utterances import Corpus
 
     _say(f"python -m asr_jax.data.corpora.synthetic --out {corpus}")
     return make_corpus(corpus, Corpus())
@@ -96,16 +96,16 @@ def evaluate(run: Path, test: Path, last: str) -> tuple[dict[str, Any], str]:
 
 def transcribe(run: Path, test: Path) -> None:
     from asr_jax.cli.transcribe import main as transcribe_main
-    from asr_jax.data.manifests.reading import read_records
+    from asr_jax.data.manifests.reading import read_utterances
 
-    records = read_records([test])
-    chosen = [records[len(records) * part // 4] for part in (1, 2, 3)]
-    files = [os.path.relpath(record.location) for record in chosen]
+    utterances = read_utterances([test])
+    chosen = [utterances[len(utterances) * part // 4] for part in (1, 2, 3)]
+    files = [os.path.relpath(utterance.location) for utterance in chosen]
     _say(f"python -m asr_jax.transcribe {run} {' '.join(files)}")
     transcribe_main([str(run), *files])
     print("said were:")
-    for file, record in zip(files, chosen, strict=True):
-        print(f"{file}\t{record.text}")
+    for file, utterance in zip(files, chosen, strict=True):
+        print(f"{file}\t{utterance.text}")
 
 
 def _say(command: str) -> None:

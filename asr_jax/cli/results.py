@@ -22,7 +22,7 @@ def show_losses(results: Sequence[Mapping[str, Any]]) -> list[str]:
     for result in results:
         for manifest, figures in result["sets"].items():
             run = {"run": f"{Path(result['run']).name} {result['checkpoint']}"} if len(results) > 1 else {}
-            counts = {name: figures[name] for name in ("utterances", "skipped")}
+            counts = {name: figures[name] for name in ("utterances", "rejected")}
             parts = figures["losses"] | figures["metrics"]
             heads = {name.partition("/")[0] for name in parts}
             named = {name.partition("/")[2] if len(heads) == 1 else name: value for name, value in parts.items()}
@@ -58,8 +58,8 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
 
 
 def numbers(sets: Mapping[str, Any]) -> tuple[int, int]:
-    """Of recordings that were skipped, and of those that were scored."""
-    return sum(counts["skipped"] for counts in sets.values()), sum(counts["utterances"] for counts in sets.values())
+    """Of recordings that were rejected, and of those that were scored."""
+    return sum(counts["rejected"] for counts in sets.values()), sum(counts["utterances"] for counts in sets.values())
 
 
 def title(result: Mapping[str, Any]) -> str:
@@ -75,7 +75,7 @@ def table_rows(manifest: str, counts: dict[str, Any], *, by: str) -> list[dict[s
     """The set's row and, where it has several sources (or speakers, or classes of length), theirs."""
     groups = counts[f"by_{by}"]
     rows = [table_row(f"  {name or f'no {by}'}", group) for name, group in groups.items() if groups.keys() - {name}]
-    return [table_row(manifest, counts) | {"skipped": counts["skipped"]}, *(row | {"skipped": ""} for row in rows)]
+    return [table_row(manifest, counts) | {"rejected": counts["rejected"]}, *(row | {"rejected": ""} for row in rows)]
 
 
 def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from asr_jax.cli.recognition_options import (
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
 from asr_jax.data.manifests.audio_inputs import listed, read_stdin, with_durations
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
 from asr_jax.transcripts.files import FormName, Named
@@ -65,7 +65,7 @@ class TranscribeOptions(RecognitionOptions):
     to_manifest: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
     """Manifest to write the transcripts to as pseudo-labels, to train on."""
     min_confidence: Annotated[float, arg(metavar="C")] = 0.9
-    """Least confidence of a pseudo-label; the others are named in OUT.skipped.jsonl."""
+    """Least confidence of a pseudo-label; the others are named in OUT.rejected.jsonl."""
 
     @property
     def form(self) -> FormName:
@@ -91,16 +91,16 @@ def main(arguments: Sequence[str]) -> None:
                 pseudo_labels = PseudoLabels(options.to_manifest, min_confidence=options.min_confidence)
                 labels = stack.enter_context(pseudo_labels)
             measured = with_durations(todo)
-            refused = [entry for entry in measured if isinstance(entry, Refused)]
-            _say_skipped(refused)
+            rejected = [entry for entry in measured if isinstance(entry, Rejected)]
+            _say_rejected(rejected)
             broken = _transcribe(options, flags, measured, output, labels, folder)
-            _say_skipped(broken[len(refused) :])
+            _say_rejected(broken[len(rejected) :])
             places: list[Output | PseudoLabels] = [output, labels] if labels else [output]
             for entry, place in itertools.product(broken, places):
-                place.skip(entry.id, entry.location, entry.reason)
+                place.reject(entry.id, entry.location, entry.reason)
         if labels:
             print(labels.summary(), file=sys.stderr)
-        if len(refused) == len(entries):
+        if len(rejected) == len(entries):
             raise UserError("none of the inputs is audio that can be read")
         failed = RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
         if len(broken) == len(todo):
@@ -109,9 +109,9 @@ def main(arguments: Sequence[str]) -> None:
         raise failed
 
 
-def _say_skipped(entries: Sequence[Refused]) -> None:
+def _say_rejected(entries: Sequence[Rejected]) -> None:
     for entry in entries:
-        print(f"skipped {entry.location}: {entry.reason}", file=sys.stderr)
+        print(f"rejected {entry.location}: {entry.reason}", file=sys.stderr)
 
 
 def check(options: TranscribeOptions) -> None:
@@ -154,7 +154,7 @@ def _kept(options: TranscribeOptions) -> Iterator[Path]:
         remove_empty(made)
 
 
-def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[Record | Refused]) -> Output:
+def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[Utterance | Rejected]) -> Output:
     """Where transcripts go; nowhere, where a manifest alone is asked for."""
     if options.to_manifest and not options.out:
         return Output()
@@ -165,44 +165,44 @@ def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[
 def _transcribe(
     options: TranscribeOptions,
     flags: Sequence[str],
-    entries: Sequence[Record | Refused],
+    entries: Sequence[Utterance | Rejected],
     output: Output,
     labels: PseudoLabels | None,
     folder: Path,
-) -> list[Refused]:
+) -> list[Rejected]:
     """What could not be read, in order."""
-    broken = [entry for entry in entries if isinstance(entry, Refused)]
-    records = [entry for entry in entries if isinstance(entry, Record)]
-    if not records:
+    broken = [entry for entry in entries if isinstance(entry, Rejected)]
+    utterances = [entry for entry in entries if isinstance(entry, Utterance)]
+    if not utterances:
         return broken
     trained = load(options.run, options)
     head = options.head or trained.model.recognising
     decoder = trained.decoder(decoding_of(flags, trained.experiment.model.decoding_of(head)), head=head)
     if labels and options.min_confidence and not decoder.calibration:
         print(uncalibrated(options.run, options, flags), file=sys.stderr)
-    total_s = sum(record.duration_s for record in records if record.duration_s > 0)
+    total_s = sum(utterance.duration_s for utterance in utterances if utterance.duration_s > 0)
     prints = not options.out and not options.to_manifest and sys.stdout.isatty()
     with Meter(total_s, has_bar=not prints) as meter:
         transcriber = Transcriber(
             trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add
         )
         try:
-            for each in transcriber(records):
+            for each in transcriber(utterances):
                 if each.transcript is None:
-                    broken.append(Refused(each.record.id, each.record.location, each.reason))
+                    broken.append(Rejected(each.utterance.id, each.utterance.location, each.reason))
                     continue
-                output.write(named(each.record, each.transcript, folder))
+                output.write(named(each.utterance, each.transcript, folder))
                 if labels:
-                    labels.add(each.record, each.transcript, most_s=transcriber.longest_s)
+                    labels.add(each.utterance, each.transcript, most_s=transcriber.longest_s)
         except KeyboardInterrupt:
             if output.goes_on:
                 print(f"{options.out} keeps what is done: the same command goes on with the rest", file=sys.stderr)
             raise
-    print(f"{len(records)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
+    print(f"{len(utterances)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
     return broken
 
 
-def named(record: Record, transcript: Transcript, folder: Path) -> Named:
+def named(utterance: Utterance, transcript: Transcript, folder: Path) -> Named:
     """`folder`: what lies there has no path that anybody knows."""
-    path = record.id if Path(record.location).is_relative_to(folder) else None
-    return Named.of(record, transcript, path=path)
+    path = utterance.id if Path(utterance.location).is_relative_to(folder) else None
+    return Named.of(utterance, transcript, path=path)

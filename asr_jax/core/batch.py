@@ -26,7 +26,7 @@ class Batch(struct.PyTreeNode):
     token_lengths: Int32[AnyArray, " B"]
     weights: Float[AnyArray, " B"]
     """1 for a row that counts, 0 for padding and for rows that could not be read."""
-    records: Int32[AnyArray, " B"]
+    utterances: Int32[AnyArray, " B"]
     """Row of the index that each row came from; -1 for padding."""
 
     @property

@@ -18,11 +18,11 @@ from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.dataset import PlannedData, check_labels
-from asr_jax.data.batching.evaluation import NoRecords, plan_with_labels
-from asr_jax.data.batching.filters import Dropped
+from asr_jax.data.batching.evaluation import NoUtterances, plan_with_labels
+from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.loading.source import BatchSource, open_batches
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.by_shape import abstract_batch
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.long_audio import LongAudio
@@ -39,26 +39,26 @@ from asr_jax.transcripts.words import Writer
 NO_PATH = "no path: its frames cannot hold its labels, or the model gives them no probability"
 
 
-class AlignedRecord(NamedTuple):
+class AlignedUtterance(NamedTuple):
     """A recording and when its words are said; or why that is not known."""
 
-    record: Record
+    utterance: Utterance
     transcript: Transcript | None
     tokens: tuple[Token, ...] = ()
     reason: str = ""
 
 
-def plan(trained: Trained, records: Records) -> PlannedData:
-    """The records in the shapes of training, with labels. Texts of which the normaliser would leave out what is said
+def plan(trained: Trained, utterances: Utterances) -> PlannedData:
+    """The utterances in the shapes of training, with labels. Texts of which the normaliser would leave out what is said
     are dropped and named. Raises: UserError as `plan_with_labels`."""
     model = trained.model
-    kept, dropped = _with_all_said(records, trained.tokenizer)
+    kept, rejections = _with_all_said(utterances, trained.tokenizer)
     try:
         data = _plan(trained, model, kept)
-    except NoRecords as error:
-        error.dropped.merge(dropped)
-        raise NoRecords(error.what, error.dropped) from None
-    data.dropped.merge(dropped)
+    except NoUtterances as error:
+        error.rejections.merge(rejections)
+        raise NoUtterances(error.what, error.rejections) from None
+    data.rejections.merge(rejections)
     check_labels(data, trained.tokenizer)
     return data
 
@@ -68,45 +68,43 @@ def no_labels(lost: str, tokenizer: Tokenizer) -> str:
     return f"{lost!r} has no labels ({tokenizer.normaliser} leaves it out): expected it as it is said, in words"
 
 
-def _with_all_said(records: Records, tokenizer: Tokenizer) -> tuple[Records, Dropped]:
-    dropped, is_kept = Dropped(), np.ones(len(records), bool)
-    for place, text in enumerate(records.texts()):
+def _with_all_said(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utterances, Rejections]:
+    rejections, is_kept = Rejections(), np.ones(len(utterances), bool)
+    for place, text in enumerate(utterances.texts()):
         if lost := tokenizer.left_out(text):
-            record, is_kept[place] = records[place], False
-            dropped.add(
-                no_labels(lost, tokenizer), name=record.id, location=record.location, duration_s=record.duration_s,
-                kind="text that the normaliser leaves out",
-            )  # fmt: skip
-    return records.select(is_kept), dropped
+            utterance, is_kept[place] = utterances[place], False
+            rejected = Rejected(utterance.id, utterance.location, no_labels(lost, tokenizer), "result")
+            rejections.add(rejected, duration_s=utterance.duration_s, kind="text that the normaliser leaves out")
+    return utterances.select(is_kept), rejections
 
 
-def _plan(trained: Trained, model: Recogniser, records: Records) -> PlannedData:
+def _plan(trained: Trained, model: Recogniser, utterances: Utterances) -> PlannedData:
     return plan_with_labels(
-        records, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
+        utterances, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
         takes_ids=trained.experiment.data.tokenizer.takes_ids,
         output_length=model.length_of(model.aligning), num_devices=trained.mesh.size, has_windows=True,
         frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
     )  # fmt: skip
 
 
-def aligned_records(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
-    """Every record of `plan`, batch by batch, and then those that are heard by windows."""
+def aligned_utterances(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
+    """Every utterance of `plan`, batch by batch, and then those that are heard by windows."""
     yield from _of_batches(trained, data)
     if data.windowed_rows:
         yield from _of_windows(trained, data)
 
 
-def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
+def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
     """Of each recording the log-probabilities of its text's labels are held, and what leads back, block by block."""
     decoder = emitting(trained)
     writer = decoder.search.writer
-    records = [replace(data.index.records[row], id=str(row)) for row in data.windowed_rows]  # ids that differ
-    for known, frames in LongAudio(trained, decoder).frames(records):
-        record, labels = data.index.records[int(known.id)], data.index.labels_of(int(known.id))
+    utterances = [replace(data.index.utterances[row], id=str(row)) for row in data.windowed_rows]  # ids that differ
+    for known, frames in LongAudio(trained, decoder).frames(utterances):
+        utterance, labels = data.index.utterances[int(known.id)], data.index.labels_of(int(known.id))
         try:
-            yield _of_frames(record, labels, frames, writer)
+            yield _of_frames(utterance, labels, frames, writer)
         except AudioError as error:
-            yield AlignedRecord(record, None, reason=error.reason)
+            yield AlignedUtterance(utterance, None, reason=error.reason)
 
 
 def emitting(trained: Trained) -> Decoder:
@@ -118,19 +116,19 @@ def emitting(trained: Trained) -> Decoder:
 
 
 def _of_frames(
-    record: Record, labels: Integer[np.ndarray, " U"], frames: Iterable[FrameLogProbs], writer: Writer
-) -> AlignedRecord:
+    utterance: Utterance, labels: Integer[np.ndarray, " U"], frames: Iterable[FrameLogProbs], writer: Writer
+) -> AlignedUtterance:
     """Raises: AudioError where the recording cannot be read on."""
     emissions, columns = emissions_of(frames, labels, writer.spelling)
     path = align_long(emissions, columns, np.zeros(len(labels), bool), search=FORCED)
     if (path.starts < 0).any():
-        return AlignedRecord(record, None, reason=NO_PATH)
+        return AlignedUtterance(utterance, None, reason=NO_PATH)
     best = np.array([path.log_probs[start:end].max() for start, end in zip(path.starts, path.ends, strict=True)])
     found = TokenSequence.of(labels, path.starts, path.ends, best, score=float(path.log_probs.sum()))
-    return AlignedRecord(record, writer.transcript([found]), writer.tokens(found))
+    return AlignedUtterance(utterance, writer.transcript([found]), writer.tokens(found))
 
 
-def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
+def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
     programs = _compiled(trained, data)
     model = trained.model
     writer = Writer(trained.tokenizer, times=model.frame_times(tap=model.heads[model.aligning].tap))
@@ -141,16 +139,16 @@ def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedRecord]:
             program = programs[batch.signal.shape[1]]
             found: Alignment = jax.device_get(program(trained.variables, global_batch(batch, trained.mesh)))
             for i in np.flatnonzero(batch.weights > 0):
-                record = data.index.records[int(batch.records[i])]
+                utterance = data.index.utterances[int(batch.utterances[i])]
                 if not found.is_possible[i]:
-                    yield AlignedRecord(record, None, reason=NO_PATH)
+                    yield AlignedUtterance(utterance, None, reason=NO_PATH)
                     continue
                 num = int(batch.token_lengths[i])
                 row = (each[i, :num] for each in (batch.tokens, found.starts, found.ends, found.log_probs))
                 sequence = TokenSequence.of(*row, score=float(found.scores[i]))
-                yield AlignedRecord(record, writer.transcript([sequence]), writer.tokens(sequence))
-            for entry in loaded.skipped:
-                yield AlignedRecord(Record(entry["id"], entry["location"]), None, reason=entry["reason"])
+                yield AlignedUtterance(utterance, writer.transcript([sequence]), writer.tokens(sequence))
+            for rejected in loaded.rejected:
+                yield AlignedUtterance(Utterance(rejected.id, rejected.location), None, reason=rejected.reason)
 
 
 def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:

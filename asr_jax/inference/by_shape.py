@@ -84,5 +84,5 @@ def abstract_batch(bucket: Bucket, mesh: Mesh, scale: Scale) -> Batch:
         tokens=array((bucket.num_tokens,), np.int32),
         token_lengths=array((), np.int32),
         weights=array((), np.float32),
-        records=array((), np.int32),
+        utterances=array((), np.int32),
     )

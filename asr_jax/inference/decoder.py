@@ -105,7 +105,7 @@ class Emitted(NamedTuple):
     """Of the head `[B T V]`, where they were asked for."""
     weights: Float[Array, " B"]
     """0 for padding and for rows that could not be read."""
-    records: Int[Array, " B"]
+    utterances: Int[Array, " B"]
     """Row of the index."""
 
 
@@ -165,10 +165,10 @@ class Decoder:
     def finish(self, emitted: Emitted) -> dict[int, Transcript]:
         """The text of every row that was read, by row of the index; of a search with a stage on the host and several
         processes, those of this one's share, which `whole` brings together."""
-        weights, records = jax.device_get((emitted.weights, emitted.records))
+        weights, utterances = jax.device_get((emitted.weights, emitted.utterances))
         rows = self.search.share(np.flatnonzero(weights > 0))
         found = self.search.sequences(emitted.found, rows.tolist())
-        return dict(zip(records[rows].tolist(), map(self.search.transcript, found), strict=True))
+        return dict(zip(utterances[rows].tolist(), map(self.search.transcript, found), strict=True))
 
     def whole(self, transcripts: dict[int, Transcript]) -> dict[int, Transcript]:
         """What `finish` gave on all processes; they must call it together."""
@@ -179,7 +179,7 @@ class Decoder:
 
     def _emit(self, variables: Tree, batch: Batch) -> tuple[Any, Frames | None, Float[Array, " B"], Int[Array, " B"]]:
         found, log_probs = self.search(variables, batch, gives_log_probs=self._gives_log_probs)
-        return found, log_probs, batch.weights, batch.records
+        return found, log_probs, batch.weights, batch.utterances
 
 
 def without_labels(batch: Batch) -> Batch:

@@ -82,7 +82,7 @@ def _extractor(trained: Trained, function: Callable[[Any, Batch], Any], *, what:
         batch = Batch(
             audio=audio, features=None, lengths=lengths, tokens=np.zeros((rows, 0), np.int32),
             token_lengths=np.zeros(rows, np.int32), weights=np.ones(rows, np.float32),
-            records=np.zeros(rows, np.int32),
+            utterances=np.zeros(rows, np.int32),
         )  # fmt: skip
         frames: Frames = program(variables, batch)
         return frames

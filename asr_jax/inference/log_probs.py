@@ -12,25 +12,25 @@ from safetensors.numpy import save_file
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.dataset import PlannedData
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.decoder import Emitted
 from asr_jax.text.tokenizers import Tokenizer
 
 LABELS, INDEX = "labels.json", "index.jsonl"
 
 
-def check_ids(path: Path, sets: Mapping[str, Records]) -> None:
+def check_ids(path: Path, sets: Mapping[str, Utterances]) -> None:
     """Raises: UserError where recordings of two sets have one id, and tensors in one file would have one name."""
     if path.suffix != ".safetensors":
         return
     set_of: dict[str, str] = {}
-    for manifest, records in sets.items():
-        for record_id in records.ids():
-            first = set_of.setdefault(record_id, manifest)
+    for manifest, utterances in sets.items():
+        for utterance_id in utterances.ids():
+            first = set_of.setdefault(utterance_id, manifest)
             if first != manifest:
                 raise UserError(
-                    f"--log-probs {path}: {first} and {manifest} both have a recording {record_id}, and their tensors "
+                    f"--log-probs {path}: {first} and {manifest} both have a recording {utterance_id}, and their tensors "
                     "would have one name; expected other ids, a folder instead of a .safetensors file, or one call "
                     "for each set"
                 )
@@ -61,19 +61,19 @@ class LogProbs:
         """Those of a batch."""
         assert emitted.log_probs is not None, "the decoder was made to give them"
         values, lengths = jax.device_get((emitted.log_probs.values, emitted.log_probs.lengths))
-        weights, rows = jax.device_get((emitted.weights, emitted.records))
+        weights, rows = jax.device_get((emitted.weights, emitted.utterances))
         for row in np.flatnonzero(weights > 0).tolist():
-            self.add(data.index.records[int(rows[row])], np.array(values[row, : lengths[row]], np.float32))
+            self.add(data.index.utterances[int(rows[row])], np.array(values[row, : lengths[row]], np.float32))
 
-    def add(self, record: Record, own: Float[np.ndarray, "T V"]) -> None:
+    def add(self, utterance: Utterance, own: Float[np.ndarray, "T V"]) -> None:
         """Those of a recording."""
         if self._tensors is not None:
-            self._tensors[record.id] = own
+            self._tensors[utterance.id] = own
             return
         file = f"{len(self._index)}.npy"
         np.save(self._path / file, own)
-        about = {"set": self._set, "id": record.id, "location": record.location, "file": file, "frames": len(own)}
-        self._index.append(about | {"text": record.text})
+        about = {"set": self._set, "id": utterance.id, "location": utterance.location, "file": file, "frames": len(own)}
+        self._index.append(about | {"text": utterance.text})
 
     def close(self) -> None:
         """Writes what tells which is which."""

@@ -19,7 +19,7 @@ from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.evaluation import evaluation_buckets, in_scale
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.decoder import Decoder, Emitted
 from asr_jax.inference.trained import Trained
 from asr_jax.transcripts.seams import FrameLogProbs, Part, joined_windows
@@ -27,7 +27,7 @@ from asr_jax.transcripts.windows import Window, Windows, windows_of
 
 READ_AHEAD = 2
 """Batches that are read while the device computes others."""
-RecordWindow = tuple[Record, Window | AudioError]
+UtteranceWindow = tuple[Utterance, Window | AudioError]
 
 
 class Emission(NamedTuple):
@@ -49,7 +49,7 @@ class Emission(NamedTuple):
         return self.frames
 
 
-RecordEmission = tuple[Record, Emission | AudioError]
+UtteranceEmission = tuple[Utterance, Emission | AudioError]
 
 
 class LongAudio:
@@ -87,36 +87,38 @@ class LongAudio:
         model = self.trained.model
         return int(model.output_length(num_samples, tap=model.heads[self.decoder.head].tap))
 
-    def emissions(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator["Emission"]]]:
+    def emissions(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, Iterator["Emission"]]]:
         """What the model and its search make of the windows of each recording, of any length. Asking for the next
         recording ends the windows of the one before; they raise AudioError where it cannot be read on."""
-        emissions = self._emissions((record, window) for record in records for window in self._windows(record))
+        emissions = self._emissions(
+            (utterance, window) for utterance in utterances for window in self._windows(utterance)
+        )
         for _, group in groupby(emissions, key=lambda each: each[0].id):
-            record, windows = _first(group)
-            yield record, _whole(windows)
+            utterance, windows = _first(group)
+            yield utterance, _whole(windows)
 
-    def frames(self, records: Iterable[Record]) -> Iterator[tuple[Record, Iterator[FrameLogProbs]]]:
+    def frames(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, Iterator[FrameLogProbs]]]:
         """Log-probabilities of CTC of each recording, joined from windows, in parts. The decoder gives
         log-probabilities, or its search has a stage on the host, which takes them."""
-        for record, windows in self.emissions(records):
-            yield record, self.joined(windows)
+        for utterance, windows in self.emissions(utterances):
+            yield utterance, self.joined(windows)
 
     def joined(self, windows: Iterable["Emission"]) -> Iterator[FrameLogProbs]:
         """The log-probabilities of windows of one recording, each frame once."""
         return joined_windows((each.log_probs for each in windows), blank_id=self.decoder.tokenizer.blank_id)
 
-    def _windows(self, record: Record) -> Iterator[Window | AudioError]:
+    def _windows(self, utterance: Utterance) -> Iterator[Window | AudioError]:
         """The error, as the last one, where the recording cannot be read on."""
         try:
-            blocks = Location.parse(record.location).audio_blocks(rate_hz=int(self._scale.per_s))
+            blocks = Location.parse(utterance.location).audio_blocks(rate_hz=int(self._scale.per_s))
             yield from windows_of(blocks, self.windows)
         except AudioError as error:
             yield error
 
-    def _emissions(self, windows: Iterable[RecordWindow]) -> Iterator["RecordEmission"]:
+    def _emissions(self, windows: Iterable[UtteranceWindow]) -> Iterator["UtteranceEmission"]:
         """Each window after the model, a batch ahead of what is asked for."""
         self.decoder.prepare([self.bucket], self._scale)
-        before: tuple[Sequence[RecordWindow], Emitted] | None = None
+        before: tuple[Sequence[UtteranceWindow], Emitted] | None = None
         for group in _ahead(batched(windows, self.bucket.batch_size), READ_AHEAD):
             samples = [window.samples for _, window in group if isinstance(window, Window)]
             batch = global_batch(_batch(samples, self.bucket), self.decoder.mesh)
@@ -127,7 +129,7 @@ class LongAudio:
         if before:
             yield from self._rows(*before)
 
-    def _rows(self, group: Sequence[RecordWindow], emitted: Emitted) -> Iterator["RecordEmission"]:
+    def _rows(self, group: Sequence[UtteranceWindow], emitted: Emitted) -> Iterator["UtteranceEmission"]:
         """Each window with its row of a batch."""
         num_rows = sum(isinstance(window, Window) for _, window in group)
         has_stage = self.decoder.search.stage is not None
@@ -135,14 +137,14 @@ class LongAudio:
         logps = None if every is None else np.asarray(jax.device_get(every.values), np.float32)
         found = [] if has_stage else self.decoder.search.sequences(emitted.found, range(num_rows))
         row = 0
-        for record, window in group:
+        for utterance, window in group:
             if isinstance(window, AudioError):
-                yield record, window
+                yield utterance, window
                 continue
             num, first = self.num_frames(len(window.samples)), window.first_frame
             self._tell((self.windows.step if first else len(window.samples)) / self._scale.per_s)
             yield (
-                record,
+                utterance,
                 Emission(
                     None if has_stage else _moved(found[row][0], first, first + num),
                     None if logps is None else FrameLogProbs(first, logps[row, :num].argmax(-1), logps[row, :num]),
@@ -157,8 +159,8 @@ def _batch(rows: Sequence[Int16[np.ndarray, "_"]], bucket: Bucket) -> Batch:
     for row, samples in enumerate(rows):
         audio[row, : len(samples)], lengths[row] = samples, len(samples)
     weights = (np.arange(num) < len(rows)).astype(np.float32)
-    records = np.where(weights > 0, np.arange(num), -1).astype(np.int32)
-    return Batch(audio, None, lengths, np.zeros((num, 0), np.int32), np.zeros(num, np.int32), weights, records)
+    utterances = np.where(weights > 0, np.arange(num), -1).astype(np.int32)
+    return Batch(audio, None, lengths, np.zeros((num, 0), np.int32), np.zeros(num, np.int32), weights, utterances)
 
 
 def _moved(sequence: TokenSequence, first_frame: int, end_frame: int) -> Part:
@@ -168,11 +170,11 @@ def _moved(sequence: TokenSequence, first_frame: int, end_frame: int) -> Part:
 
 
 def _first(
-    group: Iterator[RecordEmission],
-) -> tuple[Record, Iterator[Emission | AudioError]]:
+    group: Iterator[UtteranceEmission],
+) -> tuple[Utterance, Iterator[Emission | AudioError]]:
     """The recording of a group, and all of its windows."""
-    record, window = next(group)
-    return record, itertools.chain([window], (window for _, window in group))
+    utterance, window = next(group)
+    return utterance, itertools.chain([window], (window for _, window in group))
 
 
 def _whole(windows: Iterator[Emission | AudioError]) -> Iterator[Emission]:

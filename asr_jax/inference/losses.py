@@ -20,6 +20,7 @@ from asr_jax.core.sums import Sum, Sums, merge
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import WHOLE
+from asr_jax.data.manifests.utterances import Rejected, rejected_everywhere
 from asr_jax.inference.by_shape import ByShape, abstract_batch
 from asr_jax.inference.recognition import batches_of, used_buckets
 from asr_jax.models.base import Recogniser
@@ -75,9 +76,8 @@ class Measured(NamedTuple):
 
     figures: dict[str, Any]
     """`loss` (of all terms and heads, as in training), `losses` and `metrics` by name, NaN where there was nothing to
-    count; `utterances` that were read, and how many were `skipped`."""
-    skipped: list[dict[str, Any]]
-    """`{id, location, reason}` of those."""
+    count; `utterances` that were read, and how many were `rejected`."""
+    rejected: list[Rejected]
 
 
 def measure(
@@ -95,29 +95,30 @@ def measure(
     """
     losses.prepare(used_buckets(data), data.index.scale)
     found: list[tuple[Sums, Sums]] = []
-    skipped: list[dict[str, Any]] = []
+    rejected: list[Rejected] = []
     utterances = 0
     with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
-            skipped += loaded.skipped
+            rejected += loaded.rejected
             utterances += int(np.count_nonzero(loaded.batch.weights))
             found.append(losses(variables, global_batch(loaded.batch, losses.mesh), loaded.position))
             jax.block_until_ready(found[-2:-1])  # batches do not pile up on the device
     terms, metrics = (_means(each) for each in zip(*jax.device_get(found), strict=True))
-    every = [entry for entries in gathered(skipped) for entry in entries] + list(_not_computed(data))
+    every = rejected_everywhere(rejected) + list(_not_computed(data))
     figures = {
         "loss": total_of(terms, losses.scales), "losses": terms, "metrics": metrics,
-        "utterances": sum(gathered(utterances)), "skipped": len(every),
+        "utterances": sum(gathered(utterances)), "rejected": len(every),
     }  # fmt: skip
     return Measured(figures, every)
 
 
-def _not_computed(data: PlannedData) -> Iterator[dict[str, Any]]:
-    """What is in no batch: `{id, location, reason}`."""
-    yield from data.dropped.entries
+def _not_computed(data: PlannedData) -> Iterator[Rejected]:
+    """Utterances that are in no batch."""
+    yield from data.rejections.entries
     for row in data.windowed_rows:
-        record = data.index.records[row]
-        yield {"id": record.id, "location": record.location, "reason": f"longer than {WHOLE} × training's longest"}
+        utterance = data.index.utterances[row]
+        reason = f"longer than {WHOLE} × training's longest"
+        yield Rejected(utterance.id, utterance.location, reason, "result")
 
 
 def _means(found: Iterable[Sums]) -> dict[str, float]:

@@ -29,7 +29,7 @@ NOT_IN_PROGRAMS = (
         for name in (
             "num_updates", "num_epochs", "validate_every", "validate_epochs", "validate_live", "validate_loss",
             "sample_every", "save_minutes", "keep_last", "keep_best", "milestones", "log_every", "num_samples",
-            "max_skipped", "max_failed", "patience", "max_hours", "epochs_this_job", "profile", "alarm_wer",
+            "max_rejected", "max_failed", "patience", "max_hours", "epochs_this_job", "profile", "alarm_wer",
             "alarm_updates",
         )
     ),
@@ -75,5 +75,5 @@ def example_batch(model: Recogniser) -> Batch:
         tokens=jnp.zeros((1, 1), jnp.int32),
         token_lengths=jnp.zeros(1, jnp.int32),
         weights=jnp.ones(1, jnp.float32),
-        records=jnp.zeros(1, jnp.int32),
+        utterances=jnp.zeros(1, jnp.int32),
     )

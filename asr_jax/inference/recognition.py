@@ -11,12 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from asr_jax.core.meshes import global_batch
-from asr_jax.core.processes import gathered
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
 from asr_jax.inference.decoder import Decoder, Emitted, without_labels
 from asr_jax.metrics.confidence import confidence_report
 from asr_jax.metrics.errors import right_words
@@ -31,8 +30,8 @@ class Recognition:
     """What was recognised, by row of the index; rows whose audio could not be read are not among them."""
 
     transcripts: dict[int, Transcript]
-    skipped: list[dict[str, Any]]
-    """`{id, location, reason}` of those."""
+    rejected: list[Rejected]
+    """Those rows."""
 
 
 class BrokenOff(Exception):
@@ -70,11 +69,11 @@ def recognise(
     """
     decoder.prepare(used_buckets(data), data.index.scale)
     transcripts: dict[int, Transcript] = {}
-    skipped: list[dict[str, Any]] = []
+    rejected: list[Rejected] = []
     before: Emitted | None = None
     with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
-            skipped += loaded.skipped
+            rejected += loaded.rejected
             emitted = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
             if before:  # while the device has the next one to do
                 transcripts |= decoder.finish(before)
@@ -82,7 +81,7 @@ def recognise(
             before = emitted
     if before:
         transcripts |= decoder.finish(before)
-    return Recognition(decoder.whole(transcripts), [entry for entries in gathered(skipped) for entry in entries])
+    return Recognition(decoder.whole(transcripts), rejected_everywhere(rejected))
 
 
 def used_buckets(data: PlannedData) -> list[Bucket]:
@@ -100,23 +99,23 @@ def evaluate(
 
 def scored(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> tuple[dict[str, Any], Recognition]:
     """Error rates of a set, as `metrics.scoring.score` gives them, `confidence`, as `metrics.confidence` reports it of
-    the words, and what was recognised, with what the plan dropped among the skipped.
+    the words, and what was recognised, with those that the plan rejected among the rejected.
 
     References and hypotheses go through the normaliser that the labels were made with.
     """
     counts = score(list(recognised(data, found, tokenizer)), normaliser=tokenizer.normaliser)
-    skipped = data.dropped.entries + found.skipped
+    rejected = data.rejections.entries + found.rejected
     confidence = confidence_report(*judged_words(data, found, tokenizer))
-    return counts | {"confidence": confidence, "skipped": len(skipped)}, Recognition(found.transcripts, skipped)
+    return counts | {"confidence": confidence, "rejected": len(rejected)}, Recognition(found.transcripts, rejected)
 
 
 def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[Recognised]:
     """Every recording that was read, in the order of the index."""
     for row, transcript in sorted(found.transcripts.items()):
-        record = data.index.records[row]
+        utterance = data.index.utterances[row]
         yield Recognised(
-            record.id, reference(record, tokenizer), transcript.text,
-            source=record.source, speaker=record.speaker, duration_s=record.duration_s,
+            utterance.id, reference(utterance, tokenizer), transcript.text,
+            source=utterance.source, speaker=utterance.speaker, duration_s=utterance.duration_s,
         )  # fmt: skip
 
 
@@ -128,7 +127,7 @@ def judged_words(
     confidences, is_right = list[float](), list[bool]()
     for row, transcript in sorted(found.transcripts.items()):
         parts = [normalise(word.text, tokenizer.normaliser).split() for word in transcript.words]
-        expected = normalise(reference(data.index.records[row], tokenizer), tokenizer.normaliser).split()
+        expected = normalise(reference(data.index.utterances[row], tokenizer), tokenizer.normaliser).split()
         right = iter(right_words(expected, [part for each in parts for part in each]).tolist())
         for word, each in zip(transcript.words, parts, strict=True):
             if each:
@@ -141,10 +140,12 @@ def judged_words(
 def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
     """Some transcripts to show: the same rows every time, spread over the set."""
     rows = sorted(found.transcripts)
-    chosen = [(data.index.records[row], found.transcripts[row]) for row in rows[:: max(len(rows) // max(number, 1), 1)]]
+    chosen = [
+        (data.index.utterances[row], found.transcripts[row]) for row in rows[:: max(len(rows) // max(number, 1), 1)]
+    ]
     return [
-        {"id": record.id, "reference": reference(record, tokenizer), "hypothesis": transcript.text}
-        for record, transcript in chosen[:number]
+        {"id": utterance.id, "reference": reference(utterance, tokenizer), "hypothesis": transcript.text}
+        for utterance, transcript in chosen[:number]
     ]
 
 
@@ -154,7 +155,7 @@ def predictions(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> 
     for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
         yield {
             "id": each.id,
-            "location": data.index.records[row].location,
+            "location": data.index.utterances[row].location,
             "reference": each.reference,
             "hypothesis": each.hypothesis,
             "source": each.source,
@@ -165,7 +166,7 @@ def predictions(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> 
         }
 
 
-def reference(record: Record, tokenizer: Tokenizer) -> str:
+def reference(utterance: Utterance, tokenizer: Tokenizer) -> str:
     """What was said: the text or, where there is none or ids are what is recognised, what the token ids stand for."""
-    ids_count = not record.text or tokenizer.kind == "ids"
-    return tokenizer.decode(record.labels) if record.labels is not None and ids_count else record.text
+    ids_count = not utterance.text or tokenizer.kind == "ids"
+    return tokenizer.decode(utterance.labels) if utterance.labels is not None and ids_count else utterance.text

@@ -1,4 +1,4 @@
-"""Long audio and its text: log-probabilities by windows, the search for the text, and the pieces as records."""
+"""Long audio and its text: log-probabilities by windows, the search for the text, and the pieces as utterances."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.aligning import emitting, no_labels
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.trained import Trained
@@ -24,10 +24,10 @@ from asr_jax.transcripts.pauses import part_of
 from asr_jax.transcripts.seams import FrameLogProbs
 
 
-class RecordPiece(NamedTuple):
+class UtterancePiece(NamedTuple):
     """A piece of a recording."""
 
-    record: Record
+    utterance: Utterance
     score: float
     """NaN where no word of it is sure to be heard."""
     reason: str
@@ -37,8 +37,8 @@ class RecordPiece(NamedTuple):
 class Segmented(NamedTuple):
     """What became of one recording."""
 
-    record: Record
-    pieces: list[RecordPiece]
+    utterance: Utterance
+    pieces: list[UtterancePiece]
     """In their order, sure or not."""
     reason: str = ""
     """Why there are none."""
@@ -53,36 +53,36 @@ class Segmenter:
         self._tokenizer, self._cutting, self._search = trained.tokenizer, cutting, search or LongSearch()
         self._spelling, self._times = decoder.search.writer.spelling, decoder.search.writer.times
 
-    def __call__(self, records: Iterable[Record]) -> Iterator[Segmented]:
+    def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Segmented]:
         """What became of each recording, in order. Beside one batch of windows, the log-probabilities of the labels of
         its text are held."""
-        for record, frames in self._long.frames(records):
+        for utterance, frames in self._long.frames(utterances):
             try:
-                yield Segmented(record, list(self._pieces(record, frames)))
+                yield Segmented(utterance, list(self._pieces(utterance, frames)))
             except (AudioError, UserError) as error:
-                yield Segmented(record, [], str(error))
+                yield Segmented(utterance, [], str(error))
 
-    def _pieces(self, record: Record, frames: Iterable[FrameLogProbs]) -> Iterator[RecordPiece]:
+    def _pieces(self, utterance: Utterance, frames: Iterable[FrameLogProbs]) -> Iterator[UtterancePiece]:
         """Raises: AudioError where it cannot be read; UserError where its text has no word with labels."""
-        words, labels = text_words(record.text, self._tokenizer, self._spelling)
+        words, labels = text_words(utterance.text, self._tokenizer, self._spelling)
         if not labels:
-            raise UserError(f"record {record.id}: no word of its text has labels; expected what is said in it")
+            raise UserError(f"utterance {utterance.id}: no word of its text has labels; expected what is said in it")
         emissions, columns = emissions_of(frames, np.array(labels), self._spelling)
         opens = np.array([self._spelling.opens[label] for label in labels]) | (np.arange(len(labels)) == 0)
         path = align_long(emissions, columns, opens, search=self._search)
         # Read once more, so that samples need not be kept.
-        blocks = Location.parse(record.location).audio_blocks(rate_hz=int(self._times.rate_hz))
+        blocks = Location.parse(utterance.location).audio_blocks(rate_hz=int(self._times.rate_hz))
         energies, num_samples = frame_energies(blocks, self._times, len(path.log_probs))
         found = pieces(words, path, energies, self._cutting, shift_s=self._times.shift_s)
         length_s = num_samples / self._times.rate_hz
-        return (self._of(piece, number, record, length_s) for number, piece in enumerate(found))
+        return (self._of(piece, number, utterance, length_s) for number, piece in enumerate(found))
 
-    def _of(self, piece: Piece, number: int, record: Record, length_s: float) -> RecordPiece:
+    def _of(self, piece: Piece, number: int, utterance: Utterance, length_s: float) -> UtterancePiece:
         start_s, end_s = (min(self._times.seconds(frame), length_s) for frame in (piece.start, piece.end))
-        cut = replace(part_of(record, number, start_s, end_s), text=piece.text)
+        cut = replace(part_of(utterance, number, start_s, end_s), text=piece.text)
         below = f"score {piece.score:.2f} below {self._cutting.min_score:g}"
         reasons = [below if reason == LOW_SCORE else reason for reason in piece.reasons]
-        return RecordPiece(cut, piece.score, "; ".join(reasons))
+        return UtterancePiece(cut, piece.score, "; ".join(reasons))
 
 
 def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[list[TextWord], list[int]]:

@@ -22,7 +22,7 @@ from asr_jax.data.batching.dataset import PlannedData, Sets
 from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.calibration import read_calibration
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.losses import Losses
@@ -85,11 +85,11 @@ class Trained:
         programs = programs_of(self.experiment, self.tokenizer)
         return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, programs=programs)
 
-    def plan(self, records: Records, *, has_windows: bool = False) -> PlannedData:
-        """The records in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
+    def plan(self, utterances: Utterances, *, has_windows: bool = False) -> PlannedData:
+        """The utterances in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
         see `plan_evaluation`."""
         return plan_evaluation(
-            records, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
+            utterances, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
             takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size, has_windows=has_windows,
         )  # fmt: skip
 
@@ -144,8 +144,8 @@ def save_plan(train: PlannedData, folder: Path) -> None:
 
 def save_split(sets: Sets, folder: Path) -> None:
     """Writes the manifests of a validation set that was cut from the training data, and of what is left of them."""
-    for name, records in (("train", sets.train), ("validation", sets.validation)):
-        write_manifest(folder / SPLIT / f"{name}.jsonl", records)
+    for name, utterances in (("train", sets.train), ("validation", sets.validation)):
+        write_manifest(folder / SPLIT / f"{name}.jsonl", utterances)
 
 
 def check_tokenizer(folder: Path, updates: int) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
 from asr_jax.data.batching.dataset import PlannedData
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
@@ -31,7 +31,7 @@ BATCHES_AT_ONCE = 32
 class Transcribed:
     """What became of one recording."""
 
-    record: Record
+    utterance: Utterance
     transcript: Transcript | None
     """None where it could not be read."""
     reason: str = ""
@@ -61,49 +61,49 @@ class Transcriber:
         """How long audio is cut, and from which length on."""
         self._batch_s = self._long.bucket.batch_size * self.longest_s
 
-    def __call__(self, records: Iterable[Record]) -> Iterator[Transcribed]:
+    def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Transcribed]:
         """What became of each recording, in order; of so many that some batches are filled, the short ones are heard
-        before any is given out. Records have durations and different ids."""
-        for group in self._groups(records):
-            short = self._short([record for record in group if not self._is_long(record)])
+        before any is given out. Utterances have durations and different ids."""
+        for group in self._groups(utterances):
+            short = self._short([utterance for utterance in group if not self._is_long(utterance)])
             long = self.of_windows(filter(self._is_long, group))
-            for record in group:
-                yield next(long) if self._is_long(record) else short[record.id]
+            for utterance in group:
+                yield next(long) if self._is_long(utterance) else short[utterance.id]
 
-    def _groups(self, records: Iterable[Record]) -> Iterator[list[Record]]:
+    def _groups(self, utterances: Iterable[Utterance]) -> Iterator[list[Utterance]]:
         """An interruption costs no more than one of them."""
-        group, seconds = list[Record](), 0.0
-        for record in records:
-            group.append(record)
-            seconds += record.duration_s if record.duration_s > 0 else 0.0
+        group, seconds = list[Utterance](), 0.0
+        for utterance in utterances:
+            group.append(utterance)
+            seconds += utterance.duration_s if utterance.duration_s > 0 else 0.0
             if seconds >= BATCHES_AT_ONCE * self._batch_s or len(group) == AT_ONCE:
                 yield group
                 group, seconds = [], 0.0
         if group:
             yield group
 
-    def _is_long(self, record: Record) -> bool:
-        return not record.num_frames and record.duration_s > self.longest_s
+    def _is_long(self, utterance: Utterance) -> bool:
+        return not utterance.num_frames and utterance.duration_s > self.longest_s
 
-    def _short(self, records: Sequence[Record]) -> dict[str, Transcribed]:
+    def _short(self, utterances: Sequence[Utterance]) -> dict[str, Transcribed]:
         """By id."""
-        found = {record.id: Transcribed(record, None, "no samples") for record in records}
-        # Labels and texts of a manifest are of no use here, and could only be refused.
-        plain = [replace(record, text="", labels=None) for record in records if record.duration_s > 0]
+        found = {utterance.id: Transcribed(utterance, None, "no samples") for utterance in utterances}
+        # Labels and texts of a manifest are of no use here, and could only be rejected.
+        plain = [replace(utterance, text="", labels=None) for utterance in utterances if utterance.duration_s > 0]
         if plain:
-            data = self.trained.plan(Records.of(plain))
+            data = self.trained.plan(Utterances.of(plain))
             result = recognise(self.decoder, self.trained.variables, data)
-            reasons = {entry["id"]: entry["reason"] for entry in result.skipped + data.dropped.entries}
-            texts = {data.index.records[row].id: transcript for row, transcript in result.transcripts.items()}
+            reasons = {each.id: each.reason for each in result.rejected + data.rejections.entries}
+            texts = {data.index.utterances[row].id: transcript for row, transcript in result.transcripts.items()}
             found |= {
-                record.id: Transcribed(record, texts.get(record.id), reasons.get(record.id, ""))
-                for record in records if record.duration_s > 0
+                utterance.id: Transcribed(utterance, texts.get(utterance.id), reasons.get(utterance.id, ""))
+                for utterance in utterances if utterance.duration_s > 0
             }  # fmt: skip
-            self._tell(sum(record.duration_s for record in plain))
+            self._tell(sum(utterance.duration_s for utterance in plain))
         return found
 
     def of_windows(
-        self, records: Iterable[Record], *, take: Callable[[Record, FrameLogProbs], None] | None = None
+        self, utterances: Iterable[Utterance], *, take: Callable[[Utterance, FrameLogProbs], None] | None = None
     ) -> Iterator[Transcribed]:
         """What became of each recording, by windows.
 
@@ -114,18 +114,18 @@ class Transcriber:
             take: called with the log-probabilities of each recording, all of which are held then.
         """
         search = self.decoder.search
-        for record, windows in self._long.emissions(records):
+        for utterance, windows in self._long.emissions(utterances):
             try:
                 held = list(windows) if take else None
                 if take and held:
-                    take(record, together(self._long.joined(held)))
+                    take(utterance, together(self._long.joined(held)))
                 if search.stage is None:
                     found = joined_parts(each.part for each in held or windows)
-                    yield Transcribed(record, search.transcript([found]))
+                    yield Transcribed(utterance, search.transcript([found]))
                 else:
-                    yield Transcribed(record, self._searched_in_pieces(self._long.joined(held or windows)))
+                    yield Transcribed(utterance, self._searched_in_pieces(self._long.joined(held or windows)))
             except AudioError as error:
-                yield Transcribed(record, None, error.reason)
+                yield Transcribed(utterance, None, error.reason)
 
     def _searched_in_pieces(self, frames: Iterator[FrameLogProbs]) -> Transcript:
         """Of the log-probabilities of a recording."""
@@ -163,18 +163,18 @@ def recognise_all(
     found = recognise(decoder, trained.variables, data, threads=threads, take=take)
     if not data.windowed_rows:
         return found
-    records = data.index.records
-    of_rows = (replace(records[row], id=str(row)) for row in data.windowed_rows)  # ids that differ
+    utterances = data.index.utterances
+    of_rows = (replace(utterances[row], id=str(row)) for row in data.windowed_rows)  # ids that differ
 
-    def add(record: Record, whole: FrameLogProbs) -> None:
+    def add(utterance: Utterance, whole: FrameLogProbs) -> None:
         if log_probs:
-            log_probs.add(records[int(record.id)], whole.logps)
+            log_probs.add(utterances[int(utterance.id)], whole.logps)
 
-    transcripts, skipped = dict(found.transcripts), list(found.skipped)
+    transcripts, rejected = dict(found.transcripts), list(found.rejected)
     for each in Transcriber(trained, decoder).of_windows(of_rows, take=add if log_probs else None):
-        row = int(each.record.id)
+        row = int(each.utterance.id)
         if each.transcript:
             transcripts[row] = each.transcript
         else:
-            skipped.append({"id": records[row].id, "location": each.record.location, "reason": each.reason})
-    return Recognition(transcripts, skipped)
+            rejected.append(Rejected(utterances[row].id, each.utterance.location, each.reason, "audio"))
+    return Recognition(transcripts, rejected)

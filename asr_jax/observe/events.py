@@ -1,4 +1,4 @@
-"""events.jsonl: the true record of a run, one JSON object a line. The progress bar, TensorBoard, curves and reports
+"""events.jsonl: the true utterance of a run, one JSON object a line. The progress bar, TensorBoard, curves and reports
 are made from these events alone, so whatever a person was shown can be made again from the file."""
 
 import json
@@ -23,7 +23,7 @@ EVENTS: dict[str, str] = {
     "compile_start": "shapes: how many are compiled before the first update",
     "compiled": "one of them is done: number (from 1), shapes, bucket",
     "compile": "the bucket table: rows [{bucket, batch_size, flops, ..}], one per compiled shape",
-    "skipped": "records were left out: count, reasons {reason: count}, files [the first ones], path of the whole list",
+    "rejected": "utterances were left out: count, reasons {reason: count}, files [the first ones], path of the whole list",
     "initialised": "weights were loaded: path, loaded, kept_rows, missing, mismatched, unused",
     "batch_start": "an update begins, at every log_every: update, epoch, batches [{position, shape, labels, audio_s}]",
     "optimizer_flush": "an update of fewer batches than others, at the end of an epoch: update, batches, accumulate",
@@ -35,7 +35,7 @@ EVENTS: dict[str, str] = {
     "throughput {metrics/throughput.py: rates}",
     "validation_start": "a validation begins: update, set, weights, utterances",
     "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), decoding (its digest), "
-    "wer, cer, substitutions, deletions, insertions, words, utterances, skipped, by_source, empty_share, and "
+    "wer, cer, substitutions, deletions, insertions, words, utterances, rejected, by_source, empty_share, and "
     "what else metrics/scoring.py: score gives of the whole set, samples [{id, reference, hypothesis}]; of the loss, "
     "where it is asked for or nothing is recognised: loss, losses {term: ..}, metrics, loss_utterances",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",

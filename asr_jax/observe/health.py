@@ -22,7 +22,7 @@ ENDS = ("run_complete", "job_stopped", "run_failed")
 
 
 def health(events_path: str | PathLike[str]) -> list[str]:
-    """Lines for a person: how it ended, what the detectors saw, what was skipped and voided, time lost, the best
+    """Lines for a person: how it ended, what the detectors saw, what was rejected and voided, time lost, the best
     checkpoint. Updates that were done again count once.
 
     Raises: UserError where the events cannot be read.
@@ -35,7 +35,7 @@ def health(events_path: str | PathLike[str]) -> list[str]:
         _speed(steps, [event for event in events if event["event"] == "compile"]),
         _detectors([*by_name.get("warning", []), *_of_no_update(events)]),
         _voided(steps, by_name.get("voided", []), events),
-        _skipped(events),
+        _rejected(events),
         _best(validations, by_name.get("checkpoint_saved", [])),
     ]
 
@@ -95,7 +95,7 @@ def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Ev
     return f"updates that changed nothing: {number}{where}; programs compiled late: {late}"
 
 
-def _skipped(events: Sequence[Event]) -> str:
+def _rejected(events: Sequence[Event]) -> str:
     reasons: Counter[str] = Counter()
     path = ""
     for place, event in enumerate(events):
@@ -103,13 +103,13 @@ def _skipped(events: Sequence[Event]) -> str:
             after = next((e["event"] for e in events[place + 1 :] if e["event"] in ("resumed", "train_step")), "")
             if after != "resumed":  # begun anew, before there was a checkpoint
                 reasons.clear()
-        if event["event"] == "skipped":
+        if event["event"] in ("rejected", "skipped"):  # the former name
             reasons.update(event["data"].get("reasons", {}))
             path = event["data"].get("path", path)
     if not reasons:
-        return "skipped recordings: none"
+        return "rejected recordings: none"
     said = ", ".join(f"{num} {reason}" for reason, num in reasons.most_common(5))
-    return f"skipped recordings: {sum(reasons.values())}: {said}; all in {path}"
+    return f"rejected recordings: {sum(reasons.values())}: {said}; all in {path}"
 
 
 def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:

@@ -60,7 +60,7 @@ class ProgressView:
             ),
             "profile": lambda data: self._say(f"trace in {data['path']}: xprof or Perfetto open it"),
             "job_stopped": lambda data: self._say(f"stopped after update {data['update']:,}: {data['reason']}"),
-            "skipped": self._skipped,
+            "rejected": self._rejected,
             "train_step": self._train_step,
             "validation_start": lambda data: self._bar.update(self._task, description=f"validating {set_name(data)}"),
             "validation": self._validation,
@@ -98,9 +98,9 @@ class ProgressView:
         self._first = self._printed = None
         self._say(f"resumed at update {data['update']:,} from {data.get('path', 'a checkpoint')}")
 
-    def _skipped(self, data: Data) -> None:
+    def _rejected(self, data: Data) -> None:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in data.get("reasons", {}).items())
-        self._say(f"skipped {data['count']:,} records: {reasons}", style="yellow")
+        self._say(f"rejected {data['count']:,} utterances: {reasons}", style="yellow")
         for file in data.get("files", []):
             self._say(f"  {file}", style="yellow")
         if data["count"] > len(data.get("files", [])) and "path" in data:

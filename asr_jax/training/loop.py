@@ -21,7 +21,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
-from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, SKIPPED, TENSORBOARD, TOKENIZER
+from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, REJECTED, TENSORBOARD, TOKENIZER
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
 from asr_jax.observe.curves import draw_curves
@@ -42,7 +42,7 @@ from asr_jax.training.compile import CompiledSteps, compile_steps
 from asr_jax.training.initial_weights import Given, read_initial_weights
 from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
-from asr_jax.training.reporting import Reporter, Unread
+from asr_jax.training.reporting import RejectedAudio, Reporter
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import ADDED, Setup, set_up
 from asr_jax.training.state import TrainState
@@ -155,8 +155,8 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
         check_tokenizer(folder, done)
         changed = _changed_since(restore_meta(folder / CHECKPOINTS, done), setup)
     else:
-        (folder / SKIPPED).unlink(missing_ok=True)
-        folders.append_skipped(folder, setup.train.dropped.entries)
+        (folder / REJECTED).unlink(missing_ok=True)
+        folders.append_rejected(folder, setup.train.rejections.entries)
     save_plan(setup.train, folder)
     if setup.sets.is_split and not done:
         save_split(setup.sets, folder)
@@ -179,7 +179,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
             number = len((setup.train if name == "training" else setup.validation).index)
             raise UserError(
                 f"the {name} data of {setup.folder} have changed since it began ({meta['data'][name]} then, {now} "
-                f"now, of {number} records): ids, durations, texts or order of the records in the manifests, or "
+                f"now, of {number} utterances): ids, durations, texts or order of the utterances in the manifests, or "
                 "what the filters keep. Where a manifest gives no durations, audio that could not be read when the run "
                 "began may be back, or some may have gone or changed. Give it the data that it began with, or start "
                 "anew beside it with --fresh True"
@@ -223,7 +223,7 @@ def _train(
     else:
         state, average, update = _restored(log, checkpoints, shapes)
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
-    unread = Unread(setup.folder, log, records=setup.train.index.records, limit=training.max_skipped)
+    unread = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
     timetable = Timetable(
         training, groups, first=update, num_updates=setup.num_updates, began_s=began_s,
@@ -302,7 +302,7 @@ def _ended(
         if not int(state.updates):
             raise RunError(
                 f"none of {update} updates had anything to count: no recording could be read, or none holds its "
-                f"labels; see {setup.folder / SKIPPED}"
+                f"labels; see {setup.folder / REJECTED}"
             )
         log.write("run_complete", reason=ends, **summary)
         return summary
@@ -359,17 +359,17 @@ def _recompiled(log: EventLog, function: str, seconds: float, reason: str) -> No
 
 
 def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list[tuple[str, Any, Any]] | None) -> None:
-    index, plan, dropped = setup.train.index, setup.train.plan, setup.train.dropped
+    index, plan, rejections = setup.train.index, setup.train.plan, setup.train.rejections
     log.write(
         "run_start", run=setup.experiment.name, num_updates=setup.num_updates, num_parameters=num_parameters,
         num_epochs=round(setup.num_updates / setup.updates_per_epoch, 2), num_devices=setup.mesh.size,
-        device=setup.mesh.devices.flat[0].device_kind, records=len(index), hours=index.hours,
+        device=setup.mesh.devices.flat[0].device_kind, utterances=len(index), hours=index.hours,
         vocabulary=setup.tokenizer.vocab_size, padding_share=plan.padding_share, data=setup.train.fingerprint(),
     )  # fmt: skip
     for name, old, new in changed or ():
         log.write("setting_changed", setting=name, old=old, new=new)
-    if dropped.records and changed is None:
+    if rejections.utterances and changed is None:
         log.write(
-            "skipped", count=sum(dropped.records.values()), reasons=dropped.records,
-            files=[entry["location"] for entry in dropped.entries[:3]], path=setup.folder / SKIPPED,
+            "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,
+            files=[each.location for each in rejections.entries[:3]], path=setup.folder / REJECTED,
         )  # fmt: skip

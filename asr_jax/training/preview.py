@@ -95,7 +95,7 @@ def dry_run(experiment: Experiment) -> None:
         print_table(rows, title=f"{experiment.name}, tried: one batch of each shape with the initial weights")
         parameters = quantity(num_elements(shapes.state.params))
         print(
-            f"{parameters} parameters; {len(setup.train.index):,} records, {setup.train.index.hours:,.2f} h; "
+            f"{parameters} parameters; {len(setup.train.index):,} utterances, {setup.train.index.hours:,.2f} h; "
             f"{setup.num_updates:,} updates, {setup.updates_per_epoch:,.4g} in an epoch; nothing was written"
         )
 

@@ -43,8 +43,8 @@ class _Reasons(logging.Handler):
         super().__init__()
         self._last = ""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
+    def emit(self, utterance: logging.LogRecord) -> None:
+        message = utterance.getMessage()
         if "TRACING CACHE MISS" in message:
             self._last = " ".join(message.split())
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,68 +11,69 @@ import numpy as np
 
 from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered, is_main, on_main
-from asr_jax.core.run_folder import SKIPPED, VOIDED
+from asr_jax.core.run_folder import REJECTED, VOIDED
 from asr_jax.core.sums import merge
 from asr_jax.data.loading.source import LoadedBatch
-from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Rejected, rejected_everywhere
 from asr_jax.metrics.throughput import Throughput
 from asr_jax.models.terms import total_of
 from asr_jax.observe.events import EventLog
-from asr_jax.training.run import append_lines, append_skipped, skipped_records
+from asr_jax.training.run import append_lines, append_rejected, rejected_utterances
 from asr_jax.training.setup import Setup
 from asr_jax.training.step import UpdateReport
 
 
-class Unread:
-    """Names and counts the records that could not be read; each once, however many epochs and jobs there are."""
+class RejectedAudio:
+    """Names and counts the utterances that could not be read; each once, however many epochs and jobs there are."""
 
-    def __init__(self, folder: Path, log: EventLog, *, records: Records, limit: int) -> None:
+    def __init__(self, folder: Path, log: EventLog, *, utterances: Utterances, limit: int) -> None:
         self._folder, self._log, self._limit = folder, log, limit
-        before = on_main(lambda: sorted(skipped_records(folder)))
-        # Records that a filter dropped are in the file as well, but not in the index.
-        self._seen = records.named({(name, location) for name, location in before})
-        self._num_records = len(records)
-        self._new: list[dict[str, str]] = []
+        before = on_main(lambda: sorted(rejected_utterances(folder)))
+        # Utterances that a filter dropped are in the file as well, but not in the index.
+        self._seen = utterances.named({(name, location) for name, location in before})
+        self._num_utterances = len(utterances)
+        self._new: list[Rejected] = []
 
     def add(self, group: Sequence[LoadedBatch]) -> None:
         """What could not be read of the batches of an update."""
-        self._new += [entry for loaded in group for entry in loaded.skipped if _key(entry) not in self._seen]
+        self._new += [entry for loaded in group for entry in loaded.rejected if _key(entry) not in self._seen]
 
     def flush(self) -> None:
         """Writes what has come together, of all processes.
 
-        Raises: RunError, on all of them, where more records than allowed cannot be read.
+        Raises: RunError, on all of them, where more utterances than allowed cannot be read.
         """
-        new = [entry for entries in gathered(self._new) for entry in entries]
+        new = rejected_everywhere(self._new)
         self._new = []
         if not new:
             return
         self._seen.update(map(_key, new))
-        report_skipped(self._folder, self._log, new)
-        if len(self._seen) > min(self._limit, self._num_records // 2):
+        report_rejected(self._folder, self._log, new)
+        if len(self._seen) > min(self._limit, self._num_utterances // 2):
             raise RunError(
-                f"{len(self._seen)} records of {self._num_records} cannot be read, more than training.max_skipped "
-                f"({self._limit}) or half of them; the last: {new[-1]['location']}: {new[-1]['reason']}. All are "
-                f"named in {self._folder / SKIPPED}; mend them, take them out of the manifest, or allow more with "
-                "--training.max-skipped"
+                f"{len(self._seen)} utterances of {self._num_utterances} cannot be read, more than training.max_rejected "
+                f"({self._limit}) or half of them; the last: {new[-1].location}: {new[-1].reason}. All are "
+                f"named in {self._folder / REJECTED}; mend them, take them out of the manifest, or allow more with "
+                "--training.max-rejected"
             )
 
 
-def report_skipped(folder: Path, log: EventLog, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Names, in skipped.jsonl, and counts what is not named there yet."""
+def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
+    """Names, in rejected.jsonl, and counts what is not named there yet."""
     if is_main() and entries:
-        before = skipped_records(folder)
+        before = rejected_utterances(folder)
         if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
-            append_skipped(folder, new)
+            append_rejected(folder, new)
             log.write(
-                "skipped", count=len(new), reasons=Counter(entry["reason"] for entry in new),
-                files=[entry["location"] for entry in new[:3]], path=folder / SKIPPED,
+                "rejected", count=len(new), reasons=Counter(each.reason for each in new),
+                files=[each.location for each in new[:3]], path=folder / REJECTED,
             )  # fmt: skip
 
 
-def _key(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """One file may have several records."""
-    return entry["id"], entry["location"]
+def _key(rejected: Rejected) -> tuple[str, str]:
+    """One file may have several utterances."""
+    return rejected.id, rejected.location
 
 
 class Reporter:
@@ -158,7 +159,7 @@ class Reporter:
 
     def _shape(self, loaded: LoadedBatch) -> dict[str, Any]:
         batch, per_s = loaded.batch, self._setup.train.index.scale.per_s
-        rows = batch.records[batch.weights > 0]
+        rows = batch.utterances[batch.weights > 0]
         return {
             "position": loaded.position,
             "shape": list(batch.signal.shape),
@@ -185,7 +186,7 @@ class Reporter:
                 "gradient_norm": str(float(report.gradient_norm)),
                 "losses": {name: str(report.sums[name].mean()) for name in self._loss_terms},
                 "batches": [
-                    {**shape, "ids": [index.records[row].id for row in shape["rows"]]} for shape in shapes
+                    {**shape, "ids": [index.utterances[row].id for row in shape["rows"]]} for shape in shapes
                 ],
             }
             for n, report, shapes in found

@@ -1,4 +1,4 @@
-"""The folder of a run: made, continued or refused; and what a finished one gives to evaluation."""
+"""The folder of a run: made, continued or rejected; and what a finished one gives to evaluation."""
 
 import contextlib
 import errno
@@ -12,7 +12,17 @@ from asr_jax.checkpoints.store import newest
 from asr_jax.config import Experiment, differences, load_experiment, may_change
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
-from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, LOCK, SKIPPED, TENSORBOARD, TOKENIZER
+from asr_jax.core.run_folder import (
+    CHECKPOINTS,
+    EVENTS,
+    EXPERIMENT,
+    FORMER_REJECTED,
+    LOCK,
+    REJECTED,
+    TENSORBOARD,
+    TOKENIZER,
+)
+from asr_jax.data.manifests.utterances import Rejected
 
 
 def find_run(experiment: Experiment) -> Path:
@@ -77,8 +87,8 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
-def append_skipped(folder: Path, entries: Sequence[Mapping[str, object]]) -> None:
-    append_lines(folder / SKIPPED, entries)
+def append_rejected(folder: Path, rejected: Sequence[Rejected]) -> None:
+    append_lines(folder / REJECTED, [each.to_json() for each in rejected])
 
 
 def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
@@ -89,14 +99,15 @@ def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
         os.fsync(file.fileno())
 
 
-def skipped_records(folder: Path) -> set[tuple[str, str]]:
-    """Id and location of the records that skipped.jsonl names; a line that was cut is passed over."""
-    records = set()
-    for line in (folder / SKIPPED).read_text().splitlines() if (folder / SKIPPED).exists() else ():
-        with contextlib.suppress(ValueError):
-            entry = json.loads(line)
-            records.add((entry["id"], entry["location"]))
-    return records
+def rejected_utterances(folder: Path) -> set[tuple[str, str]]:
+    """Id and location of the utterances that rejected.jsonl names; a line that was cut is passed over."""
+    utterances = set()
+    for path in filter(Path.exists, (folder / FORMER_REJECTED, folder / REJECTED)):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                utterances.add((entry["id"], entry["location"]))
+    return utterances
 
 
 def _unused(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import TOKENIZER
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
 from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
-from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
 from asr_jax.metrics.measure import Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
@@ -190,35 +190,35 @@ def layer_factors(experiment: Experiment) -> Callable[[str, Any], Any]:
     return factor
 
 
-def make_tokenizer(data: Data, folder: Path, records: Records) -> Tokenizer:
+def make_tokenizer(data: Data, folder: Path, utterances: Utterances) -> Tokenizer:
     """That of a run that is continued, else the one that the settings name or one made from the training texts."""
     if (folder / TOKENIZER / DESCRIPTION).is_file() and was_saved(folder):
         return load_tokenizer(folder / TOKENIZER)
     if data.tokenizer.path:
         return given_tokenizer(data.tokenizer)
-    columns = records.columns
+    columns = utterances.columns
     if data.tokenizer.kind not in ("ids", "none") and columns.has_labels.any() and not columns.num_chars.any():
         raise UserError(
             "the training data have token ids and no texts: expected --data.tokenizer.kind ids, or "
             "--data.tokenizer.path of the tokenizer that made them"
         )
-    if not records.folder:
-        return _trained_tokenizer(data, records)
+    if not utterances.folder:
+        return _trained_tokenizer(data, utterances)
     # Of a million texts it takes seconds even where it is no more than their characters.
-    made_of = repr(data.tokenizer).encode() + records.rows.tobytes()
-    folder = records.folder / f"tokenizer-{hashlib.sha256(made_of).hexdigest()[:16]}"
+    made_of = repr(data.tokenizer).encode() + utterances.rows.tobytes()
+    folder = utterances.folder / f"tokenizer-{hashlib.sha256(made_of).hexdigest()[:16]}"
     try:
         return load_tokenizer(folder)
     except UserError:
-        tokenizer = _trained_tokenizer(data, records)
+        tokenizer = _trained_tokenizer(data, utterances)
         with contextlib.suppress(OSError):  # a cache that others own
             tokenizer.save(folder)
         return tokenizer
 
 
-def _trained_tokenizer(data: Data, records: Records) -> Tokenizer:
-    largest_id = int(records.columns.labels.values.max(initial=0))
-    return train_tokenizer(data.tokenizer, records.texts(), largest_id=largest_id)
+def _trained_tokenizer(data: Data, utterances: Utterances) -> Tokenizer:
+    largest_id = int(utterances.columns.labels.values.max(initial=0))
+    return train_tokenizer(data.tokenizer, utterances.texts(), largest_id=largest_id)
 
 
 def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) -> int:

@@ -9,7 +9,7 @@ import jax
 from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree
-from asr_jax.core.run_folder import SKIPPED
+from asr_jax.core.run_folder import REJECTED
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.inference.decoder import Decoder, without_labels
 from asr_jax.inference.losses import Losses, measure
@@ -23,7 +23,7 @@ from asr_jax.inference.recognition import (
 )
 from asr_jax.observe.events import EventLog
 from asr_jax.training.beginning import Beginning
-from asr_jax.training.reporting import report_skipped
+from asr_jax.training.reporting import report_rejected
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
@@ -119,7 +119,7 @@ class Validator:
         if not figures["utterances"] or (setup.measure == "wer" and figures["wer"] is None):
             raise RunError(
                 "nothing of the validation set could be measured: none of its audio can be read, or its texts are "
-                f"empty; see {setup.folder / SKIPPED}"
+                f"empty; see {setup.folder / REJECTED}"
             )
         epoch = setup.groups.epoch(update)
         self._log.write("validation", update=update, weights=name, epoch=epoch, **figures)
@@ -131,9 +131,9 @@ class Validator:
         if not self._losses or not setup.for_losses:
             return {}
         threads = setup.experiment.data.threads
-        figures, skipped = measure(self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped)
+        figures, rejected = measure(self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped)
         if not setup.recognises:  # else what was read is scored, whether it has a loss or not
-            report_skipped(setup.folder, self._log, skipped)
+            report_rejected(setup.folder, self._log, rejected)
         return figures | {"loss_utterances": figures["utterances"]}
 
     def _recognised(self, weights: Tree, num_samples: int, is_stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Validator:
         counts, found = evaluate(
             self._decoder, weights, setup.validation, workers=0, threads=threads, is_stopped=is_stopped
         )
-        report_skipped(setup.folder, self._log, found.skipped)
+        report_rejected(setup.folder, self._log, found.rejected)
         empty_share = counts["empty_hypotheses"] / max(counts["utterances"], 1)
         told = {name: value for name, value in counts.items() if name not in LEFT_OUT}
         shown = samples(setup.validation, found, setup.tokenizer, num_samples)

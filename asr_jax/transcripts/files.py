@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from asr_jax.core.names import unique
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.transcripts.subtitles import CueRules, cues
 from asr_jax.transcripts.transcript import Token, Transcript, to_json
 
@@ -35,11 +35,11 @@ class Named:
 
     @classmethod
     def of(
-        cls, record: Record, transcript: Transcript, *, path: str | None = None, tokens: tuple[Token, ...] = ()
+        cls, utterance: Utterance, transcript: Transcript, *, path: str | None = None, tokens: tuple[Token, ...] = ()
     ) -> "Named":
-        """Of a record; `path`: instead of its location."""
-        channel = Location.parse(record.location).channel or 0
-        return cls(record.id, path or record.location, record.duration_s, transcript, channel, tokens)
+        """Of an utterance; `path`: instead of its location."""
+        channel = Location.parse(utterance.location).channel or 0
+        return cls(utterance.id, path or utterance.location, utterance.duration_s, transcript, channel, tokens)
 
 
 def json_line(named: Named) -> str:

@@ -12,10 +12,10 @@ from typing import TextIO
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, remove_empty, write_whole
 from asr_jax.core.names import unique
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.transcripts.files import FORMS, Form, FormName, Named, ctm_labels
 
-SKIPPED, MADE_BY = "skipped.jsonl", "made_by.jsonl"
+REJECTED, MADE_BY = "rejected.jsonl", "made_by.jsonl"
 """In a folder; no form's files end so."""
 Maker = Mapping[str, str | int]
 """What wrote a folder's transcripts: the run, its checkpoint, the kind of weights, and the decoding with its digest."""
@@ -37,7 +37,7 @@ class Output:
     def write(self, named: Named) -> None:
         """Takes one recording's."""
 
-    def skip(self, name: str, location: str, reason: str) -> None:
+    def reject(self, name: str, location: str, reason: str) -> None:
         """A recording that there is no transcript of."""
 
     def __enter__(self) -> "Output":
@@ -48,7 +48,12 @@ class Output:
 
 
 def open_output(
-    form: FormName, out: Path | None, recordings: Sequence[Record | Refused], *, force: bool, maker: Callable[[], Maker]
+    form: FormName,
+    out: Path | None,
+    recordings: Sequence[Utterance | Rejected],
+    *,
+    force: bool,
+    maker: Callable[[], Maker],
 ) -> Output:
     """`out`: a folder (one that is there, or a name without ending), a file, or None: standard output. `recordings`:
     all, of different ids; `force`: what is there is written anew; `maker`: asked for a folder.
@@ -69,7 +74,7 @@ class OneFile(Output):
     """All transcripts after one another; while they are written the file is called NAME.partial, and where the work is
     broken off, or gives no transcript, it is not there."""
 
-    def __init__(self, form: FormName, out: Path | None, recordings: Sequence[Record | Refused]) -> None:
+    def __init__(self, form: FormName, out: Path | None, recordings: Sequence[Utterance | Rejected]) -> None:
         self._form, self._out, self._labels = form, out, _labels(recordings)
         self._file: TextIO | None = sys.stdout
         self._is_empty = True
@@ -103,17 +108,17 @@ class OneFile(Output):
 
 class Folder(Output):
     """A file for each recording, by its name or its place in the folder that was given, each whole or not there;
-    skipped.jsonl, what there is none of and why; and made_by.jsonl, what wrote them."""
+    rejected.jsonl, what there is none of and why; and made_by.jsonl, what wrote them."""
 
     goes_on = True
 
     def __init__(
-        self, form: Form, folder: Path, recordings: Sequence[Record | Refused], *, force: bool, maker: Maker
+        self, form: Form, folder: Path, recordings: Sequence[Utterance | Rejected], *, force: bool, maker: Maker
     ) -> None:
         names = [each.id for each in recordings]
         self._form, self._folder, self._force, self._maker = form, folder, force, maker
         self._paths = dict(zip(names, _paths(names, form.ending), strict=True))
-        self._labels, self._skipped = _labels(recordings), list[dict[str, str]]()
+        self._labels, self._rejected = _labels(recordings), list[dict[str, str]]()
         self._is_signed = not force and _is_signed(folder, maker)
 
     def has(self, name: str) -> bool:
@@ -127,18 +132,18 @@ class Folder(Output):
             self._is_signed = True
         write_whole(path, self._form.write(replace(named, label=self._labels[named.name])))
 
-    def skip(self, name: str, location: str, reason: str) -> None:
-        self._skipped.append({"id": name, "location": location, "reason": reason})
+    def reject(self, name: str, location: str, reason: str) -> None:
+        self._rejected.append({"id": name, "location": location, "reason": reason})
 
     def __enter__(self) -> "Folder":
         self._made = check_writable(self._folder, is_folder=True)
-        (self._folder / SKIPPED).unlink(missing_ok=True)
+        (self._folder / REJECTED).unlink(missing_ok=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._skipped:
-            lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self._skipped)
-            write_whole(self._folder / SKIPPED, lines)
+        if self._rejected:
+            lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self._rejected)
+            write_whole(self._folder / REJECTED, lines)
         remove_empty(self._made)
 
 
@@ -162,7 +167,7 @@ def _is_signed(folder: Path, maker: Maker) -> bool:
     return True
 
 
-def _labels(recordings: Sequence[Record | Refused]) -> dict[str, str]:
+def _labels(recordings: Sequence[Utterance | Rejected]) -> dict[str, str]:
     """By id."""
     labels = ctm_labels([(each.id, each.location) for each in recordings])
     return {each.id: label for each, label in zip(recordings, labels, strict=True)}

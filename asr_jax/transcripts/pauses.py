@@ -1,10 +1,10 @@
-"""Recordings cut at pauses: which words stay together, and the parts as records."""
+"""Recordings cut at pauses: which words stay together, and the parts as utterances."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 
 
 def stretches(spans: Sequence[tuple[float, float]], *, least: float, most: float, max_pause: float) -> Iterator[slice]:
@@ -29,12 +29,12 @@ def stretches(spans: Sequence[tuple[float, float]], *, least: float, most: float
         first = end
 
 
-def part_of(record: Record, number: int, start_s: float, end_s: float) -> Record:
+def part_of(utterance: Utterance, number: int, start_s: float, end_s: float) -> Utterance:
     """A part of a recording, which may be a part itself: without labels, its times to milliseconds, rounded down so
     that no part ends after its recording."""
-    location = Location.parse(record.location)
+    location = Location.parse(utterance.location)
     start_ms, end_ms = int(start_s * 1000), int(end_s * 1000)
     length_s = (end_ms - start_ms) / 1000
     begin_s = round(location.start_s + start_ms / 1000, 6)
     part = replace(location, start_s=begin_s, length_s=length_s, may_overshoot=False)
-    return replace(record, id=f"{record.id}-{number:05}", location=str(part), duration_s=length_s, labels=None)
+    return replace(utterance, id=f"{utterance.id}-{number:05}", location=str(part), duration_s=length_s, labels=None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from asr_jax.data.manifests.manifest import manifest_fields
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.transcripts.pauses import part_of, stretches
 from asr_jax.transcripts.transcript import Transcript, Word
 
@@ -47,59 +47,59 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
 
 
 class PseudoLabels:
-    """Writes a manifest of our own, with a `confidence` in each line, and beside it, as NAME.skipped.jsonl, what was
+    """Writes a manifest of our own, with a `confidence` in each line, and beside it, as NAME.rejected.jsonl, what was
     left out, each with its reason. `with` gives what takes transcripts; both files are there when it ends, the second
     alone where nothing could be read, and none where the work is broken off."""
 
     def __init__(self, path: Path, *, min_confidence: float) -> None:
-        self.path, self.skipped_path = path, path.with_name(f"{path.stem}.skipped.jsonl")
+        self.path, self.rejected_path = path, path.with_name(f"{path.stem}.rejected.jsonl")
         self._min_confidence = min_confidence
         self.hours = {"kept": 0.0, "below the confidence": 0.0, "without words": 0.0, "not read": 0.0}
         self.entries = dict.fromkeys(self.hours, 0)
 
     def __enter__(self) -> "PseudoLabels":
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._files = [_partial(path).open("w", encoding="utf-8") for path in (self.path, self.skipped_path)]
+        self._files = [_partial(path).open("w", encoding="utf-8") for path in (self.path, self.rejected_path)]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         was_heard = self.entries["not read"] < sum(self.entries.values())
-        for file, path in zip(self._files, (self.path, self.skipped_path), strict=True):
+        for file, path in zip(self._files, (self.path, self.rejected_path), strict=True):
             file.close()
-            if kind is None and (was_heard or path == self.skipped_path):
+            if kind is None and (was_heard or path == self.rejected_path):
                 os.replace(_partial(path), path)
             else:
                 _partial(path).unlink()
 
-    def add(self, record: Record, transcript: Transcript, *, most_s: float) -> None:
+    def add(self, utterance: Utterance, transcript: Transcript, *, most_s: float) -> None:
         """`most_s`: longer recordings are cut into pieces at pauses."""
-        if record.num_frames or record.duration_s <= most_s:
-            self._add(record, transcript.words)
+        if utterance.num_frames or utterance.duration_s <= most_s:
+            self._add(utterance, transcript.words)
             return
-        pieces = cut_at_pauses(transcript.words, record.duration_s, most_s=most_s)
+        pieces = cut_at_pauses(transcript.words, utterance.duration_s, most_s=most_s)
         for number, piece in enumerate(piece for piece in pieces if piece.end_s - piece.start_s > 1e-3):
-            self._add(part_of(record, number, piece.start_s, piece.end_s), piece.words)
+            self._add(part_of(utterance, number, piece.start_s, piece.end_s), piece.words)
 
-    def skip(
-        self, record_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read"
+    def reject(
+        self, utterance_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read"
     ) -> None:
         """What is left out."""
         self._count(kind, duration_s)
-        line = {"id": record_id, "location": location, "reason": reason, "duration": round(duration_s, 3)}
+        line = {"id": utterance_id, "location": location, "reason": reason, "duration": round(duration_s, 3)}
         self._files[1].write(json.dumps(line, ensure_ascii=False) + "\n")
 
-    def _add(self, record: Record, words: tuple[Word, ...]) -> None:
+    def _add(self, utterance: Utterance, words: tuple[Word, ...]) -> None:
         confidence = Transcript(words, 0.0).confidence
         if not words:
-            self.skip(record.id, record.location, "no words", record.duration_s, kind="without words")
+            self.reject(utterance.id, utterance.location, "no words", utterance.duration_s, kind="without words")
         elif not confidence >= self._min_confidence:
             reason = f"confidence {confidence:.4f} below {self._min_confidence:g}"
-            self.skip(record.id, record.location, reason, record.duration_s, kind="below the confidence")
+            self.reject(utterance.id, utterance.location, reason, utterance.duration_s, kind="below the confidence")
         else:
-            self._count("kept", record.duration_s)
+            self._count("kept", utterance.duration_s)
             text = " ".join(word.text for word in words)
             fields = manifest_fields(
-                replace(record, text=text, labels=None), os.path.dirname(os.path.abspath(self.path))
+                replace(utterance, text=text, labels=None), os.path.dirname(os.path.abspath(self.path))
             )
             line = fields | {"confidence": round(confidence, 4)}
             self._files[0].write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -111,7 +111,7 @@ class PseudoLabels:
     def summary(self) -> str:
         """How much was kept, and how much was not and why."""
         parts = [f"{self.entries[kind]} {kind} ({hours:.3f} h)" for kind, hours in self.hours.items()]
-        return f"{self.path}: {', '.join(parts)}; what was left out is named in {self.skipped_path}"
+        return f"{self.path}: {', '.join(parts)}; what was left out is named in {self.rejected_path}"
 
 
 def _partial(path: Path) -> Path:

@@ -125,8 +125,8 @@ def best_score(log_probs, labels, blank_id):
     score = np.full(len(symbols), -np.inf)
     score[:2] = log_probs[0, symbols[:2]]
     for of_frame in log_probs[1:]:
-        skipped = np.where(may_skip, np.r_[-np.inf, -np.inf, score[:-2]], -np.inf)
-        score = np.max([score, np.r_[-np.inf, score[:-1]], skipped], axis=0) + of_frame[symbols]
+        rejected = np.where(may_skip, np.r_[-np.inf, -np.inf, score[:-2]], -np.inf)
+        score = np.max([score, np.r_[-np.inf, score[:-1]], rejected], axis=0) + of_frame[symbols]
     return score[-2:].max()
 
 

@@ -13,8 +13,8 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.batching import evaluation
 from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.reading import Records, read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances, read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning as alignment
 from asr_jax.inference.trained import load_trained
 from tests.toned import RATE_HZ, toned_run, words_of, write_toned
@@ -30,8 +30,8 @@ def recordings(tmp_path_factory):
     """A manifest of recordings of several lengths, and the spans of their words."""
     folder, rng = tmp_path_factory.mktemp("recordings"), np.random.default_rng(9)
     made = [write_toned(folder, f"r{number}", words_of(rng, number), rng) for number in (1, 3, 4, 9)]
-    write_manifest(folder / "m.jsonl", [record for record, _ in made])
-    return folder / "m.jsonl", {record.id: (record.text.split(), spans) for record, spans in made}
+    write_manifest(folder / "m.jsonl", [utterance for utterance, _ in made])
+    return folder / "m.jsonl", {utterance.id: (utterance.text.split(), spans) for utterance, spans in made}
 
 
 def check_times(starts, ends, spans):
@@ -85,12 +85,12 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
 
 
 def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
-    good = read_records([recordings[0]])[1]
+    good = read_utterances([recordings[0]])[1]
     broken = [
-        Record("other", good.location, "abc xyz", good.duration_s),
-        Record("long", good.location, "abc " * 200, good.duration_s),
-        Record("gone", str(tmp_path / "gone.flac"), "abc", 1.0),
-        Record("silent", good.location, "", good.duration_s),
+        Utterance("other", good.location, "abc xyz", good.duration_s),
+        Utterance("long", good.location, "abc " * 200, good.duration_s),
+        Utterance("gone", str(tmp_path / "gone.flac"), "abc", 1.0),
+        Utterance("silent", good.location, "", good.duration_s),
     ]
     write_manifest(tmp_path / "m.jsonl", [good, *broken])
     with pytest.raises(RunError, match="4 of 5 recordings") as error:
@@ -98,11 +98,11 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     assert error.value.exit_code == 1
     said = capsys.readouterr()
     assert [json.loads(line)["id"] for line in said.out.splitlines() if line.startswith("{")] == [good.id]
-    named = {line.split(":")[0]: line for line in said.err.splitlines() if line.startswith("skipped")}
-    assert "out of vocabulary (outside of the vocabulary: 'x', 'y', 'z')" in named["skipped other"]
-    assert "fewer frames than its labels need (" in named["skipped long"]
-    assert "no such file" in named["skipped gone"]
-    assert "empty text" in named["skipped silent"]
+    named = {line.split(":")[0]: line for line in said.err.splitlines() if line.startswith("rejected")}
+    assert "out of vocabulary (outside of the vocabulary: 'x', 'y', 'z')" in named["rejected other"]
+    assert "fewer frames than its labels need (" in named["rejected long"]
+    assert "no such file" in named["rejected gone"]
+    assert "empty text" in named["rejected silent"]
     write_manifest(tmp_path / "none.jsonl", broken[2:3])
     with pytest.raises(RunError, match="1 of 1 recordings"):
         main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
@@ -110,11 +110,11 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     write_manifest(tmp_path / "silent.jsonl", broken[3:])
     with pytest.raises(UserError, match="1 empty text"):
         main([run, "--data", str(tmp_path / "silent.jsonl"), "--out", str(tmp_path / "silent")])
-    (line,) = (tmp_path / "silent" / "skipped.jsonl").read_text().splitlines()
+    (line,) = (tmp_path / "silent" / "rejected.jsonl").read_text().splitlines()
     assert (json.loads(line)["id"], json.loads(line)["reason"]) == ("silent", "empty text")
-    (tmp_path / "refused.jsonl").write_text('{"id": "a"}\n')
+    (tmp_path / "rejected.jsonl").write_text('{"id": "a"}\n')
     with pytest.raises(UserError):
-        main([run, "--data", str(tmp_path / "refused.jsonl")])
+        main([run, "--data", str(tmp_path / "rejected.jsonl")])
 
 
 def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, capsys):
@@ -123,23 +123,23 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     rng, trained = np.random.default_rng(11), load_trained(Path(run))
     longest_s = WHOLE * trained.buckets[-1].longest / RATE_HZ
     whole, spans = write_toned(tmp_path, "whole", words_of(rng, 60), rng)
-    short = read_records([recordings[0]])[0]
+    short = read_utterances([recordings[0]])[0]
     gone, wrong = (
         replace(whole, id="gone", location=str(tmp_path / "gone.flac")),
         replace(whole, id="wrong", text="xyz"),
     )
     assert whole.duration_s > longest_s
     write_manifest(tmp_path / "m.jsonl", [whole, gone, wrong, short])
-    data = alignment.plan(trained, read_records([tmp_path / "m.jsonl"]))
-    assert [data.index.records[row].id for row in data.windowed_rows] == ["whole", "gone"]
+    data = alignment.plan(trained, read_utterances([tmp_path / "m.jsonl"]))
+    assert [data.index.utterances[row].id for row in data.windowed_rows] == ["whole", "gone"]
     assert max(bucket.length for bucket in data.plan.buckets) <= trained.buckets[-1].length
     letters_alone = replace(trained, tokenizer=replace(trained.tokenizer, normaliser="english_letters.v1"))
     numbered = replace(short, id="numbered", text="abc 2")
-    data = alignment.plan(letters_alone, Records.of([short, numbered]))
-    assert [record.id for record in data.index.records] == [short.id]
-    assert data.dropped.entries[0]["reason"].startswith("'2' has no labels (english_letters.v1 leaves it out)")
+    data = alignment.plan(letters_alone, Utterances.of([short, numbered]))
+    assert [utterance.id for utterance in data.index.utterances] == [short.id]
+    assert data.rejections.entries[0].reason.startswith("'2' has no labels (english_letters.v1 leaves it out)")
     with pytest.raises(UserError, match=r"1 text .*normaliser"):
-        alignment.plan(letters_alone, Records.of([numbered]))
+        alignment.plan(letters_alone, Utterances.of([numbered]))
     with pytest.raises(RunError, match="2 of 4 recordings"):
         main([run, "--data", str(tmp_path / "m.jsonl"), "--tokens"])
     said = capsys.readouterr()
@@ -151,19 +151,19 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     assert all(0.5 < word["confidence"] <= 1 for word in words)
     assert "".join(token["text"] for token in lines[0]["tokens"]) == "|".join(whole.text.split())
     assert lines[0]["score"] < 0
-    assert "skipped gone: " in said.err
+    assert "rejected gone: " in said.err
     assert "no such file" in said.err
 
 
 def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, monkeypatch, record_property):
     """The model hears two frames at a time: those of windows are those of the whole."""
     rng, trained = np.random.default_rng(12), load_trained(Path(run))
-    record, _ = write_toned(tmp_path, "long", words_of(rng, 60), rng)
-    (by_windows,) = alignment.aligned_records(trained, alignment.plan(trained, Records.of([record])))
+    utterance, _ = write_toned(tmp_path, "long", words_of(rng, 60), rng)
+    (by_windows,) = alignment.aligned_utterances(trained, alignment.plan(trained, Utterances.of([utterance])))
     monkeypatch.setattr(evaluation, "WHOLE", 100)
-    data = alignment.plan(trained, Records.of([record]))
+    data = alignment.plan(trained, Utterances.of([utterance]))
     assert not data.windowed_rows
-    (whole,) = alignment.aligned_records(trained, data)
+    (whole,) = alignment.aligned_utterances(trained, data)
     for ours, theirs in zip(by_windows.tokens, whole.tokens, strict=True):
         assert replace(ours, log_prob=0) == replace(theirs, log_prob=0)
     scores = np.array([[each.transcript.score] for each in (by_windows, whole)])
@@ -180,11 +180,11 @@ def test_long_audio_is_cut_at_pauses(run, tmp_path, capsys):
     """Forty words; then twelve that the text does not have; then forty, of which the text has ten more before them."""
     rng = np.random.default_rng(3)
     first, foreign, unsaid, last = (words_of(rng, num) for num in (40, 12, 10, 40))
-    record, spans = write_toned(tmp_path, "long", first + foreign + last, rng, space_s=0.4)
+    utterance, spans = write_toned(tmp_path, "long", first + foreign + last, rng, space_s=0.4)
     (tmp_path / "long.txt").write_text("\n".join([" ".join(first + unsaid), "éé", " ".join(last)]))
-    out, rejects = tmp_path / "out" / "pieces.jsonl", tmp_path / "rejects.jsonl"
-    main([run, record.location, "--text", str(tmp_path / "long.txt"), "--segment", "--max-seconds", "6",
-          "--out", str(out), "--rejects", str(rejects)])  # fmt: skip
+    out, rejected = tmp_path / "out" / "pieces.jsonl", tmp_path / "rejected.jsonl"
+    main([run, utterance.location, "--text", str(tmp_path / "long.txt"), "--segment", "--max-seconds", "6",
+          "--out", str(out), "--rejected", str(rejected)])  # fmt: skip
     assert "pieces of 0.0" in capsys.readouterr().out
     pieces = [json.loads(line) for line in out.read_text().splitlines()]
     said = list(zip(first + foreign + last, spans, strict=True))
@@ -197,15 +197,17 @@ def test_long_audio_is_cut_at_pauses(run, tmp_path, capsys):
         for place in (piece["offset"], piece["offset"] + piece["duration"]):  # in no word
             assert not any(start + 0.03 < place < end - 0.03 for start, end in spans)
     kept = [word for piece in pieces for word in piece["text"].split()]
-    refused = [json.loads(line) for line in rejects.read_text().splitlines()]
-    assert sorted(kept + " ".join(piece["text"] for piece in refused).split()) == sorted([*first, *unsaid, "éé", *last])
+    rejected = [json.loads(line) for line in rejected.read_text().splitlines()]
+    assert sorted(kept + " ".join(piece["text"] for piece in rejected).split()) == sorted(
+        [*first, *unsaid, "éé", *last]
+    )
     assert len(kept) >= 76
-    reasons = " ".join(piece["reason"] for piece in refused)
+    reasons = " ".join(piece["reason"] for piece in rejected)
     assert "outside of the vocabulary: 'é'" in reasons
-    assert any(piece["offset"] < spans[45][0] < piece["offset"] + piece["duration"] for piece in refused)
-    records = read_records([out])
-    assert [record.text for record in records] == [piece["text"] for piece in pieces]
-    assert records[0].speaker == ""
+    assert any(piece["offset"] < spans[45][0] < piece["offset"] + piece["duration"] for piece in rejected)
+    utterances = read_utterances([out])
+    assert [utterance.text for utterance in utterances] == [piece["text"] for piece in pieces]
+    assert utterances[0].speaker == ""
 
 
 def test_long_entries_of_manifests_and_a_score_that_nothing_reaches(run, recordings, tmp_path, capsys):
@@ -223,16 +225,16 @@ def test_long_entries_of_manifests_and_a_score_that_nothing_reaches(run, recordi
     assert out.read_text() == before
     main([*again, "--force"])
     assert out.read_text() == ""
-    refused = [json.loads(line) for line in (tmp_path / "pieces.rejects.jsonl").read_text().splitlines()]
-    assert all("below 0" in piece["reason"] and piece["score"] < 0 for piece in refused)
+    rejected = [json.loads(line) for line in (tmp_path / "pieces.rejected.jsonl").read_text().splitlines()]
+    assert all("below 0" in piece["reason"] and piece["score"] < 0 for piece in rejected)
 
 
 def test_pieces_of_parts_count_from_the_files_beginning(run, tmp_path):
     rng = np.random.default_rng(5)
-    record, spans = write_toned(tmp_path, "whole", words := words_of(rng, 8), rng)
+    utterance, spans = write_toned(tmp_path, "whole", words := words_of(rng, 8), rng)
     cut_s = (spans[3][1] + spans[4][0]) / 2
-    length_s = record.duration_s - cut_s
-    part = Record("part", f"{record.location}#seconds={cut_s!r}+{length_s!r}", " ".join(words[4:]), length_s)
+    length_s = utterance.duration_s - cut_s
+    part = Utterance("part", f"{utterance.location}#seconds={cut_s!r}+{length_s!r}", " ".join(words[4:]), length_s)
     write_manifest(tmp_path / "m.jsonl", [part])
     main([run, "--data", str(tmp_path / "m.jsonl"), "--segment", "--out", str(tmp_path / "pieces.jsonl")])
     (piece,) = [json.loads(line) for line in (tmp_path / "pieces.jsonl").read_text().splitlines()]
@@ -251,15 +253,15 @@ CUT = ["--data", "m", "--segment", "--out", "no/p.jsonl"]
         (["a.flac", "--text", "t", "--data", "m"], "--text"),
         (["--data", "m", "--segment"], "--segment needs --out"),
         (["--data", "m", "--decoding.kind", "beam"], "--decoding.kind"),
-        (["--data", "m", "--rejects", "r"], "--rejects without --segment"),
+        (["--data", "m", "--rejected", "r"], "--rejected without --segment"),
         (["--data", "m", "--min-score", "-1"], "--min-score without --segment"),
         (["--data", "m", "--max-seconds", "9"], "--max-seconds without --segment"),
         ([*CUT, "--format", "json"], "--format with --segment"),
         ([*CUT, "--tokens", "--format", "ctm"], "--format, --tokens with --segment"),
         ([*CUT, "--max-seconds", "0"], "--max-seconds 0"),
         ([*CUT, "--min-score", "0.5"], "--min-score 0.5"),
-        ([*CUT, "--rejects", "no/p.jsonl"], "--out and --rejects are both no/p.jsonl"),
-        ([*CUT, "--rejects", __file__], "test_align.py .*--rejects.* --force"),
+        ([*CUT, "--rejected", "no/p.jsonl"], "--out and --rejected are both no/p.jsonl"),
+        ([*CUT, "--rejected", __file__], "test_align.py .*--rejected.* --force"),
         (["a.flac", "--text", "gone.txt"], "gone.txt cannot be read"),
     ],
 )

@@ -223,9 +223,9 @@ def test_every_config_loads_and_survives_json(path, tmp_path):
 def test_configs_of_several_models_or_recipes_name_and_load_them_all(path, monkeypatch):
     (variable,) = re.findall(r'environ\.get\("(\w+)"', path.read_text())
     monkeypatch.setenv(variable, "none")
-    with pytest.raises(UserError, match=f"{variable} is none: expected ") as refused:
+    with pytest.raises(UserError, match=f"{variable} is none: expected ") as rejected:
         load_config(str(path))
-    choices = re.split(", | or ", str(refused.value).partition("expected ")[2].removeprefix("one of "))
+    choices = re.split(", | or ", str(rejected.value).partition("expected ")[2].removeprefix("one of "))
     assert len(choices) > 1
     loaded = []
     for choice in choices:

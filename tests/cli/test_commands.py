@@ -15,8 +15,8 @@ from asr_jax.config import load_experiment
 from asr_jax.core.batch import Batch
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.reading import read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.trained import load_trained
 from asr_jax.observe.events import read_events
 from asr_jax.observe.health import health
@@ -70,20 +70,20 @@ def test_training_leaves_a_whole_run(trained):
 
 
 def test_the_loss_of_the_validation_set_stands_beside_its_error_rate(trained, corpus):
-    records = read_records([corpus / "validation.jsonl"])
+    utterances = read_utterances([corpus / "validation.jsonl"])
     for each in events(trained, "validation"):
         assert each["losses"].keys() == {"ctc/loss"}
         assert each["loss"] == each["losses"]["ctc/loss"]
-        assert each["utterances"] == each["loss_utterances"] == len(records)
+        assert each["utterances"] == each["loss_utterances"] == len(utterances)
     assert "best checkpoint: WER " in health(trained / "events.jsonl")[-1]
     run = load_trained(trained, updates=6)
-    signals = [Location.parse(record.location).audio(rate_hz=16000) for record in records]
+    signals = [Location.parse(utterance.location).audio(rate_hz=16000) for utterance in utterances]
     lengths = np.array([len(signal) for signal in signals], np.int32)
-    labels = [run.tokenizer.encode(record.text) for record in records]
+    labels = [run.tokenizer.encode(utterance.text) for utterance in utterances]
     batch = Batch(
         audio=np.stack([np.pad(signal, (0, max(lengths) - len(signal))) for signal in signals]), features=None,
         lengths=lengths, tokens=np.array(labels, np.int32), token_lengths=np.array(list(map(len, labels)), np.int32),
-        weights=np.ones(len(signals), np.float32), records=np.arange(len(signals), dtype=np.int32),
+        weights=np.ones(len(signals), np.float32), utterances=np.arange(len(signals), dtype=np.int32),
     )  # fmt: skip
     loss = jax.jit(functools.partial(run.model.apply, step=None))(run.variables, batch)["ctc/loss"]
     (last,) = [each for each in events(trained, "validation") if (each["update"], each["weights"]) == (6, "ema")]
@@ -98,20 +98,20 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert str(test)[-12:] in said
     sets = json.loads(out.read_text())["runs"][0]["sets"]
     assert set(sets) == {str(test), str(validation)}
-    wanted = {"wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances", "skipped", "by_source"}
+    wanted = {"wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances", "rejected", "by_source"}
     assert wanted <= sets[str(test)].keys()
-    records = read_records([test])
-    assert sets[str(test)]["utterances"] == len(records)
-    assert sets[str(test)]["words"] == sum(len(record.text.split()) for record in records)
+    utterances = read_utterances([test])
+    assert sets[str(test)]["utterances"] == len(utterances)
+    assert sets[str(test)]["words"] == sum(len(utterance.text.split()) for utterance in utterances)
     assert sets[str(test)]["by_source"].keys() == {"noise"}
     assert sets[str(test)]["normaliser"] == "lower.v1"
-    assert sets[str(test)]["by_speaker"].keys() == {record.speaker for record in records}
-    assert all(f"  {record.speaker} " in said for record in records)
+    assert sets[str(test)]["by_speaker"].keys() == {utterance.speaker for utterance in utterances}
+    assert all(f"  {utterance.speaker} " in said for utterance in utterances)
     low, high = sets[str(test)]["wer_interval"]
     assert f"{100 * sets[str(test)]['wer']:.2f} % ({100 * low:.1f}–{100 * high:.1f})" in said
     assert re.search(rf"{re.escape(str(test))}.*95 %.*\b{len(sets[str(test)]['by_speaker'])} speakers", said)
     predicted = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert {line["id"] for line in predicted} >= {record.id for record in records}
+    assert {line["id"] for line in predicted} >= {utterance.id for utterance in utterances}
 
 
 def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained, corpus, tmp_path):
@@ -137,18 +137,20 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
 def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_path):
     """Of a set with a recording that is much longer than training's, too: that one is heard by windows."""
     lines, folder, out = tmp_path / "lines.jsonl", tmp_path / "log_probs", tmp_path / "scores.json"
-    records = read_records([corpus / "validation.jsonl"])
-    several = list(read_records([corpus / "train.jsonl"]))
-    audio = [Location.parse(record.location).audio(rate_hz=16000) for record in several]
+    utterances = read_utterances([corpus / "validation.jsonl"])
+    several = list(read_utterances([corpus / "train.jsonl"]))
+    audio = [Location.parse(utterance.location).audio(rate_hz=16000) for utterance in several]
     write_flac(tmp_path / "long.flac", np.concatenate(audio), 16000)
-    text, length_s = " ".join(record.text for record in several), sum(map(len, audio)) / 16000
-    write_manifest(tmp_path / "m.jsonl", [Record("joined", str(tmp_path / "long.flac"), text, length_s), *records])
+    text, length_s = " ".join(utterance.text for utterance in several), sum(map(len, audio)) / 16000
+    write_manifest(
+        tmp_path / "m.jsonl", [Utterance("joined", str(tmp_path / "long.flac"), text, length_s), *utterances]
+    )
     command = ["asr_jax.evaluate", trained, "--data", tmp_path / "m.jsonl", "--predictions", lines, "--json", out]
     said = run(*command, "--live", "--log-probs", folder).stdout
     assert re.search(r"\b1 .*windows.*: joined", " ".join(said.split()))
     counts = json.loads(out.read_text())["runs"][0]["sets"][str(tmp_path / "m.jsonl")]
-    assert (counts["windowed_ids"], counts["utterances"], counts["skipped"]) == (["joined"], len(records) + 1, 0)
-    assert counts["words"] == sum(len(each.text.split()) for each in (*several, *records))
+    assert (counts["windowed_ids"], counts["utterances"], counts["rejected"]) == (["joined"], len(utterances) + 1, 0)
+    assert counts["words"] == sum(len(each.text.split()) for each in (*several, *utterances))
     labels = json.loads((folder / "labels.json").read_text())
     predicted = {row["id"]: row["hypothesis"] for row in map(json.loads, lines.read_text().splitlines())}
     assert "joined" in predicted
@@ -165,7 +167,7 @@ def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_pa
 
 
 def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, corpus, tmp_path):
-    paths = [record.location for record in read_records([corpus / "train.jsonl"])][:3]
+    paths = [utterance.location for utterance in read_utterances([corpus / "train.jsonl"])][:3]
     broken = tmp_path / "broken.flac"
     broken.write_bytes(b"no audio")
     empty = tmp_path / "empty.wav"

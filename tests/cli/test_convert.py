@@ -12,7 +12,7 @@ from asr_jax.data.manifests.locations import Location
 
 
 def test_several_inputs_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of different formats; what no record can be made of is named and counted."""
+    """Of different formats; what no utterance can be made of is named and counted."""
     for i in range(12):
         write(tmp_path / "set" / f"{i:02}.wav", noise(i, 1600)).with_suffix(".txt").write_text(f"text {i}")
     write(tmp_path / "set" / "lonely.wav", noise(1))
@@ -28,7 +28,7 @@ def test_several_inputs_become_one(tmp_path: Path, capsys: pytest.CaptureFixture
     check_signals(read(tmp_path, out).select(slice(12)), [noise(i, 1600) for i in range(12)])
     left_out, summary = capsys.readouterr().out.splitlines()
     assert left_out.startswith(f"left out lonely.wav: {tmp_path}/set/lonely.wav: no text beside it")
-    assert summary == f"13 records, 0.00 h, to {out}; their bytes in {out}.bytes; 1 left out"
+    assert summary == f"13 utterances, 0.00 h, to {out}; their bytes in {out}.bytes; 1 left out"
 
 
 def test_a_folder_of_several_sets(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_folder_of_several_sets(tmp_path: Path) -> None:
         jsonl(tmp_path / f"{name}.jsonl", {"audio_path": "/a.wav", "text": name, "duration": 1})
     for role, text in (("train", "train"), ("validation", "dev")):
         main([str(tmp_path), str(tmp_path / "out" / "m.jsonl"), "--role", role, "--force"])
-        assert [record.text for record in read(tmp_path, tmp_path / "out" / "m.jsonl")] == [text]
+        assert [utterance.text for utterance in read(tmp_path, tmp_path / "out" / "m.jsonl")] == [text]
 
 
 def test_a_converted_set_can_be_moved_with_its_audio(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_nothing_that_is_there_is_lost(tmp_path: Path) -> None:
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     main([str(b), str(out), "--force"])
     assert (tmp_path / "out.jsonl.bytes").read_bytes() == before["out.jsonl.bytes"]
-    (record,) = read(tmp_path, out)
-    assert Location.parse(record.location).features().tolist() == [[1, 1]]
+    (utterance,) = read(tmp_path, out)
+    assert Location.parse(utterance.location).features().tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from asr_jax.data.batching.dataset import Data, plan_training
 from asr_jax.data.loading import extraction
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.reading import read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import CharacterTokenizer
 from tests.training.toy import toy_model
 
@@ -34,14 +34,14 @@ NUM = 24
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Recordings of noise at different levels, with texts."""
-    folder, rng, records = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
+    folder, rng, utterances = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
     for number in range(NUM):
         samples = rng.normal(0, 500 * (number + 1), int(rng.integers(9000, 20000))).clip(-32768, 32767).astype(np.int16)
         path = folder / f"{number}.flac"
         write_flac(path, samples, 16000)
         text = " ".join(rng.choice(list("abcd"), 3))
-        records.append(Record(f"u{number}", str(path), text, len(samples) / 16000, speaker=f"s{number % 8}"))
-    write_manifest(folder / "audio.jsonl", records)
+        utterances.append(Utterance(f"u{number}", str(path), text, len(samples) / 16000, speaker=f"s{number % 8}"))
+    write_manifest(folder / "audio.jsonl", utterances)
     return folder
 
 
@@ -49,23 +49,23 @@ def extract(folder, out, *more):
     extract_features.main(["--input", str(folder / "audio.jsonl"), "--output", str(out), *more])
 
 
-def loss_of(records, model, variables):
-    """The loss of every record by its id, from batches of audio or of features."""
-    source, losses = planned(records, model), {}
+def loss_of(utterances, model, variables):
+    """The loss of every utterance by its id, from batches of audio or of features."""
+    source, losses = planned(utterances, model), {}
     evaluate = jax.jit(lambda batch: model.apply(variables, batch, step=None))
     for position in range(source.plan.batches_per_epoch):
         batch = source[position].batch
         for row in np.flatnonzero(batch.weights):
             only = batch.replace(weights=np.eye(len(batch.weights), dtype=np.float32)[row])
             loss = evaluate(only)["ctc/loss"]
-            losses[records[int(batch.records[row])].id] = float(loss.total), float(loss.weight)
+            losses[utterances[int(batch.utterances[row])].id] = float(loss.total), float(loss.weight)
     return losses
 
 
 def test_features_give_the_loss_of_their_audio(folder, tmp_path):
     extract(folder, tmp_path / "f.parquet")
     model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
-    audio, features = read_records([folder / "audio.jsonl"]), read_records([tmp_path / "f.parquet"])
+    audio, features = read_utterances([folder / "audio.jsonl"]), read_utterances([tmp_path / "f.parquet"])
     assert [(r.id, r.text, r.speaker) for r in features] == [(r.id, r.text, r.speaker) for r in audio]
     example = jax.tree.map(jnp.asarray, planned(audio, model)[0].batch)
     variables = jax.jit(functools.partial(model.init, step=None))(jax.random.key(0), example)
@@ -77,10 +77,10 @@ def test_features_give_the_loss_of_their_audio(folder, tmp_path):
         assert of_features[name][0] == pytest.approx(loss, rel=1e-5)
 
 
-def planned(records, model):
+def planned(utterances, model):
     """The source of its batches."""
     data = plan_training(
-        records, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER,
+        utterances, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER,
         output_length=model.output_length, frames_needed=np.add,
         front_end=model.front_end, seed=0, num_devices=1,
     )  # fmt: skip
@@ -91,12 +91,16 @@ def test_columns_are_those_that_were_promised(folder, tmp_path):
     TOKENIZER.save(tmp_path / "tokenizer")
     extract(folder, tmp_path / "f.parquet", "--tokenizer", str(tmp_path / "tokenizer"), "--max-samples", "5")
     rows = pyarrow.parquet.read_table(tmp_path / "f.parquet").to_pylist()
-    records = list(read_records([folder / "audio.jsonl"]))[:5]
+    utterances = list(read_utterances([folder / "audio.jsonl"]))[:5]
     assert {"id", "text", "rows", "cols", "duration_ms", "features", "tokens"} <= rows[0].keys()
-    for row, record in zip(rows, records, strict=True):
-        assert (row["id"], row["text"], row["tokens"]) == (record.id, record.text, TOKENIZER.encode(record.text))
-        assert row["duration_ms"] == round(record.duration_s * 1000)
-        assert (row["rows"], row["cols"]) == (KaldiFbank().output_length(round(record.duration_s * 16000)), 80)
+    for row, utterance in zip(rows, utterances, strict=True):
+        assert (row["id"], row["text"], row["tokens"]) == (
+            utterance.id,
+            utterance.text,
+            TOKENIZER.encode(utterance.text),
+        )
+        assert row["duration_ms"] == round(utterance.duration_s * 1000)
+        assert (row["rows"], row["cols"]) == (KaldiFbank().output_length(round(utterance.duration_s * 16000)), 80)
         assert len(row["features"]) == row["rows"] * row["cols"]
 
 
@@ -144,16 +148,16 @@ def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_
     copy = tmp_path / "cut.flac"
     copy.write_bytes((folder / "2.flac").read_bytes()[:3000])
     (shards / "a.jsonl").write_text((shards / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
-    with pytest.raises(RunError, match="1 records"):
+    with pytest.raises(RunError, match="1 utterances"):
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "0000-a.parquet", "0000-a.skipped.jsonl", "0001-b.parquet",
+        "0000-a.parquet", "0000-a.rejected.jsonl", "0001-b.parquet",
     ]  # fmt: skip
-    with pytest.raises(RunError, match="1 records"):  # said again of what is there
+    with pytest.raises(RunError, match="1 utterances"):  # said again of what is there
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
-    skipped = json.loads((tmp_path / "out/0000-a.skipped.jsonl").read_text())
-    assert (skipped["id"], skipped["location"]) == ("u2", str(copy))
-    assert [record.id for record in read_records([tmp_path / "out"])] == ["u0", "u1", "u3", "u4", "u5", "u6"]
+    rejected = json.loads((tmp_path / "out/0000-a.rejected.jsonl").read_text())
+    assert (rejected["id"], rejected["location"]) == ("u2", str(copy))
+    assert [utterance.id for utterance in read_utterances([tmp_path / "out"])] == ["u0", "u1", "u3", "u4", "u5", "u6"]
 
 
 @pytest.mark.parametrize("change", ["front-end", "tokenizer", "audio", "dropped"])
@@ -175,7 +179,7 @@ def test_features_of_something_else_are_not_taken_for_these(folder, tmp_path, ch
         CharacterTokenizer(symbols=(*"abcd ", None), normaliser="none").save(tmp_path / "other")
         more = ["--tokenizer", str(tmp_path / "other")]
     elif change == "audio":
-        samples = np.zeros(round(next(iter(read_records([audio / "audio.jsonl"]))).duration_s * 16000), np.int16)
+        samples = np.zeros(round(next(iter(read_utterances([audio / "audio.jsonl"]))).duration_s * 16000), np.int16)
         write_flac(audio / "0.flac", samples, 16000)
     else:
         with (audio / "audio.jsonl").open("a") as file:
@@ -226,11 +230,11 @@ def test_files_of_other_inputs_in_the_folder_are_named(folder, tmp_path):
 def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_path, capsys):
     shutil.copy(folder / "audio.jsonl", folder / "again.jsonl")
     extract(folder, tmp_path / "f.parquet", "--input", str(folder / "again.jsonl"), "--max-samples", "3")
-    assert [record.id for record in read_records([tmp_path / "f.parquet"])] == [
+    assert [utterance.id for utterance in read_utterances([tmp_path / "f.parquet"])] == [
         "u0", "u1", "u2", "u0#2", "u1#2", "u2#2",
     ]  # fmt: skip
     extract(folder, tmp_path / "short.parquet", "--max-duration-s", "0.8")  # as asked for: no error
-    assert "records are longer than --max-duration-s 0.8" in capsys.readouterr().out
+    assert "utterances are longer than --max-duration-s 0.8" in capsys.readouterr().out
     for option, value in (("--max-duration-s", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
         with pytest.raises(UserError, match=option):
             extract(folder, tmp_path / "n.parquet", option, value)
@@ -252,10 +256,12 @@ def test_a_run_trains_on_features_with_a_validation_set_cut_by_speaker(folder, t
     shorter = ["--training.num-updates", "2", "--training.validate-every", "2"]
     train.main(["--config", "tests/toy_config.py", *data, "--run-dir", str(tmp_path / "run"), *shorter])
     assert "validation WER" in capsys.readouterr().out
-    split = {name: read_records([tmp_path / f"run/validation_split/{name}.jsonl"]) for name in ("train", "validation")}
-    speakers = {name: {record.speaker for record in records} for name, records in split.items()}
+    split = {
+        name: read_utterances([tmp_path / f"run/validation_split/{name}.jsonl"]) for name in ("train", "validation")
+    }
+    speakers = {name: {utterance.speaker for utterance in utterances} for name, utterances in split.items()}
     assert len(speakers["train"]) + len(speakers["validation"]) == 8
     assert not speakers["train"] & speakers["validation"]
-    assert {len(records) for records in split.values()} == {21, 3}
+    assert {len(utterances) for utterances in split.values()} == {21, 3}
     evaluate.main([str(tmp_path / "run"), "--data", str(folder / "audio.jsonl")])  # audio on the same run
     assert str(NUM) in capsys.readouterr().out

@@ -23,7 +23,7 @@ CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
 
 
 def write_manifest(path: Path, durations: np.ndarray, source: str = "") -> str:
-    """Records of which nothing but the metadata is there."""
+    """Utterances of which nothing but the metadata is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         {"id": f"{path.stem}-{i}", "audio_path": f"/none/{i}.flac", "duration": round(float(d), 3), "text": "abc"}
@@ -103,9 +103,9 @@ def test_five_hours_or_more_than_1024_records_are_reached_by_default(manifest, t
     said = printed(capsys, *arguments(manifest, tmp_path))
     plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).plan
     hours = math.ceil(5 * 3600 * 16000 / (plan.length_per_epoch / plan.batches_per_epoch))
-    records = math.ceil(1025 / (plan.entries_per_epoch / plan.batches_per_epoch))
+    utterances = math.ceil(1025 / (plan.entries_per_epoch / plan.batches_per_epoch))
     assert f"5.00 h of audio: --training.accumulate {hours}; an epoch has fewer batches" in said
-    assert f"1,025 records: --training.accumulate {records}; an epoch has fewer batches" in said
+    assert f"1,025 utterances: --training.accumulate {utterances}; an epoch has fewer batches" in said
 
 
 def test_speeds_and_mixing_are_shown_by_source(tmp_path):
@@ -124,12 +124,14 @@ def test_speeds_and_mixing_are_shown_by_source(tmp_path):
     mixed = replace(experiment, data=replace(experiment.data, mixing=mixing))
     planned = command.plan(mixed)
     one, two = command.set_rows(planned, mixed)
-    assert (one["records"], two["records"]) == (plain[0]["records"], plain[1]["records"])
-    assert one["epoch hours"] == pytest.approx(plain[0]["epoch hours"] * two["records"] / one["records"], rel=0.03)
+    assert (one["utterances"], two["utterances"]) == (plain[0]["utterances"], plain[1]["utterances"])
+    assert one["epoch hours"] == pytest.approx(
+        plain[0]["epoch hours"] * two["utterances"] / one["utterances"], rel=0.03
+    )
     assert two["epoch hours"] == pytest.approx(plain[1]["epoch hours"])
     assert one["epoch_share"] + two["epoch_share"] == pytest.approx(1)
     rows = [planned.plan[position].rows for position in range(planned.plan.batches_per_epoch)]
-    drawn = np.bincount(planned.index.records.columns.input_of[np.concatenate([r[r >= 0] for r in rows])])
+    drawn = np.bincount(planned.index.utterances.columns.input_of[np.concatenate([r[r >= 0] for r in rows])])
     assert abs(int(drawn[0] - drawn[1])) <= 1
 
 

@@ -86,7 +86,7 @@ def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):
     out = tmp_path / "statistics.json"
     feature_statistics.main(["--preset", "rnnt", "--data", str(folder / "train.jsonl"), "--out", str(out)])
     said = capsys.readouterr()
-    assert "1 records could not be read" in said.out
+    assert "1 utterances could not be read" in said.out
     assert "3.flac" in said.err
     found = NormaliseByDataSet.of_json(out)
     front_end, values = PRESETS["rnnt"](), []

@@ -1,4 +1,4 @@
-"""`transcribe` as a person calls it: what is given, what comes out, what is skipped, and what is there already."""
+"""`transcribe` as a person calls it: what is given, what comes out, what is rejected, and what is there already."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from recordings import RATE, jsonl, write
 from asr_jax.cli import train
 from asr_jax.cli.transcribe import main
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.inference.calibration import write_calibration
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.metrics.confidence import Calibration
@@ -65,7 +65,7 @@ def test_folders_in_every_format(run, folder, capsys):
     lines, errors = said(capsys)
     names = ["a.flac", "long.flac", "deep/b.wav"]
     assert [line.split("\t")[0] for line in lines] == [f"{audio}/{name}" for name in names]
-    assert f"skipped {audio}/none.wav: not audio" in errors
+    assert f"rejected {audio}/none.wav: not audio" in errors
     assert "3 recordings, 11.3 s of 11.3 s of audio" in errors
     texts = dict(line.split("\t") for line in lines)
     with pytest.raises(RunError):
@@ -87,11 +87,11 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     with pytest.raises(RunError):
         main([run, str(folder / "in"), "--format", "vtt", "--out", str(out)])
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*.*")) == [
-        "a.vtt", "deep/b.vtt", "long.vtt", "made_by.jsonl", "skipped.jsonl"
+        "a.vtt", "deep/b.vtt", "long.vtt", "made_by.jsonl", "rejected.jsonl"
     ]  # fmt: skip
     assert (out / "a.vtt").read_text().startswith("WEBVTT\n")
-    (skipped,) = map(json.loads, (out / "skipped.jsonl").read_text().splitlines())
-    assert (skipped["id"], skipped["reason"][:9]) == ("none.wav", "not audio")
+    (rejected,) = map(json.loads, (out / "rejected.jsonl").read_text().splitlines())
+    assert (rejected["id"], rejected["reason"][:9]) == ("none.wav", "not audio")
     with pytest.raises(UserError, match=r"greedy.* beam"):
         main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--decoding.kind", "beam"])
     (out / "long.vtt").unlink()
@@ -103,7 +103,7 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     assert f"2 are in {out} already" in errors
     assert "1 recordings, 9.5 s" in errors
     assert (out / "a.vtt").read_text() == "kept"
-    assert not (out / "skipped.jsonl").exists()
+    assert not (out / "rejected.jsonl").exists()
     main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--force"])
     assert (out / "a.vtt").read_text() != "kept"
 
@@ -147,7 +147,7 @@ def test_what_nothing_of_could_be_read_is_named_in_files_too(run, folder):
         with pytest.raises(UserError, match="none of the inputs is audio that can be read") as error:
             main([run, broken, *more])
         assert error.value.exit_code == 2
-    assert sorted(path.name for path in out.iterdir()) == ["labels.skipped.jsonl", "skipped.jsonl"]
+    assert sorted(path.name for path in out.iterdir()) == ["labels.rejected.jsonl", "rejected.jsonl"]
     for file in out.iterdir():
         (line,) = map(json.loads, file.read_text().splitlines())
         assert (line["id"], line["location"]) == ("none.wav", broken)
@@ -190,10 +190,10 @@ def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder
     assert lines == []
     assert "kept" in errors
     assert "not calibrated" not in errors, "nothing is left out by confidence"
-    kept = list(read_records([out], cache=str(folder / "cache")))
+    kept = list(read_utterances([out], cache=str(folder / "cache")))
     assert kept
-    left_out = [json.loads(line) for line in (out.parent / "out.skipped.jsonl").read_text().splitlines()]
-    total_s = sum(record.duration_s for record in kept) + sum(line["duration"] for line in left_out)
+    left_out = [json.loads(line) for line in (out.parent / "out.rejected.jsonl").read_text().splitlines()]
+    total_s = sum(utterance.duration_s for utterance in kept) + sum(line["duration"] for line in left_out)
     assert total_s == pytest.approx(0.7 + 1.1 + 9.5, abs=0.02)
     assert "none.wav" in {line["id"] for line in left_out}
     assert not (out.parent / "out.audio").exists()

@@ -152,17 +152,17 @@ CASES = {
         ["gone.jsonl: no such file or folder", "prepare_librispeech.py", "--data.train", "quickstart.sh"],
     ),
     "no validation manifest": (lambda place: new(place, **{"data.validation": "gone.jsonl"}), 2, ["gone.jsonl: no such file or folder"]),
-    "an empty manifest": (lambda place: new(place, **{"data.train": write(place / "none.jsonl", "")}), 2, ["has no records", "audio_path"]),
+    "an empty manifest": (lambda place: new(place, **{"data.train": write(place / "none.jsonl", "")}), 2, ["has no utterances", "audio_path"]),
     "a folder for a manifest": (lambda place: new(place, **{"data.train": place / "audio"}), 2, ["no text beside it"]),
     "a manifest that is not JSON": (lambda place: new(place, **{"data.train": write(place / "m.jsonl", "a,b\n")}), 2, ["m.jsonl:1: not JSON"]),
     "no text column": (lambda place: new(place, **with_lines(place, lambda row: without(row, "text"))), 2, ['changed.jsonl:1: no "text"']),
     "a text column with numbers": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": 3})), 2, ['"text" is 3; expected a string']),
     "a duration that is text": (lambda place: new(place, **with_lines(place, lambda row: row | {"duration": "one"})), 2, ["expected a finite number of seconds"]),
-    "durations in milliseconds": (lambda place: new(place, **with_lines(place, lambda row: row | {"duration": 1000.0})), 2, ["no training record is left", "too long"]),
+    "durations in milliseconds": (lambda place: new(place, **with_lines(place, lambda row: row | {"duration": 1000.0})), 2, ["no training utterance is left", "too long"]),
     "texts that are all empty": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": " "})), 2, ["training texts are empty"]),
     "texts that no path fits": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": "ab " * 19})), 2, ["fewer frames than its labels need"]),
     "batches that the devices cannot share": (lambda place: new(place, "--data.buckets.batch-multiple", 3), 2, ["batch_multiple 3 cannot be split over", "set data.buckets.batch_multiple"]),
-    "edges below the longest record": (lambda place: new(place, "--data.buckets.edges-s", 0.5), 2, ["edges_s ends at 0.5"]),
+    "edges below the longest utterance": (lambda place: new(place, "--data.buckets.edges-s", 0.5), 2, ["edges_s ends at 0.5"]),
     "a folder that is a file": (lambda place: ["train", *begin(place), "--run-dir", place / "train.jsonl"], 2, ["train.jsonl is a file"]),
     "a folder with other things": (lambda place: ["train", *begin(place), "--run-dir", place / "audio"], 2, ["is not empty and not a run"]),
     "a folder without rights": (
@@ -176,15 +176,15 @@ CASES = {
     "a folder of another experiment": (lambda place: ["train", *begin(place), "--run-dir", place / "run", "--seed", 5], 2, ["seed: 0 there, 5 now", "--fresh"]),
     "a folder of a run with other data": (
         lambda place: ["train", *begin(place, **with_lines(place, lambda row: row | {"text": "ab"})), "--run-dir", moved_manifest(place)],
-        2, ["training data", "have changed since it began", "now, of 8 records", "may be back"],
+        2, ["training data", "have changed since it began", "now, of 8 utterances", "may be back"],
     ),
     "fewer updates than the run has": (lambda place: ["train", "--run-dir", place / "run", "--training.num-updates", 1], 2, ["has 2 updates already", "--training.num-updates"]),
-    "all audio missing": (lambda place: new(emptied(place)), 1, ["records of 8 cannot be read", "no such file", "skipped.jsonl"]),
+    "all audio missing": (lambda place: new(emptied(place)), 1, ["utterances of 8 cannot be read", "no such file", "rejected.jsonl"]),
     "evaluation of what is not a run": (lambda place: ["evaluate", place, "--data", place / "validation.jsonl"], 2, ["is not a run"]),
     "evaluation without its manifest": (lambda place: ["evaluate", place / "run", "--data", "gone.jsonl"], 2, ["gone.jsonl: no such file or folder"]),
     "evaluation of a checkpoint that is not there": (lambda place: EVALUATE(place, "--checkpoint", 7), 2, ["no checkpoint 7: expected one of 2"]),
     "evaluation into a folder that cannot be": (lambda place: EVALUATE(place, "--json", "/proc/none/out.json"), 2, ["cannot be written", "choose another place"]),
-    "evaluation of a damaged checkpoint": (lambda place: EVALUATE(cut_checkpoint(place)), 2, ["is refused", "were written"]),
+    "evaluation of a damaged checkpoint": (lambda place: EVALUATE(cut_checkpoint(place)), 2, ["is rejected", "were written"]),
     "a checkpoint of another model": (
         lambda place: [replaced(place, '"dim": 24', '"dim": 25'), *EVALUATE(place)][1:], 2, ["checkpoint", "does not fit", "hidden"],
     ),
@@ -204,7 +204,7 @@ CASES = {
     "a name that is too long": (lambda place: ["train", *begin(place), "--run-dir", place / ("x" * 300)], 1, ["File name too long"]),
     "nothing that can be read": (
         lambda place: new(place, **with_lines(place, lambda row: row | {"audio_path": str(place / "train.jsonl")})), 1,
-        ["8 records of 8 cannot be read", "not audio"],
+        ["8 utterances of 8 cannot be read", "not audio"],
     ),
     "a tokenizer that is cut": (lambda place: [damaged(place, "tokenizer/tokenizer.json", '{"kind"'), *EVALUATE(place)][1:], 2, ["is not the tokenizer that checkpoint 2 was made with", "delete that folder"]),
     "an experiment that is cut": (lambda place: [damaged(place, "experiment.json", '{"na'), *EVALUATE(place)][1:], 2, ["experiment.json cannot be read"]),
@@ -223,9 +223,9 @@ CASES = {
     "figures into a folder that cannot be": (
         lambda place: ["benchmark", "inference", place / "run", "--json", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
     ),
-    "an evaluation of which one file is no audio": (lambda place: EVALUATE(broken(place)), 1, ["skipped audio/9.flac: ", "not audio", "1 of 4 recordings could not be evaluated"]),
+    "an evaluation of which one file is no audio": (lambda place: EVALUATE(broken(place)), 1, ["rejected audio/9.flac: ", "not audio", "1 of 4 recordings could not be evaluated"]),
     "an alignment of which one file is no audio": (
-        lambda place: ["align", broken(place) / "run", "--data", place / "validation.jsonl"], 1, ["skipped audio/9.flac: ", "not audio", "1 of 4 recordings could not be aligned"],
+        lambda place: ["align", broken(place) / "run", "--data", place / "validation.jsonl"], 1, ["rejected audio/9.flac: ", "not audio", "1 of 4 recordings could not be aligned"],
     ),
     "one file that is no audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png", place / "audio/1.flac"], 1, ["1 of 2 recordings could not be transcribed"]),
 }  # fmt: skip
@@ -285,7 +285,7 @@ def other_tokenizer(place):
 @pytest.mark.parametrize("name", CASES)
 def test_wrong_beginning(server, place, name):
     if name.endswith("without rights") and not os.getuid() and not CAN_GIVE_UP_RIGHTS:
-        pytest.skip("root may write everywhere, and there is no setpriv to give that up")
+        pytest.reject("root may write everywhere, and there is no setpriv to give that up")
     make, expected, parts = CASES[name]
     command, *arguments = make(place)
     code, said = server(place, command, *arguments)

@@ -106,7 +106,7 @@ def batch_of(features: Any, lengths: Any, tokens: Any, token_lengths: Any) -> Ba
         tokens=jnp.asarray(tokens, jnp.int32),
         token_lengths=jnp.asarray(token_lengths, jnp.int32),
         weights=jnp.asarray(np.ones(rows, np.float32)),
-        records=jnp.asarray(np.arange(rows, dtype=np.int32)),
+        utterances=jnp.asarray(np.arange(rows, dtype=np.int32)),
     )
 
 

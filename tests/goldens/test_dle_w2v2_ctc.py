@@ -43,7 +43,7 @@ def run_of(path: Any) -> Any:
         audio=None, features=arrays["input/source"][..., None],
         lengths=(~arrays["input/padding_mask"]).sum(axis=1).astype(np.int32), tokens=target.astype(np.int32),
         token_lengths=arrays["input/target_lengths"].astype(np.int32), weights=np.ones(rows, np.float32),
-        records=np.arange(rows, dtype=np.int32),
+        utterances=np.arange(rows, dtype=np.int32),
     )  # fmt: skip
 
     of_head = partial(ctc_program(len(case.info["symbols"]), 0, training=True), batch=batch)

@@ -65,7 +65,7 @@ def run_case(path: Path) -> Run:
         tokens=np.maximum(labels, 0).astype(np.int32),
         token_lengths=(labels >= 0).sum(axis=1).astype(np.int32),
         weights=np.ones(len(labels), np.float32),
-        records=np.arange(len(labels), dtype=np.int32),
+        utterances=np.arange(len(labels), dtype=np.int32),
     )
 
     def both(recogniser: Recogniser, batch: Batch) -> Any:

@@ -91,7 +91,7 @@ def case_of(folder: Path) -> Case:
         tokens=np.maximum(labels, 0).astype(np.int32),
         token_lengths=counts.astype(np.int32),
         weights=mean.astype(np.float32),
-        records=np.arange(len(labels), dtype=np.int32),
+        utterances=np.arange(len(labels), dtype=np.int32),
     )
     recogniser = model.build(vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision="f32")
     return Case(folder, config, arrays, weights, model, tokenizer, recogniser, unflatten(found), batch)

@@ -107,7 +107,7 @@ def batch_of(case: Case, *, masked: bool) -> Batch:
         tokens=np.maximum(labels, 0).astype(np.int32),
         token_lengths=(labels >= 0).sum(axis=1).astype(np.int32),
         weights=np.ones(rows, np.float32),
-        records=np.arange(rows, dtype=np.int32),
+        utterances=np.arange(rows, dtype=np.int32),
     )
 
 

@@ -212,7 +212,7 @@ def test_losses_of_two_views(case: GoldenCase, record_property: Any) -> None:
     batch = Batch(
         audio=None, features=zeros, lengths=lengths, tokens=arrays["input/y"].astype(np.int32),
         token_lengths=arrays["input/y_lens"].astype(np.int32), weights=np.full(rows, 0.5, np.float32),
-        records=np.zeros(rows, np.int32),
+        utterances=np.zeros(rows, np.int32),
     )  # fmt: skip
 
     @fast_jit

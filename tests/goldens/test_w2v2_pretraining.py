@@ -184,7 +184,7 @@ def pretraining(path: Any, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
     zeros = jnp.zeros(rows, jnp.int32)
     batch = Batch(
         audio=None, features=jnp.zeros((rows, 1, 1)), lengths=zeros, tokens=zeros[:, None], token_lengths=zeros,
-        weights=jnp.ones(rows), records=zeros,
+        weights=jnp.ones(rows), utterances=zeros,
     )  # fmt: skip
     frames = Frames(jnp.asarray(arrays["input/source"])[..., None], lengths)
     noise = noise_of(run) if mode == "train" else None

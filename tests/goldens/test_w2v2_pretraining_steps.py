@@ -134,7 +134,7 @@ def batch_of(given: dict[str, np.ndarray]) -> Batch:
     rows = np.arange(len(given["source"]), dtype=np.int32)
     return Batch(
         audio=None, features=given["source"][..., None], lengths=(~given["padding_mask"]).sum(1).astype(np.int32),
-        tokens=0 * rows[:, None], token_lengths=0 * rows, weights=np.ones(len(rows), np.float32), records=rows,
+        tokens=0 * rows[:, None], token_lengths=0 * rows, weights=np.ones(len(rows), np.float32), utterances=rows,
     )  # fmt: skip
 
 

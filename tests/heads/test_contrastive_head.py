@@ -38,7 +38,7 @@ def encoded_of(features: Any) -> tuple[Encoded, Batch]:
     )
     batch = Batch(
         audio=None, features=np.zeros((len(MASK), 1, 1), np.float32), lengths=lengths, tokens=lengths[:, None],
-        token_lengths=lengths, weights=jnp.ones(len(MASK)), records=lengths,
+        token_lengths=lengths, weights=jnp.ones(len(MASK)), utterances=lengths,
     )  # fmt: skip
     return Encoded(frames, taps=taps, mask=jnp.asarray(MASK)), batch
 

@@ -25,7 +25,7 @@ from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.inference.trained import load_trained
@@ -152,13 +152,13 @@ def spoken(text):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    folder, rng, records = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0), []
+    folder, rng, utterances = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0), []
     for number in range(24):
         text = " ".join("".join(rng.choice(list("abcde"), 2)) for _ in range(2))
         write_flac(folder / f"{number}.flac", spoken(text), 16000)
-        records.append(Record(f"u{number}", str(folder / f"{number}.flac"), text, 2400 * len(text) / 16000))
-    write_manifest(folder / "train.jsonl", records[:16])
-    write_manifest(folder / "validation.jsonl", records[16:])
+        utterances.append(Utterance(f"u{number}", str(folder / f"{number}.flac"), text, 2400 * len(text) / 16000))
+    write_manifest(folder / "train.jsonl", utterances[:16])
+    write_manifest(folder / "validation.jsonl", utterances[16:])
     return folder
 
 
@@ -220,7 +220,7 @@ def batch_of(samples, lengths, tokens=()):
     return Batch(
         audio=jnp.asarray(samples), features=None, lengths=jnp.asarray(lengths),
         tokens=jnp.tile(np.array(tokens, np.int32)[None], (rows, 1)), token_lengths=jnp.full(rows, len(tokens)),
-        weights=jnp.ones(rows), records=jnp.arange(rows),
+        weights=jnp.ones(rows), utterances=jnp.arange(rows),
     )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from asr_jax.core.meshes import data_mesh, global_batch
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.index import scale_of
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import decoder as decoders
 from asr_jax.inference.decoder import Decoder, HeadSearch, without_labels
 from asr_jax.inference.recognition import Recognition, judged_words
@@ -33,9 +33,9 @@ SCALE = scale_of(KaldiFbank(), of_features=False)
 
 
 def planned(*references):
-    records = [Record(str(row), f"/{row}.flac", text, 0.5) for row, text in enumerate(references)]
+    utterances = [Utterance(str(row), f"/{row}.flac", text, 0.5) for row, text in enumerate(references)]
     return plan_evaluation(
-        Records.of(records), (Bucket(16000, 8, 4, 15840),), scale=SCALE, front_end=KaldiFbank(), tokenizer=LETTERS,
+        Utterances.of(utterances), (Bucket(16000, 8, 4, 15840),), scale=SCALE, front_end=KaldiFbank(), tokenizer=LETTERS,
         takes_ids=False, num_devices=1,
     )  # fmt: skip
 

@@ -19,8 +19,8 @@ from asr_jax.core.meshes import data_mesh
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.data.batching.index import scale_of
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.heads.ctc import CTC
 from asr_jax.inference import transcription
 from asr_jax.inference.decoder import Decoder
@@ -81,7 +81,7 @@ def batch_of(samples):
     return Batch(
         audio=jnp.asarray(samples)[None], features=None, lengths=jnp.array([len(samples)], jnp.int32),
         tokens=jnp.zeros((1, 0), jnp.int32), token_lengths=jnp.zeros(1, jnp.int32), weights=jnp.ones(1),
-        records=jnp.zeros(1, jnp.int32),
+        utterances=jnp.zeros(1, jnp.int32),
     )  # fmt: skip
 
 
@@ -116,10 +116,10 @@ def sound(seconds, seed=0):
     return samples.astype(np.int16)
 
 
-def record(path, number=0):
+def utterance(path, number=0):
     import soundfile
 
-    return Record(str(number), str(path), "", soundfile.info(path).duration)
+    return Utterance(str(number), str(path), "", soundfile.info(path).duration)
 
 
 def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path, record_property):
@@ -127,10 +127,10 @@ def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path, recor
     sounds = [sound(21.3)[:num] for num in (None, 47501, 300)]
     wholes = [whole_of(samples) for samples in sounds]
     assert len(np.unique(wholes[0].argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
-    records = [record(write(tmp_path / f"{n}.flac", samples), n) for n, samples in enumerate(sounds)]
+    utterances = [utterance(write(tmp_path / f"{n}.flac", samples), n) for n, samples in enumerate(sounds)]
     for window_s, overlap_s in ((0.0, None), (2.5, 0.9)):
         each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
-        for number, (_, frames) in enumerate(each.frames(records)):
+        for number, (_, frames) in enumerate(each.frames(utterances)):
             found, whole = together(frames), wholes[number]
             assert found.logps.shape == whole.shape
             about = f"difference, {len(whole)} frames, windows of {window_s} s"
@@ -147,7 +147,7 @@ def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained
     other = replace(trained, model=model, variables=variables)
     made = decoder(other, head=head, gives_log_probs=True)
     path = write(tmp_path / "a.flac", samples)
-    (found,) = [together(frames) for _, frames in LongAudio(other, made).frames([record(path)])]
+    (found,) = [together(frames) for _, frames in LongAudio(other, made).frames([utterance(path)])]
     assert found.logps.shape == whole.shape
     np.testing.assert_allclose(found.logps, whole, atol=1e-5)
     assert made.search.writer.times.shift == shift
@@ -159,24 +159,24 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training
     lengths = (0.4, 9.1, 2.0, 14.0, 0.9, 0.5)
     paths = [write(tmp_path / f"{n}.flac", sound(seconds, seed=n)) for n, seconds in enumerate(lengths)]
     paths[4].write_bytes(paths[4].read_bytes()[:600])
-    records = [record(path, n) for n, path in enumerate(paths)]
+    utterances = [utterance(path, n) for n, path in enumerate(paths)]
     made, told = decoder(trained), []
-    found = list(Transcriber(trained, made, tell=told.append)(records))
-    assert [each.record.id for each in found] == list("012345")
+    found = list(Transcriber(trained, made, tell=told.append)(utterances))
+    assert [each.utterance.id for each in found] == list("012345")
     assert [bool(each.transcript) for each in found] == [True, True, True, True, False, True]
     assert found[4].reason
     assert {signal for signal, _ in made.programs.compiled} <= {
         (bucket.batch_size, bucket.length) for bucket in BUCKETS
     }
-    assert sum(told) == pytest.approx(sum(each.duration_s for each in records), rel=0.1)
+    assert sum(told) == pytest.approx(sum(each.duration_s for each in utterances), rel=0.1)
     for each in found[1], found[3]:
-        whole = whole_of(sound(each.record.duration_s, int(each.record.id)))
+        whole = whole_of(sound(each.utterance.duration_s, int(each.utterance.id)))
         text = text_of(made, whole)
         assert each.transcript.text == text
         assert len(text) > 20
         starts = [word.start_s for word in each.transcript.words]
         assert starts == sorted(starts)
-        assert each.transcript.words[-1].end_s <= each.record.duration_s
+        assert each.transcript.words[-1].end_s <= each.utterance.duration_s
 
 
 def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatch):
@@ -184,7 +184,7 @@ def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatc
     path, told = write(tmp_path / "a.flac", sound(2.0, seed=1)), []
     transcriber = Transcriber(trained, decoder(trained), tell=told.append)
     most = transcriber.windows.size // 16000 * BUCKETS[-1].batch_size + 4
-    found = transcriber(record(path, n) for n in range(2 * most))
+    found = transcriber(utterance(path, n) for n in range(2 * most))
     assert next(found).transcript
     assert 0 < sum(told) <= most
     assert sum(1 for _ in found) == 2 * most - 1
@@ -212,7 +212,7 @@ def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monk
 
     monkeypatch.setattr(ctc, "CTCBeamSearch", BestPath)
     beam = decoder(trained, decoding=CTCDecoding(kind="beam"))
-    whole, joined = (next(Transcriber(trained, each)([record(path)])).transcript for each in (greedy, beam))
+    whole, joined = (next(Transcriber(trained, each)([utterance(path)])).transcript for each in (greedy, beam))
     assert len(whole.words) > 20
     assert joined.text == whole.text
     assert [word.start_s for word in joined.words] == pytest.approx([word.start_s for word in whole.words])
@@ -223,9 +223,9 @@ def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monk
 
 def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, tmp_path):
     paths = [write(tmp_path / f"{n}.wav", sound(12.0, seed=n)) for n in range(3)]
-    records = [record(path, n) for n, path in enumerate(paths)]
+    utterances = [utterance(path, n) for n, path in enumerate(paths)]
     paths[1].write_bytes(paths[1].read_bytes()[:-90000])
-    found = list(Transcriber(trained, decoder(trained))(records))
+    found = list(Transcriber(trained, decoder(trained))(utterances))
     assert [bool(each.transcript) for each in found] == [True, False, True]
     assert "truncated" in found[1].reason
 
@@ -234,29 +234,31 @@ def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, 
 def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(trained, whole_of, tmp_path, form):
     """No shape as long is compiled, and what fits the shapes is what it is in a set of its own, to the bit."""
     lengths = (14.0, 0.4, 13.0, 9.1, 2.0)
-    records = [record(write(tmp_path / f"{n}.flac", sound(seconds, seed=n)), n) for n, seconds in enumerate(lengths)]
+    utterances = [
+        utterance(write(tmp_path / f"{n}.flac", sound(seconds, seed=n)), n) for n, seconds in enumerate(lengths)
+    ]
     (tmp_path / "2.flac").unlink()
-    records.append(replace(records[0], duration_s=15.0))  # ids may be the same where no tensor is named by them
-    records = records[:-1] if form.endswith("safetensors") else records
+    utterances.append(replace(utterances[0], duration_s=15.0))  # ids may be the same where no tensor is named by them
+    utterances = utterances[:-1] if form.endswith("safetensors") else utterances
 
     def heard(chosen, name):
         made, written = decoder(trained, gives_log_probs=True), LogProbs(tmp_path / name, TOKENIZER, frame_s=0.02)
-        data = trained.plan(Records.of(chosen), has_windows=True)
+        data = trained.plan(Utterances.of(chosen), has_windows=True)
         found = recognise_all(trained, made, data, log_probs=written)
         written.close()
         return made, data, found, log_probs_in(tmp_path / name)
 
-    made, data, found, values = heard(records, form)
+    made, data, found, values = heard(utterances, form)
     assert max(length for (_, length), _ in made.programs.compiled) < WHOLE * 1.5 * 48000
-    assert [data.index.records[row].id for row in data.windowed_rows] == ["0", "2", "0"][: len(records) - 3]
-    assert [each["id"] for each in found.skipped] == ["2"]
+    assert [data.index.utterances[row].id for row in data.windowed_rows] == ["0", "2", "0"][: len(utterances) - 3]
+    assert [each.id for each in found.rejected] == ["2"]
     counts, _ = scored(data, found, TOKENIZER)
-    assert (counts["utterances"], counts["skipped"]) == (len(records) - 1, 1)
-    _, of_short, alone, alone_values = heard([each for each in records if each.duration_s < 12], "alone_" + form)
+    assert (counts["utterances"], counts["rejected"]) == (len(utterances) - 1, 1)
+    _, of_short, alone, alone_values = heard([each for each in utterances if each.duration_s < 12], "alone_" + form)
     assert not of_short.windowed_rows
     for row, transcript in alone.transcripts.items():
         assert found.transcripts[row] == transcript
-        name = of_short.index.records[row].id
+        name = of_short.index.utterances[row].id
         assert values[name].tobytes() == alone_values[name].tobytes()
     whole = whole_of(sound(14.0))
     np.testing.assert_allclose(values["0"], whole, atol=1e-4)
@@ -275,7 +277,7 @@ def log_probs_in(path):
 
 def test_a_set_of_long_recordings_alone(trained, tmp_path):
     """Where no batch is left."""
-    data = trained.plan(Records.of([record(write(tmp_path / "a.flac", sound(14.0)))]), has_windows=True)
+    data = trained.plan(Utterances.of([utterance(write(tmp_path / "a.flac", sound(14.0)))]), has_windows=True)
     found = recognise_all(trained, decoder(trained), data)
     assert len(found.transcripts[0].text) > 20
 
@@ -287,7 +289,7 @@ def test_memory_does_not_grow_with_the_length(trained, tmp_path):
     def peak(minutes):
         path = write(tmp_path / f"{minutes}.flac", np.tile(minute, minutes))
         tracemalloc.start()
-        for _, windows in long_audio.emissions([record(path)]):
+        for _, windows in long_audio.emissions([utterance(path)]):
             num = max(window.part.end_frame for window in windows)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()

@@ -123,7 +123,7 @@ class EncoderSuite:
             flat = flatten(gradients)
             assert np.isfinite(loss)
             assert [path for path, leaf in flat.items() if not np.isfinite(leaf).all()] == []
-        # At step 0 whole parts may be skipped.
+        # At step 0 whole parts may be rejected.
         assert [path for path, leaf in flat.items() if not leaf.any()] == []
 
     def test_the_loss_changes_as_the_gradient_predicts(self, made: Made, record_property: Any) -> None:

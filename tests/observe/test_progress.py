@@ -117,7 +117,7 @@ def test_a_log_has_no_control_characters(stream):
     events = [
         START,
         event("compile", rows=[{"bucket": "é\t5 s", "memory_bytes": 1_530_000_000}]),
-        event("skipped", count=3, reasons={"too\x1b long": 2, "no file": 1}),
+        event("rejected", count=3, reasons={"too\x1b long": 2, "no file": 1}),
         step(10, losses={"total": None}),
         event("validation_start", set="dev"),
         event("validation", **VALIDATION | {"wer": None, "samples": [{"reference": "試験 a", "hypothesis": "試 a"}]}),
@@ -128,7 +128,7 @@ def test_a_log_has_no_control_characters(stream):
     ]
     text = shown(*events, stream=stream())
     assert all(char.isprintable() or char == "\n" for char in text)
-    for part in ("loss nan", "WER nan", r"1\.53 GB", r"skipped 3\b.*2 too\? long.*1 no file",
+    for part in ("loss nan", "WER nan", r"1\.53 GB", r"rejected 3\b.*2 too\? long.*1 no file",
                  r"checkpoint.*\b30\b.*checkpoints/30", "warning.*loss is not finite",
                  "all epochs done.*100 updates.*1:02:05"):  # fmt: skip
         assert re.search(part, text)

@@ -19,7 +19,7 @@ VALIDATION = {
 
 
 def stored(folder):
-    """Records of the one file: (tag, update, value or text), in order, and the session's purge steps."""
+    """Utterances of the one file: (tag, update, value or text), in order, and the session's purge steps."""
     (path,) = folder.iterdir()
     raw, values, starts = path.read_bytes(), [], []
     while raw:

@@ -50,7 +50,7 @@ def model_of(settings: QuartzNet) -> Model:
 def shapes_of(settings: QuartzNet, vocab_size: int) -> Any:
     model = model_of(settings)
     recogniser = model.build(vocab_size=vocab_size, blank_id=vocab_size - 1, precision="f32")
-    of_rows = {"lengths": 20, "token_lengths": 0, "weights": 1.0, "records": 0}
+    of_rows = {"lengths": 20, "token_lengths": 0, "weights": 1.0, "utterances": 0}
     rows = {name: jnp.asarray([value]) for name, value in of_rows.items()}
     features = jnp.zeros((1, 20, model.front_end.num_features))
     batch = Batch(audio=None, features=features, tokens=jnp.zeros((1, 1), jnp.int32), **rows)

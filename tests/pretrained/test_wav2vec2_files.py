@@ -59,7 +59,7 @@ def shapes_of(encoder: Wav2Vec2, heads: tuple[Any, ...]) -> Any:
     rows = jnp.zeros(2, jnp.int32)
     batch = Batch(
         audio=None, features=jnp.zeros((2, 1200, 1)), lengths=rows + 1200, tokens=rows[:, None] + 1,
-        token_lengths=rows + 1, weights=jnp.ones(2), records=rows,
+        token_lengths=rows + 1, weights=jnp.ones(2), utterances=rows,
     )  # fmt: skip
     streams = {name: jax.random.key(0) for name in ("params", "mask", "dropout")}
     return jax.eval_shape(lambda: made.init(streams, batch, step=None))["params"]

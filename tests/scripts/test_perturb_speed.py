@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 from tests.forked import ROOT, finished
 
 SCRIPT = ROOT / "scripts/perturb_speed.py"
@@ -25,10 +25,10 @@ def test_copies_are_shorter_or_longer_and_named(tmp_path):
         assert done.returncode == 1
         assert "2 copies could not be made" in done.stderr
         assert "broken.flac" in done.stderr
-    records = {record.id: record for record in read_records([str(tmp_path / "out/manifest.jsonl")])}
-    assert records.keys() == {"a", "b", "a-speed0.9", "a-speed1.1"}
+    utterances = {utterance.id: utterance for utterance in read_utterances([str(tmp_path / "out/manifest.jsonl")])}
+    assert utterances.keys() == {"a", "b", "a-speed0.9", "a-speed1.1"}
     for speed in (0.9, 1.1):
-        copy = records[f"a-speed{speed}"]
+        copy = utterances[f"a-speed{speed}"]
         assert (copy.text, copy.speaker) == ("one", "s")
         samples = read_audio(copy.location)
         assert abs(len(samples) - 16000 / speed) <= 1
@@ -51,5 +51,5 @@ def test_a_folder_that_is_used_again_gives_no_copy_of_another_recording(tmp_path
         line = {"id": name, "audio_path": f"{name}.flac", "text": name, "duration": size / 16000}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
         assert finished(SCRIPT, "--data", tmp_path / f"{name}.jsonl", "--out", tmp_path / "out").returncode == 0
-        records = {record.id: record for record in read_records([str(tmp_path / "out/manifest.jsonl")])}
-        assert abs(records[f"{name}-speed1.1"].duration_s - size / 16000 / 1.1) < 1e-3
+        utterances = {utterance.id: utterance for utterance in read_utterances([str(tmp_path / "out/manifest.jsonl")])}
+        assert abs(utterances[f"{name}-speed1.1"].duration_s - size / 16000 / 1.1) < 1e-3

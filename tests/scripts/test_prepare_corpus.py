@@ -11,7 +11,7 @@ from support import ROOT, SHARED
 
 from asr_jax.audio.io import read_audio
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.reading import Records, read_records
+from asr_jax.data.manifests.reading import Utterances, read_utterances
 
 READ_SPEECH = SHARED / "data/read_speech"
 FOLDERS = {"an4": "formats/an4", "ljspeech": "LJSpeech-1.1-mini", "common-voice": "formats/common-voice-en"}
@@ -28,14 +28,14 @@ def script() -> dict[str, Any]:
 
 @pytest.fixture
 def prepare(script: dict[str, Any], tmp_path: Path):
-    """Runs the script's main; the records by split come back, and the lines of skipped.jsonl."""
+    """Runs the script's main; the utterances by split come back, and the lines of rejected.jsonl."""
 
-    def run(layout: str, folder: Path) -> tuple[dict[str, Records], list[dict[str, str]]]:
+    def run(layout: str, folder: Path) -> tuple[dict[str, Utterances], list[dict[str, str]]]:
         out = tmp_path / "out"
         script["main"]([layout, str(folder), "--out", str(out)])
-        skipped = (out / "skipped.jsonl").read_text().splitlines() if (out / "skipped.jsonl").exists() else []
-        found = {path.stem: read_records([path]) for path in (out / "manifests").iterdir()}
-        return found, [json.loads(line) for line in skipped]
+        rejected = (out / "rejected.jsonl").read_text().splitlines() if (out / "rejected.jsonl").exists() else []
+        found = {path.stem: read_utterances([path]) for path in (out / "manifests").iterdir()}
+        return found, [json.loads(line) for line in rejected]
 
     return run
 
@@ -57,25 +57,26 @@ def test_counts_seconds_and_speakers_of_the_real_files(prepare, capsys, layout, 
     assert found.keys() == splits.keys()
     said = capsys.readouterr().out
     for split, (num, seconds, speakers) in splits.items():
-        records = found[split]
-        assert (len(records), len({record.speaker for record in records})) == (num, speakers)
-        assert records.hours * 3600 == pytest.approx(seconds, abs=0.02)  # mp3 headers count 6 ms more
+        utterances = found[split]
+        assert (len(utterances), len({utterance.speaker for utterance in utterances})) == (num, speakers)
+        assert utterances.hours * 3600 == pytest.approx(seconds, abs=0.02)  # mp3 headers count 6 ms more
         assert f"{split}.jsonl: {num} utterances, {seconds / 3600:.2f} h, {speakers} speakers" in said
-        for record in records:
-            assert len(read_audio(record.location)) / 16000 == pytest.approx(record.duration_s, abs=0.01)
+        for utterance in utterances:
+            assert len(read_audio(utterance.location)) / 16000 == pytest.approx(utterance.duration_s, abs=0.01)
 
 
 def test_an4_texts_and_the_file_without_a_line(prepare):
-    found, skipped = prepare("an4", READ_SPEECH / FOLDERS["an4"])
-    texts = {record.id: record.text for records in found.values() for record in records}
+    found, rejected = prepare("an4", READ_SPEECH / FOLDERS["an4"])
+    texts = {utterance.id: utterance.text for utterances in found.values() for utterance in utterances}
     assert texts == {
         "an251-fash-b": "yes", "an253-fash-b": "go", "cen8-fbbh-b": "march third nineteen twenty eight",
         "an152-mwhw-b": "start", "cen8-mwhw-b": "eleven seventeen fifty one",
         "cen8-fcaw-b": "eleven twenty seven fifty seven", "cen8-mmxg-b": "october twenty four nineteen seventy",
     }  # fmt: skip
-    assert {record.speaker for record in found["test"]} == {"an4-fcaw", "an4-mmxg"}
+    assert {utterance.speaker for utterance in found["test"]} == {"an4-fcaw", "an4-mmxg"}
     location = str(READ_SPEECH / "formats/an4/wav/an4_clstk/fash/cen7-fash-b.sph")
-    assert skipped == [{"id": "cen7-fash-b", "location": location, "reason": "no text in the transcript"}]
+    reason = "no text in the transcript"
+    assert rejected == [{"id": "cen7-fash-b", "location": location, "reason": reason, "stage": "manifest"}]
 
 
 def test_an4_that_does_not_match_is_named(prepare, tmp_path):
@@ -83,9 +84,9 @@ def test_an4_that_does_not_match_is_named(prepare, tmp_path):
     (folder / "wav/an4test_clstk/fcaw/cen8-fcaw-b.sph").unlink()
     transcription = folder / "etc/an4_test.transcription"
     transcription.write_text(transcription.read_text() + "GO (an1-none-b)\nNO ID HERE\n")
-    found, skipped = prepare("an4", folder)
-    assert [record.id for record in found["test"]] == ["cen8-mmxg-b"]
-    reasons = {row["id"]: row["reason"] for row in skipped if row["id"] != "cen7-fash-b"}
+    found, rejected = prepare("an4", folder)
+    assert [utterance.id for utterance in found["test"]] == ["cen8-mmxg-b"]
+    reasons = {row["id"]: row["reason"] for row in rejected if row["id"] != "cen7-fash-b"}
     assert reasons == {
         f"{transcription}:4": "'NO ID HERE'; expected <s> TEXT </s> (id)",
         "cen8-fcaw-b": "no such file",
@@ -98,11 +99,11 @@ def test_ljspeech_takes_the_normalised_text(prepare, tmp_path):
     (folder / "wavs/LJ001-0002.wav").rename(folder / "wavs/LJ999-0001.wav")
     with open(folder / "metadata.csv", "a") as file:
         file.write("LJ001-0099|two fields\n")
-    found, skipped = prepare("ljspeech", folder)
-    texts = {record.id: record.text for record in found["train"]}
+    found, rejected = prepare("ljspeech", folder)
+    texts = {utterance.id: utterance.text for utterance in found["train"]}
     assert len(texts) == 31
     assert texts["LJ001-0031"].startswith("In fourteen sixty-five Sweynheim and Pannartz began")
-    assert {row["id"]: row["reason"] for row in skipped} == {
+    assert {row["id"]: row["reason"] for row in rejected} == {
         f"{folder}/metadata.csv:33": "2 fields; expected 3: id|text|normalised text",
         "LJ001-0002": "no such file",
         "LJ999-0001": "no text in the transcript",
@@ -115,12 +116,12 @@ def test_common_voice_sentences_and_what_cannot_be_used(prepare, tmp_path):
     lines = (folder / "train.tsv").read_text().splitlines()
     lines[3] = lines[3].split("\t")[0] + "\tcommon_voice_en_20009655.mp3"
     (folder / "train.tsv").write_text("".join(f"{line}\n" for line in lines))
-    found, skipped = prepare("common-voice", folder)
-    [record] = found["train"]
-    assert record.text == "The anticipated synergies of the two modes of transportation were entirely absent."
-    assert (record.speaker, record.source) == (lines[1].split("\t")[0], "common-voice/train")
+    found, rejected = prepare("common-voice", folder)
+    [utterance] = found["train"]
+    assert utterance.text == "The anticipated synergies of the two modes of transportation were entirely absent."
+    assert (utterance.speaker, utterance.source) == (lines[1].split("\t")[0], "common-voice/train")
     assert list(found["test"].texts()) == ['"She\'ll be all right."', "six"]
-    assert {row["id"]: row["reason"] for row in skipped} == {
+    assert {row["id"]: row["reason"] for row in rejected} == {
         "common_voice_en_20009651": "empty file (0 bytes)",
         "common_voice_en_20009655": "no text in the transcript",
     }

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 from tests.forked import finished
 
 
@@ -27,16 +27,16 @@ def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp
     for _ in range(2):  # a second time finds the made speech there
         done = finished(*command)
         assert done.returncode == 0, done.stderr
-    train = list(read_records([tmp_path / "out/manifests/train.jsonl"]))
-    joined = [record for record in train if record.source == "joined"]
+    train = list(read_utterances([tmp_path / "out/manifests/train.jsonl"]))
+    joined = [utterance for utterance in train if utterance.source == "joined"]
     assert len(joined) == 60
-    words = Counter(word for record in joined for word in record.text.split())
+    words = Counter(word for utterance in joined for word in utterance.text.split())
     assert 0.3 < words["six"] / words.total() < 0.7
-    for record in joined[:5]:
-        seconds = len(read_audio(record.location)) / 16000
-        assert abs(seconds - record.duration_s) < 1e-3
-        assert len(record.text.split()) <= seconds
-    assert {record.source for record in train} == {"wide", "narrow", "joined", "synthetic"}
+    for utterance in joined[:5]:
+        seconds = len(read_audio(utterance.location)) / 16000
+        assert abs(seconds - utterance.duration_s) < 1e-3
+        assert len(utterance.text.split()) <= seconds
+    assert {utterance.source for utterance in train} == {"wide", "narrow", "joined", "synthetic"}
     for name, split in (("validation", "val"), ("test", "test"), ("connected", "connected")):
-        found = read_records([tmp_path / f"out/manifests/{name}.jsonl"])
-        assert [record.id for record in found] == [f"{split}-{row}" for row in range(10)]
+        found = read_utterances([tmp_path / f"out/manifests/{name}.jsonl"])
+        assert [utterance.id for utterance in found] == [f"{split}-{row}" for row in range(10)]

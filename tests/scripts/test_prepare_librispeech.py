@@ -17,8 +17,8 @@ from support import ROOT, SHARED
 
 from asr_jax.audio.io import write_flac
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.data.manifests.reading import read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 from tests.forked import finished
 
 READ_SPEECH = SHARED / "data/read_speech"
@@ -65,14 +65,14 @@ def test_manifests_of_what_is_there(tmp_path, prepare, capsys, given):
     names = {"train-clean-100", "train-clean-360", "train-other-500", "dev-other", "train-960"}
     assert {path.name for path in (out / "manifests").iterdir()} == {f"{name}.jsonl" for name in names}
     audio = str(root / "train-clean-100" / "19" / "7" / "19-7-0001.flac")
-    expected = Record("19-7-0001", audio, "two", 0.2, "librispeech-19", "librispeech/train-clean-100")
-    assert read_records([out / "manifests/train-clean-100.jsonl"])[1] == expected
-    texts = list(read_records([out / "manifests/train-960.jsonl"]).texts())
+    expected = Utterance("19-7-0001", audio, "two", 0.2, "librispeech-19", "librispeech/train-clean-100")
+    assert read_utterances([out / "manifests/train-clean-100.jsonl"])[1] == expected
+    texts = list(read_utterances([out / "manifests/train-960.jsonl"]).texts())
     assert texts == ["it's one", "two", "three", "four"]
     assert (out / "fairseq/train-960.ltr").read_text() == "I T ' S | O N E |\nT W O |\nT H R E E |\nF O U R |\n"
     letters = (out / "fairseq/dict.ltr.txt").read_text().split()[::2]
     assert "".join(sorted(letters)) == "'EFHINORSTUW|"
-    assert not (out / "skipped.jsonl").exists()
+    assert not (out / "rejected.jsonl").exists()
 
 
 def test_what_does_not_match_is_counted_and_named(tmp_path, prepare, capsys):
@@ -84,15 +84,15 @@ def test_what_does_not_match_is_counted_and_named(tmp_path, prepare, capsys):
         file.write(b"30-7-0004 CAF\xc9\n")
     out = prepare(tmp_path)
     said = capsys.readouterr().out
-    assert "1 skipped, no text in the transcript: 30-7-0001\n" in said
-    assert "1 skipped, no such file: 30-7-0002\n" in said
-    assert [record.id for record in read_records([out / "manifests/dev-clean.jsonl"])] == ["30-7-0000"]
-    skipped = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    assert "1 rejected, no text in the transcript: 30-7-0001\n" in said
+    assert "1 rejected, no such file: 30-7-0002\n" in said
+    assert [utterance.id for utterance in read_utterances([out / "manifests/dev-clean.jsonl"])] == ["30-7-0000"]
+    rejected = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     place = f"{chapter}/30-7.trans.txt:4"
-    assert [row["id"] for row in skipped] == [place, "30-7-0001", "30-7-0002", "30-7-0003"]
-    assert [row["location"] for row in skipped] == [place, *(f"{chapter}/30-7-000{i}.flac" for i in (1, 2, 3))]
-    assert "not UTF-8" in skipped[0]["reason"]
-    assert "not audio" in skipped[3]["reason"]
+    assert [row["id"] for row in rejected] == [place, "30-7-0001", "30-7-0002", "30-7-0003"]
+    assert [row["location"] for row in rejected] == [place, *(f"{chapter}/30-7-000{i}.flac" for i in (1, 2, 3))]
+    assert "not UTF-8" in rejected[0]["reason"]
+    assert "not audio" in rejected[3]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -114,24 +114,26 @@ def test_nothing_to_prepare_is_said(tmp_path, folders, message):
 def test_the_real_layout_gives_the_texts_and_durations_that_are_known_of_it(prepare, capsys):
     out = prepare(READ_SPEECH)
     assert "146 utterances, 0.50 h, 146 speakers" in capsys.readouterr().out
-    known = {record.id: record for record in read_records([READ_SPEECH / "manifests/train.jsonl"])}
+    known = {utterance.id: utterance for utterance in read_utterances([READ_SPEECH / "manifests/train.jsonl"])}
     for subset, num, hours, speakers in (("train-clean-5", 186, 0.65523, 6), ("train-clean-100", 146, 0.50073, 146)):
-        records = read_records([out / f"manifests/{subset}.jsonl"])
-        assert (len(records), len({record.speaker for record in records})) == (num, speakers)
-        assert records.hours == pytest.approx(hours, abs=1e-5)
+        utterances = read_utterances([out / f"manifests/{subset}.jsonl"])
+        assert (len(utterances), len({utterance.speaker for utterance in utterances})) == (num, speakers)
+        assert utterances.hours == pytest.approx(hours, abs=1e-5)
         both = [
-            record for record in records if record.id in known and known[record.id].source.startswith(record.source)
+            utterance
+            for utterance in utterances
+            if utterance.id in known and known[utterance.id].source.startswith(utterance.source)
         ]
         assert len(both) > 50
-        for record in both:
-            assert record.text == known[record.id].text
-            assert record.duration_s == pytest.approx(known[record.id].duration_s, abs=1e-3)
-            assert record.location == known[record.id].location
-        listed = read_records([out / f"fairseq/{subset}.tsv"])
-        assert [record.location for record in listed] == [record.location for record in records]
-        assert [text.lower() for text in listed.texts()] == list(records.texts())
-        assert listed.hours == pytest.approx(records.hours, abs=1e-6)
-    assert not (out / "skipped.jsonl").exists()
+        for utterance in both:
+            assert utterance.text == known[utterance.id].text
+            assert utterance.duration_s == pytest.approx(known[utterance.id].duration_s, abs=1e-3)
+            assert utterance.location == known[utterance.id].location
+        listed = read_utterances([out / f"fairseq/{subset}.tsv"])
+        assert [utterance.location for utterance in listed] == [utterance.location for utterance in utterances]
+        assert [text.lower() for text in listed.texts()] == list(utterances.texts())
+        assert listed.hours == pytest.approx(utterances.hours, abs=1e-6)
+    assert not (out / "rejected.jsonl").exists()
 
 
 @needs_read_speech
@@ -162,12 +164,12 @@ def test_limited_subsets_are_those_that_libri_light_lists(tmp_path, prepare, cap
     sets = {"train-1h": names[:7], "train-10h": names, "train-10min-0": names[:2], "train-10min-5": names[6:7]}
     for subset, ids in sets.items():
         for file in (f"manifests/{subset}.jsonl", f"fairseq/{subset}.tsv"):
-            records = read_records([out / file])
-            assert sorted(Path(record.location).stem for record in records) == sorted(ids)
-            assert all(Path(record.location).is_relative_to(root) and record.text for record in records)
-    skipped = json.loads((out / "skipped.jsonl").read_text())
-    assert (skipped["id"], Path(skipped["location"]).name) == ("1-2-0003", "1-2-0003.flac")
-    assert "not in the subsets here: train-clean-100, train-clean-5" in skipped["reason"]
+            utterances = read_utterances([out / file])
+            assert sorted(Path(utterance.location).stem for utterance in utterances) == sorted(ids)
+            assert all(Path(utterance.location).is_relative_to(root) and utterance.text for utterance in utterances)
+    rejected = json.loads((out / "rejected.jsonl").read_text())
+    assert (rejected["id"], Path(rejected["location"]).name) == ("1-2-0003", "1-2-0003.flac")
+    assert "not in the subsets here: train-clean-100, train-clean-5" in rejected["reason"]
 
 
 def test_limited_that_is_not_libri_lights_is_refused(tmp_path, prepare):
@@ -209,7 +211,7 @@ def test_a_downloaded_subset_is_checked_unpacked_and_prepared(tmp_path, script, 
     monkeypatch.setitem(script["MD5"], "dev-clean-2", hashlib.md5(archive.read_bytes()).hexdigest())
     for _ in range(2):
         out = prepare(tmp_path / "here", "--download", "dev-clean-2", "--mirror", server)
-        assert [record.text for record in read_records([out / "manifests/dev-clean-2.jsonl"])] == ["one"]
+        assert [utterance.text for utterance in read_utterances([out / "manifests/dev-clean-2.jsonl"])] == ["one"]
     assert "dev-clean-2 is there; it is not downloaded" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "here").iterdir()}
     assert names == {"dev-clean-2", "LICENSE.TXT", "dev-clean-2.tar.gz"}

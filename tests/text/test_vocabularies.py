@@ -6,7 +6,7 @@ import pytest
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers.fairseq import write_fairseq
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.base import OutOfVocabulary
 from asr_jax.text.pieces import train_model
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
@@ -71,7 +71,7 @@ def test_every_script_comes_back_and_survives_a_folder(write, script, tmp_path):
 
 
 def test_what_convert_writes_for_fairseq_is_read(tmp_path):
-    write_fairseq(str(tmp_path / "train.tsv"), [Record("a", "a.wav", "abba oh", 1.0)])
+    write_fairseq(str(tmp_path / "train.tsv"), [Utterance("a", "a.wav", "abba oh", 1.0)])
     tokenizer = given(tmp_path / "dict.ltr.txt", normaliser="lower.v1")
     assert tokenizer.decode(tokenizer.encode("Oh ABBA")) == "oh abba"
 

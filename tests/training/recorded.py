@@ -1,4 +1,4 @@
-"""Trains as asr_jax.train does, records the batches that were taken, and sends itself signals where a test says so.
+"""Trains as asr_jax.train does, utterances the batches that were taken, and sends itself signals where a test says so.
 
     python -m tests.training.recorded LOG WHEN [--config …]
 
@@ -16,7 +16,7 @@ import threading
 from asr_jax.checkpoints import store
 from asr_jax.cli import train
 from asr_jax.cli.command_line import run_command
-from asr_jax.training.reporting import Unread
+from asr_jax.training.reporting import RejectedAudio
 from asr_jax.training.validation import Validator
 
 
@@ -34,12 +34,12 @@ def main(log, when, *arguments):
         for name in signals or ["SIGKILL"]:
             os.kill(os.getpid(), signal.Signals[name])
 
-    add, seal, save, validate = Unread.add, store.seal, store.Checkpoints.save, Validator.validate
+    add, seal, save, validate = RejectedAudio.add, store.seal, store.Checkpoints.save, Validator.validate
 
     def recording_add(self, group):
         with open(log, "a") as file:
             for loaded in group:
-                rows = loaded.batch.records.tolist(), loaded.batch.lengths.tolist()
+                rows = loaded.batch.utterances.tolist(), loaded.batch.lengths.tolist()
                 file.write(json.dumps([loaded.position, *rows]) + "\n")
         add(self, group)
         if reached("update"):
@@ -60,7 +60,7 @@ def main(log, when, *arguments):
             send()
         return validate(self, *positional, **named)
 
-    Unread.add, store.seal = recording_add, sending_seal
+    RejectedAudio.add, store.seal = recording_add, sending_seal
     store.Checkpoints.save, Validator.validate = sending_save, sending_validate
     run_command(train.main, arguments)
 

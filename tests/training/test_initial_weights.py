@@ -175,7 +175,7 @@ def wav2vec2_weights(encoder, heads, front_end):
     rows = jnp.zeros(2, jnp.int32)
     batch = Batch(
         audio=None, features=jnp.zeros((2, 1200, 1)), lengths=rows + 1200, tokens=rows[:, None] + 1,
-        token_lengths=rows + 1, weights=jnp.ones(2), records=rows,
+        token_lengths=rows + 1, weights=jnp.ones(2), utterances=rows,
     )  # fmt: skip
     streams = {name: jax.random.key(0) for name in ("params", "mask", "dropout")}
     shapes = jax.eval_shape(lambda: made.init(streams, batch, step=None))
@@ -211,6 +211,6 @@ def test_what_pre_training_leaves_over_is_no_mistake_in_the_recipe_of_fine_tunin
     assert set(encoders) - set(mask) <= set(given.loaded)
     assert bool(given.unused) == (of != "fine_tuned")
 
-    refused = "encoder/mask;" if of == "fine_tuned" else "heads_ctc/output/bias"
-    with pytest.raises(UserError, match=rf"not params/{refused}"):
+    rejected = "encoder/mask;" if of == "fine_tuned" else "heads_ctc/output/bias"
+    with pytest.raises(UserError, match=rf"not params/{rejected}"):
         read_initial_weights(replace(experiment, init=Init(str(path))), LETTERS, jax.eval_shape(lambda: random))

@@ -23,7 +23,7 @@ from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.inference.losses import measure
@@ -138,19 +138,19 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(folder, pretrained, tmp_path)
 @pytest.mark.slow
 def test_on_one_device_the_validation_loss_is_nearly_the_same(folder, pretrained):
     trained = load_trained(pretrained, updates=2)
-    records = read_records_without_texts(folder / "validation.jsonl")
+    utterances = read_utterances_without_texts(folder / "validation.jsonl")
     one = data_mesh(1)
     alone = replace(trained, mesh=one, variables=jax.device_put(jax.device_get(trained.variables), replicated(one)))
-    of_one, skipped = measure(alone.losses(), alone.variables, alone.plan(records))
-    assert skipped == []
+    of_one, rejected = measure(alone.losses(), alone.variables, alone.plan(utterances))
+    assert rejected == []
     (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
     for kind in ("losses", "metrics"):
         for name, value in told[kind].items():
             assert of_one[kind][name] == pytest.approx(value, rel=1e-5), name
 
 
-def read_records_without_texts(path):
-    return read_records([path], role="validation", options=ReadOptions(texts_may_lack=True))
+def read_utterances_without_texts(path):
+    return read_utterances([path], role="validation", options=ReadOptions(texts_may_lack=True))
 
 
 def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pretrained, tmp_path, capsys):
@@ -162,7 +162,7 @@ def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pret
     assert (result["checkpoint"], result["weights"]) == (2, "averaged")
     found = result["sets"][manifest]
     assert (found["loss"], found["losses"], found["metrics"]) == (told["loss"], told["losses"], told["metrics"])
-    assert (found["utterances"], found["skipped"]) == (HELD_BACK, 0)
+    assert (found["utterances"], found["rejected"]) == (HELD_BACK, 0)
     accuracy = f"{100 * told['metrics']['pretrain/accuracy']:.2f} %"
     for words in ("diversity", accuracy, f"{told['loss']:.4g}", "checkpoint 2, averaged weights, f32"):
         assert words in said
@@ -205,15 +205,15 @@ SLOW = pytest.mark.slow
 def test_a_layer_of_a_trained_encoder_as_features(folder, tuned, tmp_path, layer, dim):
     rows = extracted(folder, tuned, tmp_path / "f.parquet", "--layer", layer)
     trained = load_trained(tuned)
-    records = read_records_without_texts(folder / "validation.jsonl")
-    assert [row["id"] for row in rows] == [record.id for record in records]
-    for row, record in zip(rows, records, strict=True):
-        length = round(record.duration_s * 16000)
+    utterances = read_utterances_without_texts(folder / "validation.jsonl")
+    assert [row["id"] for row in rows] == [utterance.id for utterance in utterances]
+    for row, utterance in zip(rows, utterances, strict=True):
+        length = round(utterance.duration_s * 16000)
         assert (row["rows"], row["cols"]) == (trained.model.output_length(length), dim)
-        assert row["duration_ms"] == round(record.duration_s * 1000)
+        assert row["duration_ms"] == round(utterance.duration_s * 1000)
         assert len(row["features"]) == row["rows"] * dim
     if layer == "output":
-        audio = Location.parse(records[1].location).audio(rate_hz=16000)
+        audio = Location.parse(utterances[1].location).audio(rate_hz=16000)
         encoder, params = trained.experiment.model.encoder.build(dtype=jnp.float32), trained.variables["params"]
 
         @jax.jit
@@ -267,7 +267,7 @@ def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
     planned = plan.plan(run)
     (row,) = plan.bucket_rows(planned)
     assert (row["labels"], row["rows"]) == (0, 8)
-    assert planned.dropped.records == {}
+    assert planned.rejections.utterances == {}
     uneven = replace(run, model=replace(MODEL, sub_batches=3))
     with pytest.raises(UserError, match=r"4 devices.* 3 sub-batches.* 12"):
         plan.plan(uneven)

@@ -74,7 +74,7 @@ class HidingEncoder(MaskingEncoder):
 
 @dataclass(frozen=True)
 class Known(Contrastive):
-    """A head that draws by the record of a row alone: the same in any batch."""
+    """A head that draws by the utterance of a row alone: the same in any batch."""
 
     def build(self, **_: Any) -> "KnownHead":
         return KnownHead(self)
@@ -84,14 +84,14 @@ class KnownHead(ContrastiveHead):
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Any, draws: Any = None) -> Sums:
         quantizer, frames = self.settings.quantizer, encoded.frames.values.shape[1]
 
-        def of_row(record: Any, length: Any) -> Draws:
-            noise, places = jax.random.split(jax.random.fold_in(jax.random.key(0), record))
+        def of_row(utterance: Any, length: Any) -> Draws:
+            noise, places = jax.random.split(jax.random.fold_in(jax.random.key(0), utterance))
             within = jnp.floor(jax.random.uniform(places, (frames, NUM_NEGATIVES)) * jnp.maximum(length, 1))
             drawn = jax.random.gumbel(noise, (frames, quantizer.groups, quantizer.entries))
             return Draws(drawn, within.astype(jnp.int32))
 
         return super().__call__(
-            encoded, batch, step=step, draws=jax.vmap(of_row)(batch.records, encoded.frames.lengths)
+            encoded, batch, step=step, draws=jax.vmap(of_row)(batch.utterances, encoded.frames.lengths)
         )
 
 
@@ -107,7 +107,7 @@ def batch_of(seed: int, rows: int = 4) -> Batch:
     """Rows of other lengths, of which other shares are hidden; the last one counts nothing."""
     batch = toy_batch(rows=rows, seed=seed)
     weights = jnp.asarray([1.0] * (rows - 1) + [0.0])
-    return batch.replace(weights=weights, records=batch.records + 100 * seed)
+    return batch.replace(weights=weights, utterances=batch.utterances + 100 * seed)
 
 
 @cache

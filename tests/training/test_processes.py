@@ -1,4 +1,4 @@
-"""Runs on four devices, and in two processes of one each, are the run on one: the same losses, records and weights."""
+"""Runs on four devices, and in two processes of one each, are the run on one: the same losses, utterances and weights."""
 
 import shutil
 import socket
@@ -58,7 +58,7 @@ def losses(folder):
 
 def errors(folder):
     found = [event["data"] for event in read_events(folder / "events.jsonl", "validation")]
-    return [(data["wer"], data["cer"], data["samples"], data["skipped"]) for data in found]
+    return [(data["wer"], data["cer"], data["samples"], data["rejected"]) for data in found]
 
 
 def validation_losses(folder):
@@ -70,8 +70,8 @@ def assert_alike(folder, alone):
     np.testing.assert_allclose(validation_losses(folder), validation_losses(alone), rtol=1e-5)
     assert len(losses(folder)) == UPDATES // 2
     assert errors(folder) == errors(alone)
-    assert (folder / "skipped.jsonl").read_text() == (alone / "skipped.jsonl").read_text()
-    assert len((alone / "skipped.jsonl").read_text().splitlines()) == 1
+    assert (folder / "rejected.jsonl").read_text() == (alone / "rejected.jsonl").read_text()
+    assert len((alone / "rejected.jsonl").read_text().splitlines()) == 1
     assert not list(read_events(folder / "events.jsonl", "recompiled"))
     expected, found = contents(alone, UPDATES), contents(folder, UPDATES)
     for path, leaf in found.items():

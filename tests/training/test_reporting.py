@@ -1,4 +1,4 @@
-"""What could not be read: named by record, once, also after a restart, and without looking at every record."""
+"""What could not be read: named by utterance, once, also after a restart, and without looking at every utterance."""
 
 import json
 from collections.abc import Sequence
@@ -10,27 +10,27 @@ import pytest
 from asr_jax.core.errors import RunError
 from asr_jax.data.loading.source import LoadedBatch
 from asr_jax.data.manifests.columns import Columns
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.observe.events import EventLog
-from asr_jax.training.reporting import Unread
+from asr_jax.training.reporting import RejectedAudio
 from tests.training.toy import toy_batch
 
 PLACES = ["/a.wav"] * 4 + [f"/long.wav#seconds={i}.0+1.0" for i in range(4, 20)]
-RECORDS = Records.of(Record(f"u{i}", place, "a", 1.0) for i, place in enumerate(PLACES))
+RECORDS = Utterances.of(Utterance(f"u{i}", place, "a", 1.0) for i, place in enumerate(PLACES))
 
 
 def tell(folder: Path, rows: Sequence[int], *, limit: int = 5, num_jobs: int = 1) -> list[list[str]]:
-    """The ids in skipped.jsonl and the counts of the events after each job that could not read these rows, twice."""
+    """The ids in rejected.jsonl and the counts of the events after each job that could not read these rows, twice."""
     told = []
     for _ in range(num_jobs):
         with EventLog(folder / "events.jsonl") as log:
-            unread = Unread(folder, log, records=RECORDS, limit=limit)
+            unread = RejectedAudio(folder, log, utterances=RECORDS, limit=limit)
             for _ in range(2):
-                skipped = tuple({"id": f"u{row}", "location": PLACES[row], "reason": "no such file"} for row in rows)
-                unread.add([LoadedBatch(toy_batch(), 0, skipped)])
+                rejected = tuple({"id": f"u{row}", "location": PLACES[row], "reason": "no such file"} for row in rows)
+                unread.add([LoadedBatch(toy_batch(), 0, rejected)])
                 unread.flush()
-        told.append([json.loads(line)["id"] for line in (folder / "skipped.jsonl").read_text().splitlines()])
+        told.append([json.loads(line)["id"] for line in (folder / "rejected.jsonl").read_text().splitlines()])
     return told
 
 
@@ -42,16 +42,16 @@ def test_two_records_of_one_file_are_two(tmp_path: Path) -> None:
 
 def test_those_of_the_job_before_count_and_those_that_a_filter_dropped_do_not(tmp_path: Path) -> None:
     tell(tmp_path, [1, 2])
-    with (tmp_path / "skipped.jsonl").open("a") as file:
+    with (tmp_path / "rejected.jsonl").open("a") as file:
         file.write(json.dumps({"id": "dropped", "location": "/a.wav", "reason": "too long"}) + "\n")
     tell(tmp_path, [1, 2, 7], limit=3)
-    with pytest.raises(RunError, match=r"4 records of 20 .*training\.max_skipped \(3\)"):
+    with pytest.raises(RunError, match=r"4 utterances of 20 .*training\.max_rejected \(3\)"):
         tell(tmp_path, [9], limit=3)
 
 
 def test_a_restart_makes_no_record_of_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tell(tmp_path, [1])
-    monkeypatch.setattr(Columns, "record", lambda self, row: pytest.fail("a record was made"))
+    monkeypatch.setattr(Columns, "utterance", lambda self, row: pytest.fail("an utterance was made"))
     tell(tmp_path, [1])
 
 

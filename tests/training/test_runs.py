@@ -22,7 +22,7 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.trained import load_trained
 from asr_jax.observe.events import read_events
 from asr_jax.observe.health import health
@@ -54,14 +54,14 @@ def length_of(number):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Noise of different colours with texts of two letters; five batches of four an epoch."""
-    folder, rng, records = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
+    folder, rng, utterances = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
     for number in range(NUM + 4):
         samples = rng.normal(0, 300 * (number % 7 + 1), length_of(number)).clip(-32768, 32767).astype(np.int16)
         write_flac(folder / f"{number}.flac", samples, 16000)
         text = "".join(rng.choice(list("abc"), 2))
-        records.append(Record(f"u{number}", str(folder / f"{number}.flac"), text, len(samples) / 16000))
-    write_manifest(folder / "train.jsonl", records[:NUM])
-    write_manifest(folder / "validation.jsonl", records[NUM:])
+        utterances.append(Utterance(f"u{number}", str(folder / f"{number}.flac"), text, len(samples) / 16000))
+    write_manifest(folder / "train.jsonl", utterances[:NUM])
+    write_manifest(folder / "validation.jsonl", utterances[NUM:])
     buckets = Buckets(num=1, batch_seconds=2.4, batch_multiple=4)
     return Data(train=(str(folder / "train.jsonl"),), validation=(str(folder / "validation.jsonl"),), buckets=buckets)
 
@@ -104,7 +104,7 @@ def test_live_and_averaged_weights_are_validated_and_the_run_tells_of_itself(pla
     lines = health(plain / "events.jsonl")
     assert lines[0].startswith("ended: complete (all updates done); 4 updates in 1 job")
     assert [line.partition(":")[0] for line in lines[1:]] == [
-        "time in training", "detectors", "updates that changed nothing", "skipped recordings", "best checkpoint",
+        "time in training", "detectors", "updates that changed nothing", "rejected recordings", "best checkpoint",
     ]  # fmt: skip
     assert "updates that changed nothing: 0; programs compiled late: 0" in lines
 
@@ -394,11 +394,11 @@ def test_broken_files_are_named_counted_and_skipped(data, tmp_path):
     manifest.write_text("\n".join(map(json.dumps, rows)) + '\n{"audio_path": "cut\n')
     settings = training(num_updates=0, num_epochs=2.0)
     train(experiment(replace(data, train=(str(manifest),)), tmp_path / "run", training=settings))
-    skipped = [json.loads(line) for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()]
-    assert sorted(entry["location"] for entry in skipped) == sorted(
+    rejected = [json.loads(line) for line in (tmp_path / "run/rejected.jsonl").read_text().splitlines()]
+    assert sorted(entry["location"] for entry in rejected) == sorted(
         [rows[1]["audio_path"], str(short), f"{manifest}:{len(rows) + 1}"]
     )
-    assert sum(event["count"] for event in events(tmp_path / "run", "skipped")) == 3
+    assert sum(event["count"] for event in events(tmp_path / "run", "rejected")) == 3
 
 
 def test_a_fresh_run_begins_beside_the_one_that_is_there(data, plain, tmp_path):

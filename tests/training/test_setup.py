@@ -15,8 +15,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.programs import TRACED
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_training
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.model import NOT_IN_PROGRAMS, make_model, programs_of
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
@@ -36,7 +36,9 @@ TOKENIZER = CharacterTokenizer(symbols=("a", None, "b"), normaliser="none")
 def planned(labels: dict[str, list[int]]) -> PlannedData:
     """Training data of these texts and labels."""
     return plan_training(
-        Records.of(Record(f"id-{text}", f"/{text}.flac", text, 1.0, labels=tuple(ids)) for text, ids in labels.items()),
+        Utterances.of(
+            Utterance(f"id-{text}", f"/{text}.flac", text, 1.0, labels=tuple(ids)) for text, ids in labels.items()
+        ),
         Data(train=("t",), validation=("v",), tokenizer=TokenizerSettings(kind="ids")),
         tokenizer=TOKENIZER,
         output_length=lambda samples, of_features: np.asarray(samples) // 160,
@@ -53,7 +55,7 @@ def test_labels_of_the_vocabulary_pass():
 
 @pytest.mark.parametrize("label", [1, 3])
 def test_a_target_with_the_blank_or_beyond_the_vocabulary_names_its_record(label):
-    with pytest.raises(UserError, match=re.escape(f"record id-y: label {label} of 'y' is the blank (1) or outside")):
+    with pytest.raises(UserError, match=re.escape(f"utterance id-y: label {label} of 'y' is the blank (1) or outside")):
         check_labels(planned({"x": [0, 2], "y": [0, label], "z": [2]}), TOKENIZER)
 
 
@@ -112,7 +114,7 @@ def test_fields_that_are_left_out_change_no_program():
         "training": Training(
             num_updates=11, num_epochs=2.0, validate_every=3, validate_epochs=True, validate_live=False,
             validate_loss=True, sample_every=4, save_minutes=1.0, keep_last=5, keep_best=6, milestones=(7,),
-            log_every=8, num_samples=9, max_skipped=10, max_failed=11, patience=12, max_hours=13.0,
+            log_every=8, num_samples=9, max_rejected=10, max_failed=11, patience=12, max_hours=13.0,
             epochs_this_job=14.0, profile="1:2", alarm_wer=0.5, alarm_updates=15,
         ),
     }  # fmt: skip

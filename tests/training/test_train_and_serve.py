@@ -20,8 +20,8 @@ from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.trained import load_trained
 from asr_jax.training.loop import train
 from asr_jax.training.setup import set_up
@@ -32,12 +32,12 @@ from tests.training.toy import toy_batch, toy_model
 def experiment(tmp_path_factory):
     """WAV files of two channels at another rate."""
     folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
-    records = []
+    utterances = []
     for number in range(8):
         samples = rng.normal(0, 0.1, (22050 + 700 * number, 2)).clip(-1, 1)
         soundfile.write(folder / f"{number}.wav", samples, 44100, subtype="PCM_16")
-        records.append(Record(str(number), str(folder / f"{number}.wav"), "ab", len(samples) / 44100))
-    write_manifest(folder / "train.jsonl", records)
+        utterances.append(Utterance(str(number), str(folder / f"{number}.wav"), "ab", len(samples) / 44100))
+    write_manifest(folder / "train.jsonl", utterances)
     data = Data(
         train=(str(folder / "train.jsonl"),), validation=(str(folder / "train.jsonl"),),
         buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4),
@@ -47,17 +47,17 @@ def experiment(tmp_path_factory):
 
 
 def heard(model, data, *, step):
-    """Samples and features by record, with the padding beside them."""
+    """Samples and features by utterance, with the padding beside them."""
     compute = jax.jit(lambda batch: model.apply({}, batch, step=step, method="augmented"))
     source, found = BatchSource(data.index, data.plan), {}
     for position in range(data.plan.batches_per_epoch):
         batch = source[position].batch
         frames = jax.device_get(compute(jax.tree.map(jnp.asarray, batch)))
-        for row, record in enumerate(batch.records):
-            if record >= 0:
+        for row, utterance in enumerate(batch.utterances):
+            if utterance >= 0:
                 samples = np.asarray(batch.audio[row, : batch.lengths[row]])
                 values = frames.values[row, : frames.lengths[row]]
-                found[data.index.records[int(record)].location] = (samples, values)
+                found[data.index.utterances[int(utterance)].location] = (samples, values)
     return found
 
 
@@ -83,8 +83,8 @@ def test_training_and_transcription_hear_the_same(experiment, tmp_path, make, fe
     setup = set_up(run, Path(run.run_dir))
     trained = load_trained(Path(run.run_dir))
     assert trained.model.front_end == front_end
-    paths = [record.location for record in setup.train.index.records]
-    data = trained.plan(Records.of([Record(path, path, "", probe(path).duration_s) for path in paths]))
+    paths = [utterance.location for utterance in setup.train.index.utterances]
+    data = trained.plan(Utterances.of([Utterance(path, path, "", probe(path).duration_s) for path in paths]))
     if few_rows:  # as on a CPU that is not split for tests
         monkeypatch.setattr(jax, "device_count", lambda: 1)
         monkeypatch.setattr("asr_jax.audio.features.SAMPLES_AT_A_TIME", (1, 20000))

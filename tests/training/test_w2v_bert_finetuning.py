@@ -16,7 +16,7 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.trained import load_trained
 from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
@@ -35,13 +35,13 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, records = tmp_path_factory.mktemp("data"), []
+    folder, utterances = tmp_path_factory.mktemp("data"), []
     for number in range(8):
         samples = np.random.default_rng(number).integers(-3000, 3000, 16000 + 700 * number).astype(np.int16)
         write_flac(folder / f"{number}.flac", samples, 16000)
         text = "Ab cab"[: 3 + number % 4]
-        records.append(Record(str(number), str(folder / f"{number}.flac"), text, len(samples) / 16000))
-    write_manifest(folder / "train.jsonl", records)
+        utterances.append(Utterance(str(number), str(folder / f"{number}.flac"), text, len(samples) / 16000))
+    write_manifest(folder / "train.jsonl", utterances)
     return folder / "train.jsonl"
 
 

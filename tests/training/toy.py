@@ -73,7 +73,7 @@ def toy_batch(rows=4, seconds=0.4, labels=3, seed=0, vocab_size=6):
         tokens=rng.integers(0, vocab_size - 1, (rows, labels)).astype(np.int32),
         token_lengths=rng.integers(1, labels + 1, rows).astype(np.int32),
         weights=np.ones(rows, np.float32),
-        records=np.arange(rows, dtype=np.int32),
+        utterances=np.arange(rows, dtype=np.int32),
     )
     return jax.tree.map(jnp.asarray, batch)
 

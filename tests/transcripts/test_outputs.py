@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.transcripts.files import Named
 from asr_jax.transcripts.outputs import open_output
 from asr_jax.transcripts.transcript import Transcript, Word
@@ -15,14 +15,14 @@ from asr_jax.transcripts.transcript import Transcript, Word
 MAKER = {"run": "/runs/one", "checkpoint": 2, "weights": "live", "decoding": "beam 4", "digest": "beam-1"}
 
 
-def named(record):
-    return Named.of(record, Transcript((Word("w", 0.0, 0.5, 1.0),), -1.0))
+def named(utterance):
+    return Named.of(utterance, Transcript((Word("w", 0.0, 0.5, 1.0),), -1.0))
 
 
 def opened(form, out, names, *, force=False, maker=MAKER):
     """An output of recordings, each its id and where it lies or both in one; and these."""
-    records = [Record(*(name if isinstance(name, tuple) else (name, name))) for name in names]
-    return open_output(form, out, records, force=force, maker=lambda: maker), records
+    utterances = [Utterance(*(name if isinstance(name, tuple) else (name, name))) for name in names]
+    return open_output(form, out, utterances, force=force, maker=lambda: maker), utterances
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def opened(form, out, names, *, force=False, maker=MAKER):
     ],
 )
 def test_every_recording_has_a_file_of_its_own(names, expected, tmp_path):
-    output, records = opened("json", tmp_path / "out", names)
+    output, utterances = opened("json", tmp_path / "out", names)
     with output:
-        for record in records:
-            assert not output.has(record.id)
-            output.write(named(record))
+        for utterance in utterances:
+            assert not output.has(utterance.id)
+            output.write(named(utterance))
     found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.json"))
     assert found == expected
     for name in names:
@@ -60,10 +60,10 @@ def test_every_recording_has_a_file_of_its_own(names, expected, tmp_path):
 )  # fmt: skip
 @pytest.mark.parametrize("out", ["all.ctm", "folder"])
 def test_every_recording_has_a_name_of_its_own_in_ctm(recordings, expected, out, tmp_path):
-    output, records = opened("ctm", tmp_path / out, recordings)
+    output, utterances = opened("ctm", tmp_path / out, recordings)
     with output:
-        for record in records:
-            output.write(named(record))
+        for utterance in utterances:
+            output.write(named(utterance))
     files = [tmp_path / out] if out == "all.ctm" else (tmp_path / out).rglob("*.ctm")
     lines = [line for file in files for line in file.read_text().splitlines()]
     assert sorted(" ".join(line.split()[:2]) for line in lines) == sorted(expected)
@@ -71,12 +71,12 @@ def test_every_recording_has_a_name_of_its_own_in_ctm(recordings, expected, out,
 
 def test_a_folder_knows_what_wrote_it(tmp_path):
     out = tmp_path / "out"
-    output, (record,) = opened("json", out, ["a.wav"])
+    output, (utterance,) = opened("json", out, ["a.wav"])
     with output:
-        output.skip("b.wav", "b.wav", "gone")
-    assert [path.name for path in out.iterdir()] == ["skipped.jsonl"]
+        output.reject("b.wav", "b.wav", "gone")
+    assert [path.name for path in out.iterdir()] == ["rejected.jsonl"]
     with output:
-        output.write(named(record))
+        output.write(named(utterance))
     assert json.loads((out / "made_by.jsonl").read_text()) == MAKER
     opened("text", out, ["b.wav"], maker=MAKER | {"decoding": "beam 4, the same files elsewhere"})
     for other in ({"checkpoint": 4}, {"weights": "averaged"}, {"run": "/runs/two"}, {"decoding": "g", "digest": "g"}):
@@ -84,9 +84,9 @@ def test_a_folder_knows_what_wrote_it(tmp_path):
         with pytest.raises(UserError, match=f"by {name} {MAKER[name]}.*this is {name} {value}.*--force"):
             opened("json", out, ["b.wav"], maker=MAKER | other)
     other = MAKER | {"checkpoint": 4}
-    output, (record,) = opened("json", out, ["b.wav"], maker=other, force=True)
+    output, (utterance,) = opened("json", out, ["b.wav"], maker=other, force=True)
     with output:
-        output.write(named(record))
+        output.write(named(utterance))
     assert json.loads((out / "made_by.jsonl").read_text()) == other
     (out / "made_by.jsonl").write_text("[]")
     with pytest.raises(UserError, match=r"made_by\.jsonl cannot be read"):
@@ -96,12 +96,12 @@ def test_a_folder_knows_what_wrote_it(tmp_path):
 @pytest.mark.parametrize("out", ["new/all.json", "new/folder"])
 @pytest.mark.parametrize("is_written", [False, True])
 def test_what_is_broken_off_leaves_what_is_whole(out, is_written, tmp_path):
-    output, (record, _) = opened("json", tmp_path / out, ["a.wav", "b.wav"])
+    output, (utterance, _) = opened("json", tmp_path / out, ["a.wav", "b.wav"])
 
     def breaks_off():
         with output:
             if is_written:
-                output.write(named(record))
+                output.write(named(utterance))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -8,7 +8,7 @@ import pytest
 from recordings import RATE, noise, read, write
 
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, cut_at_pauses
 from asr_jax.transcripts.transcript import Transcript, Word
 
@@ -56,14 +56,14 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
     )
     with PseudoLabels(tmp_path / "out.jsonl", min_confidence=0.9) as labels:
         spoken = words((2.0, 2.5), (2.6, 3.0)) + words((4.5, 5.0), (5.1, 9.0), confidence=0.5)
-        record = Record("long", str(long), "", 12.0, speaker="anna")
-        labels.add(record, Transcript(spoken, 0.0), most_s=6.0)
-        labels.add(Record("short", str(short), "old", 1.0), Transcript(words((0.1, 0.9)), 0.0), most_s=6.0)
-        labels.add(Record("still", str(short), "", 1.0), Transcript((), 0.0), most_s=6.0)
-        labels.skip("gone", "gone.wav", "no such file")
+        utterance = Utterance("long", str(long), "", 12.0, speaker="anna")
+        labels.add(utterance, Transcript(spoken, 0.0), most_s=6.0)
+        labels.add(Utterance("short", str(short), "old", 1.0), Transcript(words((0.1, 0.9)), 0.0), most_s=6.0)
+        labels.add(Utterance("still", str(short), "", 1.0), Transcript((), 0.0), most_s=6.0)
+        labels.reject("gone", "gone.wav", "no such file")
         assert not labels.path.exists()
     kept = list(read(tmp_path, labels.path))
-    assert [(record.id, record.text, record.speaker) for record in kept] == [
+    assert [(utterance.id, utterance.text, utterance.speaker) for utterance in kept] == [
         ("long-00001", "w0 w1", "anna"), ("short", "w0", "")
     ]  # fmt: skip
     np.testing.assert_array_equal(
@@ -72,12 +72,12 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
     lines = [json.loads(line) for line in labels.path.read_text().splitlines()]
     assert [line["confidence"] for line in lines] == [0.95, 0.95]
     assert (lines[0]["offset"], lines[0]["duration"], lines[0]["audio_path"]) == (1.5, 2.0, "a/long.flac")
-    left_out = [json.loads(line) for line in (tmp_path / "out.skipped.jsonl").read_text().splitlines()]
+    left_out = [json.loads(line) for line in (tmp_path / "out.rejected.jsonl").read_text().splitlines()]
     assert [(line["id"], line["reason"]) for line in left_out] == [
         ("long-00000", "no words"), ("long-00002", "no words"), ("long-00003", "confidence 0.5000 below 0.9"),
         ("long-00004", "no words"), ("still", "no words"), ("gone", "no such file"),
     ]  # fmt: skip
-    total_s = sum(record.duration_s for record in kept) + sum(line["duration"] for line in left_out)
+    total_s = sum(utterance.duration_s for utterance in kept) + sum(line["duration"] for line in left_out)
     assert total_s == pytest.approx(14.0, abs=0.01)
     assert "2 kept (0.001 h), 1 below the confidence (0.002 h), 4 without words" in labels.summary()
 
@@ -85,7 +85,7 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
 def test_nothing_is_there_of_what_was_broken_off(tmp_path):
     def breaks_off():
         with PseudoLabels(tmp_path / "out.jsonl", min_confidence=0.9) as labels:
-            labels.skip("a", "b", "c")
+            labels.reject("a", "b", "c")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -95,7 +95,7 @@ def test_nothing_is_there_of_what_was_broken_off(tmp_path):
 
 def test_what_nothing_of_could_be_read_is_named_without_a_manifest(tmp_path):
     with PseudoLabels(tmp_path / "out.jsonl", min_confidence=0.9) as labels:
-        labels.skip("a", "b", "c")
-    (line,) = (tmp_path / "out.skipped.jsonl").read_text().splitlines()
+        labels.reject("a", "b", "c")
+    (line,) = (tmp_path / "out.rejected.jsonl").read_text().splitlines()
     assert json.loads(line)["reason"] == "c"
     assert not (tmp_path / "out.jsonl").exists()

@@ -45,10 +45,10 @@ class DataOptions:
     """Audio of a batch that is read."""
     batches: int = 1000
     """Number of batches over which the growth of memory is measured."""
-    records: int = 1_000_000
-    """Number of made-up records for a start."""
-    far_records: int = 10_000_000
-    """Number of made-up records to resume in."""
+    utterances: Annotated[int, arg(aliases=["--records"])] = 1_000_000
+    """Number of made-up utterances for a start."""
+    far_utterances: Annotated[int, arg(aliases=["--far-records"])] = 10_000_000
+    """Number of made-up utterances to resume in."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -109,7 +109,7 @@ def _memory(options: DataOptions) -> tuple[Any, list[Row]]:
 def _padding(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.planning import padding
 
-    found = padding(min(options.records, 281_241), batch_seconds=1600.0)
+    found = padding(min(options.utterances, 281_241), batch_seconds=1600.0)
     rows = [{"shapes": row["shapes"], "efficiency": f"{row['efficiency']:.1%}"} for row in found]
     return found, [row | ({"goal": "≥ 95 %"} if row["shapes"] == 12 else {}) for row in rows]
 
@@ -117,13 +117,13 @@ def _padding(options: DataOptions) -> tuple[Any, list[Row]]:
 def _starting(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.planning import starts
 
-    found = starts(options.records)
+    found = starts(options.utterances)
     rows = [
         {"what": f"seconds: {part}", "first": found["first_s"][part], "second": second}
         for part, second in found["second_s"].items()
     ]
     rows[-1]["goal"] = "≤ 5 at the second"
-    rows += [{"what": f"bytes a record: {what}", "second": size} for what, size in found["bytes"].items()]
+    rows += [{"what": f"bytes an utterance: {what}", "second": size} for what, size in found["bytes"].items()]
     rows[-1]["goal"] = "≤ 200"
     return found, rows
 
@@ -131,12 +131,12 @@ def _starting(options: DataOptions) -> tuple[Any, list[Row]]:
 def _resuming(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.planning import resume
 
-    found = resume(options.far_records)
+    found = resume(options.far_utterances)
     goals = {"far_s": "< 1"}
     rows = [
         {"what": what, "seconds": found[name], "goal": goals.get(name)}
         for name, what in (
-            ("build_s", f"buckets and plan of {options.far_records:,} records"),
+            ("build_s", f"buckets and plan of {options.far_utterances:,} utterances"),
             ("far_s", "the first batch at a far place"),
             ("next_s", "the next one"),
         )

@@ -148,11 +148,11 @@ def batches(recognition: Recognition, options: InferenceOptions, *, steps: int, 
 def sets(recognition: Recognition, system: System, options: InferenceOptions) -> dict[str, Any]:
     """Figures of each manifest."""
     from asr_jax.cli.benchmark.recognising import recognise_set
-    from asr_jax.data.manifests.reading import read_records
+    from asr_jax.data.manifests.reading import read_utterances
 
     found = {}
     for manifest in options.data:
-        data = system.plan(read_records([manifest], role="validation"), batch_seconds=options.batch_seconds)
+        data = system.plan(read_utterances([manifest], role="validation"), batch_seconds=options.batch_seconds)
         found[manifest] = recognise_set(recognition, data, workers=options.workers, threads=options.threads)
     return found
 

@@ -20,7 +20,7 @@ from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import Index, build_index, scale_of
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.text.tokenizers import TokenizerSettings, train_tokenizer
 
 READ_AHEAD = 4
@@ -29,15 +29,15 @@ WARM_UP, WINDOW = 100, 100
 
 
 def index_of(paths: Sequence[str]) -> Index:
-    """All records, with characters as labels."""
-    records = read_records(paths)
-    tokenizer = train_tokenizer(TokenizerSettings(), records.texts())
+    """All utterances, with characters as labels."""
+    utterances = read_utterances(paths)
+    tokenizer = train_tokenizer(TokenizerSettings(), utterances.texts())
     scale = scale_of(KaldiFbank(), of_features=False)
-    return build_index(records, scale=scale, tokenizer=tokenizer, filters=Filters.none())[0]
+    return build_index(utterances, scale=scale, tokenizer=tokenizer, filters=Filters.none())[0]
 
 
 def source_of(index: Index, *, batch_seconds: float, num_buckets: int = 4) -> BatchSource:
-    """Shuffled batches of all records."""
+    """Shuffled batches of all utterances."""
     settings = Buckets(num=num_buckets, batch_seconds=batch_seconds, batch_multiple=1)
     buckets = make_buckets(index.lengths, index.num_labels(), settings, scale=index.scale)
     return BatchSource(index, BatchPlan(index.lengths, index.num_labels(), buckets))
@@ -85,8 +85,8 @@ def memory_growth(source: BatchSource, *, workers: int, num_batches: int) -> dic
 
 
 def audio_paths(index: Index) -> list[str]:
-    """The files of all records."""
-    return [Location.parse(record.location).path for record in index.records]
+    """The files of all utterances."""
+    return [Location.parse(utterance.location).path for utterance in index.utterances]
 
 
 def _compared(rates: dict[str, list[float]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Metadata like LibriSpeech's, made up: for figures about as many records as nobody keeps on a disk for tests."""
+"""Metadata like LibriSpeech's, made up: for figures about as many utterances as nobody keeps on a disk for tests."""
 
 import json
 from collections.abc import Iterator
@@ -36,12 +36,12 @@ def num_labels(samples: Int[np.ndarray, " R"], *, seed: int = 0) -> Int32[np.nda
 
 
 def write_manifest(path: str | PathLike[str], num: int, *, seed: int = 0) -> None:
-    """A JSONL manifest of as many records, named and placed as in LibriSpeech; there is no audio."""
+    """A JSONL manifest of as many utterances, named and placed as in LibriSpeech; there is no audio."""
     with Path(path).open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(fields) + "\n" for fields in records(num, seed=seed))
+        file.writelines(json.dumps(fields) + "\n" for fields in utterances(num, seed=seed))
 
 
-def records(num: int, *, seed: int = 0) -> Iterator[dict[str, str | float]]:
+def utterances(num: int, *, seed: int = 0) -> Iterator[dict[str, str | float]]:
     """The fields of a line of JSON each; every tenth to hundredth is of another speaker, as long chapters go."""
     seconds = durations_s(num, seed=seed)
     chars = num_labels(np.rint(seconds * RATE_HZ).astype(np.int32), seed=seed).tolist()

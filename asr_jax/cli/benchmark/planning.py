@@ -16,7 +16,7 @@ from asr_jax.cli.benchmark import made_up
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, make_buckets
 from asr_jax.data.batching.index import build_index, scale_of
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.text.characters import CharacterTokenizer
 
 SCALE = scale_of(KaldiFbank(), of_features=False)
@@ -51,12 +51,12 @@ def resume(num: int, *, repeats: int = 3) -> dict[str, float]:
         with _timed(next_one):
             plan[position + 1]
     medians = {"build_s": build, "far_s": far, "next_s": next_one}
-    return {"records": num} | {name: float(np.median(seconds)) for name, seconds in medians.items()}
+    return {"utterances": num} | {name: float(np.median(seconds)) for name, seconds in medians.items()}
 
 
 def starts(num: int) -> dict[str, Any]:
     """The first and the second start of a run on a manifest: seconds of each part, each in a process of its own, and
-    bytes per record on disk and resident at the second."""
+    bytes per utterance on disk and resident at the second."""
     with tempfile.TemporaryDirectory() as folder:
         manifest, cache = Path(folder) / "manifests" / "train.jsonl", Path(folder) / "cache"
         manifest.parent.mkdir()
@@ -66,7 +66,7 @@ def starts(num: int) -> dict[str, Any]:
         of_texts, of_labels = (sum(sizes[f"{name}.{part}.npy"] for part in ("values", "offsets")) for name in _LARGE)
         others = sum(sizes.values()) - of_texts - of_labels
         return {
-            "records": num,
+            "utterances": num,
             "first_s": first["seconds"],
             "second_s": second["seconds"],
             "bytes": {
@@ -93,10 +93,10 @@ def _start(manifest: str, cache: str) -> dict[str, Any]:
     def done(part: str) -> None:
         seconds[part] = time.perf_counter() - start - sum(seconds.values())
 
-    records = read_records([manifest], cache=cache)
-    done("records")
+    utterances = read_utterances([manifest], cache=cache)
+    done("utterances")
     index, _ = build_index(
-        records, scale=SCALE, tokenizer=tokenizer, output_length=front_end.output_length, frames_needed=np.add
+        utterances, scale=SCALE, tokenizer=tokenizer, output_length=front_end.output_length, frames_needed=np.add
     )
     num_labels = index.num_labels()
     done("labels and filters")

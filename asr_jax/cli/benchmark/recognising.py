@@ -78,7 +78,7 @@ def noise(*, rows: int, seconds: float, rate_hz: int, labels: int = 0, vocabular
         tokens=rng.integers(0, vocabulary - 1, (rows, labels)).astype(np.int32),
         token_lengths=np.full(rows, labels, np.int32),
         weights=np.ones(rows, np.float32),
-        records=np.arange(rows, dtype=np.int32),
+        utterances=np.arange(rows, dtype=np.int32),
     )
 
 

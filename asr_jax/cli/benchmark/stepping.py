@@ -167,5 +167,5 @@ def _batch(front_end: FrontEnd, rows: int, seconds: float, labels: int, vocabula
         tokens=jnp.asarray(rng.integers(0, vocabulary - 1, (rows, labels)), jnp.int32),
         token_lengths=jnp.full(rows, labels, jnp.int32),
         weights=jnp.ones(rows),
-        records=jnp.arange(rows, dtype=jnp.int32),
+        utterances=jnp.arange(rows, dtype=jnp.int32),
     )

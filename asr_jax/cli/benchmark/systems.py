@@ -14,11 +14,11 @@ from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import Precision
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.data.batching.buckets import Bucket, Scale, make_buckets
-from asr_jax.data.batching.dataset import PlannedData, scale_of_records
+from asr_jax.data.batching.dataset import PlannedData, scale_of_utterances
 from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import build_index
-from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.decoder import HeadSearch
 from asr_jax.inference.model import make_model
 from asr_jax.inference.trained import Trained
@@ -61,21 +61,21 @@ class System:
             "decoding": str(self.experiment.decoding),
         }  # fmt: skip
 
-    def plan(self, records: Records, *, batch_seconds: float | None) -> PlannedData:
-        """Every record once: in the shapes of training, or in the config's own number of shapes of `batch_seconds` of
+    def plan(self, utterances: Utterances, *, batch_seconds: float | None) -> PlannedData:
+        """Every utterance once: in the shapes of training, or in the config's own number of shapes of `batch_seconds` of
         padded audio."""
         settings, front_end = self.experiment.data, self.model.front_end
         buckets, scale = self.buckets, self.scale
         if not buckets or scale is None or batch_seconds is not None:
-            scale = scale_of_records(records, front_end)
-            index, _ = build_index(records, scale=scale, tokenizer=None, filters=Filters.none())
+            scale = scale_of_utterances(utterances, front_end)
+            index, _ = build_index(utterances, scale=scale, tokenizer=None, filters=Filters.none())
             how = replace(
                 settings.buckets, batch_multiple=1, budget=0.0, unit="", max_batch=4096,
                 batch_seconds=batch_seconds or settings.buckets.batch_seconds,
             )  # fmt: skip
             buckets = make_buckets(index.lengths, index.num_labels(), how, scale=scale)
         return plan_evaluation(
-            records, buckets, scale=scale, front_end=front_end, tokenizer=self.tokenizer,
+            utterances, buckets, scale=scale, front_end=front_end, tokenizer=self.tokenizer,
             takes_ids=settings.tokenizer.takes_ids, num_devices=1,
         )  # fmt: skip
 

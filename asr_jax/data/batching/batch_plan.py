@@ -1,4 +1,4 @@
-"""The plan: which records make which batch, for ever, as a function of index, buckets, seed and epoch alone."""
+"""The plan: which utterances make which batch, for ever, as a function of index, buckets, seed and epoch alone."""
 
 import hashlib
 import threading
@@ -40,14 +40,14 @@ class _Epoch:
 class BatchPlan:
     """Global batches by position: `plan[position]` is batch `position % batches_per_epoch` of an epoch.
 
-    An epoch holds every record once per speed: an entry is a (record, speed). Which bucket an entry belongs to never
+    An epoch holds every utterance once per speed: an entry is a (utterance, speed). Which bucket an entry belongs to never
     changes: with `jitter`, by which the speed of each is moved at most, drawn anew in every epoch, it is the one that
     it fits at its slowest. `order`: shuffled, entries inside their bucket and batches among each other, from (seed,
-    epoch) alone; sorted, longest first within windows of `sort_buffer` records, as they stand in the manifests;
+    epoch) alone; sorted, longest first within windows of `sort_buffer` utterances, as they stand in the manifests;
     unshuffled, bucket by bucket, rows rising, for evaluation. A bucket's last batch is filled with padding rows.
 
-    With `source_of` (by record) and `shares` (by source, 0 to 1), an epoch holds only such a share of each source, the
-    same number of records of each bucket in every epoch (at least one of each that there is); all of them get their
+    With `source_of` (by utterance) and `shares` (by source, 0 to 1), an epoch holds only such a share of each source, the
+    same number of utterances of each bucket in every epoch (at least one of each that there is); all of them get their
     turn before any comes again.
     """
 
@@ -67,7 +67,7 @@ class BatchPlan:
     ) -> None:
         self.buckets, self.seed, self.speeds, self.order = tuple(buckets), seed, tuple(speeds), order
         self.jitter = jitter
-        self.num_records, self._sort_buffer = len(lengths), sort_buffer
+        self.num_utterances, self._sort_buffer = len(lengths), sort_buffer
         entry_lengths, labels = perturbed_lengths(lengths, speeds), np.tile(num_labels, len(speeds))
         sources = np.zeros(len(entry_lengths), np.int32) if source_of is None else np.tile(source_of, len(speeds))
         shares = np.ones(1) if shares is None else shares
@@ -128,7 +128,7 @@ class BatchPlan:
 
     def mean_share(self) -> Float64[np.ndarray, " E"]:
         """How much of each entry an epoch has in the mean of all epochs: 1 without mixing."""
-        share = np.ones(len(self.speeds) * self.num_records)
+        share = np.ones(len(self.speeds) * self.num_utterances)
         for stratum in (stratum for parts in self._strata for stratum in parts):
             entries = stratum.entries if self._in_order is None else self._in_order[stratum.entries]
             share[entries] = stratum.num_drawn / len(stratum.entries)
@@ -142,8 +142,8 @@ class BatchPlan:
         is_real = entries >= 0
         if self._in_order is not None:
             entries = self._in_order[entries]
-        rows = np.where(is_real, entries % self.num_records, -1).astype(np.int32)
-        speeds = np.where(is_real, np.array(self.speeds, np.float64)[entries // self.num_records], 1.0)
+        rows = np.where(is_real, entries % self.num_utterances, -1).astype(np.int32)
+        speeds = np.where(is_real, np.array(self.speeds, np.float64)[entries // self.num_utterances], 1.0)
         if self.jitter:
             moved = self.jitter * self._rng(_SPEEDS, epoch, batch).uniform(-1, 1, len(speeds))
             speeds = np.where(is_real, speeds + moved, 1.0)
@@ -181,13 +181,13 @@ class BatchPlan:
             return self._rng(_BATCHES, epoch).permutation(order)
         if self._in_order is None:
             return order
-        windows = self._in_order[entries[self._starts[:-1]]] % self.num_records // self._sort_buffer
+        windows = self._in_order[entries[self._starts[:-1]]] % self.num_utterances // self._sort_buffer
         length = np.array([bucket.length for bucket in self.buckets])[self._bucket_of_batch]
         return np.lexsort((-length, windows))
 
     def _by_length(self, entry_lengths: np.ndarray) -> Int32[np.ndarray, " E"]:
         """All entries, window by window, longest first."""
-        row = np.arange(len(entry_lengths), dtype=np.int32) % self.num_records
+        row = np.arange(len(entry_lengths), dtype=np.int32) % self.num_utterances
         return np.lexsort((row, -entry_lengths, row // self._sort_buffer)).astype(np.int32)
 
     def _rng(self, *numbers: int) -> np.random.Generator:

@@ -21,7 +21,7 @@ Unit = Literal["samples", "frames", "padded-frames", "feature-values", "values",
 
 @dataclass(frozen=True)
 class Buckets:
-    """How records are grouped by duration into batches of few shapes."""
+    """How utterances are grouped by duration into batches of few shapes."""
 
     num: int = 8
     """Number of buckets by duration; each is compiled once. 8 reach 93 % padding efficiency on LibriSpeech, 12 reach
@@ -30,27 +30,27 @@ class Buckets:
     """Each of them is divided into so many by the number of labels: for transducers, whose cost is their product."""
     edges: Literal["least-padding", "equal-duration", "equal-count"] = "least-padding"
     """Where one bucket ends and the next begins: where padding is least (found by dynamic programming), or with as much
-    audio or as many records in each."""
+    audio or as many utterances in each."""
     edges_s: tuple[float, ...] = ()
     """Longest duration of each bucket, seconds, rising, instead of `num` and `edges`."""
     batch_seconds: float = 240.0
-    """Padded audio per global batch, seconds: a bucket of longer records has fewer rows."""
+    """Padded audio per global batch, seconds: a bucket of longer utterances has fewer rows."""
     budget: float = 0.0
     """Of a global batch in another measure, `unit`, instead of `batch_seconds`; 0: none. Both are set together."""
     unit: Unit | Literal[""] = ""
-    """samples: records. frames, duration-ms: the sum over the batch, in the mean over a bucket's batches.
+    """samples: utterances. frames, duration-ms: the sum over the batch, in the mean over a bucket's batches.
     padded-frames, padded-duration-ms: with padding. feature-values, or values: padded frames times their values."""
     max_batch: int = 512
     """Most rows of a batch."""
     batch_multiple: int = 8
     """Rows of every batch are a multiple of this, and at least this many; the number of devices must divide it."""
     slack_s: float = 0.01
-    """Room in each bucket beyond its longest record, seconds: manifests round durations."""
+    """Room in each bucket beyond its longest utterance, seconds: manifests round durations."""
     order: Literal["shuffled", "sorted"] = "shuffled"
-    """shuffled: records within their bucket, and batches among each other, anew in every epoch. sorted: longest first
-    within windows of `sort_buffer` records as they stand in the manifests, the same in every epoch."""
+    """shuffled: utterances within their bucket, and batches among each other, anew in every epoch. sorted: longest first
+    within windows of `sort_buffer` utterances as they stand in the manifests, the same in every epoch."""
     sort_buffer: int = 4096
-    """Records of a window, where they are sorted."""
+    """Utterances of a window, where they are sorted."""
 
     def __post_init__(self) -> None:
         for name in ("num", "num_by_labels", "max_batch", "batch_multiple", "sort_buffer"):
@@ -96,7 +96,7 @@ class Bucket:
 
 
 def perturbed_lengths(samples: Int[np.ndarray, " R"], speeds: Sequence[float]) -> Int32[np.ndarray, " E"]:
-    """Samples of every entry: all records at the first speed, then all at the second … (E = R × speeds)."""
+    """Samples of every entry: all utterances at the first speed, then all at the second … (E = R × speeds)."""
     return np.concatenate([np.rint(samples / speed).astype(np.int32) for speed in speeds])
 
 
@@ -116,13 +116,13 @@ def make_buckets(
     sub_batches: int = 1,
     shares: Float[np.ndarray, " R"] | None = None,
 ) -> tuple[Bucket, ...]:
-    """The buckets that hold every record at every speed, shortest first; each `length` is whole front-end hops.
+    """The buckets that hold every utterance at every speed, shortest first; each `length` is whole front-end hops.
 
-    `shares`: how often each record comes, in the mean of all epochs; None: once in each.
+    `shares`: how often each utterance comes, in the mean of all epochs; None: once in each.
 
     Where a bucket's last batch would be short, its rows are spread evenly over the same number of batches instead.
 
-    Raises: UserError for no records, for edges below the longest record, and where `num_devices` or `sub_batches` do
+    Raises: UserError for no utterances, for edges below the longest utterance, and where `num_devices` or `sub_batches` do
     not divide `batch_multiple`.
     """
     multiple = math.lcm(num_devices, sub_batches)
@@ -133,7 +133,7 @@ def make_buckets(
             f"set data.buckets.batch_multiple to a multiple of {multiple}"
         )
     if not len(lengths):
-        raise UserError("no records to plan: the manifests are empty or every record was dropped")
+        raise UserError("no utterances to plan: the manifests are empty or every utterance was dropped")
     entries = perturbed_lengths(lengths, speeds)
     labels = np.tile(num_labels, len(speeds))
     least = TOKEN_MULTIPLE if labels.any() else 0  # of audio alone
@@ -178,7 +178,7 @@ def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale, weights: np.nda
     edges = np.rint(np.array(settings.edges_s) * scale.per_s).astype(np.int64)
     if lengths.max() > edges[-1]:
         raise UserError(
-            f"edges_s ends at {settings.edges_s[-1]} s but the longest record takes {lengths.max() / scale.per_s:.2f} "
+            f"edges_s ends at {settings.edges_s[-1]} s but the longest utterance takes {lengths.max() / scale.per_s:.2f} "
             "s (at its slowest speed); add an edge or lower max_duration_s"
         )
     return edges

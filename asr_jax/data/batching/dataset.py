@@ -11,12 +11,12 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets, slowest
-from asr_jax.data.batching.filters import Dropped, Filters
+from asr_jax.data.batching.filters import Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import Input, Records, read_inputs
+from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
 from asr_jax.data.manifests.splits import split
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 
@@ -44,23 +44,23 @@ class Data:
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     """From text to labels; made from the training set's texts at the start of a run."""
     filters: Filters = field(default_factory=Filters)
-    """Which training records are used."""
+    """Which training utterances are used."""
     max_train_samples: int = 0
-    """Only so many training records, spread evenly over all; 0: all."""
+    """Only so many training utterances, spread evenly over all; 0: all."""
     max_validation_samples: int = 0
-    """Only so many validation records, likewise; 0: all."""
+    """Only so many validation utterances, likewise; 0: all."""
     trim_db: float = 0.0
-    """Silence at both ends of every training record, quieter than its loudest part by so many dB, is left out; 0: not.
+    """Silence at both ends of every training utterance, quieter than its loudest part by so many dB, is left out; 0: not.
     60 is QuartzNet's."""
     mixing: Mixing = field(default_factory=Mixing)
     """How much of each entry of train an epoch has."""
     buckets: Buckets = field(default_factory=Buckets)
     """Shapes and sizes of the batches."""
     speeds: tuple[float, ...] = (1.0,)
-    """An epoch holds every record once at each of these speeds; 1.1 is faster and shorter (DALI's rates mean the
+    """An epoch holds every utterance once at each of these speeds; 1.1 is faster and shorter (DALI's rates mean the
     opposite: data.speeds.of_dali converts them)."""
     speed_jitter: float = 0.0
-    """Each speed is moved by up to this, drawn anew for each record and epoch: speeds 0.9 1.0 1.1 with 0.05 are all
+    """Each speed is moved by up to this, drawn anew for each utterance and epoch: speeds 0.9 1.0 1.1 with 0.05 are all
     speeds from 0.85 to 1.15 alike, and so is 1.0 with 0.15, in a third of the updates and with more padding."""
     cache: str = ""
     """Folder where what was read of manifests and headers is kept; empty: the user's cache folder."""
@@ -95,28 +95,28 @@ class Data:
 
 @dataclass(frozen=True)
 class PlannedData:
-    """Records by row, the batches they make, and what was left out."""
+    """Utterances by row, the batches they make, and what was left out."""
 
     index: Index
     plan: BatchPlan
-    dropped: Dropped
+    rejections: Rejections
 
     @property
     def windowed_rows(self) -> range:
         """Rows of the index that are in no batch, the last ones: audio so long that it is for windows."""
-        return range(self.plan.num_records, len(self.index))
+        return range(self.plan.num_utterances, len(self.index))
 
     def fingerprint(self) -> str:
-        """Equal where every batch at every position holds the same records with the same labels."""
+        """Equal where every batch at every position holds the same utterances with the same labels."""
         return f"{self.index.fingerprint()}-{self.plan.fingerprint()}"
 
 
 @dataclass(frozen=True)
 class Sets:
-    """The records to train and to validate on."""
+    """The utterances to train and to validate on."""
 
-    train: Records
-    validation: Records
+    train: Utterances
+    validation: Utterances
     is_split: bool
     """Whether the second was cut from the first."""
 
@@ -133,7 +133,7 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     return Sets(train, validation, is_split=not validation_of)
 
 
-def read_training(data: Data, *, seed: int) -> Records:
+def read_training(data: Data, *, seed: int) -> Utterances:
     """The training set of `read_sets` alone: the validation set may be missing yet.
 
     Raises: UserError, as `read_sets`.
@@ -149,7 +149,7 @@ def _options(data: Data) -> ReadOptions:
 
 def _read_training(
     data: Data, inputs: Sequence[Input], seed: int, options: ReadOptions, *, is_split: bool
-) -> tuple[Records, Records | None]:
+) -> tuple[Utterances, Utterances | None]:
     """The training set, and the validation set where it is cut from that."""
     train, cut = _read(data, inputs, options, trim_db=data.trim_db), None
     if is_split:
@@ -157,7 +157,7 @@ def _read_training(
     return _some(train, data.max_train_samples), cut
 
 
-def _read(data: Data, inputs: Sequence[Input], options: ReadOptions, *, trim_db: float = 0.0) -> Records:
+def _read(data: Data, inputs: Sequence[Input], options: ReadOptions, *, trim_db: float = 0.0) -> Utterances:
     return read_inputs(inputs, trim_db=trim_db, cache=data.cache, options=options)
 
 
@@ -193,7 +193,7 @@ WAYS_ON = """Three ways on:
 
 
 def plan_training(
-    records: Records,
+    utterances: Utterances,
     data: Data,
     *,
     tokenizer: Tokenizer,
@@ -208,7 +208,7 @@ def plan_training(
 
     `output_length`, `sub_batches`: of a `models.base.Recogniser`; `frames_needed`: of the settings of a head.
     """
-    scale = scale_of_records(records, front_end)
+    scale = scale_of_utterances(utterances, front_end)
     frames = functools.partial(output_length, of_features=scale.of_features)
     if scale.of_features and data.trim_db:
         raise UserError(f"data.trim_db {data.trim_db:g}: ready features have no silence to trim; expected 0")
@@ -217,15 +217,15 @@ def plan_training(
             f"data.speeds {data.speeds}, data.speed_jitter {data.speed_jitter:g}: ready features cannot be played "
             "faster; expected --data.speeds 1.0 --data.speed-jitter 0"
         )
-    index, dropped = build_index(
-        records, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
+    index, rejections = build_index(
+        utterances, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
         given_labels=data.tokenizer.takes_ids, output_length=frames, frames_needed=frames_needed,
         filters=data.filters,
         max_speed=max(data.speeds) + data.speed_jitter,
     )  # fmt: skip
     if not len(index):
         raise UserError(
-            f"no training record is left: {'; '.join(dropped.lines())}. The limits are those of --data.filters: "
+            f"no training utterance is left: {'; '.join(rejections.lines())}. The limits are those of --data.filters: "
             f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s, "
             f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters a second"
         )
@@ -241,14 +241,14 @@ def plan_training(
         index.lengths, num_labels, buckets, seed=seed, speeds=data.speeds, jitter=data.speed_jitter,
         order=data.buckets.order, sort_buffer=data.buckets.sort_buffer, source_of=sources, shares=shares,
     )  # fmt: skip
-    return PlannedData(index, plan, dropped)
+    return PlannedData(index, plan, rejections)
 
 
-def _some(records: Records, number: int) -> Records:
-    """So many of the records, evenly spread; 0: all."""
-    if not number or number >= len(records):
-        return records
-    return records.select(np.arange(number) * len(records) // number)
+def _some(utterances: Utterances, number: int) -> Utterances:
+    """So many of the utterances, evenly spread; 0: all."""
+    if not number or number >= len(utterances):
+        return utterances
+    return utterances.select(np.arange(number) * len(utterances) // number)
 
 
 def _check_unknown(index: Index, tokenizer: Tokenizer) -> None:
@@ -256,42 +256,42 @@ def _check_unknown(index: Index, tokenizer: Tokenizer) -> None:
     if tokenizer.unknown_id is None or not len(rows := index.rows_with(index.labels.values == tokenizer.unknown_id)):
         return
     share = len(rows) / int(index.num_labels().sum())
-    record = index.records.columns.record(int(rows[0]))
+    utterance = index.utterances.columns.utterance(int(rows[0]))
     message = (
-        f"{share:.1%} of all labels are the tokenizer's unknown piece; the first is of record {record.id}: "
-        f"{record.text!r}. Does the normaliser ({tokenizer.normaliser}) fit the tokenizer?"
+        f"{share:.1%} of all labels are the tokenizer's unknown piece; the first is of utterance {utterance.id}: "
+        f"{utterance.text!r}. Does the normaliser ({tokenizer.normaliser}) fit the tokenizer?"
     )
     if share > MAX_UNKNOWN_SHARE:
         raise UserError(message)
     logger.warning(message)
 
 
-def scale_of_records(records: Records, front_end: FrontEnd) -> Scale:
-    """By the first record: what the others are is checked against it."""
-    of_features = bool(len(records) and records.columns.num_frames[records.rows[0]])
+def scale_of_utterances(utterances: Utterances, front_end: FrontEnd) -> Scale:
+    """By the first utterance: what the others are is checked against it."""
+    of_features = bool(len(utterances) and utterances.columns.num_frames[utterances.rows[0]])
     return scale_of(front_end, of_features=of_features)
 
 
 def _mixed(index: Index, data: Data) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The source of each record, and the share of each source in an epoch; None where nothing is mixed."""
+    """The source of each utterance, and the share of each source in an epoch; None where nothing is mixed."""
     if data.mixing.kind == "none":
         return None, None
-    sources = index.records.columns.input_of[index.records.rows]
+    sources = index.utterances.columns.input_of[index.utterances.rows]
     number = np.bincount(sources, minlength=len(data.train))
     hours = np.bincount(sources, weights=index.lengths, minlength=len(data.train))
     return sources, epoch_shares(data.mixing, number, hours)
 
 
 def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
-    """Raises: UserError that names the first record whose labels hold the blank, or none of the vocabulary's: a loss
+    """Raises: UserError that names the first utterance whose labels hold the blank, or none of the vocabulary's: a loss
     that is computed on a device cannot say so."""
     labels = data.index.labels
     wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
     if len(rows := data.index.rows_with(wrong)):
-        record, of_row = data.index.records.columns.record(int(rows[0])), labels[int(rows[0])]
+        utterance, of_row = data.index.utterances.columns.utterance(int(rows[0])), labels[int(rows[0])]
         label = int(of_row[(of_row == tokenizer.blank_id) | (of_row >= tokenizer.vocab_size)][0])
         raise UserError(
-            f"record {record.id}: label {label} of {record.text or record.labels!r} is the blank "
+            f"utterance {utterance.id}: label {label} of {utterance.text or utterance.labels!r} is the blank "
             f"({tokenizer.blank_id}) or outside of the vocabulary of {tokenizer.vocab_size}; the tokenizer does "
             "not fit: make it anew, or set data.tokenizer.blank_id"
         )

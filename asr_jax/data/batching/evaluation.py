@@ -1,4 +1,4 @@
-"""Evaluation and alignment sets: every record once, in the shapes of training and, for somewhat longer ones, more."""
+"""Evaluation and alignment sets: every utterance once, in the shapes of training and, for somewhat longer ones, more."""
 
 import functools
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import TOKEN_MULTIPLE, Bucket, Scale
-from asr_jax.data.batching.dataset import PlannedData, scale_of_records
-from asr_jax.data.batching.filters import Dropped, Filters
+from asr_jax.data.batching.dataset import PlannedData, scale_of_utterances
+from asr_jax.data.batching.filters import Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index
-from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.tokenizers import Tokenizer
 
 WHOLE = 4
@@ -22,16 +23,16 @@ WHOLE = 4
 A shape of ten minutes took more than 16 GB."""
 
 
-class NoRecords(UserError):
-    """No record of a set is left."""
+class NoUtterances(UserError):
+    """No utterance of a set is left."""
 
-    def __init__(self, what: str, dropped: Dropped) -> None:
-        super().__init__(f"{what}: {'; '.join(dropped.lines())}")
-        self.what, self.dropped = what, dropped
+    def __init__(self, what: str, rejections: Rejections) -> None:
+        super().__init__(f"{what}: {'; '.join(rejections.lines())}")
+        self.what, self.rejections = what, rejections
 
 
 def plan_evaluation(
-    records: Records,
+    utterances: Utterances,
     buckets: Sequence[Bucket],
     *,
     scale: Scale,
@@ -45,24 +46,26 @@ def plan_evaluation(
     ids of a manifest are the tokenizer's; `has_windows`: whether audio that is longer than WHOLE may be among
     `PlannedData.windowed_rows`; if not, it makes shapes as long.
 
-    Nothing is dropped for its length or text, since that would change what an error rate means; only records are that
+    Nothing is dropped for its length or text, since that would change what an error rate means; only utterances are that
     have no readable duration, or token ids that nobody can read, and counted.
 
-    Raises: NoRecords where none is left; UserError for token ids that are not the tokenizer's.
+    Raises: NoUtterances where none is left; UserError for token ids that are not the tokenizer's.
     """
-    kept, unreadable = _with_reference(records, tokenizer, takes_ids=takes_ids)
-    index, dropped = build_index(kept, scale=scale_of_records(kept, front_end), tokenizer=None, filters=Filters.none())
-    dropped.merge(unreadable)
+    kept, unreadable = _with_reference(utterances, tokenizer, takes_ids=takes_ids)
+    index, rejections = build_index(
+        kept, scale=scale_of_utterances(kept, front_end), tokenizer=None, filters=Filters.none()
+    )
+    rejections.merge(unreadable)
     if not len(index):
-        raise NoRecords("no record can be read", dropped)
+        raise NoUtterances("no utterance can be read", rejections)
     index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
     shapes = _shapes(index.lengths[:num], buckets, scale, index.scale, num_devices)
     plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], shapes, order="unshuffled")
-    return PlannedData(index, plan, dropped)
+    return PlannedData(index, plan, rejections)
 
 
 def plan_with_labels(
-    records: Records,
+    utterances: Utterances,
     buckets: Sequence[Bucket],
     *,
     scale: Scale,
@@ -78,17 +81,17 @@ def plan_with_labels(
     symbol stands for), and what has fewer frames (`output_length`) than they need (`frames_needed`), is dropped and
     named.
 
-    Raises: NoRecords where none is left; UserError for token ids that are not the tokenizer's.
+    Raises: NoUtterances where none is left; UserError for token ids that are not the tokenizer's.
     """
-    kept, unreadable = _with_reference(records, tokenizer, takes_ids=takes_ids)
-    own = scale_of_records(kept, front_end)
-    index, dropped = build_index(
+    kept, unreadable = _with_reference(utterances, tokenizer, takes_ids=takes_ids)
+    own = scale_of_utterances(kept, front_end)
+    index, rejections = build_index(
         kept, scale=own, tokenizer=tokenizer, given_labels=takes_ids, filters=Filters.none(),
         output_length=functools.partial(output_length, of_features=own.of_features), frames_needed=frames_needed,
     )  # fmt: skip
-    dropped.merge(unreadable)
+    rejections.merge(unreadable)
     if not len(index):
-        raise NoRecords("no record can be aligned", dropped)
+        raise NoUtterances("no utterance can be aligned", rejections)
     index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
     lengths, num_labels = index.lengths[:num], index.num_labels()[:num]
     by_length = {bucket.longest: bucket for bucket in _shapes(lengths, buckets, scale, own, num_devices)}
@@ -97,7 +100,7 @@ def plan_with_labels(
     for number, shape in enumerate(shapes):
         most = int(num_labels[bucket_of == number].max(initial=1))
         shapes[number] = replace(shape, num_tokens=-(-most // TOKEN_MULTIPLE) * TOKEN_MULTIPLE)
-    return PlannedData(index, BatchPlan(lengths, num_labels, shapes, order="unshuffled"), dropped)
+    return PlannedData(index, BatchPlan(lengths, num_labels, shapes, order="unshuffled"), rejections)
 
 
 def _windowed_last(index: Index, buckets: Sequence[Bucket], scale: Scale) -> tuple[Index, int]:
@@ -105,7 +108,7 @@ def _windowed_last(index: Index, buckets: Sequence[Bucket], scale: Scale) -> tup
     longest = WHOLE * in_scale(buckets, scale, index.scale)[-1].longest
     is_long = (index.lengths > longest) & (not index.scale.of_features)
     order = np.argsort(is_long, kind="stable")
-    moved = replace(index, records=index.records.select(order), lengths=index.lengths[order])
+    moved = replace(index, utterances=index.utterances.select(order), lengths=index.lengths[order])
     return moved, int((~is_long).sum())
 
 
@@ -117,7 +120,7 @@ def _shapes(
 
 
 def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num_devices: int) -> tuple[Bucket, ...]:
-    """The buckets, and as many more as records of up to `longest` need, each half as long again, with fewer rows, down
+    """The buckets, and as many more as utterances of up to `longest` need, each half as long again, with fewer rows, down
     to one per device."""
     shapes = list(buckets)
     while shapes[-1].longest < longest:
@@ -142,22 +145,21 @@ def in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Buck
     ]
 
 
-def _with_reference(records: Records, tokenizer: Tokenizer, *, takes_ids: bool) -> tuple[Records, Dropped]:
-    """The records that say what is said, and the others: without labels nobody asks."""
-    columns, dropped = records.columns, Dropped()
+def _with_reference(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool) -> tuple[Utterances, Rejections]:
+    """The utterances that say what is said, and the others: without labels nobody asks."""
+    columns, rejections = utterances.columns, Rejections()
     if not tokenizer.has_labels:
-        return records, dropped
-    ids_alone = columns.has_labels[records.rows] & (columns.num_chars[records.rows] == 0)
+        return utterances, rejections
+    ids_alone = columns.has_labels[utterances.rows] & (columns.num_chars[utterances.rows] == 0)
     for place in np.flatnonzero(ids_alone).tolist():
-        record = records[place]
+        utterance = utterances[place]
         if not takes_ids:
-            dropped.add(
-                "token ids without a text", name=record.id, location=record.location, duration_s=record.duration_s,
-                value="the run's tokenizer was made from texts: nobody knows what they stand for",
-            )  # fmt: skip
-        elif wrong := [n for n in record.labels or () if n == tokenizer.blank_id or n >= tokenizer.vocab_size]:
+            why = "the run's tokenizer was made from texts, and the tokens of these ids are unknown"
+            rejected = Rejected(utterance.id, utterance.location, "token ids without a text", "filter", why)
+            rejections.add(rejected, duration_s=utterance.duration_s)
+        elif wrong := [n for n in utterance.labels or () if n == tokenizer.blank_id or n >= tokenizer.vocab_size]:
             raise UserError(
-                f"record {record.id}: label {wrong[0]} is the blank ({tokenizer.blank_id}) or outside of the "
+                f"utterance {utterance.id}: label {wrong[0]} is the blank ({tokenizer.blank_id}) or outside of the "
                 f"vocabulary of {tokenizer.vocab_size}: the run's tokenizer did not make it"
             )
-    return (records.select(~ids_alone) if len(dropped.entries) else records), dropped
+    return (utterances.select(~ids_alone) if len(rejections.entries) else utterances), rejections

@@ -1,12 +1,13 @@
-"""Which records are used: rules that name and count what they drop."""
+"""Which utterances are used: rules that name and count what they drop."""
 
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int
+
+from asr_jax.data.manifests.utterances import Rejected
 
 # Longer ones are durations in milliseconds; their samples would not fit 32 bits either.
 LONGEST_S = 86_400.0
@@ -14,20 +15,20 @@ LONGEST_S = 86_400.0
 
 @dataclass(frozen=True)
 class Filters:
-    """Which records are used. Durations are those of the manifest, before any change of speed."""
+    """Which utterances are used. Durations are those of the manifest, before any change of speed."""
 
     min_duration_s: float = 0.1
-    """Shorter records are dropped, seconds."""
+    """Shorter utterances are rejected, seconds."""
     max_duration_s: float = 30.0
-    """Longer records are dropped, seconds."""
+    """Longer utterances are rejected, seconds."""
     min_chars: int = 0
-    """Records with fewer characters of text are dropped."""
+    """Utterances with fewer characters of text are rejected."""
     max_chars: int = 100_000
-    """Records with more characters of text are dropped."""
+    """Utterances with more characters of text are rejected."""
     min_chars_per_s: float = 0.0
-    """Records with fewer characters of text per second are dropped: the text is not all that is said."""
+    """Utterances with fewer characters of text per second are rejected: the text is not all that is said."""
     max_chars_per_s: float = 60.0
-    """Records with more characters of text per second are dropped: nobody speaks that fast."""
+    """Utterances with more characters of text per second are rejected: nobody speaks that fast."""
 
     def __post_init__(self) -> None:
         for what in ("duration_s", "chars", "chars_per_s"):
@@ -48,8 +49,8 @@ class Filters:
 
 
 @dataclass(frozen=True)
-class Broken:
-    """One rule, and the rows that break it."""
+class Violations:
+    """Rows whose values are outside of one limit."""
 
     reason: str
     places: Int[np.ndarray, " K"]
@@ -57,9 +58,9 @@ class Broken:
     limit: float
 
 
-def broken_rules(
+def violations(
     duration_s: Float64[np.ndarray, " R"], num_chars: Int[np.ndarray, " R"], filters: Filters
-) -> list[Broken]:
+) -> list[Violations]:
     """Each row at most once: by the first rule that it breaks."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = num_chars / duration_s
@@ -71,13 +72,13 @@ def broken_rules(
         ("too few characters per second", rate, rate < filters.min_chars_per_s, filters.min_chars_per_s),
         ("too many characters per second", rate, rate > filters.max_chars_per_s, filters.max_chars_per_s),
     )
-    broken, passed = [], np.ones(len(duration_s), bool)
+    found, passed = [], np.ones(len(duration_s), bool)
     for reason, values, breaks, limit in rules:
         places = np.flatnonzero(breaks & passed)
         passed[places] = False
         if len(places):
-            broken.append(Broken(reason, places, np.asarray(values[places], np.float64), limit))
-    return broken
+            found.append(Violations(reason, places, np.asarray(values[places], np.float64), limit))
+    return found
 
 
 def kind_of(reason: str) -> str:
@@ -87,41 +88,30 @@ def kind_of(reason: str) -> str:
 
 
 @dataclass
-class Dropped:
-    """What is left out: every record by name, and how many and how much by reason."""
+class Rejections:
+    """Rejected utterances, with their number and hours by reason."""
 
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    """`{id, location, reason, value, limit}`: the rows of skipped.jsonl; both numbers may be None."""
-    records: dict[str, int] = field(default_factory=dict)
+    entries: list[Rejected] = field(default_factory=list)
+    utterances: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
     """Id of the first one by reason."""
     hours: dict[str, float] = field(default_factory=dict)
 
-    def add(
-        self,
-        reason: str,
-        *,
-        name: str,
-        location: str,
-        duration_s: float = math.nan,
-        value: float | str | None = None,
-        limit: float | None = None,
-        kind: str = "",
-    ) -> None:
-        """`kind`: what the reason is counted under, where it differs from record to record."""
-        self.entries.append({"id": name, "location": location, "reason": reason, "value": value, "limit": limit})
-        kind = kind or reason
-        self.records[kind] = self.records.get(kind, 0) + 1
-        self.examples.setdefault(kind, name)
+    def add(self, rejected: Rejected, *, duration_s: float = math.nan, kind: str = "") -> None:
+        """`kind`: the reason to count under, for reasons that differ from utterance to utterance."""
+        self.entries.append(rejected)
+        kind = kind or rejected.reason
+        self.utterances[kind] = self.utterances.get(kind, 0) + 1
+        self.examples.setdefault(kind, rejected.id)
         self.hours[kind] = self.hours.get(kind, 0.0) + (duration_s / 3600 if math.isfinite(duration_s) else 0.0)
 
-    def merge(self, other: "Dropped") -> None:
+    def merge(self, other: "Rejections") -> None:
         self.entries += other.entries
-        for kind, number in other.records.items():
-            self.records[kind] = self.records.get(kind, 0) + number
+        for kind, number in other.utterances.items():
+            self.utterances[kind] = self.utterances.get(kind, 0) + number
             self.hours[kind] = self.hours.get(kind, 0.0) + other.hours[kind]
             self.examples.setdefault(kind, other.examples[kind])
 
     def lines(self) -> list[str]:
         """One line per reason for a person: count, reason, hours."""
-        return [f"{num} {reason} ({self.hours[reason]:.2f} h)" for reason, num in self.records.items()]
+        return [f"{num} {reason} ({self.hours[reason]:.2f} h)" for reason, num in self.utterances.items()]

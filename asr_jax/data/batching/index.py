@@ -1,4 +1,4 @@
-"""The index: the records that are used, how long each is in the shapes of batches, and its labels."""
+"""The index: the utterances that are used, how long each is in the shapes of batches, and its labels."""
 
 import hashlib
 from collections.abc import Callable
@@ -11,10 +11,11 @@ from jaxtyping import Bool, Int32, Integer
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Scale
-from asr_jax.data.batching.filters import Dropped, Filters, broken_rules, kind_of
+from asr_jax.data.batching.filters import Filters, Rejections, kind_of, violations
 from asr_jax.data.batching.labels import encoded
 from asr_jax.data.manifests.columns import Ragged
-from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.tokenizers import Tokenizer
 
 OutputLength = Callable[..., Any]
@@ -31,14 +32,14 @@ def scale_of(front_end: FrontEnd, *, of_features: bool) -> Scale:
 
 @dataclass(frozen=True)
 class Index:
-    """The records that are used, by row."""
+    """The utterances that are used, by row."""
 
-    records: Records
+    utterances: Utterances
     scale: Scale
     lengths: Int32[np.ndarray, " R"]
-    """In the units of the scale, by the record's duration."""
+    """In the units of the scale, by the utterance's duration."""
     labels: Ragged
-    """By row of the records' columns."""
+    """By row of the utterances' columns."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -48,27 +49,27 @@ class Index:
         return float(self.lengths.sum(dtype=np.int64)) / self.scale.per_s / 3600
 
     def labels_of(self, row: int) -> Integer[np.ndarray, " U"]:
-        return self.labels[int(self.records.rows[row])]
+        return self.labels[int(self.utterances.rows[row])]
 
     def num_labels(self) -> Int32[np.ndarray, " R"]:
-        return self.labels.lengths()[self.records.rows]
+        return self.labels.lengths()[self.utterances.rows]
 
     def rows_with(self, chosen: Bool[np.ndarray, " L"]) -> Integer[np.ndarray, " N"]:
         """The row of the columns for each of the labels (of `labels.values`) that are chosen, where it is used."""
         rows = np.searchsorted(self.labels.offsets, np.flatnonzero(chosen), side="right") - 1
-        return rows[np.isin(rows, self.records.rows)]
+        return rows[np.isin(rows, self.utterances.rows)]
 
     def fingerprint(self) -> str:
         """Equal where ids, durations, texts and labels are: what lies at which path does not count."""
-        digest = hashlib.sha256(self.records.digest.encode())
-        for array in (self.records.rows, self.lengths, self.labels.offsets, self.labels.values):
+        digest = hashlib.sha256(self.utterances.digest.encode())
+        for array in (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values):
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()[:16]
 
 
 def build_index(
-    records: Records,
+    utterances: Utterances,
     *,
     scale: Scale,
     tokenizer: Tokenizer | None,
@@ -77,45 +78,45 @@ def build_index(
     frames_needed: FramesNeeded | None = None,
     filters: Filters | None = None,
     max_speed: float = 1.0,
-) -> tuple[Index, Dropped]:
-    """The records that pass all rules, tokenised once, and those that do not.
+) -> tuple[Index, Rejections]:
+    """The utterances that pass all rules, tokenised once, and those that do not.
 
     `tokenizer`: None where labels are not needed; rules about texts do not count then. `given_labels`: token ids of a
     manifest count, and texts only where it has none. `output_length` gives encoder frames for lengths (ints and
     arrays), and `frames_needed` the least frames for numbers of labels and of labels that equal the one before: a
-    record with fewer, at the fastest speed `max_speed` that it will be played at, is dropped; without one of the two
+    utterance with fewer, at the fastest speed `max_speed` that it will be played at, is dropped; without one of the two
     that rule is left out.
 
     Raises: UserError where audio and ready features are mixed, or all features have another width than the model takes.
     """
-    dropped, columns = Dropped(), records.columns
-    for entry in records.refused:
-        dropped.add(entry.reason, name=entry.id, location=entry.location, kind=kind_of(entry.reason))
-    _check_kind(records, scale)
-    keep = _of_width(records, scale, dropped)
+    rejections, columns = Rejections(), utterances.columns
+    for entry in utterances.rejected:
+        rejections.add(entry, kind=kind_of(entry.reason))
+    _check_kind(utterances, scale)
+    keep = _of_width(utterances, scale, rejections)
     rules = filters or Filters()
     rules = rules if tokenizer else rules.of_audio()
-    for broken in broken_rules(columns.duration_s[records.rows], columns.num_chars[records.rows], rules):
+    for broken in violations(columns.duration_s[utterances.rows], columns.num_chars[utterances.rows], rules):
         for place, value in zip(broken.places.tolist(), broken.values.tolist(), strict=True):
             if keep[place]:
-                _drop(dropped, records, place, broken.reason, value, broken.limit)
+                _reject(rejections, utterances, place, broken.reason, value, broken.limit)
         keep[broken.places] = False
     if tokenizer is None:
         labels = Ragged(np.zeros(0, np.uint8), np.zeros(len(columns) + 1, np.int64))
     else:
-        labels, problems = encoded(records, tokenizer, given=given_labels)
-        for place in np.flatnonzero(keep & (labels.lengths()[records.rows] == 0)):
-            reason, value = problems.get(int(records.rows[place]), ("empty text", None))
-            _drop(dropped, records, int(place), reason, value, None)
+        labels, problems = encoded(utterances, tokenizer, given=given_labels)
+        for place in np.flatnonzero(keep & (labels.lengths()[utterances.rows] == 0)):
+            reason, value = problems.get(int(utterances.rows[place]), ("empty text", None))
+            _reject(rejections, utterances, int(place), reason, value, None)
             keep[place] = False
-    kept = records.select(keep)
+    kept = utterances.select(keep)
     lengths = _lengths(kept, scale)
     index = Index(kept, scale, lengths, labels)
     if output_length is None or frames_needed is None or tokenizer is None or not len(kept):
-        return index, dropped
+        return index, rejections
     frames = np.asarray(output_length(np.rint(lengths / max_speed).astype(np.int32)))
-    fits = _fits(index, frames, frames_needed, dropped)
-    return Index(kept.select(fits), scale, lengths[fits], labels), dropped
+    fits = _fits(index, frames, frames_needed, rejections)
+    return Index(kept.select(fits), scale, lengths[fits], labels), rejections
 
 
 def repeats(labels: Ragged) -> Int32[np.ndarray, " R"]:
@@ -125,50 +126,57 @@ def repeats(labels: Ragged) -> Int32[np.ndarray, " R"]:
     return (np.searchsorted(places, labels.offsets[1:]) - np.searchsorted(places, first)).astype(np.int32)
 
 
-def _check_kind(records: Records, scale: Scale) -> None:
-    wrong = (records.columns.num_values[records.rows] > 0) != scale.of_features
+def _check_kind(utterances: Utterances, scale: Scale) -> None:
+    wrong = (utterances.columns.num_values[utterances.rows] > 0) != scale.of_features
     if wrong.any():
-        record = records[int(np.argmax(wrong))]
+        utterance = utterances[int(np.argmax(wrong))]
         raise UserError(
-            f"record {record.id} is of {'ready features' if record.num_values else 'audio'} among records of "
+            f"utterance {utterance.id} is of {'ready features' if utterance.num_values else 'audio'} among utterances of "
             f"{'ready features' if scale.of_features else 'audio'}: a run trains on one of the two; take the others out"
         )
 
 
-def _of_width(records: Records, scale: Scale, dropped: Dropped) -> Bool[np.ndarray, " R"]:
-    """True where features are as wide as the model takes them, and for audio; the others are dropped."""
-    width = records.columns.num_values[records.rows]
+def _of_width(utterances: Utterances, scale: Scale, rejections: Rejections) -> Bool[np.ndarray, " R"]:
+    """True where features are as wide as the model takes them, and for audio; the others are rejected."""
+    width = utterances.columns.num_values[utterances.rows]
     wrong = width != (scale.num_values if scale.of_features else 0)
     if wrong.any() and wrong.all():
         raise UserError(
-            f"record {records[0].id} has feature dim {width[0]}, expected {scale.num_values}, and so have all others: "
+            f"utterance {utterances[0].id} has feature dim {width[0]}, expected {scale.num_values}, and so have all others: "
             "extract the features with this model's front-end (python -m asr_jax.extract_features)"
         )
     for place in np.flatnonzero(wrong).tolist():
-        _drop(dropped, records, place, "feature dim", int(width[place]), scale.num_values)
+        _reject(rejections, utterances, place, "feature dim", int(width[place]), scale.num_values)
     return ~wrong
 
 
-def _lengths(records: Records, scale: Scale) -> Int32[np.ndarray, " R"]:
+def _lengths(utterances: Utterances, scale: Scale) -> Int32[np.ndarray, " R"]:
     if scale.of_features:
-        return np.array(records.columns.num_frames[records.rows])
-    return np.rint(records.columns.duration_s[records.rows] * scale.per_s).astype(np.int32)
+        return np.array(utterances.columns.num_frames[utterances.rows])
+    return np.rint(utterances.columns.duration_s[utterances.rows] * scale.per_s).astype(np.int32)
 
 
-def _fits(index: Index, frames: np.ndarray, frames_needed: FramesNeeded, dropped: Dropped) -> Bool[np.ndarray, " R"]:
-    """True where there are as many frames as the labels need; the others are dropped."""
-    needed = frames_needed(index.labels.lengths(), repeats(index.labels))[index.records.rows]
+def _fits(
+    index: Index, frames: np.ndarray, frames_needed: FramesNeeded, rejections: Rejections
+) -> Bool[np.ndarray, " R"]:
+    """True where there are as many frames as the labels need; the others are rejected."""
+    needed = frames_needed(index.labels.lengths(), repeats(index.labels))[index.utterances.rows]
     fits = frames >= needed
     for row in np.flatnonzero(~fits).tolist():
-        _drop(dropped, index.records, row, "fewer frames than its labels need", int(frames[row]), int(needed[row]))
+        _reject(
+            rejections, index.utterances, row, "fewer frames than its labels need", int(frames[row]), int(needed[row])
+        )
     return fits
 
 
-def _drop(
-    dropped: Dropped, records: Records, place: int, reason: str, value: float | str | None, limit: float | None
+def _reject(
+    rejections: Rejections,
+    utterances: Utterances,
+    place: int,
+    reason: str,
+    value: float | str | None,
+    limit: float | None,
 ) -> None:
-    columns, row = records.columns, int(records.rows[place])  # a whole record takes ten times as long
-    dropped.add(
-        reason, name=columns.ids.text(row), location=columns.locations.text(row),
-        duration_s=float(columns.duration_s[row]), value=value, limit=limit,
-    )  # fmt: skip
+    columns, row = utterances.columns, int(utterances.rows[place])  # a whole utterance takes ten times as long
+    rejected = Rejected(columns.ids.text(row), columns.locations.text(row), reason, "filter", value, limit)
+    rejections.add(rejected, duration_s=float(columns.duration_s[row]))

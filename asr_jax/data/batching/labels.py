@@ -1,4 +1,4 @@
-"""Labels of all records: encoded once for a tokenizer, and kept beside the columns that they are of."""
+"""Labels of all utterances: encoded once for a tokenizer, and kept beside the columns that they are of."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ import numpy as np
 from asr_jax.data.manifests.arrays import save_arrays
 from asr_jax.data.manifests.columns import Columns, Ragged, load_ragged
 from asr_jax.data.manifests.progress import in_processes
-from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.reading import Utterances
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
 
 PROBLEMS = "problems.json"
@@ -23,15 +23,15 @@ AT_ONCE = 50_000
 Labels = tuple[Ragged, dict[int, tuple[str, str]]]
 
 
-def encoded(records: Records, tokenizer: Tokenizer, *, given: bool) -> Labels:
+def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Labels:
     """Labels of all rows of the columns, and by row why there are none and of what. `given`: token ids of a manifest
     count, and texts only where it has none."""
-    if records.folder is None:
-        return _encode(records, tokenizer, given=given)
-    folder = records.folder / f"labels-{tokenizer.digest()}{'-given' if given else ''}"
+    if utterances.folder is None:
+        return _encode(utterances, tokenizer, given=given)
+    folder = utterances.folder / f"labels-{tokenizer.digest()}{'-given' if given else ''}"
     labels = _kept(folder)
-    if labels is None or len(labels[0]) != len(records.columns):
-        labels = _encode(records, tokenizer, given=given)
+    if labels is None or len(labels[0]) != len(utterances.columns):
+        labels = _encode(utterances, tokenizer, given=given)
         _keep(labels, folder)
         labels = _kept(folder) or labels  # mapped: worker processes get the name of the file
     return labels
@@ -59,9 +59,9 @@ def _keep(labels: Labels, folder: Path) -> None:
         shutil.rmtree(partial)
 
 
-def _encode(records: Records, tokenizer: Tokenizer, *, given: bool) -> Labels:
-    work, num = functools.partial(_encode_part, records.columns, tokenizer, given), len(records.columns)
-    if records.folder is None or num < IN_PROCESSES_FROM:  # columns that are kept travel as the names of their files
+def _encode(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Labels:
+    work, num = functools.partial(_encode_part, utterances.columns, tokenizer, given), len(utterances.columns)
+    if utterances.folder is None or num < IN_PROCESSES_FROM:  # columns that are kept travel as the names of their files
         return work((0, num))
     parts = in_processes(work, [(first, min(first + AT_ONCE, num)) for first in range(0, num, AT_ONCE)], "labels")
     lengths = [np.zeros(1, np.int64), *(labels.lengths() for labels, _ in parts)]

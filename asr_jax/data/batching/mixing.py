@@ -1,4 +1,4 @@
-"""Mixing of several sources: how many records of each an epoch has, and which."""
+"""Mixing of several sources: how many utterances of each an epoch has, and which."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,12 +9,12 @@ from jaxtyping import Float64, Int, Int32, Int64
 
 @dataclass(frozen=True)
 class Mixing:
-    """How much of each entry of `data.train` an epoch has. An epoch is as long as it can be without any record coming
-    twice; what is left of the other sources comes first in the next ones, so that every record gets its turn."""
+    """How much of each entry of `data.train` an epoch has. An epoch is as long as it can be without any utterance coming
+    twice; what is left of the other sources comes first in the next ones, so that every utterance gets its turn."""
 
     kind: Literal["none", "absolute", "relative", "temperature"] = "none"
-    """none: every record once. absolute: records are drawn from source i with weight w_i, whatever its size. relative:
-    w_i times its number of records. temperature: its number of records times (its share of all hours)^(exponent - 1):
+    """none: every utterance once. absolute: utterances are drawn from source i with weight w_i, whatever its size. relative:
+    w_i times its number of utterances. temperature: its number of utterances times (its share of all hours)^(exponent - 1):
     exponent 1 is none, and towards 0 all sources get as many hours."""
     weights: tuple[float, ...] = ()
     """Absolute and relative: one above 0 for each entry of data.train."""
@@ -35,19 +35,19 @@ class Mixing:
 
 
 def epoch_shares(
-    settings: Mixing, num_records: Int[np.ndarray, " G"], hours: Float64[np.ndarray, " G"]
+    settings: Mixing, num_utterances: Int[np.ndarray, " G"], hours: Float64[np.ndarray, " G"]
 ) -> Float64[np.ndarray, " G"]:
-    """Of each source's records, the share that an epoch has: at most 1, and 1 for at least one source. A source without
-    records has none.
+    """Of each source's utterances, the share that an epoch has: at most 1, and 1 for at least one source. A source without
+    utterances has none.
 
     Raises: ValueError where there are not as many weights as sources.
     """
-    if settings.weights and len(settings.weights) != len(num_records):
+    if settings.weights and len(settings.weights) != len(num_utterances):
         raise ValueError(
-            f"data.mixing.weights has {len(settings.weights)} numbers for {len(num_records)} entries of data.train: "
+            f"data.mixing.weights has {len(settings.weights)} numbers for {len(num_utterances)} entries of data.train: "
             "expected one each"
         )
-    num = num_records.astype(np.float64)
+    num = num_utterances.astype(np.float64)
     there = num > 0
     weights = np.ones(len(num))
     if settings.kind == "absolute":

@@ -7,7 +7,7 @@ last); the splits are train, validation and test. eSpeak NG speaks the sentences
 accents, rates, pitches and levels, without noise. It shows that training works from end to end; it is not human speech,
 and an error rate on it says nothing about people.
 
-No voice of the test, nor a near twin of one, is in train or validation (`VOICES` in utterances.py), and no
+No voice of the test, nor a near twin of one, is in train or validation (`VOICES` in sentences.py), and no
 sentence of one split is in another: of the test, training hears only the words. The same settings give the same bytes,
 for any number of processes, with the same package versions on the same kind of processor.
 """
@@ -33,9 +33,9 @@ from asr_jax.audio.io import probe, write_flac
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.options import parse
 from asr_jax.data.corpora import espeak
-from asr_jax.data.corpora.utterances import RATE_HZ, SHARES, Corpus, Utterance, plan, waveform
+from asr_jax.data.corpora.sentences import RATE_HZ, SHARES, Corpus, Sentence, plan, waveform
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 
 VERSION = 1
 """Raised with every change that changes a byte of the corpus."""
@@ -106,14 +106,14 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _speak_all(utterances: Sequence[Utterance], folder: Path, *, processes: int) -> None:
-    parts = [utterances[start : start + NUM_PER_PROCESS] for start in range(0, len(utterances), NUM_PER_PROCESS)]
+def _speak_all(sentences: Sequence[Sentence], folder: Path, *, processes: int) -> None:
+    parts = [sentences[start : start + NUM_PER_PROCESS] for start in range(0, len(sentences), NUM_PER_PROCESS)]
     with ThreadPoolExecutor(processes) as pool:
         for done, _ in enumerate(pool.map(partial(_in_new_process, folder), parts), start=1):
             print(f"corpus: {done} of {len(parts)} parts spoken", flush=True)
 
 
-def _in_new_process(folder: Path, part: Sequence[Utterance]) -> None:
+def _in_new_process(folder: Path, part: Sequence[Sentence]) -> None:
     # Not one of a pool, which has spoken before and would speak differently; and not multiprocessing's, which runs the
     # caller's script again.
     code = "from asr_jax.data.corpora.synthetic import speak_part; speak_part()"
@@ -125,44 +125,44 @@ def _in_new_process(folder: Path, part: Sequence[Utterance]) -> None:
 
 
 def speak_part() -> None:
-    """Speaks the utterances that come, pickled with their folder, on the standard input of a new process."""
+    """Speaks the sentences that come, pickled with their folder, on the standard input of a new process."""
     part, folder = pickle.load(sys.stdin.buffer)
     try:
         engine = espeak.Espeak()
-        for utterance in part:
-            write_flac(_path(utterance, folder), waveform(engine, utterance), RATE_HZ)
+        for sentence in part:
+            write_flac(_path(sentence, folder), waveform(engine, sentence), RATE_HZ)
     except UserError as error:
         sys.exit(str(error))
 
 
-def _write_set(split: str, utterances: Sequence[Utterance], folder: Path) -> dict[str, Any]:
-    """Writes the manifest of one split; what it holds, in numbers."""
-    records = []
-    for utterance in utterances:
-        if utterance.split == split:
-            path, speaker = _path(utterance, folder), utterance.manner.variant
+def _write_set(split: str, sentences: Sequence[Sentence], folder: Path) -> dict[str, Any]:
+    """Writes the manifest of one split, and returns its counts."""
+    utterances = []
+    for sentence in sentences:
+        if sentence.split == split:
+            path, speaker = _path(sentence, folder), sentence.manner.variant
             duration_s = probe(path).duration_s
-            records.append(Record(utterance.id, str(path), utterance.text, duration_s, speaker, "synthetic"))
-    write_manifest(folder / "manifests" / f"{split}.jsonl", records)
-    words = [word for record in records for word in record.text.split()]
+            utterances.append(Utterance(sentence.id, str(path), sentence.text, duration_s, speaker, "synthetic"))
+    write_manifest(folder / "manifests" / f"{split}.jsonl", utterances)
+    words = [word for utterance in utterances for word in utterance.text.split()]
     return {
-        "utterances": len(records),
-        "minutes": round(math.fsum(record.duration_s for record in records) / 60, 2),
+        "utterances": len(utterances),
+        "minutes": round(math.fsum(utterance.duration_s for utterance in utterances) / 60, 2),
         "words": len(words),
         "different_words": len(set(words)),
-        "speakers": sorted({record.speaker for record in records}),
+        "speakers": sorted({utterance.speaker for utterance in utterances}),
     }
 
 
-def _path(utterance: Utterance, folder: Path) -> Path:
-    return folder / "audio" / utterance.split / f"{utterance.id}.flac"
+def _path(sentence: Sentence, folder: Path) -> Path:
+    return folder / "audio" / sentence.split / f"{sentence.id}.flac"
 
 
-def _digest(utterances: Sequence[Utterance], folder: Path) -> str:
+def _digest(sentences: Sequence[Sentence], folder: Path) -> str:
     """One hash of all audio files: two corpora with the same one are the same."""
     digest = hashlib.sha256()
-    for utterance in utterances:
-        digest.update(_path(utterance, folder).read_bytes())
+    for sentence in sentences:
+        digest.update(_path(sentence, folder).read_bytes())
     return digest.hexdigest()
 
 

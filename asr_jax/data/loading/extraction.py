@@ -23,14 +23,15 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, write_whole
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
 from asr_jax.data.batching.buckets import Buckets, make_buckets
-from asr_jax.data.batching.filters import LONGEST_S, Dropped, Filters
+from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import Index, build_index, scale_of
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import state_of
 from asr_jax.data.manifests.progress import in_threads, with_bar
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.tokenizers import Tokenizer
 
 PART_RECORDS = 1000
@@ -75,62 +76,70 @@ def extract(
     max_samples: int = 0,
     workers: int = 0,
 ) -> int:
-    """Writes the frames of all records of some inputs (or of the first `max_samples` of each) to one file, and what
-    is left out to `OUT.skipped.jsonl`; gives how many cannot be used, but for what is too long. Where the file is there
+    """Writes the frames of all utterances of some inputs (or of the first `max_samples` of each) to one file, and what
+    is left out to `OUT.rejected.jsonl`; gives how many cannot be used, but for what is too long. Where the file is there
     already, nothing is done.
 
-    Raises: UserError where no record is left, where the file holds other features, and where another process makes it.
+    Raises: UserError where no utterance is left, where the file holds other features, and where another process makes it.
     """
-    index, dropped = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples)
-    digest = _digest(extractor.made_of, index, tokenizer, dropped.entries)
-    skipped_path, parts = out.with_suffix(".skipped.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
+    index, rejections = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples)
+    digest = _digest(extractor.made_of, index, tokenizer, rejections.entries)
+    rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
     if _is_done(out, digest):
         print(f"{out} is already there")
     else:
         parts.mkdir(parents=True, exist_ok=True)
         with held(parts / "lock", f"{out} is being made"):
-            names, skipped = _extract_parts(parts, index, extractor, workers, out)
-            skipped = dropped.entries + skipped
-            write_whole(skipped_path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in skipped))
+            names, rejected = _extract_parts(parts, index, extractor, workers, out)
+            rejected = rejections.entries + rejected
+            write_whole(
+                rejected_path, "".join(json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in rejected)
+            )
             _join([parts / name for name in names], out, extractor.schema().with_metadata({"asr_jax": digest}))
             shutil.rmtree(parts)
-    lines = skipped_path.read_text(encoding="utf-8").splitlines() if skipped_path.exists() else []
+    lines = rejected_path.read_text(encoding="utf-8").splitlines() if rejected_path.exists() else []
     if not lines:
-        skipped_path.unlink(missing_ok=True)
+        rejected_path.unlink(missing_ok=True)
     unread = [entry for entry in map(json.loads, lines) if entry.get("limit") is None]
     if num_filtered := len(lines) - len(unread):
-        print(f"{out}: {num_filtered} records are longer than --max-duration-s {max_duration_s:g}: {skipped_path}")
+        print(f"{out}: {num_filtered} utterances are longer than --max-duration-s {max_duration_s:g}: {rejected_path}")
     return len(unread)
 
 
 def _index(
     paths: Sequence[str], front_end: FrontEnd, tokenizer: Tokenizer | None, max_duration_s: float, max_samples: int
-) -> tuple[Index, Dropped]:
-    records = read_records(paths, options=ReadOptions(texts_may_lack=tokenizer is None))
+) -> tuple[Index, Rejections]:
+    utterances = read_utterances(paths, options=ReadOptions(texts_may_lack=tokenizer is None))
     if max_samples:
-        input_of = records.columns.input_of[records.rows]
+        input_of = utterances.columns.input_of[utterances.rows]
         first = np.searchsorted(input_of, input_of)  # inputs follow each other
-        records = records.select(np.arange(len(records)) - first < max_samples)
-    index, dropped = build_index(
-        records, scale=scale_of(front_end, of_features=False), tokenizer=tokenizer, given_labels=True,
+        utterances = utterances.select(np.arange(len(utterances)) - first < max_samples)
+    index, rejections = build_index(
+        utterances, scale=scale_of(front_end, of_features=False), tokenizer=tokenizer, given_labels=True,
         filters=replace(Filters.none(), max_duration_s=min(max_duration_s, LONGEST_S)),
     )  # fmt: skip
     if not len(index):
-        raise UserError(f"{', '.join(paths)}: no record is left: {'; '.join(dropped.lines())}")
-    return index, dropped
+        raise UserError(f"{', '.join(paths)}: no utterance is left: {'; '.join(rejections.lines())}")
+    return index, rejections
 
 
-def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, dropped: Sequence[dict[str, Any]]) -> str:
-    """Of all that the frames, and what is left out, depend on: settings, records, and the files of audio by name,
+def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, rejections: Sequence[Rejected]) -> str:
+    """Of all that the frames, and what is left out, depend on: settings, utterances, and the files of audio by name,
     size and time. Bytes in the cache are known by their place in it: they are made anew when they are out of date."""
-    places = [Location.parse(index.records.columns.locations.text(row)) for row in index.records.rows.tolist()]
+    places = [Location.parse(index.utterances.columns.locations.text(row)) for row in index.utterances.rows.tolist()]
     paths = sorted({place.path for place in places})
     states = dict(zip(paths, in_threads(state_of, paths, "times of audio"), strict=True))
     audio = hashlib.sha256()
     for place in places:
         name, part = os.path.basename(place.path), str(replace(place, path=""))
         audio.update(os.fsencode(f"{name}{part} {'' if name == UNPACKED else states[place.path]}\n"))
-    parts = [made_of, index.fingerprint(), audio.hexdigest(), tokenizer and tokenizer.digest(), dropped]
+    parts = [
+        made_of,
+        index.fingerprint(),
+        audio.hexdigest(),
+        tokenizer and tokenizer.digest(),
+        [each.to_json() for each in rejections],
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
@@ -149,7 +158,7 @@ class _PlanOfParts:
 
 def _extract_parts(
     parts: Path, index: Index, extractor: Extractor, workers: int, out: Path
-) -> tuple[list[str], list[dict[str, Any]]]:
+) -> tuple[list[str], list[Rejected]]:
     """Writes the parts that are not there yet; the names of all, and what could not be read, of all of them."""
     settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
     num_labels = index.num_labels()
@@ -170,41 +179,42 @@ def _extract_parts(
         for first, plan in zip(missing, plans, strict=True):
             of_part = itertools.islice(batches, plan.batches_per_epoch)
             _write_part(parts / f"{first:09}.parquet", index, of_part, ends[first] - first, extractor)
-            print(f"{out}: {ends[first]:,} of {len(index):,} records", flush=True)
-    skipped = [entry for name in names for entry in json.loads((parts / name).with_suffix(".json").read_text())]
-    return names, skipped
+            print(f"{out}: {ends[first]:,} of {len(index):,} utterances", flush=True)
+    lists = [json.loads((parts / name).with_suffix(".json").read_text()) for name in names]
+    rejected = [Rejected(**each) for listed in lists for each in listed]
+    return names, rejected
 
 
 def _write_part(part: Path, index: Index, batches: Iterator[LoadedBatch], num_rows: int, extractor: Extractor) -> None:
     """Frames in the order of the index; what could not be read goes to a .json beside, which is written first."""
     found: dict[int, dict[str, Any]] = {}
-    skipped: list[dict[str, str]] = []
-    for row, features in with_bar(_features(batches, extractor, skipped), num_rows, "records"):
-        record = index.records[row]
+    rejected: list[Rejected] = []
+    for row, features in with_bar(_features(batches, extractor, rejected), num_rows, "utterances"):
+        utterance = index.utterances[row]
         found[row] = {
-            "id": record.id, "text": record.text, "rows": len(features), "cols": features.shape[1],
-            "duration_ms": round(record.duration_s * 1000), "features": features.ravel(),
-            "tokens": index.labels_of(row).tolist() or record.labels, "speaker": record.speaker,
-            "source": record.source,
+            "id": utterance.id, "text": utterance.text, "rows": len(features), "cols": features.shape[1],
+            "duration_ms": round(utterance.duration_s * 1000), "features": features.ravel(),
+            "tokens": index.labels_of(row).tolist() or utterance.labels, "speaker": utterance.speaker,
+            "source": utterance.source,
         }  # fmt: skip
     table = pa.Table.from_pylist([found[row] for row in sorted(found)], schema=extractor.schema())
-    write_whole(part.with_suffix(".json"), json.dumps(skipped))
+    write_whole(part.with_suffix(".json"), json.dumps([each.to_json() for each in rejected]))
     partial = part.with_suffix(f".{os.getpid()}.partial")
     pq.write_table(table, partial, compression="zstd")
     partial.replace(part)
 
 
 def _features(
-    batches: Iterator[LoadedBatch], extractor: Extractor, skipped: list[dict[str, str]]
+    batches: Iterator[LoadedBatch], extractor: Extractor, rejected: list[Rejected]
 ) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
-    """Frames by row of the index; what cannot be read is added to `skipped`."""
+    """Frames by row of the index; what cannot be read is added to `rejected`."""
     for loaded in batches:
-        skipped += loaded.skipped
+        rejected += loaded.rejected
         assert loaded.batch.audio is not None, "the index is of audio"
         frames = extractor.compute(loaded.batch.audio, loaded.batch.lengths)
         values, lengths = np.asarray(frames.values, extractor.dtype), np.asarray(frames.lengths)
         for i in np.flatnonzero(loaded.batch.weights):
-            yield int(loaded.batch.records[i]), values[i, : lengths[i]]
+            yield int(loaded.batch.utterances[i]), values[i, : lengths[i]]
 
 
 def _join(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:

@@ -21,6 +21,7 @@ from asr_jax.data.batching.batch_plan import PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.index import Index
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.utterances import Rejected
 
 SHARED_FROM = 1 << 16
 """Bytes from which on an array of a worker comes through shared memory: to make and remove it takes longer than to send
@@ -36,8 +37,8 @@ class LoadedBatch:
 
     batch: Batch
     position: int
-    skipped: tuple[dict[str, str], ...]
-    """`{id, location, reason}` of each row that has weight 0: its audio is missing, broken, too long or too short."""
+    rejected: tuple[Rejected, ...]
+    """For each row with weight 0: its audio is missing, damaged, too long or too short."""
 
 
 @runtime_checkable
@@ -67,21 +68,21 @@ class BatchSource:
         planned = local_rows(self.plan[position], self.process_index, self.num_processes)
         bucket = self.plan.buckets[planned.bucket]
         num_rows = len(planned.rows)
-        records, scale = self._index.records, self._index.scale
-        columns = records.columns
+        utterances, scale = self._index.utterances, self._index.scale
+        columns = utterances.columns
         shape, dtype = ((scale.num_values,), np.float32) if scale.of_features else ((), np.int16)
         signals = np.zeros((num_rows, bucket.length, *shape), dtype)
         tokens = np.zeros((num_rows, bucket.num_tokens), np.int32)
         lengths, token_lengths = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         weights = np.zeros(num_rows, np.float32)
-        skipped = []
+        rejected = []
         for i in np.flatnonzero(planned.rows >= 0):
             row = int(planned.rows[i])
-            location = columns.locations.text(int(records.rows[row]))  # a whole record takes 3 % of the time
+            location = columns.locations.text(int(utterances.rows[row]))  # a whole utterance takes 3 % of the time
             try:
                 signal = self._read(location, float(planned.speeds[i]), int(self._index.lengths[row]), bucket.length)
             except AudioError as error:
-                skipped.append({"id": records[row].id, "location": location, "reason": error.reason})
+                rejected.append(Rejected(utterances[row].id, location, error.reason, "audio"))
                 continue
             labels = self._index.labels_of(row)
             signals[i, : len(signal)], lengths[i] = signal, len(signal)
@@ -89,7 +90,7 @@ class BatchSource:
             weights[i] = 1
         audio, features = (None, signals) if scale.of_features else (signals, None)
         batch = Batch(audio, features, lengths, tokens, token_lengths, weights, planned.rows)
-        return LoadedBatch(batch, int(position), tuple(skipped))
+        return LoadedBatch(batch, int(position), tuple(rejected))
 
     def _read(
         self, location: str, speed: float, length: int, room: int
@@ -162,7 +163,10 @@ class _PlainSource:
 
     def __getitem__(self, position: int) -> dict[str, Any]:
         loaded = self.source[position]
-        return {"arrays": vars(loaded.batch), "position": loaded.position, "skipped": loaded.skipped}
+        return {
+            "arrays": vars(loaded.batch), "position": loaded.position,
+            "rejected": tuple((each.id, each.location, each.reason) for each in loaded.rejected),
+        }  # fmt: skip
 
 
 def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
@@ -170,7 +174,8 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
     arrays = plain["arrays"]
     if copy:
         arrays = {name: None if array is None else np.array(array) for name, array in arrays.items()}
-    return LoadedBatch(Batch(**arrays), plain["position"], plain["skipped"])
+    rejected = tuple(Rejected(name, where, reason, "audio") for name, where, reason in plain["rejected"])
+    return LoadedBatch(Batch(**arrays), plain["position"], rejected)
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:

@@ -16,7 +16,8 @@ from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import build_index, scale_of
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.progress import with_bar
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.data.manifests.utterances import Rejected
 
 LONGEST_S = 600.0
 
@@ -32,23 +33,23 @@ def before_normalisation(front_end: FrontEnd) -> FrontEnd:
 
 def bin_statistics(
     paths: Sequence[str], front_end: FrontEnd, *, max_hours: float = 0.0, workers: int = 0
-) -> tuple[NormaliseByDataSet, int, list[dict[str, str]]]:
-    """Statistics over all frames of all records (or over `max_hours` of them, spread over the set), of how many
+) -> tuple[NormaliseByDataSet, int, list[Rejected]]:
+    """Statistics over all frames of all utterances (or over `max_hours` of them, spread over the set), of how many
     frames, and what could not be read. Sums are in float64.
 
     Raises: UserError where no audio can be read, or a bin never changes.
     """
     front_end = before_normalisation(front_end)
-    records = read_records(paths)
-    if records.columns.num_frames[records.rows].any():
+    utterances = read_utterances(paths)
+    if utterances.columns.num_frames[utterances.rows].any():
         raise UserError(f"{', '.join(paths)}: ready features among them; expected audio, which the front-end hears")
     build = partial(
         build_index, scale=scale_of(front_end, of_features=False), tokenizer=None,
         filters=replace(Filters.none(), max_duration_s=LONGEST_S),
     )  # fmt: skip
-    index, _ = build(records)
+    index, _ = build(utterances)
     if max_hours and (every := round(index.hours / max_hours)) > 1:
-        index, _ = build(records.select(np.arange(len(records)) % every == 0))
+        index, _ = build(utterances.select(np.arange(len(utterances)) % every == 0))
     num_labels = index.num_labels()
     settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
     plan = BatchPlan(
@@ -58,10 +59,10 @@ def bin_statistics(
     num = plan.batches_per_epoch
     compute, count = jax.jit(front_end), 0
     total = squares = np.zeros(front_end.num_features)
-    skipped: list[dict[str, str]] = []
+    rejected: list[Rejected] = []
     with open_batches(BatchSource(index, plan), stop=num, workers=workers) as batches:
         for loaded in with_bar(batches, num, "batches"):
-            skipped += loaded.skipped
+            rejected += loaded.rejected
             frames = compute(loaded.batch.audio, loaded.batch.lengths)
             values, lengths = np.asarray(frames.values, np.float64), np.asarray(frames.lengths)
             for row in np.flatnonzero(loaded.batch.weights):
@@ -75,4 +76,4 @@ def bin_statistics(
         raise UserError(
             f"bin {int(np.argmin(deviation))} has the same value in all {count:,} frames: is the audio silent?"
         )
-    return NormaliseByDataSet(tuple(mean.tolist()), tuple(deviation.tolist())), count, skipped
+    return NormaliseByDataSet(tuple(mean.tolist()), tuple(deviation.tolist())), count, rejected

@@ -19,7 +19,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
 from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.reading import read_once
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 STDIN = "-"
 LISTS = (".txt", ".lst", ".list")
@@ -32,12 +32,12 @@ MAGIC = re.compile(
 """How files of audio begin: wav, flac, ogg and opus, mp3, sph, aiff, au, caf, webm, m4a."""
 
 
-def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder: str) -> list[Record | Refused]:
+def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder: str) -> list[Utterance | Rejected]:
     """The recordings of all inputs in order, without durations but for those of manifests. Ids are names of files,
     places in a folder, lines of lists and ids of manifests, with `#2`, `#3` … where they repeat.
 
     An input is a file of audio; a folder, searched through; a list, a path per line (`.txt`, `.lst`, `.list`),
-    relative to the list or else to the current folder; a manifest or folder of any kind that `read_records` knows,
+    relative to the list or else to the current folder; a manifest or folder of any kind that `read_utterances` knows,
     with texts or without; a pattern; or `-`, standard input: audio where its first bytes are, else paths, one per
     line. `read_stdin`: so many bytes of it, -1 for all. `folder`: where to keep what lies in tables, and audio that
     comes by standard input.
@@ -62,12 +62,12 @@ def read_stdin(num_bytes: int) -> bytes:
     )
 
 
-def with_durations(entries: Iterable[Record | Refused]) -> list[Record | Refused]:
-    """Each record with a duration that it lacks, by its header; a Refused for what is no audio."""
+def with_durations(entries: Iterable[Utterance | Rejected]) -> list[Utterance | Rejected]:
+    """Each utterance with a duration that it lacks, by its header; a Rejected for what is no audio."""
     return in_threads(_measured, list(entries), "durations")
 
 
-def _of(given: str, read_stdin: Callable[[int], bytes], unpack_to: str) -> Iterator[Record | Refused]:
+def _of(given: str, read_stdin: Callable[[int], bytes], unpack_to: str) -> Iterator[Utterance | Rejected]:
     if given == STDIN:
         yield from _of_stdin(read_stdin, f"{unpack_to}.audio")
     elif given.lower().endswith(LISTS) and os.path.isfile(given):
@@ -83,7 +83,7 @@ def _of(given: str, read_stdin: Callable[[int], bytes], unpack_to: str) -> Itera
         yield _audio(given)
 
 
-def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Record | Refused]:
+def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Utterance | Rejected]:
     """What is there is copied first: libsndfile seeks, and what reads ahead of a pipe cannot give it back."""
     start = read_stdin(16)
     if not start:
@@ -98,7 +98,7 @@ def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Record 
         file.write(start)
         while block := read_stdin(1 << 20):
             file.write(block)
-    yield Record(id="stdin", location=path if start[4:8] != b"ftyp" and start[:1] != b"\x1a" else _renamed(path))
+    yield Utterance(id="stdin", location=path if start[4:8] != b"ftyp" and start[:1] != b"\x1a" else _renamed(path))
 
 
 def _renamed(path: str) -> str:
@@ -107,7 +107,7 @@ def _renamed(path: str) -> str:
     return f"{path}.m4a"
 
 
-def _of_list(path: str, unpack_to: str) -> Iterator[Record | Refused]:
+def _of_list(path: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
@@ -120,7 +120,7 @@ def _of_list(path: str, unpack_to: str) -> Iterator[Record | Refused]:
             yield from _of_line(line, (os.path.dirname(path) or os.curdir, os.curdir), f"{unpack_to}.{number}")
 
 
-def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Record | Refused]:
+def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Utterance | Rejected]:
     """A line of a list: audio, or a folder of it."""
     where = Location.parse(line)
     there = (os.path.join(root, where.path) for root in roots)
@@ -132,7 +132,7 @@ def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Reco
         yield _audio(str(replace(where, path=path)), name=line)
 
 
-def _of_folder(folder: str, unpack_to: str) -> Iterator[Record | Refused]:
+def _of_folder(folder: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
     """All audio in it, called by its place there; where there is none, the data set that it is."""
     is_set = KALDI.matches(folder)
     paths = [] if is_set else [path for path in ReadOptions().walk(folder) if path.lower().endswith(IN_FOLDERS)]
@@ -142,24 +142,24 @@ def _of_folder(folder: str, unpack_to: str) -> Iterator[Record | Refused]:
         yield from _of_manifest(folder, unpack_to)
 
 
-def _of_manifest(path: str, unpack_to: str) -> Iterator[Record | Refused]:
+def _of_manifest(path: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
     options = ReadOptions(texts_may_lack=True)
-    records = read_once([path], role="validation", unpack_to=unpack_to, options=options)
-    yield from records
-    yield from records.refused
+    utterances = read_once([path], role="validation", unpack_to=unpack_to, options=options)
+    yield from utterances
+    yield from utterances.rejected
 
 
-def _audio(location: str, *, name: str = "") -> Record | Refused:
+def _audio(location: str, *, name: str = "") -> Utterance | Rejected:
     if not location.isprintable():
         shown = location.encode(errors="backslashreplace").decode()
-        return Refused(shown, shown, "its name is not UTF-8, or has control characters; rename the file")
-    return Record(id=name or os.path.basename(location), location=location)
+        return Rejected(shown, shown, "its name is not UTF-8, or has control characters; rename the file")
+    return Utterance(id=name or os.path.basename(location), location=location)
 
 
-def _measured(entry: Record | Refused) -> Record | Refused:
-    if isinstance(entry, Refused) or entry.duration_s == entry.duration_s:
+def _measured(entry: Utterance | Rejected) -> Utterance | Rejected:
+    if isinstance(entry, Rejected) or entry.duration_s == entry.duration_s:
         return entry
     try:
         return replace(entry, duration_s=Location.parse(entry.location).info().duration_s)
     except AudioError as error:
-        return Refused(entry.id, entry.location, error.reason)
+        return Rejected(entry.id, entry.location, error.reason)

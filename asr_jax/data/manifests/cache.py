@@ -21,9 +21,9 @@ from asr_jax.data.manifests.columns import Columns, load_columns, save_columns
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import Measured
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
-from asr_jax.data.manifests.records import Refused
+from asr_jax.data.manifests.utterances import Rejected
 
-VERSION = 3
+VERSION = 4
 """Of the readers and of the columns: another one reads everything anew."""
 CACHE = "ASR_JAX_INDEX_CACHE"
 """The variable that says where columns are kept; the user's cache folder where it is not set."""
@@ -45,9 +45,9 @@ class Read:
     columns: Columns
     digest: str
     """Of the columns."""
-    refused: tuple[Refused, ...]
-    """What no record could be made of."""
-    unread: tuple[Refused, ...]
+    rejected: tuple[Rejected, ...]
+    """What no utterance could be made of."""
+    unread: tuple[Rejected, ...]
     """Whose duration nobody knows, since the audio could not be opened. Out of date when one of them can."""
     looked_for: tuple[str, ...]
     """Paths at which the files of relative locations were looked for in vain. Out of date when one of them is there."""
@@ -98,7 +98,7 @@ def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> 
         "columns": folder.name,
         "of": [os.path.abspath(path) for _, path, _ in inputs],
         "digest": read.digest,
-        "refused": [asdict(entry) for entry in read.refused],
+        "rejected": [asdict(entry) for entry in read.rejected],
         "unread": [asdict(entry) for entry in read.unread],
         "looked_for": read.looked_for,
         "only_in": read.only_in,
@@ -121,8 +121,8 @@ def kept(place: Path) -> tuple[Read, Path] | None:
         read = Read(
             columns=load_columns(folder),
             digest=meta["digest"],
-            refused=tuple(Refused(**entry) for entry in meta["refused"]),
-            unread=tuple(Refused(**entry) for entry in meta["unread"]),
+            rejected=tuple(Rejected(**entry) for entry in meta["rejected"]),
+            unread=tuple(Rejected(**entry) for entry in meta["unread"]),
             looked_for=tuple(meta["looked_for"]),
             only_in=meta["only_in"],
             measured=Measured.load(folder),

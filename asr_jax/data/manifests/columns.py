@@ -1,4 +1,4 @@
-"""Columns: what is known of a million records, in flat arrays that are kept in files and mapped from there."""
+"""Columns: what is known of a million utterances, in flat arrays that are kept in files and mapped from there."""
 
 import hashlib
 import itertools
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int32, Int64, Shaped
 
 from asr_jax.data.manifests.arrays import by_file, mapped, save_arrays, unpickled
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 
 AT_ONCE = 1024
 """Rows that are turned into numbers or strings together: a million at once take gigabytes."""
@@ -90,7 +90,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Columns:
-    """All that manifests say of their records, by column; R rows."""
+    """All that manifests say of their utterances, by column; R rows."""
 
     ids: Ragged
     locations: Ragged
@@ -117,25 +117,25 @@ class Columns:
         return unpickled, (Columns, by_file(vars(self)))
 
     @classmethod
-    def of(cls, records: Sequence[Record], input_of: Sequence[int] | None = None) -> "Columns":
-        num = len(records)
+    def of(cls, utterances: Sequence[Utterance], input_of: Sequence[int] | None = None) -> "Columns":
+        num = len(utterances)
         return cls(
-            ids=Ragged.of_texts(record.id for record in records),
-            locations=Ragged.of_texts(record.location for record in records),
-            texts=Ragged.of_texts(record.text for record in records),
-            num_chars=np.fromiter((len(record.text) for record in records), np.int32, num),
-            duration_s=np.fromiter((record.duration_s for record in records), np.float64, num),
-            speakers=Names.of([record.speaker for record in records]),
-            sources=Names.of([record.source for record in records]),
-            labels=Ragged.of_rows(record.labels or () for record in records),
-            has_labels=np.fromiter((record.labels is not None for record in records), np.bool_, num),
-            num_frames=np.fromiter((record.num_frames for record in records), np.int32, num),
-            num_values=np.fromiter((record.num_values for record in records), np.int32, num),
+            ids=Ragged.of_texts(utterance.id for utterance in utterances),
+            locations=Ragged.of_texts(utterance.location for utterance in utterances),
+            texts=Ragged.of_texts(utterance.text for utterance in utterances),
+            num_chars=np.fromiter((len(utterance.text) for utterance in utterances), np.int32, num),
+            duration_s=np.fromiter((utterance.duration_s for utterance in utterances), np.float64, num),
+            speakers=Names.of([utterance.speaker for utterance in utterances]),
+            sources=Names.of([utterance.source for utterance in utterances]),
+            labels=Ragged.of_rows(utterance.labels or () for utterance in utterances),
+            has_labels=np.fromiter((utterance.labels is not None for utterance in utterances), np.bool_, num),
+            num_frames=np.fromiter((utterance.num_frames for utterance in utterances), np.int32, num),
+            num_values=np.fromiter((utterance.num_values for utterance in utterances), np.int32, num),
             input_of=np.zeros(num, np.int32) if input_of is None else np.asarray(input_of, np.int32),
         )
 
-    def record(self, row: int) -> Record:
-        return Record(
+    def utterance(self, row: int) -> Utterance:
+        return Utterance(
             id=self.ids.text(row),
             location=self.locations.text(row),
             text=self.texts.text(row),

@@ -30,7 +30,7 @@ KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".tar",)
 TABLES = (".csv", ".tsv")
 # Of Hugging Face's `datasets`, of our runs and of what was left out.
 NOT_DATA = re.compile(
-    r"(dataset_info|dataset_infos|dataset_dict|state|experiment)\.json|(cache-|tmp).*\.arrow|(.*\.)?skipped\.jsonl"
+    r"(dataset_info|dataset_infos|dataset_dict|state|experiment)\.json|(cache-|tmp).*\.arrow|(.*\.)?(rejected|skipped|rejects)\.jsonl"
 )
 # `train-00000-of-00004.parquet`, `NAME-validation.arrow`, `shards_test_0001.tar`.
 _SET = "train|validation|valid|val|dev|test|eval"
@@ -50,7 +50,7 @@ def resolve(
     A folder may have several sets: manifests or folders `train` (.jsonl, .json, .tsv …; they may lie in a folder
     `manifests` of it), or files that all have such a name at their end. `role` says which is meant: `train`, or the
     first there is of val, validation, valid and dev. A folder of several sets of which none is called just `train` is
-    refused; one whose files' names say nothing of sets is read whole.
+    rejected; one whose files' names say nothing of sets is read whole.
 
     Raises: UserError for a path that is not there, that has nothing for the role, whose sets cannot be told apart by
     the role, or that no reader reads.

@@ -1,4 +1,4 @@
-"""Where a record's signal lies, as one string: a file, a part of its audio, or bytes of a file that hold another.
+"""Where an utterance's signal lies, as one string: a file, a part of its audio, or bytes of a file that hold another.
 
 A path alone is a file of audio. `PATH#seconds=12.5+3.25` is 3.25 s of audio from 12.5 s, `PATH#seconds=12.5+3.25~` as
 much of it as there is (a segment that may overshoot the end a little), and `PATH#seconds=12.5+` all from there;

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 
 PathLike = str | os.PathLike[str]
 
 
-def write_manifest(path: PathLike, records: Iterable[Record]) -> None:
+def write_manifest(path: PathLike, utterances: Iterable[Utterance]) -> None:
     """Writes a manifest whole or not at all.
 
     What lies under the manifest's folder, or under the folder above it, is written relative to the manifest.
@@ -22,20 +22,20 @@ def write_manifest(path: PathLike, records: Iterable[Record]) -> None:
     os.makedirs(folder, exist_ok=True)
     partial = f"{os.fspath(path)}.partial"
     with open(partial, "w", encoding="utf-8", newline="\n") as file:
-        for record in records:
-            file.write(json.dumps(manifest_fields(record, folder), ensure_ascii=False) + "\n")
+        for utterance in utterances:
+            file.write(json.dumps(manifest_fields(utterance, folder), ensure_ascii=False) + "\n")
     os.replace(partial, path)
 
 
-def manifest_fields(record: Record, folder: str) -> dict[str, Any]:
-    """The record's line in a manifest of this folder."""
-    location = Location.parse(record.location)
+def manifest_fields(utterance: Utterance, folder: str) -> dict[str, Any]:
+    """The utterance's line in a manifest of this folder."""
+    location = Location.parse(utterance.location)
     relative = os.path.relpath(location.path, folder)
     path = location.path if relative.startswith(os.path.join("..", "..")) else relative
     where = Location(path, location.first_byte, location.num_bytes, location.name)
     if location.may_overshoot:  # which no field says
         where = replace(where, start_s=location.start_s, length_s=location.length_s, may_overshoot=True)
-    fields: dict[str, Any] = {"id": record.id}
+    fields: dict[str, Any] = {"id": utterance.id}
     if location.shape is None:
         fields["audio_path"] = str(where)
         if not location.may_overshoot and (location.start_s or location.length_s is not None):
@@ -45,10 +45,10 @@ def manifest_fields(record: Record, folder: str) -> dict[str, Any]:
     else:
         form = Location(path, location.first_byte, location.num_bytes, shape=location.shape, form=location.form)
         fields |= {"features_path": str(form), "rows": location.shape[0], "cols": location.shape[1]}
-    fields["text"] = record.text
-    if math.isfinite(record.duration_s):
-        fields["duration"] = record.duration_s
-    if record.labels is not None:
-        fields["tokens"] = record.labels
-    optional = {"speaker": record.speaker, "source": record.source}
+    fields["text"] = utterance.text
+    if math.isfinite(utterance.duration_s):
+        fields["duration"] = utterance.duration_s
+    if utterance.labels is not None:
+        fields["tokens"] = utterance.labels
+    optional = {"speaker": utterance.speaker, "source": utterance.source}
     return fields | {name: value for name, value in optional.items() if value}

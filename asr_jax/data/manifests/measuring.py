@@ -15,8 +15,8 @@ from asr_jax.data.manifests.arrays import mapped, save_arrays
 from asr_jax.data.manifests.columns import Ragged, load_ragged
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.progress import in_threads
-from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.data.manifests.silence import trimmed
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 State = tuple[int, int]
 """Size of a file in bytes and time of its change in ns; -1 where there is none."""
@@ -26,7 +26,7 @@ Row = tuple[str, str, float, State]
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found, by record, and how the file was then. Records whose manifest tells all that is wanted, and files
+    """What was found, by utterance, and how the file was then. Utterances whose manifest tells all that is wanted, and files
     that count as the manifest's own, are not here."""
 
     locations: Ragged
@@ -69,45 +69,45 @@ class Measured:
 
 
 def measure(
-    records: Sequence[Record], *, trim_db: float, own: set[str], known: Mapping[str, Row]
-) -> tuple[list[Record | Refused], list[Row]]:
-    """The records with durations, and without the silence at their ends where it is trimmed; and rows of a Measured.
+    utterances: Sequence[Utterance], *, trim_db: float, own: set[str], known: Mapping[str, Row]
+) -> tuple[list[Utterance | Rejected], list[Row]]:
+    """The utterances with durations, and without the silence at their ends where it is trimmed; and rows of a Measured.
 
     `own`: files whose change is seen without. `known`: rows of before by location, which are not measured again where
     they are still true.
     """
     places = [
-        place for place, record in enumerate(records)
-        if math.isnan(record.duration_s) or (trim_db and not record.num_frames)
+        place for place, utterance in enumerate(utterances)
+        if math.isnan(utterance.duration_s) or (trim_db and not utterance.num_frames)
     ]  # fmt: skip
     found = in_threads(
-        lambda place: _measured(records[place], trim_db, known.get(records[place].location)), places,
+        lambda place: _measured(utterances[place], trim_db, known.get(utterances[place].location)), places,
         "silence" if trim_db else "durations",
     )  # fmt: skip
-    result, rows = list[Record | Refused](records), []
+    result, rows = list[Utterance | Rejected](utterances), []
     for place, (entry, state) in zip(places, found, strict=True):
-        result[place], location = entry, records[place].location
-        if isinstance(entry, Record) and _path(location) not in own:
-            is_manifests = entry.location == location and not math.isnan(records[place].duration_s)
+        result[place], location = entry, utterances[place].location
+        if isinstance(entry, Utterance) and _path(location) not in own:
+            is_manifests = entry.location == location and not math.isnan(utterances[place].duration_s)
             rows.append((location, entry.location, math.nan if is_manifests else entry.duration_s, state))
     return result, rows
 
 
-def _measured(record: Record, trim_db: float, known: Row | None) -> tuple[Record | Refused, State]:
-    state = state_of(_path(record.location))  # first: a change while it is read is seen at the next start
+def _measured(utterance: Utterance, trim_db: float, known: Row | None) -> tuple[Utterance | Rejected, State]:
+    state = state_of(_path(utterance.location))  # first: a change while it is read is seen at the next start
     if known and known[3] == state:
         _, part, duration_s, _ = known
         if not math.isnan(duration_s):
-            return replace(record, location=part, duration_s=duration_s), state
-        if not math.isnan(record.duration_s):
-            return record, state
+            return replace(utterance, location=part, duration_s=duration_s), state
+        if not math.isnan(utterance.duration_s):
+            return utterance, state
     try:
-        if math.isnan(record.duration_s):
-            record = replace(record, duration_s=Location.parse(record.location).info().duration_s)
+        if math.isnan(utterance.duration_s):
+            utterance = replace(utterance, duration_s=Location.parse(utterance.location).info().duration_s)
     except AudioError as error:
         reason = f"no duration in the manifest, and the audio: {error.reason}"
-        return Refused(record.id, record.location, reason), state
-    return trimmed(record, trim_db) if trim_db else record, state
+        return Rejected(utterance.id, utterance.location, reason), state
+    return trimmed(utterance, trim_db) if trim_db else utterance, state
 
 
 def _path(location: str) -> str:

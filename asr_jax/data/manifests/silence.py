@@ -7,7 +7,7 @@ from jaxtyping import Int16
 
 from asr_jax.audio.io import AudioError
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 
 RATE_HZ = 16000
 FRAME, HOP = 2048, 512
@@ -29,19 +29,19 @@ def sounding_part(samples: Int16[np.ndarray, " S"], below_db: float) -> tuple[in
     return int(loud[0]) * HOP, min((int(loud[-1]) + 1) * HOP, len(samples))
 
 
-def trimmed(record: Record, below_db: float) -> Record:
-    """The record of what sounds; one of ready features, or that cannot be read, as it is."""
-    location = Location.parse(record.location)
+def trimmed(utterance: Utterance, below_db: float) -> Utterance:
+    """The utterance of what sounds; one of ready features, or that cannot be read, as it is."""
+    location = Location.parse(utterance.location)
     if location.shape is not None:
-        return record
+        return utterance
     try:
         samples = location.audio(rate_hz=RATE_HZ)
     except AudioError:
-        return record
+        return utterance
     first, end = sounding_part(samples, below_db)
     if (first, end) == (0, len(samples)):
-        return record
+        return utterance
     length_s = (end - first) / RATE_HZ
     start_s = location.start_s + first / RATE_HZ
     part = replace(location, start_s=start_s, length_s=length_s, may_overshoot=False)
-    return replace(record, location=str(part), duration_s=length_s)
+    return replace(utterance, location=str(part), duration_s=length_s)

@@ -6,34 +6,34 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.reading import Records
+from asr_jax.data.manifests.reading import Utterances
 
 _NUMBERED = re.compile(r"#\d+$")
 
 
-def split(records: Records, *, share: float, seed: int) -> tuple[Records, Records]:
-    """Training and validation records; the second has about `share` of all hours.
+def split(utterances: Utterances, *, share: float, seed: int) -> tuple[Utterances, Utterances]:
+    """Training and validation utterances; the second has about `share` of all hours.
 
     Whole speakers, drawn by the seed, until the share is reached, where at least 3 are known and none of those drawn
-    makes it more than twice the share; else single utterances: records whose ids differ in `#2`, `#3` … alone, which
+    makes it more than twice the share; else single utterances: utterances whose ids differ in `#2`, `#3` … alone, which
     one utterance at several speeds has, stay together.
 
-    Raises: UserError for fewer than two records.
+    Raises: UserError for fewer than two utterances.
     """
-    if len(records) < 2:
+    if len(utterances) < 2:
         raise UserError(
-            f"{len(records)} record{'s' * (len(records) != 1)} to train on: none can be held back to validate on; name "
+            f"{len(utterances)} utterance{'s' * (len(utterances) != 1)} to train on: none can be held back to validate on; name "
             "a validation set (data.validation)"
         )
     rng = np.random.default_rng(seed)
-    columns = records.columns
-    seconds = np.maximum(columns.duration_s[records.rows], 0)
-    speaker_of = columns.speakers.of_row[records.rows]
-    groups = speaker_of if _knows_speakers(columns.speakers.names, speaker_of) else _utterances(records)
+    columns = utterances.columns
+    seconds = np.maximum(columns.duration_s[utterances.rows], 0)
+    speaker_of = columns.speakers.of_row[utterances.rows]
+    groups = speaker_of if _knows_speakers(columns.speakers.names, speaker_of) else _utterances(utterances)
     chosen = _drawn(groups, seconds, share, rng)
     if not chosen.any() or chosen.all() or seconds[chosen].sum() > 2 * share * seconds.sum():
-        chosen = _drawn(_utterances(records), seconds, share, rng)
-    return records.select(~chosen), records.select(chosen)
+        chosen = _drawn(_utterances(utterances), seconds, share, rng)
+    return utterances.select(~chosen), utterances.select(chosen)
 
 
 def _knows_speakers(names: tuple[str, ...], speaker_of: np.ndarray) -> bool:
@@ -41,13 +41,13 @@ def _knows_speakers(names: tuple[str, ...], speaker_of: np.ndarray) -> bool:
     return len(used) >= 3 and all(names[number] for number in used)
 
 
-def _utterances(records: Records) -> Int[np.ndarray, " R"]:
-    """A number for each record, equal where the utterance is."""
-    ids = records.columns.ids
+def _utterances(utterances: Utterances) -> Int[np.ndarray, " R"]:
+    """A number for each utterance, equal where the utterance is."""
+    ids = utterances.columns.ids
     if not (ids.values == ord("#")).any():
-        return np.arange(len(records))
+        return np.arange(len(utterances))
     number: dict[str, int] = {}
-    names = (_NUMBERED.sub("", ids.text(row)) for row in records.rows.tolist())
+    names = (_NUMBERED.sub("", ids.text(row)) for row in utterances.rows.tolist())
     return np.array([number.setdefault(name, len(number)) for name in names])
 
 

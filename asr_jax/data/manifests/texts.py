@@ -8,8 +8,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
-from asr_jax.data.manifests.records import Record
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Utterance
 
 
 def texts_of(inputs: Sequence[str]) -> Iterator[str]:
@@ -55,14 +55,14 @@ class _PassedOver(Unpacked):
 
 
 def _texts(path: str, reader: Reader, options: ReadOptions) -> Iterator[str]:
-    num_read, refused = 0, []
+    num_read, rejected = 0, []
     for entry in reader.read(path, _PassedOver(path), options):
-        if isinstance(entry, Record):
+        if isinstance(entry, Utterance):
             num_read += 1
             yield entry.text
         else:
-            refused.append(f"{entry.location}: {entry.reason}")
-    if refused and not num_read:
-        raise UserError("\n".join(refused[:3]))
-    if refused:
-        print(f"{len(refused)} of {num_read + len(refused)} entries are left out; the first: {refused[0]}")
+            rejected.append(f"{entry.location}: {entry.reason}")
+    if rejected and not num_read:
+        raise UserError("\n".join(rejected[:3]))
+    if rejected:
+        print(f"{len(rejected)} of {num_read + len(rejected)} entries are left out; the first: {rejected[0]}")

@@ -1,4 +1,4 @@
-"""Bytes that lie in tables and lines of JSON, written out once, so that training reads each record by itself."""
+"""Bytes that lie in tables and lines of JSON, written out once, so that training reads each utterance by itself."""
 
 import contextlib
 import os

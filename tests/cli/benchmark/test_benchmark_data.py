@@ -11,7 +11,7 @@ from asr_jax.cli.benchmark import command, made_up
 from asr_jax.cli.benchmark.loading import index_of, memory_growth, source_of, throughput
 from asr_jax.cli.benchmark.planning import padding, resume, starts
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 
@@ -40,12 +40,12 @@ def test_made_up_durations_are_like_librispeechs():
 
 def test_a_made_up_manifest_is_one(tmp_path):
     made_up.write_manifest(tmp_path / "m.jsonl", 300)
-    records = read_records([tmp_path / "m.jsonl"], cache=str(tmp_path / "cache"))
-    assert len({record.id for record in records}) == 300
-    assert not records.refused
-    seconds = records.columns.duration_s
+    utterances = read_utterances([tmp_path / "m.jsonl"], cache=str(tmp_path / "cache"))
+    assert len({utterance.id for utterance in utterances}) == 300
+    assert not utterances.rejected
+    seconds = utterances.columns.duration_s
     assert seconds.tolist() == made_up.durations_s(300).tolist()
-    assert np.mean(records.columns.num_chars / seconds) == pytest.approx(made_up.CHARS_PER_S, rel=0.05)
+    assert np.mean(utterances.columns.num_chars / seconds) == pytest.approx(made_up.CHARS_PER_S, rel=0.05)
 
 
 def test_padding_gets_less_with_more_shapes():
@@ -56,14 +56,14 @@ def test_padding_gets_less_with_more_shapes():
 
 def test_resuming_is_timed():
     found = resume(20_000, repeats=1)
-    assert found["records"] == 20_000
+    assert found["utterances"] == 20_000
     assert min(found["build_s"], found["far_s"], found["next_s"]) > 0
 
 
 @pytest.mark.slow
 def test_the_second_start_reads_what_the_first_kept():
     found = starts(3000)
-    assert found["second_s"]["records"] < found["first_s"]["records"] / 3
+    assert found["second_s"]["utterances"] < found["first_s"]["utterances"] / 3
     assert sum(found["second_s"].values()) == pytest.approx(2 * found["second_s"]["in all"])
     sizes = found["bytes"]
     assert sizes["labels on disk"] == pytest.approx(sizes["texts on disk"])  # a character is a label of a byte
@@ -92,11 +92,11 @@ def test_memory_is_looked_at_while_batches_come(manifest):
 def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     out = tmp_path / "out" / "figures.json"
     command.main(
-        ["data", "--only", "padding", "resume", "--records", "3000", "--far-records", "4000", "--json", str(out)]
+        ["data", "--only", "padding", "resume", "--utterances", "3000", "--far-utterances", "4000", "--json", str(out)]
     )
     figures, said = json.loads(out.read_text()), capsys.readouterr().out
     assert figures.keys() == {"machine", "padding", "resume"}
-    assert figures["resume"]["records"] == 4000
+    assert figures["resume"]["utterances"] == 4000
     assert "the first batch at a far place" in said
     assert f"{figures['padding'][2]['efficiency']:.1%}" in said
 

@@ -19,7 +19,7 @@ from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.training.loop import train
 from tests.training.toy import toy_model
 
@@ -30,14 +30,14 @@ CONFIG = ("--config", "tests/toy_config.py")
 def manifest(tmp_path_factory):
     """Ten recordings of 0.5 to 1 s, and one that is broken."""
     folder, rng = tmp_path_factory.mktemp("set"), np.random.default_rng(0)
-    records = []
+    utterances = []
     for i in range(10):
         samples = rng.integers(-9000, 9000, 8000 + 800 * i).astype(np.int16)
         write_flac(folder / f"{i}.flac", samples, 16000)
-        records.append(Record(str(i), str(folder / f"{i}.flac"), "ab", len(samples) / 16000))
+        utterances.append(Utterance(str(i), str(folder / f"{i}.flac"), "ab", len(samples) / 16000))
     (folder / "broken.flac").write_bytes(b"no audio")
-    records.append(Record("broken", str(folder / "broken.flac"), "ab", 0.8))
-    write_manifest(folder / "set.jsonl", records)
+    utterances.append(Utterance("broken", str(folder / "broken.flac"), "ab", 0.8))
+    write_manifest(folder / "set.jsonl", utterances)
     return str(folder / "set.jsonl")
 
 

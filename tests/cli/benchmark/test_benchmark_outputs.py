@@ -1,4 +1,4 @@
-"""Figures that cannot be written are refused before anything is measured."""
+"""Figures that cannot be written are rejected before anything is measured."""
 
 import pytest
 

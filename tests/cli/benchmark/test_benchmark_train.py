@@ -16,7 +16,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from tests.training.toy import toy_model
 
 CONFIG = ("--config", "tests/toy_config.py")
@@ -115,12 +115,12 @@ def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
 
 
 def test_updates_of_a_configs_own_data(tmp_path, capsys):
-    rng, records = np.random.default_rng(0), []
+    rng, utterances = np.random.default_rng(0), []
     for i in range(16):
         samples = rng.integers(-900, 900, 8000 + 500 * (i % 2)).astype(np.int16)
         write_flac(tmp_path / f"{i}.flac", samples, 16000)
-        records.append(Record(str(i), str(tmp_path / f"{i}.flac"), "ab", len(samples) / 16000))
-    write_manifest(tmp_path / "train.jsonl", records)
+        utterances.append(Utterance(str(i), str(tmp_path / f"{i}.flac"), "ab", len(samples) / 16000))
+    write_manifest(tmp_path / "train.jsonl", utterances)
     sets = [f"--data.{name}={tmp_path / 'train.jsonl'}" for name in ("train", "validation")]
     out, folder = tmp_path / "train.json", tmp_path / "run"
     command.main(

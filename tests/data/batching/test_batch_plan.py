@@ -18,7 +18,7 @@ SAMPLES = np.random.default_rng(0).integers(100, 5000, NUM).astype(np.int32)
 LABELS = SAMPLES // 200
 SCALE = Scale(1000, 10, 80)
 SOURCES = np.random.default_rng(2).choice(3, NUM, p=[0.5, 0.3, 0.2]).astype(np.int32)
-SOURCES[np.argsort(SAMPLES)[[0, NUM // 2, -1]]] = 3  # one record in each of three buckets
+SOURCES[np.argsort(SAMPLES)[[0, NUM // 2, -1]]] = 3  # one utterance in each of three buckets
 SHARES = np.array([0.3, 1.0, 0.55, 0.2])
 
 
@@ -80,7 +80,7 @@ def test_padding_is_less_than_a_batch_per_bucket_and_counted(options: dict) -> N
     for k, bucket in enumerate(plan.buckets):
         empty = sum(int((planned.rows < 0).sum()) for planned in batches if planned.bucket == k)
         assert empty < bucket.batch_size
-    # With mixing, the lengths of epochs differ: their mean is that of as many as bring all records.
+    # With mixing, the lengths of epochs differ: their mean is that of as many as bring all utterances.
     num = 1 if not options else 40
     entries = entries_of([batch for epoch in range(num) for batch in epoch_of(plan, epoch)])
     real = sum(round(SAMPLES[row] / speed) for row, speed in entries) / num
@@ -102,7 +102,7 @@ def test_mixing_keeps_the_shares_and_gives_every_record_its_turn(order: str) -> 
         assert (np.abs(drawn - wanted)[:3] <= 0.5).all()
         assert drawn[1] == wanted[1]
         assert drawn[3] == 3  # at least one in each of its buckets
-    # While some record has not had its turn, no other of its bucket and source comes a second time.
+    # While some utterance has not had its turn, no other of its bucket and source comes a second time.
     stratum_of = np.searchsorted([bucket.longest for bucket in plan.buckets], SAMPLES) * 4 + SOURCES
     for stratum in np.unique(stratum_of):
         member = set(np.flatnonzero(stratum_of == stratum).tolist())

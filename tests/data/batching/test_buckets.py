@@ -184,7 +184,7 @@ def test_what_cannot_be_planned_is_said() -> None:
     some = np.array([RATE])
     with pytest.raises(UserError, match=r"batch_multiple 6 .*4 devices"):
         make_buckets(some, some, Buckets(batch_multiple=6), scale=SCALE, num_devices=4)
-    with pytest.raises(UserError, match="no records to plan"):
+    with pytest.raises(UserError, match="no utterances to plan"):
         make_buckets(some[:0], some[:0], Buckets(), scale=SCALE)
 
 

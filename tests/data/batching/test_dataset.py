@@ -20,8 +20,8 @@ from asr_jax.data.batching.mixing import Mixing
 from asr_jax.data.manifests import reading
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
@@ -36,16 +36,16 @@ def write(path: Path, names: list[str], **fields: Any) -> str:
     return str(path)
 
 
-def ids(records: Records) -> list[str]:
-    return [record.id for record in records]
+def ids(utterances: Utterances) -> list[str]:
+    return [utterance.id for utterance in utterances]
 
 
-def plan(records: Records, data: Data, *, tokenizer: Tokenizer = LETTERS) -> PlannedData:
+def plan(utterances: Utterances, data: Data, *, tokenizer: Tokenizer = LETTERS) -> PlannedData:
     def output_length(lengths: Any, *, of_features: bool) -> Any:
         return np.asarray(lengths) // (4 if of_features else 640)
 
     return plan_training(
-        records,
+        utterances,
         data,
         tokenizer=tokenizer,
         output_length=output_length,
@@ -93,10 +93,10 @@ def test_a_normaliser_that_does_not_fit_the_tokenizer_is_told(caplog: pytest.Log
     pieces = SentencePieceTokenizer.train(
         texts, vocab_size=8, pieces="unigram", character_coverage=1.0, normaliser="none"
     )
-    few = Records.of(Record(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate([*texts, "abXba"]))
+    few = Utterances.of(Utterance(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate([*texts, "abXba"]))
     plan(few, Data(train=("x",)), tokenizer=pieces)
-    assert "unknown piece; the first is of record 20: 'abXba'" in caplog.text
-    most = Records.of([Record("a", "/a.flac", "X Y Z", 2.0)])
+    assert "unknown piece; the first is of utterance 20: 'abXba'" in caplog.text
+    most = Utterances.of([Utterance("a", "/a.flac", "X Y Z", 2.0)])
     with pytest.raises(UserError, match=r"normaliser \(none\)"):
         plan(most, Data(train=("x",)), tokenizer=pieces)
 
@@ -160,16 +160,16 @@ def test_an_epoch_mixes_its_inputs_by_their_weights(tmp_path: Path) -> None:
 
 
 def test_the_filters_of_the_settings_and_the_fastest_speed_count() -> None:
-    records = Records.of(
-        Record(name, f"/{name}.flac", "abc", seconds)
+    utterances = Utterances.of(
+        Utterance(name, f"/{name}.flac", "abc", seconds)
         for name, seconds in (("short", 0.5), ("good", 2.0), ("long", 9.0))
     )
-    kept = plan(records, Data(train=("x",), filters=Filters(min_duration_s=1.0, max_duration_s=5.0)))
-    assert ids(kept.index.records) == ["good"]
-    assert kept.dropped.records == {"too short": 1, "too long": 1}
-    tight = Records.of([Record("tight", "/a.flac", "abcabcabca", 0.4), Record("good", "/b.flac", "abc", 2.0)])
+    kept = plan(utterances, Data(train=("x",), filters=Filters(min_duration_s=1.0, max_duration_s=5.0)))
+    assert ids(kept.index.utterances) == ["good"]
+    assert kept.rejections.utterances == {"too short": 1, "too long": 1}
+    tight = Utterances.of([Utterance("tight", "/a.flac", "abcabcabca", 0.4), Utterance("good", "/b.flac", "abc", 2.0)])
     assert len(plan(tight, Data(train=("x",))).index) == 2  # 10 frames for 10 labels
-    assert ids(plan(tight, Data(train=("x",), speeds=(1.0, 1.5))).index.records) == ["good"]
+    assert ids(plan(tight, Data(train=("x",), speeds=(1.0, 1.5))).index.utterances) == ["good"]
 
 
 def test_records_that_are_not_used_do_not_count_as_unknown() -> None:
@@ -177,37 +177,39 @@ def test_records_that_are_not_used_do_not_count_as_unknown() -> None:
     pieces = SentencePieceTokenizer.train(
         texts, vocab_size=8, pieces="unigram", character_coverage=1.0, normaliser="none"
     )
-    used = [Record(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate(texts)]
-    unused = [Record(f"u{i}", f"/u{i}.flac", "X Y Z", 50.0) for i in range(20)]
-    assert len(plan(Records.of([*used, *unused]), Data(train=("x",)), tokenizer=pieces).index) == 20
+    used = [Utterance(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate(texts)]
+    unused = [Utterance(f"u{i}", f"/u{i}.flac", "X Y Z", 50.0) for i in range(20)]
+    assert len(plan(Utterances.of([*used, *unused]), Data(train=("x",)), tokenizer=pieces).index) == 20
 
 
 def test_buckets_are_made_for_what_an_epoch_draws() -> None:
-    """Of 40 short, 10 and 5 long records an epoch has 5 of each."""
+    """Of 40 short, 10 and 5 long utterances an epoch has 5 of each."""
     sizes = ((40, 1.0), (10, 2.0), (5, 4.0))
-    records = Records.of(
-        Record(f"{seconds}-{i}", f"/{seconds}-{i}.flac", "abc", seconds) for num, seconds in sizes for i in range(num)
+    utterances = Utterances.of(
+        Utterance(f"{seconds}-{i}", f"/{seconds}-{i}.flac", "abc", seconds)
+        for num, seconds in sizes
+        for i in range(num)
     )
-    columns = replace(records.columns, input_of=np.repeat(np.arange(3, dtype=np.int32), (40, 10, 5)))
+    columns = replace(utterances.columns, input_of=np.repeat(np.arange(3, dtype=np.int32), (40, 10, 5)))
     data = Data(
         train=("a", "b", "c"), mixing=Mixing("absolute", (1.0, 1.0, 1.0)),
         buckets=Buckets(num=3, batch_seconds=60.0, batch_multiple=2),
     )  # fmt: skip
-    planned = plan(replace(records, columns=columns), data)
+    planned = plan(replace(utterances, columns=columns), data)
     assert [bucket.batch_size for bucket in planned.plan.buckets] == [6, 6, 6]
     assert planned.plan.padding_share < 0.2
 
 
 def test_ready_features_are_not_played_faster() -> None:
-    records = Records.of([Record("a", "/a#features=90x80.f32", "abc", 0.9, num_frames=90, num_values=80)])
-    planned = plan(records, Data(train=("x",)))
+    utterances = Utterances.of([Utterance("a", "/a#features=90x80.f32", "abc", 0.9, num_frames=90, num_values=80)])
+    planned = plan(utterances, Data(train=("x",)))
     assert (planned.index.lengths.tolist(), planned.index.scale.of_features) == ([90], True)
     assert planned.plan.buckets[0].length == 91
     with pytest.raises(UserError, match="ready features cannot be played faster"):
-        plan(records, Data(train=("x",), speeds=(0.9, 1.1)))
+        plan(utterances, Data(train=("x",), speeds=(0.9, 1.1)))
 
 
 def test_nothing_left_says_why() -> None:
-    records = Records.of([Record("a", "/a.flac", "abc", 99.0)])
+    utterances = Utterances.of([Utterance("a", "/a.flac", "abc", 99.0)])
     with pytest.raises(UserError, match=r"1 too long \(0\.03 h\)"):
-        plan(records, Data(train=("x",)))
+        plan(utterances, Data(train=("x",)))

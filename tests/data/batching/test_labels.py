@@ -1,4 +1,4 @@
-"""Labels of all records: encoded once, kept whole, made anew where they are damaged."""
+"""Labels of all utterances: encoded once, kept whole, made anew where they are damaged."""
 
 import shutil
 import tracemalloc
@@ -10,15 +10,15 @@ from recordings import jsonl, read
 from asr_jax.data.batching import labels as labels_module
 from asr_jax.data.batching.labels import encoded
 from asr_jax.data.manifests.columns import AT_ONCE
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import CharacterTokenizer
 
 LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
 TEXTS = ["abc", "", "cab?", "a"] * 10
 
 
-def made(folder: Path) -> Records:
+def made(folder: Path) -> Utterances:
     path = folder / "m.jsonl"
     if not path.exists():
         lines = [{"id": str(i), "audio_path": "/a.wav", "duration": 1, "text": text} for i, text in enumerate(TEXTS)]
@@ -26,8 +26,8 @@ def made(folder: Path) -> Records:
     return read(folder, path)
 
 
-def rows(records: Records, *, given: bool = False) -> list[list[int]]:
-    labels, problems = encoded(records, LETTERS, given=given)
+def rows(utterances: Utterances, *, given: bool = False) -> list[list[int]]:
+    labels, problems = encoded(utterances, LETTERS, given=given)
     assert {row: reason for row, (reason, _) in problems.items() if row > 1} == dict.fromkeys(
         range(2, 40, 4), "out of vocabulary"
     )
@@ -35,9 +35,9 @@ def rows(records: Records, *, given: bool = False) -> list[list[int]]:
 
 
 def test_by_text_or_as_they_are_given(tmp_path: Path) -> None:
-    records = made(tmp_path)
-    assert rows(records)[:4] == [[0, 1, 2], [], [], [0]]
-    assert rows(records, given=True)[:4] == [[7], [7], [], [0]]
+    utterances = made(tmp_path)
+    assert rows(utterances)[:4] == [[0, 1, 2], [], [], [0]]
+    assert rows(utterances, given=True)[:4] == [[7], [7], [], [0]]
 
 
 @pytest.mark.parametrize("name", ["labels.values.npy", "labels.offsets.npy", "problems.json"])
@@ -79,27 +79,27 @@ def test_why_there_are_none(tmp_path: Path) -> None:
 
 
 def test_encoding_takes_little_more_room_than_the_labels() -> None:
-    records = Records.of(Record(str(i), "/a.wav", "abc" * 40, 1.0) for i in range(8 * AT_ONCE))
+    utterances = Utterances.of(Utterance(str(i), "/a.wav", "abc" * 40, 1.0) for i in range(8 * AT_ONCE))
     tracemalloc.start()
-    labels, _ = encoded(records, LETTERS, given=False)
+    labels, _ = encoded(utterances, LETTERS, given=False)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert labels.values.nbytes == 120 * len(records)
-    assert peak < 120 * len(records) * 2 + 2500 * AT_ONCE
+    assert labels.values.nbytes == 120 * len(utterances)
+    assert peak < 120 * len(utterances) * 2 + 2500 * AT_ONCE
 
 
 def test_who_comes_second_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process keeps its labels while this one encodes."""
-    records = made(tmp_path)
+    utterances = made(tmp_path)
     encode, first = CharacterTokenizer.encode, []
 
     def slow(self: CharacterTokenizer, text: str) -> list[int]:
         if not first:
             first.append(True)
-            rows(records)
+            rows(utterances)
         return encode(self, text)
 
     monkeypatch.setattr(CharacterTokenizer, "encode", slow)
-    assert rows(records)[:4] == [[0, 1, 2], [], [], [0]]
+    assert rows(utterances)[:4] == [[0, 1, 2], [], [], [0]]
     assert len(list((tmp_path / ".cache").rglob("labels-*"))) == 1
     assert not list((tmp_path / ".cache").rglob(".partial-*"))

@@ -1,4 +1,4 @@
-"""Mixing: the shares of CAIMAN-ASR's four rules, and strata that give every record its turn."""
+"""Mixing: the shares of CAIMAN-ASR's four rules, and strata that give every utterance its turn."""
 
 import numpy as np
 import pytest

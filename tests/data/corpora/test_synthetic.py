@@ -20,9 +20,9 @@ pytest.importorskip("espeakng_loader")
 from asr_jax.audio.io import read_audio
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.corpora import espeak, synthetic
+from asr_jax.data.corpora.sentences import SHARES, UNREPEATABLE, VOICES, plan, split_of, voices_of, waveform
 from asr_jax.data.corpora.synthetic import Corpus, make_corpus
-from asr_jax.data.corpora.utterances import SHARES, UNREPEATABLE, VOICES, plan, split_of, voices_of, waveform
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 
 TINY = Corpus(minutes=0.6)
 MANNER = espeak.Manner(accent="en-us", variant="m3", words_per_minute=150, pitch=50, pitch_range=50)
@@ -79,10 +79,10 @@ def test_manifests_are_true(corpus: Path) -> None:
 def test_manifests_read_as_records_and_agree_with_the_numbers(corpus: Path) -> None:
     told = json.loads((corpus / "corpus.json").read_text())
     for split in SHARES:
-        records = list(read_records([corpus / "manifests" / f"{split}.jsonl"]))
-        assert told["sets"][split]["utterances"] == len(records) >= 2
-        assert told["sets"][split]["words"] == sum(len(record.text.split()) for record in records)
-        assert all(Path(record.location).is_file() for record in records)
+        utterances = list(read_utterances([corpus / "manifests" / f"{split}.jsonl"]))
+        assert told["sets"][split]["utterances"] == len(utterances) >= 2
+        assert told["sets"][split]["words"] == sum(len(utterance.text.split()) for utterance in utterances)
+        assert all(Path(utterance.location).is_file() for utterance in utterances)
 
 
 def test_levels(corpus: Path) -> None:
@@ -208,10 +208,10 @@ def test_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "asr_jax.data.corpora.synthetic", "--out", str(tmp_path / "c"), "--minutes", "0.3"]
     made = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(r"\d+ utterances, \d\.\d minutes, \d+ words, made in [\d.]+ s: .*manifests", made.stdout)
-    refused = subprocess.run([*command, "--seed", "2"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert "another corpus: seed 0 (asked for: 2)" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    rejected = subprocess.run([*command, "--seed", "2"], capture_output=True, text=True, check=False)
+    assert rejected.returncode == 2
+    assert "another corpus: seed 0 (asked for: 2)" in rejected.stderr
+    assert "Traceback" not in rejected.stderr
 
 
 def measured_groups() -> set[frozenset[str]]:

@@ -21,8 +21,8 @@ from asr_jax.data.batching.index import build_index
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.reading import Records, read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances, read_utterances
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.characters import CharacterTokenizer
 
 RATE = 16000
@@ -31,26 +31,26 @@ LETTERS = CharacterTokenizer(symbols=("a", None), normaliser="none")
 NUM = 23
 
 
-def make_records(folder: Path, num: int = NUM) -> list[Record]:
-    """Files of random samples; the record's text is its number in letters."""
+def make_utterances(folder: Path, num: int = NUM) -> list[Utterance]:
+    """Files of random samples; the utterance's text is its number in letters."""
     rng = np.random.default_rng(0)
-    records = []
+    utterances = []
     for i in range(num):
         samples = rng.integers(-9000, 9000, int(rng.integers(500, 4000))).astype(np.int16)
         path = folder / f"{i}.flac"
         write_flac(path, samples, RATE)
-        records.append(Record(f"u{i}", str(path), "a" * (i % 7 + 1), len(samples) / RATE))
-    return records
+        utterances.append(Utterance(f"u{i}", str(path), "a" * (i % 7 + 1), len(samples) / RATE))
+    return utterances
 
 
 def make_source(
-    records: list[Record], *, seed: int = 1, processes: tuple[int, int] = (0, 1), **plan: Any
+    utterances: list[Utterance], *, seed: int = 1, processes: tuple[int, int] = (0, 1), **plan: Any
 ) -> BatchSource:
-    given = [replace(record, labels=(len(record.text),) * len(record.text)) for record in records]
-    index, dropped = build_index(
-        Records.of(given), scale=SCALE, tokenizer=LETTERS, given_labels=True, filters=Filters.none()
+    given = [replace(utterance, labels=(len(utterance.text),) * len(utterance.text)) for utterance in utterances]
+    index, rejections = build_index(
+        Utterances.of(given), scale=SCALE, tokenizer=LETTERS, given_labels=True, filters=Filters.none()
     )
-    assert not dropped.entries
+    assert not rejections.entries
     settings = Buckets(num=3, batch_seconds=1.0, batch_multiple=2)
     num_labels = index.num_labels()
     buckets = make_buckets(index.lengths, num_labels, settings, scale=SCALE, speeds=plan.get("speeds", (1.0,)))
@@ -68,28 +68,28 @@ def all_identical(left: list[LoadedBatch], right: list[LoadedBatch]) -> bool:
 
 
 def identical(left: LoadedBatch, right: LoadedBatch) -> bool:
-    names = ("audio", "lengths", "tokens", "token_lengths", "weights", "records")
+    names = ("audio", "lengths", "tokens", "token_lengths", "weights", "utterances")
     arrays = [(getattr(left.batch, name), getattr(right.batch, name)) for name in names]
     equal = all(type(b) is np.ndarray and a.dtype == b.dtype and (a == b).all() for a, b in arrays)
-    return equal and left.position == right.position and left.skipped == right.skipped
+    return equal and left.position == right.position and left.rejected == right.rejected
 
 
 @pytest.mark.parametrize("speeds", [(1.0,), (0.9, 1.1)])
 def test_an_epoch_is_exactly_the_files(tmp_path: Path, speeds: tuple[float, ...]) -> None:
-    records = make_records(tmp_path)
-    source = make_source(records, speeds=speeds)
+    utterances = make_utterances(tmp_path)
+    source = make_source(utterances, speeds=speeds)
     plan = source.plan
     seen = []
     for position in range(plan.batches_per_epoch):
         loaded, planned = source[position], plan[position]
         batch, bucket = loaded.batch, plan.buckets[planned.bucket]
-        assert (loaded.position, loaded.skipped, batch.features) == (position, (), None)
+        assert (loaded.position, loaded.rejected, batch.features) == (position, (), None)
         assert batch.audio.shape == (bucket.batch_size, bucket.length)
         assert batch.tokens.shape == (bucket.batch_size, bucket.num_tokens)
-        assert (batch.records == planned.rows).all()
+        assert (batch.utterances == planned.rows).all()
         for i, (row, speed) in enumerate(zip(planned.rows.tolist(), planned.speeds.tolist(), strict=True)):
-            samples = read_audio(records[row].location, speed=speed) if row >= 0 else np.zeros(0, np.int16)
-            labels = [len(records[row].text)] * len(records[row].text) if row >= 0 else []
+            samples = read_audio(utterances[row].location, speed=speed) if row >= 0 else np.zeros(0, np.int16)
+            labels = [len(utterances[row].text)] * len(utterances[row].text) if row >= 0 else []
             assert batch.weights[i] == (row >= 0)
             assert batch.lengths[i] == len(samples)
             assert batch.token_lengths[i] == len(labels)
@@ -101,25 +101,25 @@ def test_an_epoch_is_exactly_the_files(tmp_path: Path, speeds: tuple[float, ...]
 
 
 def test_what_is_broken_has_weight_0_and_is_named(tmp_path: Path) -> None:
-    records = make_records(tmp_path)
-    paths = [Path(record.location) for record in records]
+    utterances = make_utterances(tmp_path)
+    paths = [Path(utterance.location) for utterance in utterances]
     paths[2].unlink()
     paths[5].write_bytes(paths[5].read_bytes()[:200])
     longer = np.ones(60000, np.int16)
     write_flac(paths[8], longer, RATE)
     soundfile.write(paths[11], np.zeros((0,), np.int16), RATE, format="WAV")
-    source = make_source(records)
+    source = make_source(utterances)
     loaded = [source[position] for position in range(source.plan.batches_per_epoch)]
-    skipped = {entry["id"]: entry for one in loaded for entry in one.skipped}
-    assert skipped.keys() == {"u2", "u5", "u8", "u11"}
-    assert skipped["u2"] == {"id": "u2", "location": str(paths[2]), "reason": "no such file"}
-    assert "truncated or damaged" in skipped["u5"]["reason"]
-    assert "longer than its manifest says: 3.75 s" in skipped["u8"]["reason"]
-    assert skipped["u11"]["reason"] == "no samples"
+    rejected = {entry.id: entry for one in loaded for entry in one.rejected}
+    assert rejected.keys() == {"u2", "u5", "u8", "u11"}
+    assert rejected["u2"] == Rejected("u2", str(paths[2]), "no such file", "audio")
+    assert "truncated or damaged" in rejected["u5"].reason
+    assert "longer than its manifest says: 3.75 s" in rejected["u8"].reason
+    assert rejected["u11"].reason == "no samples"
     for one in loaded:
-        broken = np.isin(one.batch.records, [2, 5, 8, 11])
-        assert len(one.skipped) == broken.sum()
-        assert (one.batch.weights == ((one.batch.records >= 0) & ~broken)).all()
+        broken = np.isin(one.batch.utterances, [2, 5, 8, 11])
+        assert len(one.rejected) == broken.sum()
+        assert (one.batch.weights == ((one.batch.utterances >= 0) & ~broken)).all()
         for array in (one.batch.audio, one.batch.lengths, one.batch.tokens, one.batch.token_lengths):
             assert not array[broken].any()
 
@@ -127,9 +127,9 @@ def test_what_is_broken_has_weight_0_and_is_named(tmp_path: Path) -> None:
 def test_a_duration_that_was_rounded_is_not_too_long(tmp_path: Path) -> None:
     path = tmp_path / "a.flac"
     write_flac(path, np.ones(16079, np.int16), RATE)
-    source = make_source([Record("a", str(path), "a", 1.0)])
+    source = make_source([Utterance("a", str(path), "a", 1.0)])
     loaded = source[0]
-    assert loaded.skipped == ()
+    assert loaded.rejected == ()
     assert loaded.batch.lengths.max() == 16079
 
 
@@ -148,25 +148,25 @@ def test_audio_that_is_shorter_than_its_manifest_says(
 ) -> None:
     path = tmp_path / "a.flac"
     write_flac(path, np.ones(int(num), np.int16), RATE)
-    loaded = make_source([Record("a", str(path), "a", duration_s)], speeds=(speed,))[0]
+    loaded = make_source([Utterance("a", str(path), "a", duration_s)], speeds=(speed,))[0]
     assert loaded.batch.weights.sum() == (not reason)
-    assert [entry["reason"][: len(reason)] for entry in loaded.skipped] == [reason] * bool(reason)
+    assert [entry.reason[: len(reason)] for entry in loaded.rejected] == [reason] * bool(reason)
 
 
 def test_processes_load_their_rows(tmp_path: Path) -> None:
-    records = make_records(tmp_path)
-    whole = make_source(records)
-    halves = [make_source(records, processes=(i, 2)) for i in range(2)]
+    utterances = make_utterances(tmp_path)
+    whole = make_source(utterances)
+    halves = [make_source(utterances, processes=(i, 2)) for i in range(2)]
     for position in range(5):
         parts = [half[position].batch for half in halves]
-        for name in ("audio", "lengths", "tokens", "weights", "records"):
+        for name in ("audio", "lengths", "tokens", "weights", "utterances"):
             joined = np.concatenate([getattr(part, name) for part in parts])
             assert (joined == getattr(whole[position].batch, name)).all()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_order_and_resume_are_exact(tmp_path: Path, threads: int) -> None:
-    source = make_source(make_records(tmp_path))
+    source = make_source(make_utterances(tmp_path))
     num = 2 * source.plan.batches_per_epoch + 3
     expected = [source[position] for position in range(num)]
     assert all_identical(expected, read_all(source, num, threads=threads))
@@ -176,25 +176,25 @@ def test_order_and_resume_are_exact(tmp_path: Path, threads: int) -> None:
 
 
 def test_it_does_not_end_and_begins_far_away(tmp_path: Path) -> None:
-    source = make_source(make_records(tmp_path, 4))
+    source = make_source(make_utterances(tmp_path, 4))
     far = 10**12
     with open_batches(source, start=far) as batches:
         assert [next(batches).position for _ in range(5)] == list(range(far, far + 5))
 
 
 def test_worker_processes_give_the_same(tmp_path: Path) -> None:
-    records = make_records(tmp_path)
-    Path(records[3].location).unlink()
-    source = make_source(records)
+    utterances = make_utterances(tmp_path)
+    Path(utterances[3].location).unlink()
+    source = make_source(utterances)
     num = 2 * source.plan.batches_per_epoch
     expected = [source[position] for position in range(3, num)]
     loaded = read_all(source, num - 3, start=3, workers=2)
     assert all_identical(expected, loaded)
-    assert any(one.skipped for one in loaded)
+    assert any(one.rejected for one in loaded)
 
 
 def test_a_fault_in_a_thread_is_raised_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = make_source(make_records(tmp_path))
+    source = make_source(make_utterances(tmp_path))
     monkeypatch.setattr(BatchSource, "__getitem__", lambda source, position: 1 / 0)
     with pytest.raises(ZeroDivisionError), open_batches(source) as batches:
         next(batches)
@@ -203,30 +203,30 @@ def test_a_fault_in_a_thread_is_raised_here(tmp_path: Path, monkeypatch: pytest.
 def test_ready_features_come_as_they_are(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=(frames, 4)).astype(np.float32) for frames in (3, 9, 5, 12, 7)]
-    records = []
+    utterances = []
     for number, array in enumerate(arrays):
         np.save(tmp_path / f"{number}.npy", array)
         location = Location(str(tmp_path / f"{number}.npy"), shape=array.shape, form="npy")
-        records.append(Record(str(number), str(location), "a", 1.0, num_frames=len(array), num_values=4))
+        utterances.append(Utterance(str(number), str(location), "a", 1.0, num_frames=len(array), num_values=4))
     (tmp_path / "2.npy").unlink()
     scale = Scale(10, 1, 4, of_features=True)
-    index, _ = build_index(Records.of(records), scale=scale, tokenizer=LETTERS)
+    index, _ = build_index(Utterances.of(utterances), scale=scale, tokenizer=LETTERS)
     buckets = make_buckets(index.lengths, index.num_labels(), Buckets(num=2, batch_multiple=1), scale=scale)
     plan = BatchPlan(index.lengths, index.num_labels(), buckets)
-    source, read, skipped = BatchSource(index, plan), set(), []
+    source, read, rejected = BatchSource(index, plan), set(), []
     for position in range(plan.batches_per_epoch):
         loaded = source[position]
         batch = loaded.batch
-        skipped += loaded.skipped
+        rejected += loaded.rejected
         assert batch.audio is None
         assert batch.features.shape == (plan.buckets[plan[position].bucket].batch_size, batch.features.shape[1], 4)
         for row in np.flatnonzero(batch.weights):
-            record, num = int(batch.records[row]), int(batch.lengths[row])
-            assert (batch.features[row, :num] == arrays[record]).all()
+            utterance, num = int(batch.utterances[row]), int(batch.lengths[row])
+            assert (batch.features[row, :num] == arrays[utterance]).all()
             assert not batch.features[row, num:].any()
-            read.add(record)
+            read.add(utterance)
     assert read == {0, 1, 3, 4}
-    assert [(entry["id"], entry["reason"]) for entry in skipped] == [("2", "no such file")]
+    assert [(entry.id, entry.reason) for entry in rejected] == [("2", "no such file")]
 
 
 SCRIPT = """
@@ -234,11 +234,11 @@ import time
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.data.loading.source import BatchSource, open_batches
 if __name__ == "__main__":
-    index, _ = build_index(Records.of([Record("a", AUDIO, "a", 0.125)]), scale=Scale(16000, 160, 80), tokenizer=None)
+    index, _ = build_index(Utterances.of([Utterance("a", AUDIO, "a", 0.125)]), scale=Scale(16000, 160, 80), tokenizer=None)
     plan = BatchPlan(index.lengths, index.num_labels(), [Bucket(2000, 8, 1, 2000)])
     with open_batches(BatchSource(index, plan), workers=1, stop=STOP) as batches:
         held = [batch for batch, _ in zip(batches, range(3))]
@@ -290,9 +290,9 @@ def is_child(pid: int, parent: int) -> bool:
 
 
 def test_columns_that_are_kept_travel_as_the_names_of_their_files(tmp_path: Path) -> None:
-    records = make_records(tmp_path)
-    write_manifest(tmp_path / "a.jsonl", [replace(record, text="a" * 10_000) for record in records])
-    kept = read_records([tmp_path / "a.jsonl"], cache=str(tmp_path / "cache"))
+    utterances = make_utterances(tmp_path)
+    write_manifest(tmp_path / "a.jsonl", [replace(utterance, text="a" * 10_000) for utterance in utterances])
+    kept = read_utterances([tmp_path / "a.jsonl"], cache=str(tmp_path / "cache"))
     index, _ = build_index(kept, scale=SCALE, tokenizer=None, filters=Filters.none())
     buckets = make_buckets(index.lengths, index.num_labels(), Buckets(), scale=SCALE)
     plan = BatchPlan(index.lengths, index.num_labels(), buckets)

@@ -7,7 +7,7 @@ from recordings import jsonl, noise, write, write_av
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.audio_inputs import listed, with_durations
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def given(tmp_path, monkeypatch):
 
 
 def ids(entries):
-    assert all(isinstance(entry, Record) for entry in entries), entries
+    assert all(isinstance(entry, Utterance) for entry in entries), entries
     return [entry.id for entry in entries]
 
 
@@ -54,7 +54,7 @@ def test_lists_have_a_path_on_each_line(given, tmp_path):
     ]  # fmt: skip
     measured = with_durations(found)
     assert measured[2].duration_s == 0.5
-    assert measured[5] == Refused("no/such.wav", "no/such.wav", "no such file")
+    assert measured[5] == Rejected("no/such.wav", "no/such.wav", "no such file")
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(UserError, match=r"empty\.txt is empty"):
         given("empty.txt")
@@ -66,11 +66,11 @@ def test_manifests_with_texts_or_without(given, tmp_path):
         {"audio_path": "in/b.flac", "text": "b", "offset": 0.5},
     )
     jsonl(tmp_path / "m.jsonl", *lines, {"nothing": 1})
-    *found, refused = given("m.jsonl")
+    *found, rejected = given("m.jsonl")
     assert ids(found) == ["x", "in/b.flac"]
     assert found[1].location == f"{tmp_path}/in/b.flac#seconds=0.5+"
     assert with_durations(found)[1].duration_s == 0.5
-    assert 'no "audio_path"' in refused.reason
+    assert 'no "audio_path"' in rejected.reason
     (tmp_path / "kaldi").mkdir()
     (tmp_path / "kaldi" / "wav.scp").write_text(f"r1 {tmp_path}/a.wav\n")
     assert ids(given("kaldi")) == ["r1"]
@@ -80,7 +80,7 @@ def test_patterns_and_names_that_no_reader_knows(given, tmp_path):
     (tmp_path / "in" / "e.xyz").write_bytes((tmp_path / "a.wav").read_bytes())
     assert ids(given("in/*.flac", "in/e.xyz")) == ["b.flac", "e.xyz"]
     (gone,) = with_durations(given("gone.wav"))
-    assert gone == Refused("gone.wav", "gone.wav", "no such file")
+    assert gone == Rejected("gone.wav", "gone.wav", "no such file")
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="none has nothing to read"):
         given("none")
@@ -98,4 +98,4 @@ def test_standard_input_of_paths(given):
     with pytest.raises(UserError, match="standard input is empty"):
         given("-")
     (entry,) = given("-", stdin=b"\xe4\xf6.wav\n")
-    assert isinstance(entry, Refused)
+    assert isinstance(entry, Rejected)

@@ -32,13 +32,13 @@ Lines = list[dict[str, Any]]
 
 @dataclass
 class Ends:
-    """Where every record of some input came to."""
+    """Where every utterance of some input came to."""
 
     loaded: dict[str, np.ndarray] = field(default_factory=dict)
     """Samples or frames, as a batch has them, by id."""
-    dropped: dict[str, str] = field(default_factory=dict)
+    rejections: dict[str, str] = field(default_factory=dict)
     """Reason and location, by id, of what is left out before training."""
-    skipped: dict[str, str] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
     """Likewise, of what has weight 0 in its batch."""
     error: str = ""
     """What a person is told before anything begins."""
@@ -49,11 +49,11 @@ class Case:
     make: Callable[[Path, Lines], Path]
     """Writes the input: the good lines with what is bad among them."""
     end: str
-    """loaded, dropped, skipped or error."""
+    """loaded, rejected in the plan or when its audio is read (plan, audio), or error."""
     says: str = ""
     """Reason, or how what is loaded comes."""
     good: int = NUM_GOOD
-    """How many good records are there with it."""
+    """How many good utterances are there with it."""
     name: str = "bad"
     """The id of what is bad."""
     expected: Callable[[], np.ndarray] | None = None
@@ -80,18 +80,20 @@ def good_signal(name: str, of_features: bool) -> np.ndarray:
 
 
 def ends_of(case: Case, folder: Path) -> Ends:
-    """read_records → build_index → BatchPlan → BatchSource, an epoch of it."""
+    """read_utterances → build_index → BatchPlan → BatchSource, an epoch of it."""
     ends = Ends()
     try:
-        records = read(folder, case.make(folder, good_lines(folder, case.of_features)))
+        utterances = read(folder, case.make(folder, good_lines(folder, case.of_features)))
         scale = Scale(100.0, 1, 4, of_features=True) if case.of_features else Scale(RATE, 160, 80)
         frames = (lambda lengths: lengths // 4) if case.of_features else (lambda lengths: lengths // 640)
-        index, dropped = build_index(records, scale=scale, tokenizer=ABC, output_length=frames, frames_needed=np.add)
+        index, rejections = build_index(
+            utterances, scale=scale, tokenizer=ABC, output_length=frames, frames_needed=np.add
+        )
     except UserError as error:
         return Ends(error=str(error))
-    for entry in dropped.entries:
-        ends.dropped[entry["id"]] = f"{entry['location']}: {entry['reason']} {entry['value'] or ''}"
-    assert sum(dropped.records.values()) == len(dropped.entries)
+    for entry in rejections.entries:
+        ends.rejections[entry.id] = f"{entry.location}: {entry.reason} {entry.value or ''}"
+    assert sum(rejections.utterances.values()) == len(rejections.entries)
     num_labels = index.num_labels()
     plan = BatchPlan(index.lengths, num_labels, make_buckets(index.lengths, num_labels, Buckets(num=2), scale=scale))
     source = BatchSource(index, plan)
@@ -99,9 +101,9 @@ def ends_of(case: Case, folder: Path) -> Ends:
         loaded = source[position]
         signals = loaded.batch.features if case.of_features else loaded.batch.audio
         for i in np.flatnonzero(loaded.batch.weights):
-            name = index.records[int(loaded.batch.records[i])].id
+            name = index.utterances[int(loaded.batch.utterances[i])].id
             ends.loaded[name] = signals[i, : loaded.batch.lengths[i]]
-        ends.skipped |= {entry["id"]: f"{entry['location']}: {entry['reason']}" for entry in loaded.skipped}
+        ends.rejected |= {entry.id: f"{entry.location}: {entry.reason}" for entry in loaded.rejected}
     return ends
 
 
@@ -265,27 +267,27 @@ def resampled(rate_hz: int) -> np.ndarray:
 
 
 CASES = {
-    "truncated FLAC": Case(content("t.flac", lambda data: data[:3000]), "skipped", "truncated or damaged"),
+    "truncated FLAC": Case(content("t.flac", lambda data: data[:3000]), "audio", "truncated or damaged"),
     "truncated FLAC, no duration": Case(
-        content("t.flac", lambda data: data[:3000], duration=None), "skipped", "truncated or damaged"
+        content("t.flac", lambda data: data[:3000], duration=None), "audio", "truncated or damaged"
     ),
     "truncated WAV": Case(
-        content("t.wav", lambda data: data[:3000]), "skipped", "truncated: 2956 of 6400 bytes of samples are there"
+        content("t.wav", lambda data: data[:3000]), "audio", "truncated: 2956 of 6400 bytes of samples are there"
     ),
-    "zero bytes": Case(content("z.flac", lambda data: b""), "skipped", "empty file (0 bytes)"),
+    "zero bytes": Case(content("z.flac", lambda data: b""), "audio", "empty file (0 bytes)"),
     "zero bytes, no duration": Case(
-        content("z.flac", lambda data: b"", duration=None), "dropped", f"{NO_DURATION}empty file (0 bytes)"
+        content("z.flac", lambda data: b"", duration=None), "plan", f"{NO_DURATION}empty file (0 bytes)"
     ),
-    "no samples": Case(audio("n.wav", NOISE[:0]), "skipped", "no samples"),
-    "no samples, no duration": Case(audio("n.wav", NOISE[:0], duration=None), "dropped", "too short"),
+    "no samples": Case(audio("n.wav", NOISE[:0]), "audio", "no samples"),
+    "no samples, no duration": Case(audio("n.wav", NOISE[:0], duration=None), "plan", "too short"),
     "wrong extension: a WAV named .flac": Case(line(renamed), "loaded", expected=lambda: NOISE),
     "wrong extension: text named .wav": Case(
-        content("t.wav", lambda data: b"hello\n" * 99), "skipped", "not audio that libsndfile can read"
+        content("t.wav", lambda data: b"hello\n" * 99), "audio", "not audio that libsndfile can read"
     ),
-    "wrong extension: text named .m4a": Case(line(text_named_m4a), "skipped", "not audio that FFmpeg can read"),
+    "wrong extension: text named .m4a": Case(line(text_named_m4a), "audio", "not audio that FFmpeg can read"),
     "stereo": Case(audio("s.wav", STEREO), "loaded", expected=lambda: np.rint(STEREO.mean(axis=1))),
     "second of two channels": Case(audio("s.wav", STEREO, channel=1), "loaded", expected=lambda: STEREO[:, 1]),
-    "third of two channels": Case(audio("s.wav", STEREO, channel=2), "skipped", "no channel 2: it has 2, from 0"),
+    "third of two channels": Case(audio("s.wav", STEREO, channel=2), "audio", "no channel 2: it has 2, from 0"),
     "8 kHz": Case(audio("a.wav", NOISE, 8000, duration=0.4), "loaded", expected=lambda: resampled(8000)),
     "48 kHz": Case(
         audio("a.wav", np.repeat(NOISE, 3), 48000),
@@ -295,85 +297,85 @@ CASES = {
     "24-bit": Case(audio("a.wav", NOISE / 32768, subtype="PCM_24"), "loaded", expected=lambda: NOISE),
     "float": Case(audio("a.wav", FLOATS, subtype="FLOAT"), "loaded", expected=lambda: NOISE),
     "NaN samples": Case(
-        audio("a.wav", ONE_NAN, subtype="FLOAT"), "skipped", "not finite: 1 samples are NaN or infinite"
+        audio("a.wav", ONE_NAN, subtype="FLOAT"), "audio", "not finite: 1 samples are NaN or infinite"
     ),
     "float WAV beyond ±1": Case(
-        audio("a.wav", FLOATS * 4, subtype="FLOAT"), "skipped", "where full scale is 1; scale the file down"
+        audio("a.wav", FLOATS * 4, subtype="FLOAT"), "audio", "where full scale is 1; scale the file down"
     ),
-    "missing file": Case(line(lambda folder: {"audio_path": "gone.wav"}), "skipped", "no such file"),
+    "missing file": Case(line(lambda folder: {"audio_path": "gone.wav"}), "audio", "no such file"),
     "missing file, no duration": Case(
-        line(lambda folder: {"audio_path": "gone.wav", "duration": None}), "dropped", f"{NO_DURATION}no such file"
+        line(lambda folder: {"audio_path": "gone.wav", "duration": None}), "plan", f"{NO_DURATION}no such file"
     ),
-    "a folder for a file": Case(line(lambda folder: {"audio_path": "."}), "skipped", "a folder, not an audio file"),
+    "a folder for a file": Case(line(lambda folder: {"audio_path": "."}), "audio", "a folder, not an audio file"),
     "longer than its manifest says": Case(
         audio("a.wav", np.tile(NOISE, 5)),
-        "skipped",
+        "audio",
         "1.00 s where its bucket has room for",
     ),
     "shorter than its manifest says": Case(
-        audio("a.wav", NOISE, duration=0.8), "skipped", "shorter than its manifest says: 0.20 s of 0.80 s"
+        audio("a.wav", NOISE, duration=0.8), "audio", "shorter than its manifest says: 0.20 s of 0.80 s"
     ),
     "a part of which a third is missing": Case(
-        audio("a.wav", NOISE, offset=0, duration=0.3), "skipped", "0.30 s from 0.00 s, of which 0.20 s are there"
+        audio("a.wav", NOISE, offset=0, duration=0.3), "audio", "0.30 s from 0.00 s, of which 0.20 s are there"
     ),
     "an offset beyond the end": Case(
-        audio("a.wav", NOISE, offset=3.0), "skipped", "it ends before the part that is asked for"
+        audio("a.wav", NOISE, offset=3.0), "audio", "it ends before the part that is asked for"
     ),
-    "empty text": Case(audio("a.wav", NOISE, text=""), "dropped", "empty text"),
-    "out-of-vocabulary text": Case(audio("a.wav", NOISE, text="abcé"), "dropped", "out of vocabulary"),
+    "empty text": Case(audio("a.wav", NOISE, text=""), "plan", "empty text"),
+    "out-of-vocabulary text": Case(audio("a.wav", NOISE, text="abcé"), "plan", "out of vocabulary"),
     "more labels than frames": Case(
-        audio("a.wav", NOISE, text="abcabc"), "dropped", "fewer frames than its labels need"
+        audio("a.wav", NOISE, text="abcabc"), "plan", "fewer frames than its labels need"
     ),
     "duplicate ids": Case(audio("a.wav", NOISE, id="good-00"), "loaded", name="good-00#2", expected=lambda: NOISE),
-    "too long": Case(audio("a.wav", NOISE, duration=31.0), "dropped", "too long"),
-    "too short": Case(audio("a.wav", NOISE[:800], duration=0.05), "dropped", "too short"),
+    "too long": Case(audio("a.wav", NOISE, duration=31.0), "plan", "too long"),
+    "too short": Case(audio("a.wav", NOISE[:800], duration=0.05), "plan", "too short"),
     "duration as a text": Case(audio("a.wav", NOISE, duration="0.2"), "loaded", expected=lambda: NOISE),
-    "duration in words": Case(audio("a.wav", NOISE, duration="two"), "dropped", '"duration" is "two"; expected'),
-    "negative offset": Case(audio("a.wav", NOISE, offset=-1.0), "dropped", "expected 0 or more"),
-    "a path that is no path": Case(line(lambda folder: {"audio_path": "a\0.wav"}), "dropped", "rename the file"),
-    "no audio": Case(line(lambda folder: {}), "dropped", 'no "audio_path" among its fields'),
-    "ragged features": Case(features([[1, 2, 3, 4], [5, 6]]), "dropped", "ragged features: expected", of_features=True),
-    "NaN features": Case(features([[1, 2, 3, None]]), "dropped", "1 feature values are NaN", of_features=True),
-    "flat features without shape": Case(features([1, 2, 3]), "dropped", "rows and cols as well", of_features=True),
-    "wrong feature dimension": Case(features([[1, 2, 3]] * 40), "dropped", "feature dim", of_features=True),
+    "duration in words": Case(audio("a.wav", NOISE, duration="two"), "plan", '"duration" is "two"; expected'),
+    "negative offset": Case(audio("a.wav", NOISE, offset=-1.0), "plan", "expected 0 or more"),
+    "a path that is no path": Case(line(lambda folder: {"audio_path": "a\0.wav"}), "plan", "rename the file"),
+    "no audio": Case(line(lambda folder: {}), "plan", 'no "audio_path" among its fields'),
+    "ragged features": Case(features([[1, 2, 3, 4], [5, 6]]), "plan", "ragged features: expected", of_features=True),
+    "NaN features": Case(features([[1, 2, 3, None]]), "plan", "1 feature values are NaN", of_features=True),
+    "flat features without shape": Case(features([1, 2, 3]), "plan", "rows and cols as well", of_features=True),
+    "wrong feature dimension": Case(features([[1, 2, 3]] * 40), "plan", "feature dim", of_features=True),
     "audio among features": Case(audio("a.wav", NOISE), "error", "a run trains on one of the two", of_features=True),
     "missing feature file": Case(
-        features(None, features_path="gone.npy", rows=40, cols=4), "skipped", "no such file", of_features=True
+        features(None, features_path="gone.npy", rows=40, cols=4), "audio", "no such file", of_features=True
     ),
-    "a .npz named .npy": Case(line(zipped_features), "skipped", "no features (npy): ", of_features=True),
+    "a .npz named .npy": Case(line(zipped_features), "audio", "no features (npy): ", of_features=True),
     "a header that promises terabytes": Case(
-        line(boundless_features), "skipped", "4398046511104 × 4 values; expected 40 × 4", of_features=True
+        line(boundless_features), "audio", "4398046511104 × 4 values; expected 40 × 4", of_features=True
     ),
     "fewer features than rows × cols": Case(
-        line(short_features), "skipped", "3 values; expected 40 frames × 4 = 160", of_features=True
+        line(short_features), "audio", "3 values; expected 40 frames × 4 = 160", of_features=True
     ),
     "a manifest cut in half": Case(
-        raw(lambda data: data[: len(data) // 2 + 11]), "dropped", "is the file cut", good=15, name="m.jsonl:16"
+        raw(lambda data: data[: len(data) // 2 + 11]), "plan", "is the file cut", good=15, name="m.jsonl:16"
     ),
-    "CSV that is cut": Case(table("csv", ","), "dropped", "is the file cut", good=29, name="m.csv:31"),
-    "TSV that is cut": Case(table("tsv", "\t"), "dropped", "is the file cut", good=29, name="m.tsv:31"),
+    "CSV that is cut": Case(table("csv", ","), "plan", "is the file cut", good=29, name="m.csv:31"),
+    "TSV that is cut": Case(table("tsv", "\t"), "plan", "is the file cut", good=29, name="m.tsv:31"),
     "Kaldi's text that is cut": Case(
-        kaldi(lambda text: text[:-2]), "dropped", "is the file cut", good=29, name="good-29"
+        kaldi(lambda text: text[:-2]), "plan", "is the file cut", good=29, name="good-29"
     ),
     "two texts of one id in Kaldi's folder": Case(
-        kaldi(lambda text: f"{text}good-07 ab\n"), "dropped", "two lines in the file text", good=29, name="good-07"
+        kaldi(lambda text: f"{text}good-07 ab\n"), "plan", "two lines in the file text", good=29, name="good-07"
     ),
-    "fairseq's list that is cut": Case(fairseq("m.tsv"), "dropped", "is the file cut", good=29, name="m.tsv:31"),
-    "fairseq's letters that are cut": Case(fairseq("m.ltr"), "dropped", "is the file cut", good=29, name="good-29.wav"),
+    "fairseq's list that is cut": Case(fairseq("m.tsv"), "plan", "is the file cut", good=29, name="m.tsv:31"),
+    "fairseq's letters that are cut": Case(fairseq("m.ltr"), "plan", "is the file cut", good=29, name="good-29.wav"),
     "a tar that is cut between two files": Case(cut_tar, "error", "not one whole tar (cut or damaged at byte"),
     "non-UTF-8": Case(
         raw(lambda data: data + '{"id": "bad", "text": "é"}'.encode("latin-1")),
-        "dropped",
+        "plan",
         "not UTF-8 (byte 0xe9 at 23); save it as UTF-8",
         name="m.jsonl:31",
     ),
     "a byte-order mark": Case(raw(lambda data: b"\xef\xbb\xbf" + data), "loaded"),
     "Windows line ends": Case(raw(lambda data: data.replace(b"\n", b"\r\n") + b"\r\n"), "loaded"),
     "absolute and relative paths": Case(mixed_paths, "loaded"),
-    "a folder with symlink loops": Case(looping_folder, "dropped", f"{NO_DURATION}no such file", name="bad.wav"),
+    "a folder with symlink loops": Case(looping_folder, "plan", f"{NO_DURATION}no such file", name="bad.wav"),
     "a manifest that is a symlink loop": Case(loop, "error", "no such file or folder; check the path"),
-    "0 records": Case(raw(lambda data: b""), "error", "m.jsonl has no records; expected one utterance or more"),
-    "0 records: blank lines": Case(raw(lambda data: b"\n \r\n\n"), "error", "m.jsonl has no records"),
+    "0 utterances": Case(raw(lambda data: b""), "error", "m.jsonl has no utterances; expected one utterance or more"),
+    "0 utterances: blank lines": Case(raw(lambda data: b"\n \r\n\n"), "error", "m.jsonl has no utterances"),
     "UTF-16": Case(raw(lambda data: data.decode().encode("utf-16")), "error", "not UTF-8 (byte 0xff at 0)"),
     "a table that is cut": Case(raw(lambda data: data, "m.parquet"), "error", "not a whole Parquet file"),
 }
@@ -392,8 +394,8 @@ def test_each_case_is_loaded_or_named_and_nothing_else_is_lost(tmp_path: Path, n
         np.testing.assert_array_equal(signal, good_signal(found, case.of_features))
     others = {
         "loaded": dict.fromkeys(ends.loaded.keys() - good.keys(), ""),
-        "dropped": ends.dropped,
-        "skipped": ends.skipped,
+        "plan": ends.rejections,
+        "audio": ends.rejected,
     }
     bad = {end: list(found) for end, found in others.items() if found}
     is_whole = case.end == "loaded" and case.expected is None
@@ -413,7 +415,7 @@ def main() -> None:
     for name, case in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
             ends = ends_of(case, Path(folder))
-            told = ends.error or "; ".join([*ends.dropped.values(), *ends.skipped.values()])
+            told = ends.error or "; ".join([*ends.rejections.values(), *ends.rejected.values()])
         print(f"{name:36} {case.end:8} {len(ends.loaded):3} loaded  {told.replace(folder, '…')[:150]}")
 
 

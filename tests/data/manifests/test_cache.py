@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from recordings import check_signals, jsonl, noise, read, write
 
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 
 AUDIO = [noise(i, 1000 + i) for i in range(12)]
 
@@ -34,30 +34,30 @@ def test_a_relative_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     path = table(tmp_path / "data")
     monkeypatch.chdir(tmp_path / "here")
     for _ in range(2):
-        records = read_records([path], cache="cache")
-        check_signals(records, AUDIO)
-        assert records.folder is not None
-        assert records.folder.is_relative_to(tmp_path / "here" / "cache")
+        utterances = read_utterances([path], cache="cache")
+        check_signals(utterances, AUDIO)
+        assert utterances.folder is not None
+        assert utterances.folder.is_relative_to(tmp_path / "here" / "cache")
     monkeypatch.chdir(tmp_path)
-    check_signals(records, AUDIO)
+    check_signals(utterances, AUDIO)
 
 
 def test_a_cache_that_was_moved(tmp_path: Path) -> None:
     path = table(tmp_path)
-    read_records([path], cache=str(tmp_path / "one"))
+    read_utterances([path], cache=str(tmp_path / "one"))
     (tmp_path / "one").rename(tmp_path / "two")
-    records = read_records([path], cache=str(tmp_path / "two"))
-    check_signals(records, AUDIO)
-    assert records.folder == read_records([path], cache=str(tmp_path / "two")).folder
+    utterances = read_utterances([path], cache=str(tmp_path / "two"))
+    check_signals(utterances, AUDIO)
+    assert utterances.folder == read_utterances([path], cache=str(tmp_path / "two")).folder
     shutil.rmtree(tmp_path / "two")
-    check_signals(read_records([path], cache=str(tmp_path / "two")), AUDIO)
+    check_signals(read_utterances([path], cache=str(tmp_path / "two")), AUDIO)
 
 
 def test_a_cache_by_way_of_a_link_is_the_same(tmp_path: Path) -> None:
     path = table(tmp_path)
-    first = read_records([path], cache=str(tmp_path / "one"))
+    first = read_utterances([path], cache=str(tmp_path / "one"))
     (tmp_path / "link").symlink_to(tmp_path / "one")
-    second = read_records([path], cache=str(tmp_path / "link"))
+    second = read_utterances([path], cache=str(tmp_path / "link"))
     assert first.folder is not None
     assert second.folder is not None
     assert (second.folder.name, second.digest) == (first.folder.name, first.digest)
@@ -132,10 +132,10 @@ def test_the_same_files_as_a_folder_and_one_by_one_and_in_another_role(tmp_path:
         line = {"transcript": name, "original_duration": 1.0}
         files = [{"fname": f"{name}{speed}.wav", "speed": speed, "duration": 1 / speed} for speed in (1, 0.9)]
         jsonl(tmp_path / "set" / f"{name}.json", line | {"files": files})
-    whole = read_records([tmp_path / "set"])
-    one_by_one = read_records([tmp_path / "set" / "a.json", tmp_path / "set" / "b.json"])
+    whole = read_utterances([tmp_path / "set"])
+    one_by_one = read_utterances([tmp_path / "set" / "a.json", tmp_path / "set" / "b.json"])
     assert (whole.columns.input_of.tolist(), one_by_one.columns.input_of.tolist()) == ([0] * 4, [0, 0, 1, 1])
-    assert len(read_records([tmp_path / "set"], role="validation")) == 2
+    assert len(read_utterances([tmp_path / "set"], role="validation")) == 2
 
 
 def test_what_is_used_counts_as_new(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.columns import AT_ONCE, Columns, Names, Ragged, load_columns, save_columns
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import CharacterTokenizer
 
 LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
 
 RECORDS = [
-    Record("a", "/x/a.flac", "größe", 1.5, "s", "lib", (1, 300, 70000)),
-    Record("ü", "/x/ü#channel=1", "", 2.25),
-    Record("c", "/x/c", "字", 0.1, "t", "lib", (), 5, 80),
+    Utterance("a", "/x/a.flac", "größe", 1.5, "s", "lib", (1, 300, 70000)),
+    Utterance("ü", "/x/ü#channel=1", "", 2.25),
+    Utterance("c", "/x/c", "字", 0.1, "t", "lib", (), 5, 80),
 ]
 
 
@@ -29,7 +29,7 @@ def test_records_come_back(tmp_path: Path) -> None:
     columns = Columns.of(RECORDS, [0, 0, 1])
     save_columns(columns, tmp_path / "kept")
     for some in (columns, load_columns(tmp_path / "kept"), pickle.loads(pickle.dumps(load_columns(tmp_path / "kept")))):
-        assert [some.record(row) for row in range(len(some))] == RECORDS
+        assert [some.utterance(row) for row in range(len(some))] == RECORDS
         assert some.input_of.tolist() == [0, 0, 1]
         assert some.num_chars.tolist() == [5, 0, 1]
         assert some.digest() == columns.digest()
@@ -52,7 +52,7 @@ def test_other_processes_map_the_same_files(tmp_path: Path) -> None:
 
 
 def test_worker_processes_get_next_to_nothing(tmp_path: Path) -> None:
-    """At the start that reads the manifest, and at the one after; 200 bytes a record would be 200 MB for a million."""
+    """At the start that reads the manifest, and at the one after; 200 bytes an utterance would be 200 MB for a million."""
     lines = [{"id": str(i), "audio_path": f"{i}.flac", "text": "ab" * 40, "duration": 9.0} for i in range(3000)]
     path = jsonl(tmp_path / "m.jsonl", *lines)
     for _ in range(2):

@@ -120,7 +120,7 @@ LIBRISPEECH = ("train-clean-100", "train-1h", "train-10h", "dev-clean", "test-cl
 )
 @pytest.mark.parametrize("role", ["train", "validation"])
 def test_sets_that_cannot_be_told_apart_are_listed(tmp_path: Path, files: list[str], role: str) -> None:
-    tree(tmp_path, *files, "skipped.jsonl", "fairseq/train-1h.tsv")
+    tree(tmp_path, *files, "rejected.jsonl", "fairseq/train-1h.tsv")
     with pytest.raises(UserError, match="train: ") as caught:
         names(tmp_path, role)
     assert f"train: {', '.join(sorted(files))}; name the file that is meant ({tmp_path}/" in str(caught.value)

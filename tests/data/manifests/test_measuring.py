@@ -44,14 +44,14 @@ def manifest(folder: Path, num: int = 12, **fields: Any) -> Path:
 
 def test_only_audio_that_is_another_is_probed_again(tmp_path: Path, calls: dict[str, list[str]]) -> None:
     path = manifest(tmp_path)
-    assert [record.duration_s for record in read(tmp_path, path)] == [1.0] * 12
+    assert [utterance.duration_s for utterance in read(tmp_path, path)] == [1.0] * 12
     write(tmp_path / "3.flac", noise(3, 3 * RATE))
     forget(calls)
-    records = read(tmp_path, path)
-    assert [record.duration_s for record in records] == [1.0] * 3 + [3.0] + [1.0] * 8
+    utterances = read(tmp_path, path)
+    assert [utterance.duration_s for utterance in utterances] == [1.0] * 3 + [3.0] + [1.0] * 8
     assert calls["probe"] == ["3.flac"]
     forget(calls)
-    assert list(read(tmp_path, path)) == list(records)
+    assert list(read(tmp_path, path)) == list(utterances)
     assert (calls["probe"], sorted(calls["state_of"])) == ([], sorted(f"{i}.flac" for i in range(12)))
 
 
@@ -61,9 +61,9 @@ def test_a_time_alone_counts_and_so_does_a_file_that_went(tmp_path: Path, calls:
     os.utime(tmp_path / "5.flac", ns=(1, 1))
     (tmp_path / "7.flac").unlink()
     forget(calls)
-    records = read(tmp_path, path)
-    assert [entry.id for entry in records.refused] == ["7.flac"]
-    assert list(records) == [record for record in first if record.id != "7.flac"]
+    utterances = read(tmp_path, path)
+    assert [entry.id for entry in utterances.rejected] == ["7.flac"]
+    assert list(utterances) == [utterance for utterance in first if utterance.id != "7.flac"]
     assert sorted(calls["probe"]) == ["5.flac", "7.flac"]
 
 
@@ -71,34 +71,34 @@ def test_silence_is_looked_for_again(tmp_path: Path, calls: dict[str, list[str]]
     quiet = np.concatenate([np.zeros(RATE, np.int16), noise(1, RATE), np.zeros(RATE, np.int16)])
     path = manifest(tmp_path, 3, duration=1.0)
     write(tmp_path / "1.flac", quiet)
-    (before,) = [record for record in read(tmp_path, path, trim_db=60.0) if record.id == "1.flac"]
+    (before,) = [utterance for utterance in read(tmp_path, path, trim_db=60.0) if utterance.id == "1.flac"]
     assert "#seconds=" in before.location
     assert 1 <= before.duration_s < 1.3
     write(tmp_path / "1.flac", noise(2, RATE))
     write(tmp_path / "2.flac", quiet)
     forget(calls)
-    records = read(tmp_path, path, trim_db=60.0)
-    assert [Path(record.location).name for record in records][:2] == ["0.flac", "1.flac"]
-    assert [record.duration_s for record in records] == [1.0, 1.0, before.duration_s]
+    utterances = read(tmp_path, path, trim_db=60.0)
+    assert [Path(utterance.location).name for utterance in utterances][:2] == ["0.flac", "1.flac"]
+    assert [utterance.duration_s for utterance in utterances] == [1.0, 1.0, before.duration_s]
     assert sorted(calls["read_audio"]) == ["1.flac", "2.flac"]
     forget(calls)
     write(tmp_path / "0.flac", noise(0, RATE + 1))
     again = read(tmp_path, path, trim_db=60.0)
-    assert list(again) == list(records)
+    assert list(again) == list(utterances)
     assert calls["read_audio"] == ["0.flac"]
 
 
 def test_durations_of_the_manifest_stay_its_own(tmp_path: Path) -> None:
-    """Two records of one file say two things; silence was looked for and none found."""
+    """Two utterances of one file say two things; silence was looked for and none found."""
     write(tmp_path / "a.flac", noise(1))
     write(tmp_path / "b.flac", noise(2))
     lines = [{"id": str(i), "audio_path": "a.flac", "text": "a"} for i in range(3)]
     path = jsonl(tmp_path / "m.jsonl", lines[0] | {"duration": 0.5}, lines[1], lines[2] | {"duration": 0.7},
                  {"audio_path": "b.flac", "text": "b"})  # fmt: skip
-    first = [record.duration_s for record in read(tmp_path, path, trim_db=60.0)]
+    first = [utterance.duration_s for utterance in read(tmp_path, path, trim_db=60.0)]
     assert first == [0.5, 3000 / RATE, 0.7, 3000 / RATE]
     write(tmp_path / "b.flac", noise(2, 4000))
-    assert [record.duration_s for record in read(tmp_path, path, trim_db=60.0)] == [*first[:3], 4000 / RATE]
+    assert [utterance.duration_s for utterance in read(tmp_path, path, trim_db=60.0)] == [*first[:3], 4000 / RATE]
 
 
 def test_audio_whose_manifest_tells_all_is_not_looked_at(tmp_path: Path, calls: dict[str, list[str]]) -> None:
@@ -115,9 +115,9 @@ def test_audio_in_a_folder_is_looked_at_once(tmp_path: Path, calls: dict[str, li
     read(tmp_path, tmp_path / "set")
     forget(calls)
     write(tmp_path / "set" / "2.wav", noise(2, 5000))
-    records = read(tmp_path, tmp_path / "set")
-    assert records[2].duration_s == 5000 / RATE
-    check_signals(records, [noise(i, 5000 if i == 2 else 3000) for i in range(4)])
+    utterances = read(tmp_path, tmp_path / "set")
+    assert utterances[2].duration_s == 5000 / RATE
+    check_signals(utterances, [noise(i, 5000 if i == 2 else 3000) for i in range(4)])
     forget(calls)
     read(tmp_path, tmp_path / "set")
     assert calls == {"probe": [], "read_audio": [], "state_of": []}

@@ -17,17 +17,21 @@ from support import ROOT
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests import locations, reading
-from asr_jax.data.manifests.reading import Records, read_once
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances, read_once
+from asr_jax.data.manifests.utterances import Utterance
 
 LINE = {"audio_path": "a.flac", "text": "hello", "duration": 1.5}
 
 
 def test_absolute_paths_stay_and_the_default_id_is_the_path_as_written(tmp_path: Path) -> None:
     lines = [LINE | {"audio_path": path} for path in ("/else/where.wav", "b/../c.wav", "/x/./y//z.wav")]
-    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines))
-    assert [record.location for record in records] == ["/else/where.wav", str(tmp_path / "c.wav"), "/x/y/z.wav"]
-    assert [record.id for record in records] == ["/else/where.wav", "b/../c.wav", "/x/./y//z.wav"]
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines))
+    assert [utterance.location for utterance in utterances] == [
+        "/else/where.wav",
+        str(tmp_path / "c.wav"),
+        "/x/y/z.wav",
+    ]
+    assert [utterance.id for utterance in utterances] == ["/else/where.wav", "b/../c.wav", "/x/./y//z.wav"]
 
 
 @pytest.mark.parametrize("place", ["manifests/a.flac", "a.flac", "here/a.flac"])
@@ -48,17 +52,17 @@ def test_missing_durations_come_from_the_headers(tmp_path: Path) -> None:
     lines = [{"audio_path": f"{i}.flac", "text": "a"} for i in range(20)]
     for i in range(19):
         write(tmp_path / f"{i}.flac", noise(i, 4000 + i), 8000)
-    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines))
-    assert [record.duration_s for record in records] == [(4000 + i) / 8000 for i in range(19)]
-    (refused,) = records.refused
-    assert (refused.id, refused.location) == ("19.flac", str(tmp_path / "19.flac"))
-    assert refused.reason == "no duration in the manifest, and the audio: no such file"
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines))
+    assert [utterance.duration_s for utterance in utterances] == [(4000 + i) / 8000 for i in range(19)]
+    (rejected,) = utterances.rejected
+    assert (rejected.id, rejected.location) == ("19.flac", str(tmp_path / "19.flac"))
+    assert rejected.reason == "no duration in the manifest, and the audio: no such file"
 
 
 def test_much_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     good = [LINE | {"id": str(i)} for i in range(90)]
-    assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good[:2], *["{"] * 10)).refused) == 10
-    assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 10)).refused) == 10
+    assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good[:2], *["{"] * 10)).rejected) == 10
+    assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 10)).rejected) == 10
     with pytest.raises(UserError, match=r"11 of 101 entries .*\n.*:91: "):
         read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 11))
     lines = [{"audio_path": f"{i}.flac", "text": "a"} for i in range(20)]
@@ -70,25 +74,27 @@ def test_inputs_follow_each_other_and_ids_become_unique(tmp_path: Path, caplog: 
     first = jsonl(tmp_path / "1.jsonl", LINE | {"id": "x"}, LINE | {"id": "x#2"}, LINE | {"id": "x"})
     second = jsonl(tmp_path / "2.jsonl", LINE | {"id": "x"}, LINE | {"id": "y"})
     with caplog.at_level(logging.WARNING):
-        records = read(tmp_path, first, second)
-    assert [record.id for record in records] == ["x", "x#2", "x#3", "x#4", "y"]
-    assert records.columns.input_of.tolist() == [0, 0, 0, 1, 1]
+        utterances = read(tmp_path, first, second)
+    assert [utterance.id for utterance in utterances] == ["x", "x#2", "x#3", "x#4", "y"]
+    assert utterances.columns.input_of.tolist() == [0, 0, 0, 1, 1]
     assert "2 ids repeat (first: x)" in caplog.text
 
 
 def test_paths_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
     good = [LINE | {"id": str(i)} for i in range(10)]
-    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, LINE | {"audio_path": "a\0.flac"}))
-    assert records.refused[0].reason == "its name is not UTF-8, or has a zero byte; rename the file"
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, LINE | {"audio_path": "a\0.flac"}))
+    assert utterances.rejected[0].reason == "its name is not UTF-8, or has a zero byte; rename the file"
 
 
 def test_rows_are_selected(tmp_path: Path) -> None:
-    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", *(LINE | {"id": str(i), "text": "a" * i} for i in range(6))))
-    some = records.select(np.array([4, 1])).select(slice(1))
-    assert [record.id for record in some] == ["4"]
+    utterances = read(
+        tmp_path, jsonl(tmp_path / "m.jsonl", *(LINE | {"id": str(i), "text": "a" * i} for i in range(6)))
+    )
+    some = utterances.select(np.array([4, 1])).select(slice(1))
+    assert [utterance.id for utterance in some] == ["4"]
     assert list(some.texts()) == ["aaaa"]
     assert some.hours == 1.5 / 3600
-    assert len(records.select(records.columns.num_chars > 3)) == 2
+    assert len(utterances.select(utterances.columns.num_chars > 3)) == 2
 
 
 # The cache.
@@ -106,8 +112,8 @@ def table_of_audio(path: Path) -> Path:
     return path
 
 
-def same(left: Records, right: Records) -> bool:
-    return list(left) == list(right) and left.refused == right.refused and left.digest == right.digest
+def same(left: Utterances, right: Utterances) -> bool:
+    return list(left) == list(right) and left.rejected == right.rejected and left.digest == right.digest
 
 
 def test_a_second_read_opens_no_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,13 +131,13 @@ def test_a_second_read_opens_no_audio(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_changed_files_are_read_anew(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "m.jsonl", LINE)
     status = path.stat()
-    assert [record.text for record in read(tmp_path, path)] == ["hello"]
+    assert [utterance.text for utterance in read(tmp_path, path)] == ["hello"]
     jsonl(path, LINE | {"text": "longer text"})
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert [record.text for record in read(tmp_path, path)] == ["longer text"]
+    assert [utterance.text for utterance in read(tmp_path, path)] == ["longer text"]
     jsonl(path, LINE | {"text": "other texts"})
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert [record.text for record in read(tmp_path, path)] == ["other texts"]
+    assert [utterance.text for utterance in read(tmp_path, path)] == ["other texts"]
     folder = folder_of_audio(tmp_path / "set")
     read(tmp_path, folder)
     (folder / "03.txt").write_text("another")
@@ -147,16 +153,16 @@ def test_audio_that_is_mended_is_found_at_the_next_start(tmp_path: Path) -> None
     whole = (tmp_path / "4.flac").read_bytes()
     (tmp_path / "4.flac").write_bytes(b"")
     (tmp_path / "0.flac").rename(tmp_path / "moved")
-    records = read(tmp_path, path)
-    assert [entry.id for entry in records.refused] == ["0.flac", "4.flac"]
-    assert same(records, read(tmp_path, path))
+    utterances = read(tmp_path, path)
+    assert [entry.id for entry in utterances.rejected] == ["0.flac", "4.flac"]
+    assert same(utterances, read(tmp_path, path))
     (tmp_path / "4.flac").write_bytes(whole)
-    assert [entry.id for entry in read(tmp_path, path).refused] == ["0.flac"]
+    assert [entry.id for entry in read(tmp_path, path).rejected] == ["0.flac"]
     (tmp_path / "moved").rename(tmp_path / "0.flac")
     mended = read(tmp_path, path)
-    assert not mended.refused
+    assert not mended.rejected
     check_signals(mended, [noise(i, 1000 + i) for i in range(20)])
-    assert list(records) == [record for record in mended if record.id not in ("0.flac", "4.flac")]
+    assert list(utterances) == [utterance for utterance in mended if utterance.id not in ("0.flac", "4.flac")]
 
 
 def test_a_data_set_that_comes_later_is_found_where_it_is(tmp_path: Path) -> None:
@@ -216,12 +222,12 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.reading import read_records
+from asr_jax.data.manifests.reading import read_utterances
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(3):
-    records = read_records(sys.argv[2:], cache=sys.argv[1])
-    print(records.digest, sum(int(Location.parse(record.location).audio(rate_hz=16000).sum()) for record in records))
+    utterances = read_utterances(sys.argv[2:], cache=sys.argv[1])
+    print(utterances.digest, sum(int(Location.parse(utterance.location).audio(rate_hz=16000).sum()) for utterance in utterances))
 """
 
 
@@ -239,27 +245,27 @@ def test_two_processes_read_at_once(tmp_path: Path) -> None:
         output, errors = run.communicate(timeout=60)
         assert (run.returncode, errors) == (0, "")
         outputs += output.splitlines()
-    records = read(tmp_path, *map(Path, paths))
-    expected = sum(int(signal(record).sum()) for record in records)
-    assert outputs == [f"{records.digest} {expected}"] * 9
+    utterances = read(tmp_path, *map(Path, paths))
+    expected = sum(int(signal(utterance).sum()) for utterance in utterances)
+    assert outputs == [f"{utterances.digest} {expected}"] * 9
     assert not list((tmp_path / ".cache").rglob("*.partial"))
 
 
 def test_reading_once_keeps_only_bytes(tmp_path: Path) -> None:
     path = table_of_audio(tmp_path / "t.parquet")
-    records = read_once([path], unpack_to=str(tmp_path / "out" / "b"))
-    check_signals(records, [noise(i, 1000 + i) for i in range(12)])
+    utterances = read_once([path], unpack_to=str(tmp_path / "out" / "b"))
+    check_signals(utterances, [noise(i, 1000 + i) for i in range(12)])
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["b"]
-    assert [replace(record, location="") for record in records] == [
-        replace(record, location="") for record in read(tmp_path, path)
+    assert [replace(utterance, location="") for utterance in utterances] == [
+        replace(utterance, location="") for utterance in read(tmp_path, path)
     ]
 
 
 def test_records_in_memory() -> None:
-    made = [Record("a", "/a.wav", "x", 1.0), Record("b", "/b.wav", "y", 2.0, labels=(1,))]
-    records = Records.of(made)
-    assert list(records) == made
-    assert (records.folder, records.refused, records.hours) == (None, (), 3 / 3600)
+    made = [Utterance("a", "/a.wav", "x", 1.0), Utterance("b", "/b.wav", "y", 2.0, labels=(1,))]
+    utterances = Utterances.of(made)
+    assert list(utterances) == made
+    assert (utterances.folder, utterances.rejected, utterances.hours) == (None, (), 3 / 3600)
 
 
 def test_a_path_through_a_link_is_the_file_that_the_system_opens(tmp_path: Path) -> None:
@@ -270,6 +276,6 @@ def test_a_path_through_a_link_is_the_file_that_the_system_opens(tmp_path: Path)
     (tmp_path / "set/a.flac").touch()
     paths = ("link/../a.flac", "./a.flac", "../set/a.flac")
     manifest = jsonl(tmp_path / "set/m.jsonl", *({"audio_path": path, "text": "x", "duration": 1.0} for path in paths))
-    found = [record.location for record in read(tmp_path, manifest)]
+    found = [utterance.location for utterance in read(tmp_path, manifest)]
     assert os.path.samefile(found[0], tmp_path / "elsewhere/a.flac")
     assert found[1:] == [str(tmp_path / "set/a.flac")] * 2

@@ -8,8 +8,8 @@ import pytest
 from recordings import RATE, jsonl, noise, read, signal, write
 
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.records import Record
 from asr_jax.data.manifests.silence import sounding_part, trimmed
+from asr_jax.data.manifests.utterances import Utterance
 
 
 def spoken(seed: int, before: int, num: int, after: int) -> np.ndarray:
@@ -52,22 +52,22 @@ def test_records_are_trimmed_as_they_are_read(tmp_path: Path) -> None:
         {"features_path": "f.txt", "rows": 1, "cols": 2, "text": "a"},
         line | {"audio_path": "gone.wav"},
     )
-    records = read(tmp_path, path, trim_db=40.0)
+    utterances = read(tmp_path, path, trim_db=40.0)
     _, (first, end) = librosa.effects.trim(samples / 32768, top_db=40.0)
     part = samples[2000:26000]
     _, (part_first, part_end) = librosa.effects.trim(part / 32768, top_db=40.0)
     expected = [samples[first:end], part[part_first:part_end], samples[first:end], stereo[:, 0]]
-    for record, trimmed_samples in zip(records, expected, strict=False):
-        np.testing.assert_array_equal(signal(record), trimmed_samples)
-        assert record.duration_s == len(trimmed_samples) / RATE
-    assert records[5].location == str(tmp_path / "gone.wav")
-    assert [record.duration_s for record in read(tmp_path, path)][:2] == [30000 / RATE, 1.5]
+    for utterance, trimmed_samples in zip(utterances, expected, strict=False):
+        np.testing.assert_array_equal(signal(utterance), trimmed_samples)
+        assert utterance.duration_s == len(trimmed_samples) / RATE
+    assert utterances[5].location == str(tmp_path / "gone.wav")
+    assert [utterance.duration_s for utterance in read(tmp_path, path)][:2] == [30000 / RATE, 1.5]
 
 
 def test_other_rates_are_trimmed_by_their_seconds(tmp_path: Path) -> None:
     samples = spoken(1, 9000, 16000, 5000)
     write(tmp_path / "a.wav", np.repeat(samples, 3), 48000)
-    record = trimmed(Record("a", str(tmp_path / "a.wav"), "a", 30000 / RATE), 40.0)
-    location = Location.parse(record.location)
-    assert location.length_s == record.duration_s
-    assert abs(len(location.audio(rate_hz=RATE)) - record.duration_s * RATE) <= 1
+    utterance = trimmed(Utterance("a", str(tmp_path / "a.wav"), "a", 30000 / RATE), 40.0)
+    location = Location.parse(utterance.location)
+    assert location.length_s == utterance.duration_s
+    assert abs(len(location.audio(rate_hz=RATE)) - utterance.duration_s * RATE) <= 1

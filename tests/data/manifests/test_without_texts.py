@@ -18,8 +18,8 @@ from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data, plan_training, read_sets, read_training
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import Records, read_records
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.reading import Utterances, read_utterances
+from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import NoTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings
 
@@ -86,10 +86,10 @@ def test_every_format_is_read_without_texts(tmp_path: Path, made: Callable[[Path
     cache = str(tmp_path / "cache")
     if made is not fairseq:  # whose lists have texts elsewhere, or nowhere
         with pytest.raises(UserError):
-            read_records([path], cache=cache)
-    records = read_records([path], cache=cache, options=ReadOptions(texts_may_lack=True))
-    assert [record.text for record in records] == [""] * NUM
-    assert not records.refused
+            read_utterances([path], cache=cache)
+    utterances = read_utterances([path], cache=cache, options=ReadOptions(texts_may_lack=True))
+    assert [utterance.text for utterance in utterances] == [""] * NUM
+    assert not utterances.rejected
     data = Data(train=(str(path),), validation=(str(path),), tokenizer=NOTHING, cache=cache)
     assert len(read_training(data, seed=0)) == len(read_sets(data, seed=0).validation) == NUM
 
@@ -100,22 +100,22 @@ def test_what_was_read_with_and_without_texts_is_kept_apart(tmp_path: Path) -> N
     path = jsonl(tmp_path / "m.jsonl", {"audio_path": str(first), "duration": 0.1, "text": "a"}, *rows)
     for _ in range(2):
         cache = str(tmp_path / "cache")
-        assert len(read_records([path], cache=cache, options=ReadOptions(texts_may_lack=True))) == NUM
-        strict = read_records([path], cache=cache)
-        assert (len(strict), len(strict.refused)) == (1, NUM - 1)
+        assert len(read_utterances([path], cache=cache, options=ReadOptions(texts_may_lack=True))) == NUM
+        strict = read_utterances([path], cache=cache)
+        assert (len(strict), len(strict.rejected)) == (1, NUM - 1)
 
 
 def test_rules_about_texts_and_room_for_labels_do_not_count() -> None:
     """Of texts and token ids that are there all the same."""
-    made = [Record(str(i), f"/{i}.flac", "a" * 999, 1.0 + i / 10, labels=(i, 9)) for i in range(8)]
-    made += [Record("short", "/s.flac", "", 0.01), Record("long", "/l.flac", "", 99.0)]
+    made = [Utterance(str(i), f"/{i}.flac", "a" * 999, 1.0 + i / 10, labels=(i, 9)) for i in range(8)]
+    made += [Utterance("short", "/s.flac", "", 0.01), Utterance("long", "/l.flac", "", 99.0)]
     data = Data(train=("x",), tokenizer=NOTHING, buckets=Buckets(num=2, batch_multiple=2), filters=Filters(min_chars=1))
     planned = plan_training(
-        Records.of(made), data, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
+        Utterances.of(made), data, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
         frames_needed=np.add,
         front_end=KaldiFbank(), seed=0, num_devices=2,
     )  # fmt: skip
-    assert planned.dropped.records == {"too short": 1, "too long": 1}
+    assert planned.rejections.utterances == {"too short": 1, "too long": 1}
     assert len(planned.index) == 8
     assert {bucket.num_tokens for bucket in planned.plan.buckets} == {0}
     assert not planned.index.num_labels().any()
@@ -124,7 +124,7 @@ def test_rules_about_texts_and_room_for_labels_do_not_count() -> None:
     other = replace(data, buckets=Buckets(num=2, batch_multiple=6))
     with pytest.raises(UserError, match=r"6 .*2 devices.* 4 sub-batches.* 4"):
         plan_training(
-            Records.of(made), other, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
+            Utterances.of(made), other, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
         frames_needed=np.add,
             front_end=KaldiFbank(), seed=0, num_devices=2, sub_batches=4,
         )  # fmt: skip

@@ -1,13 +1,13 @@
-"""What a reader is: a format by its name, which paths are of it, and the records that are there."""
+"""What a reader is: a format by its name, which paths are of it, and the utterances that are there."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
-Entries = Iterator[Record | Refused]
+Entries = Iterator[Utterance | Rejected]
 
 
 def beside(path: str) -> tuple[str, ...]:
@@ -54,9 +54,9 @@ class Reader:
     matches: Callable[[str], bool]
     """Whether a path, of a file or a folder, is of this format."""
     files: Callable[[str, ReadOptions], list[str]]
-    """All files whose change means that the records may be others."""
+    """All files whose change means that the utterances may be others."""
     read: Callable[[str, Unpacked, ReadOptions], Entries]
-    """The records of a path, in order, and what none can be made of; bytes that training could not read by themselves
+    """The utterances of a path, in order, and what none can be made of; bytes that training could not read by themselves
     are unpacked. Raises: UserError for a path that cannot be read as a whole."""
     roots: Callable[[str], tuple[str, ...]] = beside
     """The folders that relative locations may start from; all start from the first at which there is a file."""

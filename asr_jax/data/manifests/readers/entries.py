@@ -1,4 +1,4 @@
-"""The record of an entry that names its values: an object of JSON, a row of a table."""
+"""The utterance of an entry that names its values: an object of JSON, a row of a table."""
 
 import math
 import os
@@ -13,18 +13,18 @@ from asr_jax.core.errors import nearest
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.readers.fields import Fields, Unusable
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Utterance
 
 # Of features that come without a duration: the hop of nearly every front-end.
 HOP_S = 0.01
 
 
-def record(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name: str) -> Record:
-    """The record that has these fields, of audio or of ready features; `name`: its id where it has none.
+def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name: str) -> Utterance:
+    """The utterance that has these fields, of audio or of ready features; `name`: its id where it has none.
 
-    Raises: Unusable.
+    Raises: InvalidEntry.
     """
     if f.first(fields, f.FEATURES) is not None or f.first(fields, f.FEATURES_PATH) is not None:
         return _of_features(fields, unpacked, options, name)
@@ -36,18 +36,18 @@ def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
     return round(num_frames * HOP_S, 6) if math.isnan(length_s) else length_s
 
 
-def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Record:
+def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:
     embedded, audio_path = _embedded(fields, name)
     if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping | list):
-        raise Unusable(f'audio is {f.shown(value)[:60]}; expected a path or, in a table, {{"bytes": …, "path": …}}')
+        raise InvalidEntry(f'audio is {f.shown(value)[:60]}; expected a path or, in a table, {{"bytes": …, "path": …}}')
     if embedded is None and not audio_path:
-        raise Unusable(_lacking(fields, "audio_path", (*f.AUDIO_PATH, *f.AUDIO, *f.FEATURES)))
+        raise InvalidEntry(_lacking(fields, "audio_path", (*f.AUDIO_PATH, *f.AUDIO, *f.FEATURES)))
     start_s, length_s, channel = f.seconds(fields, f.OFFSET), f.duration_s(fields), f.count(fields, f.CHANNEL)
     if start_s < 0 or (start_s >= 0 and length_s <= 0) or length_s < 0:
         offset = "" if math.isnan(start_s) else f"an offset of {start_s:g} s and "
-        raise Unusable(f"{offset}a duration of {length_s:g} s: expected 0 or more, and above 0")
+        raise InvalidEntry(f"{offset}a duration of {length_s:g} s: expected 0 or more, and above 0")
     if embedded is None and channel is None and math.isnan(start_s):
-        return _record(fields, options, audio_path, audio_path, length_s)
+        return _utterance(fields, options, audio_path, audio_path, length_s)
     if isinstance(embedded, bytes):
         embedded = unpacked.add(embedded, os.path.basename(audio_path))
     location = Location.parse(audio_path) if embedded is None else embedded
@@ -55,7 +55,7 @@ def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: st
         location = replace(location, start_s=start_s, length_s=None if math.isnan(length_s) else length_s)
     if channel is not None:
         location = replace(location, channel=channel)
-    return _record(fields, options, str(location), audio_path, length_s)
+    return _utterance(fields, options, str(location), audio_path, length_s)
 
 
 def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
@@ -72,7 +72,7 @@ def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
     return None, path
 
 
-def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Record:
+def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:
     rows, cols = f.count(fields, f.ROWS), f.count(fields, f.COLS)
     values = f.first(fields, f.FEATURES)
     if values is None:
@@ -82,40 +82,40 @@ def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name:
         location = unpacked.add_features(_matrix(values, rows, cols))
     assert location.shape is not None
     length_s = features_duration_s(location.shape[0], f.duration_s(fields))
-    return _record(fields, options, str(location), name, length_s, location.shape)
+    return _utterance(fields, options, str(location), name, length_s, location.shape)
 
 
 def _matrix(values: Any, rows: int | None, cols: int | None) -> Float32[np.ndarray, "T F"]:
     """Features from a list of lists, or a flat list with its shape."""
     if isinstance(values, str):
-        raise Unusable(f"features are {f.shown(values)}; expected numbers, or the path of a file in features_path")
+        raise InvalidEntry(f"features are {f.shown(values)}; expected numbers, or the path of a file in features_path")
     try:
         matrix = np.asarray(values, np.float32)
     except (ValueError, TypeError, OverflowError):
-        raise Unusable("ragged features: expected a list of frames, each with as many numbers") from None
+        raise InvalidEntry("ragged features: expected a list of frames, each with as many numbers") from None
     if not matrix.size:
-        raise Unusable("empty features: expected frames × values, one or more of each")
+        raise InvalidEntry("empty features: expected frames × values, one or more of each")
     if matrix.ndim == 1:
         if rows is None or cols is None:
-            raise Unusable("flat features: expected their rows and cols as well")
+            raise InvalidEntry("flat features: expected their rows and cols as well")
         if matrix.size != rows * cols:
-            raise Unusable(f"{matrix.size} feature values; expected rows {rows} × cols {cols} = {rows * cols}")
+            raise InvalidEntry(f"{matrix.size} feature values; expected rows {rows} × cols {cols} = {rows * cols}")
         matrix = matrix.reshape(rows, cols)
     if matrix.ndim != 2:
-        raise Unusable(f"features of shape {matrix.shape}: expected frames × values")
+        raise InvalidEntry(f"features of shape {matrix.shape}: expected frames × values")
     if not np.isfinite(matrix).all():
-        raise Unusable(f"{int((~np.isfinite(matrix)).sum())} feature values are NaN or infinite")
+        raise InvalidEntry(f"{int((~np.isfinite(matrix)).sum())} feature values are NaN or infinite")
     return matrix
 
 
-def _record(
+def _utterance(
     fields: Fields, options: ReadOptions, location: str, name: str, length_s: float, shape: tuple[int, int] = (0, 0)
-) -> Record:
+) -> Utterance:
     labels = f.label_ids(f.first(fields, f.LABELS))
     text = f.string(fields, f.TEXT)
     if not text and labels is None and f.first(fields, f.TEXT) is None and not options.texts_may_lack:
-        raise Unusable(_lacking(fields, "text", (*f.TEXT, *f.LABELS)))
-    return Record(
+        raise InvalidEntry(_lacking(fields, "text", (*f.TEXT, *f.LABELS)))
+    return Utterance(
         id=f.string(fields, f.ID, name), location=location, text=text, duration_s=length_s,
         speaker=f.string(fields, f.SPEAKER), source=f.string(fields, f.SOURCE), labels=labels,
         num_frames=shape[0], num_values=shape[1],

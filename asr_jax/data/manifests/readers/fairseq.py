@@ -12,10 +12,10 @@ from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
-from asr_jax.data.manifests.readers.fields import Unusable
+from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.text_tables import BadLine, all_lines, text_lines
-from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 RATE_HZ = 16000
 BOUNDARY = "|"
@@ -49,22 +49,22 @@ def read_fairseq(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries
     for (number, line), text in zip(rows, texts or [""] * len(rows), strict=True):
         place = f"{path}:{number}"
         try:
-            yield _record(line, text, folder)
-        except Unusable as error:
-            yield Refused(line.partition("\t")[0] if isinstance(line, str) else place, place, str(error))
+            yield _utterance(line, text, folder)
+        except InvalidEntry as error:
+            yield Rejected(line.partition("\t")[0] if isinstance(line, str) else place, place, str(error))
 
 
 FAIRSEQ = Reader("fairseq list", is_fairseq, files, read_fairseq)
 
 
-def _record(line: str | BadLine, text: str | BadLine, folder: str) -> Record:
+def _utterance(line: str | BadLine, text: str | BadLine, folder: str) -> Utterance:
     for part in (line, text):
         if isinstance(part, BadLine):
             raise part
     name, _, num_samples = str(line).partition("\t")
     if not num_samples.isdecimal():
-        raise Unusable(f"{line!r}: expected a path, a tab and the number of samples")
-    return Record(name, str(_location(name).beside(folder)), str(text), int(num_samples) / RATE_HZ)
+        raise InvalidEntry(f"{line!r}: expected a path, a tab and the number of samples")
+    return Utterance(name, str(_location(name).beside(folder)), str(text), int(num_samples) / RATE_HZ)
 
 
 def letters(text: str) -> str:
@@ -93,16 +93,16 @@ def _location(name: str) -> Location:
     return Location(name)
 
 
-def write_fairseq(path: str, records: Iterable[Record]) -> None:
-    """Writes `SET.tsv`, `.wrd` and `.ltr` of records that are whole files of audio at 16 kHz, and `dict.ltr.txt` where
+def write_fairseq(path: str, utterances: Iterable[Utterance]) -> None:
+    """Writes `SET.tsv`, `.wrd` and `.ltr` of utterances that are whole files of audio at 16 kHz, and `dict.ltr.txt` where
     there is none yet: its lines number the labels of all sets of a folder. Rates are not looked at: see `at_16_khz`.
 
-    Raises: UserError for a record that fairseq's lists cannot say; nothing is written then.
+    Raises: UserError for an utterance that fairseq's lists cannot say; nothing is written then.
     """
     entries, texts = [], []
-    for record in records:
-        entries.append(f"{_entry(record)}\t{round(record.duration_s * RATE_HZ)}")
-        texts.append(" ".join(record.text.split()))
+    for utterance in utterances:
+        entries.append(f"{_entry(utterance)}\t{round(utterance.duration_s * RATE_HZ)}")
+        texts.append(" ".join(utterance.text.split()))
     spelt = [letters(text) for text in texts]
     stem = os.path.splitext(path)[0]
     _write_lines(path, ["/", *entries])
@@ -115,18 +115,18 @@ def write_fairseq(path: str, records: Iterable[Record]) -> None:
         _write_lines(dictionary, [f"{name} {num}" for name, num in ranked])
 
 
-def at_16_khz(record: Record) -> Record:
-    """The record with the duration of its file's header. Raises: UserError for audio of another rate, or none."""
+def at_16_khz(utterance: Utterance) -> Utterance:
+    """The utterance with the duration of its file's header. Raises: UserError for audio of another rate, or none."""
     try:
-        info = Location.parse(record.location).info()
+        info = Location.parse(utterance.location).info()
     except AudioError as error:
-        raise UserError(f"record {record.id}: {error}; leave it out") from None
+        raise UserError(f"utterance {utterance.id}: {error}; leave it out") from None
     if info.rate_hz != RATE_HZ:
         raise UserError(
-            f"record {record.id} ({record.location}) has {info.rate_hz} Hz; fairseq trains on {RATE_HZ} Hz alone: "
+            f"utterance {utterance.id} ({utterance.location}) has {info.rate_hz} Hz; fairseq trains on {RATE_HZ} Hz alone: "
             "convert its audio first"
         )
-    return replace(record, duration_s=info.duration_s)
+    return replace(utterance, duration_s=info.duration_s)
 
 
 def _write_lines(path: str, lines: Iterable[str]) -> None:
@@ -134,24 +134,24 @@ def _write_lines(path: str, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def _entry(record: Record) -> str:
-    """How a list names a record's file. Raises: UserError for what it cannot say of it."""
-    location = Location.parse(record.location)
+def _entry(utterance: Utterance) -> str:
+    """How a list names an utterance's file. Raises: UserError for what it cannot say of it."""
+    location = Location.parse(utterance.location)
     in_zip = location.path.endswith(".zip") and location.num_bytes is not None
     whole = Location(location.path, location.first_byte, location.num_bytes) if in_zip else Location(location.path)
     if location != whole or set(location.path) & set("\t\r\n"):
         raise UserError(
-            f"record {record.id} ({location}) is not a whole file, which is all that fairseq's lists can name; write "
+            f"utterance {utterance.id} ({location}) is not a whole file, which is all that fairseq's lists can name; write "
             "its audio to a file first"
         )
-    if BOUNDARY in record.text:
+    if BOUNDARY in utterance.text:
         raise UserError(
-            f"record {record.id} has {BOUNDARY!r} in its text ({record.text!r}), which fairseq takes for the end of a "
+            f"utterance {utterance.id} has {BOUNDARY!r} in its text ({utterance.text!r}), which fairseq takes for the end of a "
             "word; take it out"
         )
-    if record.labels is not None and not record.text:
+    if utterance.labels is not None and not utterance.text:
         raise UserError(
-            f"record {record.id} has token ids and no text, and fairseq's lists have only letters; give its manifest "
+            f"utterance {utterance.id} has token ids and no text, and fairseq's lists have only letters; give its manifest "
             "a text"
         )
     path = location.path.lstrip("/")

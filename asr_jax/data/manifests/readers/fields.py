@@ -38,8 +38,8 @@ LARGEST = 2**31 - 1
 Fields = Mapping[str, Any]
 
 
-class Unusable(ValueError):
-    """An entry that no record can be made of; says why and what was expected."""
+class InvalidEntry(ValueError):
+    """An entry that no utterance can be made of; says why and what was expected."""
 
 
 def first(fields: Fields, names: Sequence[str]) -> Any:
@@ -58,12 +58,12 @@ def string(fields: Fields, names: Sequence[str], default: str = "") -> str:
     if not isinstance(value, str):
         if isinstance(value, int) and not isinstance(value, bool) and names in (ID, SPEAKER):
             return str(value)
-        raise Unusable(f'"{_named(fields, names)}" is {shown(value)}; expected a string')
+        raise InvalidEntry(f'"{_named(fields, names)}" is {shown(value)}; expected a string')
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Unusable(f'"{_named(fields, names)}" is {shown(value)}, which holds half a character') from None
+            raise InvalidEntry(f'"{_named(fields, names)}" is {shown(value)}, which holds half a character') from None
     return value
 
 
@@ -74,7 +74,7 @@ def seconds(fields: Fields, names: Sequence[str]) -> float:
         return math.nan
     number = _number(value)
     if number is None or not abs(number) < math.inf:
-        raise Unusable(f'"{_named(fields, names)}" is {shown(value)}; expected a finite number of seconds')
+        raise InvalidEntry(f'"{_named(fields, names)}" is {shown(value)}; expected a finite number of seconds')
     return float(max(min(number, LARGEST), -LARGEST))
 
 
@@ -90,7 +90,7 @@ def count(fields: Fields, names: Sequence[str]) -> int | None:
     if value is None:
         return None
     if (whole := _whole(value)) is None:
-        raise Unusable(f'"{_named(fields, names)}" is {shown(value)}; expected a whole number')
+        raise InvalidEntry(f'"{_named(fields, names)}" is {shown(value)}; expected a whole number')
     return whole
 
 
@@ -121,21 +121,21 @@ def label_ids(value: Any) -> tuple[int, ...] | None:
         numbers = tuple(map(_whole, words))
         if None not in numbers:
             return numbers  # type: ignore[return-value]
-    raise Unusable(f'tokens are {shown(value)}; expected ids, whole numbers from 0: [1, 2, 3] or "1 2 3"')
+    raise InvalidEntry(f'tokens are {shown(value)}; expected ids, whole numbers from 0: [1, 2, 3] or "1 2 3"')
 
 
 def objects(fields: Fields, name: str) -> list[Fields]:
-    """A list of objects. Raises: Unusable."""
+    """A list of objects. Raises: InvalidEntry."""
     value = fields.get(name)
     if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
-        raise Unusable(f'"{name}" is {shown(value)}; expected a list of objects, at least one')
+        raise InvalidEntry(f'"{name}" is {shown(value)}; expected a list of objects, at least one')
     return value
 
 
 def feature_file(path: str, rows: int | None, cols: int | None) -> Location:
-    """The location of features in a file of their own. Raises: Unusable where their shape is not known."""
+    """The location of features in a file of their own. Raises: InvalidEntry where their shape is not known."""
     if not rows or not cols:
-        raise Unusable(f"features in a file ({path}) need their shape: expected rows and cols above 0")
+        raise InvalidEntry(f"features in a file ({path}) need their shape: expected rows and cols above 0")
     form = {".npy": "npy", ".f32": "f32"}.get(os.path.splitext(path)[1], "text")
     location = Location.parse(path)
     return location if location.shape else Location(path, shape=(rows, cols), form=form)

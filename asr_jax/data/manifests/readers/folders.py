@@ -8,9 +8,9 @@ import os
 
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
-from asr_jax.data.manifests.readers.fields import Unusable
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 AUDIO_ENDINGS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".sph")
 TEXT_ENDINGS = (".txt", ".lab", ".transcript")
@@ -34,21 +34,21 @@ def read_folder(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     for name in sorted(there):
         if name.lower().endswith(AUDIO_ENDINGS):
             try:
-                yield _record(name, os.path.relpath(name, folder), there, options)
-            except Unusable as error:
-                yield Refused(os.path.relpath(name, folder), name, str(error))
+                yield _utterance(name, os.path.relpath(name, folder), there, options)
+            except InvalidEntry as error:
+                yield Rejected(os.path.relpath(name, folder), name, str(error))
 
 
 FOLDER = Reader("folder of audio", is_audio, files, read_folder)
 
 
-def _record(path: str, name: str, there: set[str], options: ReadOptions) -> Record:
+def _utterance(path: str, name: str, there: set[str], options: ReadOptions) -> Utterance:
     text, tokens = _sidecar(path, TEXT_ENDINGS, there), _sidecar(path, TOKEN_ENDINGS, there)
     if text is None and tokens is None and not options.texts_may_lack:
-        raise Unusable(
+        raise InvalidEntry(
             f"no text beside it: expected {f.base_name(path)} with {', '.join(TEXT_ENDINGS)} or {TOKEN_ENDINGS[0]}"
         )
-    return Record(
+    return Utterance(
         id=name, location=os.path.abspath(path), text=" ".join((text or "").split()), labels=f.label_ids(tokens)
     )
 
@@ -67,6 +67,6 @@ def _sidecar(audio_path: str, endings: tuple[str, ...], there: set[str]) -> str 
             content = file.read()
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Unusable(f"{path}: {f.not_utf8(content, error)}") from None
+        raise InvalidEntry(f"{path}: {f.not_utf8(content, error)}") from None
     except OSError as error:
-        raise Unusable(f"{path}: {error.strerror}") from None
+        raise InvalidEntry(f"{path}: {error.strerror}") from None

@@ -16,9 +16,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries, lhotse, quartznet
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
-from asr_jax.data.manifests.readers.fields import Unusable, not_utf8
-from asr_jax.data.manifests.records import Refused
+from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected
 
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".manifest")
 MARK = b"\xef\xbb\xbf"
@@ -29,26 +29,26 @@ def is_json(path: str) -> bool:
 
 
 def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool = False) -> Entries:
-    """Records of a file with an object per line, or with one array of objects; gzip too, by the ending .gz.
+    """Utterances of a file with an object per line, or with one array of objects; gzip too, by the ending .gz.
 
     `once`: an utterance that is there at several speeds is read at its own alone.
     """
     for number, value in _objects(path):
         place = f"{path}:{number}"
         try:
-            if isinstance(value, Unusable):
+            if isinstance(value, InvalidEntry):
                 raise value
             if not isinstance(value, dict):
-                raise Unusable(f"a JSON {type(value).__name__}; expected an object: {f.EXAMPLE}")
+                raise InvalidEntry(f"a JSON {type(value).__name__}; expected an object: {f.EXAMPLE}")
             if "supervisions" in value or "tracks" in value:
-                yield from lhotse.records(value, options)
+                yield from lhotse.utterances(value, options)
             elif "files" in value and "transcript" in value:
-                yield from quartznet.records(value, once=once)
+                yield from quartznet.utterances(value, once=once)
             else:
-                yield entries.record(value, unpacked, options, name=_name(value, place))
-        except Unusable as error:
+                yield entries.utterance(value, unpacked, options, name=_name(value, place))
+        except InvalidEntry as error:
             name = f.first(value, f.ID) if isinstance(value, dict) else None
-            yield Refused(name if isinstance(name, str) else place, place, str(error))
+            yield Rejected(name if isinstance(name, str) else place, place, str(error))
 
 
 JSON = Reader("JSON", is_json, this_file, read_json)
@@ -70,7 +70,7 @@ def _name(fields: dict[str, Any], place: str) -> str:
 
 
 def _objects(path: str) -> Iterator[tuple[int, Any]]:
-    """The values with their line, or place in the array, from 1; an Unusable for what is not JSON."""
+    """The values with their line, or place in the array, from 1; an InvalidEntry for what is not JSON."""
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
             start = file.read(64).removeprefix(MARK).lstrip()
@@ -92,16 +92,16 @@ def _value(line: bytes) -> Any:
     try:
         return json.loads(line.decode())
     except UnicodeDecodeError as error:
-        return Unusable(not_utf8(line, error))
+        return InvalidEntry(not_utf8(line, error))
     except ValueError as error:
         cut = (
             ""
             if line.endswith(b"}")
             else "; the line ends early: is the file cut, or one object written over several lines?"
         )
-        return Unusable(f"not JSON ({error}){cut} Expected {f.EXAMPLE}")
+        return InvalidEntry(f"not JSON ({error}){cut} Expected {f.EXAMPLE}")
     except RecursionError:
-        return Unusable("JSON that is nested too deep")
+        return InvalidEntry("JSON that is nested too deep")
 
 
 def _array(path: str, content: bytes) -> list[Any]:

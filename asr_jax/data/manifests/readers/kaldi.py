@@ -1,7 +1,7 @@
 """Kaldi's data folders: `wav.scp text` and, where they are, `segments utt2spk utt2dur reco2dur`.
 
 Of the commands that `wav.scp` may have instead of a path, those that only decode (`flac`, `sph2pipe`, `cat`, `sox FILE
--t wav -`) are read as the file that they decode; others are refused by name.
+-t wav -`) are read as the file that they decode; others are rejected by name.
 """
 
 import math
@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside
-from asr_jax.data.manifests.readers.fields import Unusable
+from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.text_tables import BadLine, text_lines
-from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 FILES = ("wav.scp", "text", "segments", "utt2spk", "utt2dur", "reco2dur")
 # What programs may be told without changing more than format and rate.
@@ -27,7 +27,7 @@ HARMLESS = {
     "sph2pipe": r"-f (wav|rif|sph)|-p|-c ?[12]",
 }
 
-Table = Mapping[str, str | Unusable]
+Table = Mapping[str, str | InvalidEntry]
 
 
 def is_kaldi(path: str) -> bool:
@@ -48,28 +48,28 @@ def read_kaldi(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     for name in names:
         try:
             if name not in tables["text"] and not options.texts_may_lack:
-                raise Unusable("no line in the file text")
+                raise InvalidEntry("no line in the file text")
             text, speaker = _value(tables["text"], name), _value(tables["utt2spk"], name)
             location, duration_s = _signal(name, tables)
-            yield Record(name, str(location), text, duration_s, speaker)
-        except Unusable as error:
-            yield Refused(name, f"{path}: {name}", str(error))
+            yield Utterance(name, str(location), text, duration_s, speaker)
+        except InvalidEntry as error:
+            yield Rejected(name, f"{path}: {name}", str(error))
     for name in (name for name in tables["text"] if name not in names):
-        yield Refused(name, f"{path}: {name}", "in the file text, but in neither segments nor wav.scp")
+        yield Rejected(name, f"{path}: {name}", "in the file text, but in neither segments nor wav.scp")
 
 
 KALDI = Reader("Kaldi data folder", is_kaldi, files, read_kaldi, roots)
 
 
 def _table(path: str) -> Table:
-    """The lines of a file by their first word, Unusable for a word of two; nothing where there is no such file."""
+    """The lines of a file by their first word, InvalidEntry for a word of two; nothing where there is no such file."""
     if not os.path.exists(path):
         return {}
-    table: dict[str, str | Unusable] = {}
+    table: dict[str, str | InvalidEntry] = {}
     for _, line in text_lines(path):
         name, *rest = [line.first_word] if isinstance(line, BadLine) else line.split(maxsplit=1)
         if name in table:
-            table[name] = Unusable(f"two lines in the file {os.path.basename(path)}; expected one")
+            table[name] = InvalidEntry(f"two lines in the file {os.path.basename(path)}; expected one")
         elif isinstance(line, BadLine):
             table[name] = line
         else:
@@ -78,15 +78,15 @@ def _table(path: str) -> Table:
 
 
 def _value(table: Table, name: str) -> str:
-    """Empty where there is none. Raises: Unusable for a line that cannot be read."""
+    """Empty where there is none. Raises: InvalidEntry for a line that cannot be read."""
     value = table.get(name, "")
-    if isinstance(value, Unusable):
+    if isinstance(value, InvalidEntry):
         raise value
     return value
 
 
 def _signal(name: str, tables: Mapping[str, Table]) -> tuple[Location, float]:
-    """Where an utterance lies, and its duration, NaN where nothing tells it. Raises: Unusable."""
+    """Where an utterance lies, and its duration, NaN where nothing tells it. Raises: InvalidEntry."""
     if tables["segments"]:
         return _segment(_value(tables["segments"], name), tables["wav.scp"])
     length = _value(tables["utt2dur"], name) or _value(tables["reco2dur"], name)
@@ -94,16 +94,16 @@ def _signal(name: str, tables: Mapping[str, Table]) -> tuple[Location, float]:
 
 
 def _segment(line: str, recordings: Table) -> tuple[Location, float]:
-    """Of `recording start end [channel]`; an end of -1 is that of the recording. Raises: Unusable."""
+    """Of `recording start end [channel]`; an end of -1 is that of the recording. Raises: InvalidEntry."""
     recording, start, end, channel = (*line.split(), "", "", "", "")[:4]
     if not end:
-        raise Unusable(f"segment {line!r}; expected recording, start and end in seconds")
+        raise InvalidEntry(f"segment {line!r}; expected recording, start and end in seconds")
     if recording not in recordings:
-        raise Unusable(f"recording {recording} is not in wav.scp")
+        raise InvalidEntry(f"recording {recording} is not in wav.scp")
     start_s, end_s = _number(start, "start"), _number(end, "end")
     length_s = math.nan if end_s == -1 else end_s - start_s
     if start_s < 0 or length_s <= 0:
-        raise Unusable(f"a segment from {start} to {end} s: expected a start of 0 or more before its end")
+        raise InvalidEntry(f"a segment from {start} to {end} s: expected a start of 0 or more before its end")
     part = replace(
         _location(_value(recordings, recording)),
         start_s=start_s, length_s=None if end_s == -1 else length_s, may_overshoot=end_s != -1,
@@ -117,21 +117,21 @@ def _number(text: str, what: str) -> float:
             return number
     except ValueError:
         pass
-    raise Unusable(f"{what} {text!r}; expected seconds")
+    raise InvalidEntry(f"{what} {text!r}; expected seconds")
 
 
 def _whole_number(text: str, what: str) -> int:
     if not text.isdecimal():
-        raise Unusable(f"{what} {text!r}; expected a whole number")
+        raise InvalidEntry(f"{what} {text!r}; expected a whole number")
     return int(text)
 
 
 def _location(entry: str) -> Location:
-    """What a line of wav.scp means. Raises: Unusable."""
+    """What a line of wav.scp means. Raises: InvalidEntry."""
     if not entry.endswith("|"):
         path, _, offset = entry.rpartition(":")
         if path.endswith(".ark") and offset.isdecimal():
-            raise Unusable(f"{entry}: audio in an archive; write files first (wav-copy)")
+            raise InvalidEntry(f"{entry}: audio in an archive; write files first (wav-copy)")
         return Location(entry)
     try:
         words = shlex.split(entry.removesuffix("|"))
@@ -143,7 +143,7 @@ def _location(entry: str) -> Location:
     if len(paths) == 1 and program in HARMLESS and re.fullmatch(rf"(?:(?:{HARMLESS[program]}) )*", flags):
         channel = re.search(r"-c ?(\d)", flags) if program == "sph2pipe" else None
         return Location(paths[0], channel=int(channel[1]) - 1 if channel else None)
-    raise Unusable(
+    raise InvalidEntry(
         f"the command {entry!r}: expected a path, or flac, sph2pipe, cat or sox that do no more than decode one file; "
         "run it and write the path of what it gives"
     )

@@ -1,6 +1,6 @@
 """Cuts of lhotse, an object per line: recordings in files, with their supervisions.
 
-A cut with one supervision is a record of the whole cut; one with several gives a record for each. Ready features of
+A cut with one supervision is an utterance of the whole cut; one with several gives an utterance for each. Ready features of
 lhotse are passed over: audio is read instead.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.readers.fields import Fields, Unusable
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
+from asr_jax.data.manifests.utterances import Utterance
 
 # Of a recording: a cut that leaves less of it out is one of the whole file.
 WHOLE_S = 1e-3
@@ -19,12 +19,12 @@ WHOLE_S = 1e-3
 HARMLESS = ("Resample",)
 
 
-def records(cut: Fields, options: ReadOptions) -> Iterator[Record]:
-    """Raises: Unusable for what is not a cut of a recording in a file."""
+def utterances(cut: Fields, options: ReadOptions) -> Iterator[Utterance]:
+    """Raises: InvalidEntry for what is not a cut of a recording in a file."""
     name = f.string(cut, f.ID)
     recording = cut.get("recording")
     if not isinstance(recording, dict):
-        raise Unusable(
+        raise InvalidEntry(
             f"a {cut.get('type', 'cut')} without a recording: expected cuts of recordings; save mixed ones by "
             "CutSet.save_audios first"
         )
@@ -39,12 +39,14 @@ def records(cut: Fields, options: ReadOptions) -> Iterator[Record]:
             first_s, part_s = _span(supervision)
             first_s += start_s
         if first_s < 0 or part_s <= 0:
-            raise Unusable(f"{part_s:g} s from {first_s:g} s of its recording: expected more than 0, from 0 or later")
+            raise InvalidEntry(
+                f"{part_s:g} s from {first_s:g} s of its recording: expected more than 0, from 0 or later"
+            )
         whole = first_s == 0 and abs(part_s - f.seconds(recording, ("duration",))) < WHOLE_S
         location = Location(
             path, channel=channel, start_s=0.0 if whole else first_s, length_s=None if whole else part_s
         )
-        yield Record(
+        yield Utterance(
             id=name if len(supervisions) == 1 else f.string(supervision, f.ID, name),
             location=str(location),
             text=f.string(supervision, f.TEXT),
@@ -57,7 +59,7 @@ def _span(item: Fields) -> tuple[float, float]:
     """Where a cut or a supervision begins, and how long it is, seconds."""
     start_s, length_s = f.seconds(item, ("start",)), f.seconds(item, ("duration",))
     if math.isnan(start_s) or math.isnan(length_s):
-        raise Unusable('a cut or a supervision without "start" and "duration"')
+        raise InvalidEntry('a cut or a supervision without "start" and "duration"')
     return start_s, length_s
 
 
@@ -68,9 +70,9 @@ def _file(recording: Fields, channel: object) -> tuple[str, int | None]:
         if isinstance(channels, list) and channel in channels:
             path = f.string(source, ("source",))
             if source.get("type") != "file" or not path:
-                raise Unusable(f"a recording of type {f.shown(source.get('type'))}: expected a file")
+                raise InvalidEntry(f"a recording of type {f.shown(source.get('type'))}: expected a file")
             return path, None if len(channels) == 1 else channels.index(channel)
-    raise Unusable(f"no source of the recording has channel {f.shown(channel)}")
+    raise InvalidEntry(f"no source of the recording has channel {f.shown(channel)}")
 
 
 def _check_transforms(recording: Fields) -> None:
@@ -79,7 +81,7 @@ def _check_transforms(recording: Fields) -> None:
         return
     names = [str(transform.get("name")) for transform in f.objects(recording, "transforms")]
     if others := [name for name in names if name not in HARMLESS]:
-        raise Unusable(
+        raise InvalidEntry(
             f"a recording that lhotse changes when it reads it ({', '.join(others)}): expected recordings as they are; "
             "leave perturbed copies out (data.speeds makes them), or save the audio first (CutSet.save_audios)"
         )

@@ -1,19 +1,19 @@
 """NVIDIA's JSON of QuartzNet and Jasper: an object per utterance with a file for each speed.
 
 `{"transcript": …, "files": [{"fname": …, "duration": …, "speed": 1}, …], "original_duration": …}`. Every file is a
-record: an epoch holds an utterance once at each speed that it was prepared at. They share the id of the first, with
+utterance: an epoch holds an utterance once at each speed that it was prepared at. They share the id of the first, with
 `#2`, `#3` … at its end, by which a split keeps them together.
 """
 
 from collections.abc import Iterator
 
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.fields import Fields, Unusable
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
+from asr_jax.data.manifests.utterances import Utterance
 
 
-def records(fields: Fields, *, once: bool = False) -> Iterator[Record]:
-    """`once`: of the file at speed 1 alone, or the first where there is none. Raises: Unusable."""
+def utterances(fields: Fields, *, once: bool = False) -> Iterator[Utterance]:
+    """`once`: of the file at speed 1 alone, or the first where there is none. Raises: InvalidEntry."""
     text, files = f.string(fields, f.TEXT), f.objects(fields, "files")
     if once:
         files = ([file for file in files if _is_original(file)] or files)[:1]
@@ -21,8 +21,8 @@ def records(fields: Fields, *, once: bool = False) -> Iterator[Record]:
     for number, file in enumerate(files, 1):
         name = f.string(file, ("fname",))
         if not name:
-            raise Unusable('a file without "fname": expected the path of its audio')
-        yield Record(
+            raise InvalidEntry('a file without "fname": expected the path of its audio')
+        yield Utterance(
             id=utterance if number == 1 else f"{utterance}#{number}",
             location=name,
             text=text,

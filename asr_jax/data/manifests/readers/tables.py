@@ -17,9 +17,9 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
-from asr_jax.data.manifests.readers.fields import Unusable
-from asr_jax.data.manifests.records import Refused
+from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected
 
 ROWS_AT_ONCE = 256
 
@@ -82,9 +82,9 @@ def _entries(
             number += 1
             name = f"{f.base_name(path)}-{number}"
             try:
-                yield entries.record(fields, unpacked, options, name=name)
-            except Unusable as error:
-                yield Refused(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error))
+                yield entries.utterance(fields, unpacked, options, name=name)
+            except InvalidEntry as error:
+                yield Rejected(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error))
 
 
 def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

@@ -12,9 +12,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file
-from asr_jax.data.manifests.readers.fields import Unusable, not_utf8
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 ENDINGS = (".tsv", ".csv")
 NO_END = "the last line has no line end, as the others have: is the file cut? If it is whole, put one at its end"
@@ -29,7 +29,7 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
     for number, line in text_lines(path):
         place = f"{path}:{number}"
         try:
-            if isinstance(line, Unusable):
+            if isinstance(line, InvalidEntry):
                 raise line
             values = _values(path, line)
             if number == 1 and _is_names(values):
@@ -38,8 +38,8 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
                 yield _of_features(values)
             else:
                 yield _of_names(names, values, unpacked, options, place)
-        except Unusable as error:
-            yield Refused(place, place, str(error))
+        except InvalidEntry as error:
+            yield Rejected(place, place, str(error))
 
 
 def with_clips(path: str) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def with_clips(path: str) -> tuple[str, ...]:
 TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips)
 
 
-class BadLine(Unusable):
+class BadLine(InvalidEntry):
     """A line that is not UTF-8, or that may be cut."""
 
     def __init__(self, line: bytes, reason: str) -> None:
@@ -87,33 +87,35 @@ def _values(path: str, line: str) -> list[str]:
     try:
         return next(csv.reader([line], strict=True))
     except csv.Error as error:
-        raise Unusable(f"no line of CSV ({error}); expected a record on every line, and quotes in pairs") from None
+        raise InvalidEntry(
+            f"no line of CSV ({error}); expected an utterance on every line, and quotes in pairs"
+        ) from None
 
 
 def _is_names(values: list[str]) -> bool:
     return len(f.KNOWN & {value.strip().lower() for value in values}) >= 2
 
 
-def _of_features(values: list[str]) -> Record:
+def _of_features(values: list[str]) -> Utterance:
     if len(values) not in (4, 5):
-        raise Unusable(
+        raise InvalidEntry(
             f"{len(values)} columns; expected features_path⇥rows⇥cols⇥tokens⇥text, or a first line of names, such as "
             "audio_path and text"
         )
     path, rows, cols, tokens = values[:4]
     if not (rows.strip().isdecimal() and cols.strip().isdecimal()):
-        raise Unusable(f"rows {rows!r}, cols {cols!r}: expected whole numbers")
+        raise InvalidEntry(f"rows {rows!r}, cols {cols!r}: expected whole numbers")
     location = f.feature_file(path, int(rows), int(cols))
-    return Record(
+    return Utterance(
         id=path, location=str(location), text=values[4] if len(values) == 5 else "",
         duration_s=entries.features_duration_s(int(rows)), labels=f.label_ids(tokens) if tokens.strip() else None,
         num_frames=int(rows), num_values=int(cols),
     )  # fmt: skip
 
 
-def _of_names(names: list[str], values: list[str], unpacked: Unpacked, options: ReadOptions, place: str) -> Record:
+def _of_names(names: list[str], values: list[str], unpacked: Unpacked, options: ReadOptions, place: str) -> Utterance:
     if len(values) > len(names):
-        raise Unusable(f"{len(values)} columns; expected {len(names)}, as the first line has")
+        raise InvalidEntry(f"{len(values)} columns; expected {len(names)}, as the first line has")
     # Columns at the end that are empty are often left out.
     fields: dict[str, object] = {name: value for name, value in zip(names, values, strict=False) if value}
-    return entries.record(fields, unpacked, options, name=str(f.first(fields, f.AUDIO_PATH) or place))
+    return entries.utterance(fields, unpacked, options, name=str(f.first(fields, f.AUDIO_PATH) or place))

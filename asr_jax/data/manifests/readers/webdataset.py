@@ -1,4 +1,4 @@
-"""WebDataset's tar shards: files of one stem are one record, audio beside `.txt`, `.json` or tokens.
+"""WebDataset's tar shards: files of one stem are one utterance, audio beside `.txt`, `.json` or tokens.
 
 Shards are not unpacked: training reads each file where it lies in the tar, at random. Compressed tars have no such
 places.
@@ -13,10 +13,10 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
-from asr_jax.data.manifests.readers.fields import Fields, Unusable, not_utf8
+from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry, not_utf8
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
-from asr_jax.data.manifests.records import Record, Refused
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 # Of WebDataset itself, and of macOS: no samples.
 NO_SAMPLE = ("__", "._", ".")
@@ -37,9 +37,9 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
         with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for stem, members in _samples(tar):
                 try:
-                    yield _record(path, tar, stem, members, options)
-                except Unusable as error:
-                    yield Refused(stem, f"{path}: {stem}", str(error))
+                    yield _utterance(path, tar, stem, members, options)
+                except InvalidEntry as error:
+                    yield Rejected(stem, f"{path}: {stem}", str(error))
             file.seek(tar.offset)
             if file.read(len(END)) != END:
                 raise tarfile.ReadError(f"cut or damaged at byte {tar.offset}, after its last whole file")
@@ -74,19 +74,19 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
         yield stem, members
 
 
-def _record(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Record:
+def _utterance(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Utterance:
     audio = _ending(members, AUDIO_ENDINGS)
     if audio is None:
-        raise Unusable(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")
+        raise InvalidEntry(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")
     fields = _fields(tar, members)
     text_file, token_file = _ending(members, TEXT_ENDINGS), _ending(members, TOKEN_ENDINGS)
     text = _content(tar, text_file).strip() if text_file else None
     tokens = _content(tar, token_file) if token_file else None
     labels = f.label_ids(f.first(fields, f.LABELS) if tokens is None else tokens)
     if text is None and labels is None and f.first(fields, f.TEXT) is None and not options.texts_may_lack:
-        raise Unusable(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
+        raise InvalidEntry(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
     location = Location(os.path.abspath(path), audio.offset_data, audio.size, name=os.path.basename(audio.name))
-    return Record(
+    return Utterance(
         id=f.string(fields, f.ID, stem), location=str(location),
         text=f.string(fields, f.TEXT) if text is None else text,
         duration_s=f.duration_s(fields), speaker=f.string(fields, f.SPEAKER), source=f.string(fields, f.SOURCE),
@@ -102,7 +102,7 @@ def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:
 
 
 def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
-    """Of the member .json; none where there is no such member. Raises: Unusable where it is no object."""
+    """Of the member .json; none where there is no such member. Raises: InvalidEntry where it is no object."""
     member = _ending(members, (".json",))
     if member is None:
         return {}
@@ -110,9 +110,9 @@ def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise Unusable(f"{member.name}: not JSON ({error})") from None
+        raise InvalidEntry(f"{member.name}: not JSON ({error})") from None
     if not isinstance(fields, dict):
-        raise Unusable(f"{member.name}: {f.shown(fields)}; expected an object")
+        raise InvalidEntry(f"{member.name}: {f.shown(fields)}; expected an object")
     return fields
 
 
@@ -123,4 +123,4 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Unusable(f"{member.name}: {not_utf8(content, error)}") from None
+        raise InvalidEntry(f"{member.name}: {not_utf8(content, error)}") from None

@@ -12,7 +12,7 @@ from recordings import RATE, check_conversion, check_signals, jsonl, noise, read
 from asr_jax.cli.convert import main as convert
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers.fairseq import letters, write_fairseq
-from asr_jax.data.manifests.records import Record
+from asr_jax.data.manifests.utterances import Utterance
 
 SIGNALS = [noise(seed, 1600 + seed) for seed in range(3)]
 
@@ -41,11 +41,11 @@ def lists(folder: Path, name: str = "train", **others: str | bytes) -> Path:
 )
 def test_lists_with_letters_or_words(tmp_path: Path, others: dict[str, str]) -> None:
     path = lists(tmp_path, **others)
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["0/0.flac", "1/1.flac", "2/2.flac"]
-    assert [record.text for record in records] == ["WIE GEHT ES", "", "GUT"]
-    assert [record.duration_s for record in records] == [len(samples) / RATE for samples in SIGNALS]
-    check_signals(records, SIGNALS)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["0/0.flac", "1/1.flac", "2/2.flac"]
+    assert [utterance.text for utterance in utterances] == ["WIE GEHT ES", "", "GUT"]
+    assert [utterance.duration_s for utterance in utterances] == [len(samples) / RATE for samples in SIGNALS]
+    check_signals(utterances, SIGNALS)
     check_conversion(tmp_path, path)
 
 
@@ -78,15 +78,15 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert out.with_suffix(".wrd").read_text() == "WIE GEHT ES\n\nÄÖ GUT\n"
     assert out.with_suffix(".ltr").read_text() == "W I E | G E H T | E S |\n\nÄ Ö | G U T |\n"
     assert (out.parent / "dict.ltr.txt").read_text().splitlines()[:2] == ["| 5", "E 3"]
-    records = read(tmp_path, out)
-    assert [record.text for record in records] == ["WIE GEHT ES", "", "ÄÖ GUT"]
-    check_signals(records, SIGNALS)
+    utterances = read(tmp_path, out)
+    assert [utterance.text for utterance in utterances] == ["WIE GEHT ES", "", "ÄÖ GUT"]
+    check_signals(utterances, SIGNALS)
 
 
 def test_what_lists_cannot_say_is_not_written(tmp_path: Path) -> None:
     for location in ("/a.flac#seconds=1.0+2.0", "/a.tar#bytes=512+100&name=a.flac", "/a.flac#channel=1", "/a\tb.flac"):
-        with pytest.raises(UserError, match=r"record u .* is not a whole file"):
-            write_fairseq(str(tmp_path / "a.tsv"), [Record("u", location, "a", 1.0)])
+        with pytest.raises(UserError, match=r"utterance u .* is not a whole file"):
+            write_fairseq(str(tmp_path / "a.tsv"), [Utterance("u", location, "a", 1.0)])
     assert not list(tmp_path.iterdir())
 
 
@@ -119,7 +119,7 @@ def test_what_fairseq_would_take_for_something_else(
 ) -> None:
     write(tmp_path / "a.wav", SIGNALS[0], rate_hz)
     manifest = jsonl(tmp_path / "m.jsonl", {"audio_path": "a.wav", "id": "u"} | said)
-    with pytest.raises(UserError, match=rf"record u .*{reason}"):
+    with pytest.raises(UserError, match=rf"utterance u .*{reason}"):
         convert([str(manifest), str(tmp_path / "out" / "a.tsv")])
     assert not list((tmp_path / "out").iterdir())
 
@@ -131,11 +131,11 @@ def test_a_cut_last_line_is_named(tmp_path: Path, ending: str) -> None:
     path.with_suffix(".ltr" if ending == "ltr" else ".wrd").write_text("A B | C D |\n" * 20)
     cut = path.with_suffix(f".{ending}")
     cut.write_text(cut.read_text()[:-3])
-    records = read(tmp_path, path)
-    assert len(records) == 19
-    (refused,) = records.refused
-    assert refused.location == f"{path}:21"
-    assert "is the file cut?" in refused.reason
+    utterances = read(tmp_path, path)
+    assert len(utterances) == 19
+    (rejected,) = utterances.rejected
+    assert rejected.location == f"{path}:21"
+    assert "is the file cut?" in rejected.reason
 
 
 def test_letters() -> None:
@@ -164,8 +164,8 @@ def test_a_broken_line_is_named_and_the_others_are_read(
     path = tmp_path / "train.tsv"
     path.write_bytes(b"\n".join([b"/r", b"1.flac\t16000", row, *[b"2.flac\t16000"] * 12, b""]))
     path.with_suffix(f".{ending}").write_bytes(b"\n".join([b"b", text, *[b"c"] * 12, b""]))
-    records = read(tmp_path, path)
-    assert [record.text for record in records] == ["b"] + ["c"] * 12
-    (refused,) = records.refused
-    assert refused.location == f"{path}:3"
-    assert reason in refused.reason
+    utterances = read(tmp_path, path)
+    assert [utterance.text for utterance in utterances] == ["b"] + ["c"] * 12
+    (rejected,) = utterances.rejected
+    assert rejected.location == f"{path}:3"
+    assert reason in rejected.reason

@@ -26,16 +26,16 @@ def test_formats_of_soundfile(tmp_path: Path) -> None:
     write(tmp_path / "set" / "inner" / "f.opus", noise(1, 40000), format="OGG", subtype="OPUS")
     for path in ReadOptions().walk(str(tmp_path / "set")):
         Path(path).with_suffix(".txt").write_text(f" text  of {Path(path).stem}\n")
-    records = read(tmp_path, tmp_path / "set")
+    utterances = read(tmp_path, tmp_path / "set")
     names = ["a.wav", "b.flac", "c.WAV", "inner/d.mp3", "inner/e.ogg", "inner/f.opus"]
-    assert [record.id for record in records] == names
-    assert [record.text for record in records] == [f"text of {letter}" for letter in "abcdef"]
-    for record in records:
-        samples, rate_hz = soundfile.read(record.location, dtype="float32")
-        assert record.duration_s == len(samples) / rate_hz
+    assert [utterance.id for utterance in utterances] == names
+    assert [utterance.text for utterance in utterances] == [f"text of {letter}" for letter in "abcdef"]
+    for utterance in utterances:
+        samples, rate_hz = soundfile.read(utterance.location, dtype="float32")
+        assert utterance.duration_s == len(samples) / rate_hz
         expected = np.clip(np.rint(samples * 32768), -32768, 32767)
         # What mpg123 gives differs in the last bit of a float with where in memory it is put.
-        assert np.abs(signal(record) - expected).max() <= (1 if record.id.endswith("mp3") else 0), record.id
+        assert np.abs(signal(utterance) - expected).max() <= (1 if utterance.id.endswith("mp3") else 0), utterance.id
     check_conversion(tmp_path, tmp_path / "set")
 
 
@@ -49,10 +49,10 @@ def test_formats_of_pyav(tmp_path: Path, name: str, codec: str, rate_hz: int) ->
     samples[: len(samples) // 2] //= 50  # another rate of bits than at the beginning
     path = write_av(tmp_path / "set" / name, samples, codec, rate_hz)
     path.with_suffix(".txt").write_text("a")
-    (record,) = read(tmp_path, tmp_path / "set")
-    audio = signal(record)
+    (utterance,) = read(tmp_path, tmp_path / "set")
+    audio = signal(utterance)
     assert abs(len(audio) - 3 * RATE) < 0.11 * RATE
-    assert 0 <= record.duration_s - len(audio) / RATE + 1 / RATE < 0.01
+    assert 0 <= utterance.duration_s - len(audio) / RATE + 1 / RATE < 0.01
     assert (probe(path).rate_hz, probe(path).channels) == (rate_hz, 1)
     spectrum = np.abs(np.fft.rfft(audio[-RATE:].astype(float)))
     assert int(spectrum.argmax()) == 440
@@ -64,8 +64,8 @@ def test_texts_beside_audio(tmp_path: Path, ending: str) -> None:
     write(tmp_path / "a.b.wav", noise(1))
     (tmp_path / f"a.b{ending}").write_bytes(b"\xef\xbb\xbf" + "größer\r\n".encode())
     (tmp_path / "a.b.rows").write_text("17")
-    (record,) = read(tmp_path, tmp_path)
-    assert (record.text, record.labels, record.duration_s) == ("größer", None, 3000 / RATE)
+    (utterance,) = read(tmp_path, tmp_path)
+    assert (utterance.text, utterance.labels, utterance.duration_s) == ("größer", None, 3000 / RATE)
 
 
 @pytest.mark.parametrize("ending", [".tokens", ".tok"])
@@ -73,18 +73,20 @@ def test_texts_beside_audio(tmp_path: Path, ending: str) -> None:
 def test_token_ids_beside_audio(tmp_path: Path, ending: str, content: str) -> None:
     write(tmp_path / "a.wav", noise(1))
     (tmp_path / f"a{ending}").write_text(content)
-    (record,) = read(tmp_path, tmp_path)
-    assert (record.text, record.labels) == ("", (5, 0, 12))
+    (utterance,) = read(tmp_path, tmp_path)
+    assert (utterance.text, utterance.labels) == ("", (5, 0, 12))
     (tmp_path / "a.lab").write_text("with text")
-    (record,) = read(tmp_path, tmp_path)
-    assert (record.text, record.labels) == ("with text", (5, 0, 12))
+    (utterance,) = read(tmp_path, tmp_path)
+    assert (utterance.text, utterance.labels) == ("with text", (5, 0, 12))
 
 
 def test_single_files(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", noise(1))
     (tmp_path / "a.LAB").write_text("one")
-    records = read(tmp_path, path)
-    assert [(record.id, record.text, record.location) for record in records] == [("a.wav", "one", str(path))]
+    utterances = read(tmp_path, path)
+    assert [(utterance.id, utterance.text, utterance.location) for utterance in utterances] == [
+        ("a.wav", "one", str(path))
+    ]
 
 
 def many(folder: Path, num: int = 20) -> list[np.ndarray]:
@@ -98,9 +100,9 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     samples = many(tmp_path / "set")
     write(tmp_path / "set" / "lonely.wav", noise(1))
     write(tmp_path / "set" / "latin.wav", noise(1)).with_suffix(".txt").write_bytes(b"\xe9")
-    records = read(tmp_path, tmp_path / "set")
-    check_signals(records, samples)
-    lonely, latin = sorted(records.refused, key=lambda entry: entry.id, reverse=True)
+    utterances = read(tmp_path, tmp_path / "set")
+    check_signals(utterances, samples)
+    lonely, latin = sorted(utterances.rejected, key=lambda entry: entry.id, reverse=True)
     assert (lonely.id, lonely.location) == ("lonely.wav", str(tmp_path / "set" / "lonely.wav"))
     assert lonely.reason == "no text beside it: expected lonely with .txt, .lab, .transcript or .tokens"
     assert "latin.txt: not UTF-8 (byte 0xe9 at 0); save it as UTF-8" in latin.reason
@@ -111,10 +113,10 @@ def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
     bad = os.fsencode(tmp_path / "set") + b"/caf\xe9.wav"
     shutil.copy(tmp_path / "set" / "00.wav", bad)
     shutil.copy(tmp_path / "set" / "00.txt", bad.replace(b".wav", b".txt"))
-    records = read(tmp_path, tmp_path / "set")
-    check_signals(records, samples)
-    (refused,) = records.refused
-    assert (refused.id, refused.reason) == (
+    utterances = read(tmp_path, tmp_path / "set")
+    check_signals(utterances, samples)
+    (rejected,) = utterances.rejected
+    assert (rejected.id, rejected.reason) == (
         "caf\\udce9.wav",
         "its name is not UTF-8, or has a zero byte; rename the file",
     )
@@ -133,9 +135,9 @@ def test_links_to_folders_are_followed_and_loops_end(tmp_path: Path) -> None:
         "circle.wav", *(f"linked/inner/{i:02}.wav" for i in range(3)),
     ]  # fmt: skip
     (folder / "circle.wav").unlink()
-    records = read(tmp_path, folder)
-    assert [record.id for record in records] == [f"linked/inner/{i:02}.wav" for i in range(3)]
-    check_signals(records, samples)
+    utterances = read(tmp_path, folder)
+    assert [utterance.id for utterance in utterances] == [f"linked/inner/{i:02}.wav" for i in range(3)]
+    check_signals(utterances, samples)
 
 
 def test_a_folder_without_audio_is_named(tmp_path: Path) -> None:
@@ -152,11 +154,11 @@ def test_real_sphere_files(tmp_path: Path) -> None:
     for path in folder.rglob("*.sph"):
         path.with_suffix(".txt").write_text(f"text of {path.stem}")
         texts[str(path.relative_to(folder))] = f"text of {path.stem}"
-    records = read(tmp_path, folder)
-    assert {record.id: record.text for record in records} == texts
-    assert len(records) == 8
-    for record in records:
-        samples, rate_hz = soundfile.read(record.location, dtype="int16")
-        assert (rate_hz, record.duration_s) == (RATE, len(samples) / RATE)
-        np.testing.assert_array_equal(signal(record), samples)
+    utterances = read(tmp_path, folder)
+    assert {utterance.id: utterance.text for utterance in utterances} == texts
+    assert len(utterances) == 8
+    for utterance in utterances:
+        samples, rate_hz = soundfile.read(utterance.location, dtype="int16")
+        assert (rate_hz, utterance.duration_s) == (RATE, len(samples) / RATE)
+        np.testing.assert_array_equal(signal(utterance), samples)
     check_conversion(tmp_path, folder)

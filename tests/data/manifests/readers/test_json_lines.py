@@ -18,27 +18,27 @@ from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.json_lines import JSON
-from asr_jax.data.manifests.reading import Records
-from asr_jax.data.manifests.records import Record, Refused
+from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 LINE = {"audio_path": "a.flac", "text": "hello", "duration": 1.5}
 FRAMES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 
 
-def only(records: Records) -> Record:
-    assert len(records) == 1
-    assert not records.refused
-    return records[0]
+def only(utterances: Utterances) -> Utterance:
+    assert len(utterances) == 1
+    assert not utterances.rejected
+    return utterances[0]
 
 
 def test_all_fields_and_defaults(tmp_path: Path) -> None:
     full = LINE | {"id": "u1", "speaker": "s", "source": "set", "sample_rate": 16000, "tokens": [3, 1]}
-    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", full, LINE | {"id": 7, "speaker": None, "duration": 2}))
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", full, LINE | {"id": 7, "speaker": None, "duration": 2}))
     audio = str(tmp_path / "a.flac")
-    assert list(records) == [
-        Record("u1", audio, "hello", 1.5, "s", "set", (3, 1)),
-        Record("7", audio, "hello", 2.0),
+    assert list(utterances) == [
+        Utterance("u1", audio, "hello", 1.5, "s", "set", (3, 1)),
+        Utterance("7", audio, "hello", 2.0),
     ]
 
 
@@ -56,15 +56,15 @@ def test_names_of_the_text(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["audio_path", "audio_filepath", "path", "file", "file_path", "audio"])
 def test_names_of_the_audio(tmp_path: Path, name: str) -> None:
     write(tmp_path / "a.wav", noise(0))
-    record = only(read(tmp_path, jsonl(tmp_path / "m.jsonl", {name: "a.wav", "text": ""})))
-    assert (record.location, record.duration_s) == (str(tmp_path / "a.wav"), 3000 / RATE)
+    utterance = only(read(tmp_path, jsonl(tmp_path / "m.jsonl", {name: "a.wav", "text": ""})))
+    assert (utterance.location, utterance.duration_s) == (str(tmp_path / "a.wav"), 3000 / RATE)
 
 
 @pytest.mark.parametrize("name", ["tokens", "target", "targets", "labels", "label_ids"])
 @pytest.mark.parametrize("ids", [[5, 0, 70000], "5 0 70000", "5, 0,70000"])
 def test_token_ids_without_a_text(tmp_path: Path, name: str, ids: Any) -> None:
-    record = only(read(tmp_path, jsonl(tmp_path / "m.jsonl", {"audio_path": "a.flac", "duration": 1, name: ids})))
-    assert (record.labels, record.text) == ((5, 0, 70000), "")
+    utterance = only(read(tmp_path, jsonl(tmp_path / "m.jsonl", {"audio_path": "a.flac", "duration": 1, name: ids})))
+    assert (utterance.labels, utterance.text) == ((5, 0, 70000), "")
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_inline_features(tmp_path: Path, name: str) -> None:
     nested = {"id": "utt-1", name: FRAMES.tolist(), "tokens": [1, 2, 3], "text": "hello"}
     flat = {"id": "utt-2", name: FRAMES.ravel().tolist(), "rows": 5, "cols": 3, "tokens": "1 2 3"}
     path = jsonl(tmp_path / "m.jsonl", nested, flat)
-    records = read(tmp_path, path)
-    assert [record.labels for record in records] == [(1, 2, 3)] * 2
-    assert [record.text for record in records] == ["hello", ""]
-    assert [(r.num_frames, r.num_values, r.duration_s) for r in records] == [(5, 3, 0.05)] * 2
-    check_signals(records, [FRAMES] * 2)
+    utterances = read(tmp_path, path)
+    assert [utterance.labels for utterance in utterances] == [(1, 2, 3)] * 2
+    assert [utterance.text for utterance in utterances] == ["hello", ""]
+    assert [(r.num_frames, r.num_values, r.duration_s) for r in utterances] == [(5, 3, 0.05)] * 2
+    check_signals(utterances, [FRAMES] * 2)
     check_conversion(tmp_path, path)
 
 
@@ -101,10 +101,10 @@ def test_feature_files(tmp_path: Path, rows: str, cols: str) -> None:
     FRAMES.tofile(tmp_path / "d.f32")
     names = ["a.features.txt", "b.txt", "c.npy", "d.f32"]
     path = jsonl(tmp_path / "m.jsonl", *({"features_path": name} | shape for name in names))
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == names
-    assert {record.duration_s for record in records} == {0.06}
-    check_signals(records, [FRAMES] * 4)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == names
+    assert {utterance.duration_s for utterance in utterances} == {0.06}
+    check_signals(utterances, [FRAMES] * 4)
     check_conversion(tmp_path, path)
 
 
@@ -120,10 +120,10 @@ def test_nemo_lines_with_offsets(tmp_path: Path) -> None:
         line | {"duration": 0.75, "offset": 0.0},
         line | {"offset": 4.5},
     )
-    records = read(tmp_path, path)
-    assert [record.duration_s for record in records] == [5.0, 1.25, 0.75, 0.5]
-    assert [record.id for record in records] == ["wavs/long.wav"] + [f"wavs/long.wav#{i}" for i in (2, 3, 4)]
-    check_signals(records, [samples, samples[8000:28000], samples[:12000], samples[72000:]])
+    utterances = read(tmp_path, path)
+    assert [utterance.duration_s for utterance in utterances] == [5.0, 1.25, 0.75, 0.5]
+    assert [utterance.id for utterance in utterances] == ["wavs/long.wav"] + [f"wavs/long.wav#{i}" for i in (2, 3, 4)]
+    check_signals(utterances, [samples, samples[8000:28000], samples[:12000], samples[72000:]])
     check_conversion(tmp_path, path)
 
 
@@ -132,8 +132,8 @@ def test_channels(tmp_path: Path) -> None:
     write(tmp_path / "a.wav", stereo)
     line = {"audio_path": "a.wav", "text": "a"}
     path = jsonl(tmp_path / "m.jsonl", line | {"channel": 0}, line | {"channel": 1, "offset": 0.05, "duration": 0.1})
-    records = read(tmp_path, path)
-    check_signals(records, [stereo[:, 0], stereo[800:2400, 1]])
+    utterances = read(tmp_path, path)
+    check_signals(utterances, [stereo[:, 0], stereo[800:2400, 1]])
     check_conversion(tmp_path, path)
 
 
@@ -144,14 +144,14 @@ def test_arrays_and_compressed_files(tmp_path: Path, name: str, is_array: bool) 
     content = json.dumps(lines, indent=1) if is_array else "".join(json.dumps(line) + "\n" for line in lines)
     data = content.encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    assert [record.id for record in read(tmp_path, tmp_path / name)] == ["a.flac", "b"]
+    assert [utterance.id for utterance in read(tmp_path, tmp_path / name)] == ["a.flac", "b"]
 
 
 def test_byte_order_mark_windows_line_ends_and_blank_lines(tmp_path: Path) -> None:
     line = json.dumps(LINE | {"text": "zażółć"}, ensure_ascii=False)
     path = tmp_path / "m.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n\r\n{line}\r\n".encode())
-    assert [record.text for record in read(tmp_path, path)] == ["zażółć"] * 2
+    assert [utterance.text for utterance in read(tmp_path, path)] == ["zażółć"] * 2
 
 
 def test_audio_cannot_be_text_in_json(tmp_path: Path) -> None:
@@ -195,12 +195,12 @@ BROKEN_LINES = [
 def test_a_broken_line_is_named_and_the_others_are_read(tmp_path: Path, line: str, reason: str, mend: str) -> None:
     good = [LINE | {"id": str(i)} for i in range(10)]
     path = jsonl(tmp_path / "m.jsonl", *good[:4], line, *good[4:])
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == [str(i) for i in range(10)]
-    (refused,) = records.refused
-    assert refused.location == f"{path}:5"
-    assert reason in refused.reason
-    assert mend in refused.reason
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == [str(i) for i in range(10)]
+    (rejected,) = utterances.rejected
+    assert rejected.location == f"{path}:5"
+    assert reason in rejected.reason
+    assert mend in rejected.reason
     with pytest.raises(UserError, match=r"only.jsonl:1: "):
         read(tmp_path, jsonl(tmp_path / "only.jsonl", line))
 
@@ -211,16 +211,16 @@ def test_files_that_are_no_manifest_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text('[{"audio_path": "a.flac", ')
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}' * 99)[:40])
     for path, message in [
-        (jsonl(tmp_path / "empty.jsonl"), "no records"),
-        (jsonl(tmp_path / "blank.jsonl", "", "  "), "no records"),
+        (jsonl(tmp_path / "empty.jsonl"), "no utterances"),
+        (jsonl(tmp_path / "blank.jsonl", "", "  "), "no utterances"),
         (tmp_path / "none.jsonl", "no such file"),
         (tmp_path / "cut.json", "not a JSON array .* is the file cut"),
         (tmp_path / "cut.jsonl.gz", "cannot be read as a manifest: .* is it whole"),
     ]:
         with pytest.raises(UserError, match=message):
             read(tmp_path, path)
-    (refused,) = read(tmp_path, latin).refused
-    assert (refused.location, refused.reason) == (f"{latin}:2", "not UTF-8 (byte 0xe9 at 10); save it as UTF-8")
+    (rejected,) = read(tmp_path, latin).rejected
+    assert (rejected.location, rejected.reason) == (f"{latin}:2", "not UTF-8 (byte 0xe9 at 10); save it as UTF-8")
 
 
 VALUES = (None, True, 0, -3, 10**400, 0.5, math.inf, "", "a", "\ud800", [], [[]], {}, ["a"], {"bytes": 1}, [{"a": 1}])
@@ -253,14 +253,16 @@ def test_whatever_a_line_holds_it_is_read_or_refused(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "m.jsonl", *map(json.dumps, changes))
     with Unpacked(str(tmp_path / "bytes")) as unpacked:
         entries = list(JSON.read(str(path), unpacked, ReadOptions()))
-    records = [entry for entry in entries if isinstance(entry, Record)]
-    refused = {entry.location for entry in entries if isinstance(entry, Refused)}
-    assert len(refused) > 1000
-    assert len(records) > 500
-    assert refused <= {f"{path}:{number}" for number in range(1, 3001)}
-    columns = Columns.of(records)
-    assert [columns.record(row).location for row in range(len(columns))] == [record.location for record in records]
-    assert all(str(Location.parse(record.location)) == record.location for record in records)
+    utterances = [entry for entry in entries if isinstance(entry, Utterance)]
+    rejected = {entry.location for entry in entries if isinstance(entry, Rejected)}
+    assert len(rejected) > 1000
+    assert len(utterances) > 500
+    assert rejected <= {f"{path}:{number}" for number in range(1, 3001)}
+    columns = Columns.of(utterances)
+    assert [columns.utterance(row).location for row in range(len(columns))] == [
+        utterance.location for utterance in utterances
+    ]
+    assert all(str(Location.parse(utterance.location)) == utterance.location for utterance in utterances)
 
 
 def test_real_manifests_of_the_seed(tmp_path: Path) -> None:
@@ -275,19 +277,24 @@ def test_real_manifests_of_the_seed(tmp_path: Path) -> None:
         '{"id":"utt-1","features_path":"utt-1.features.txt","rows":120,"cols":80,"tokens":[1,2,3]}',
         '{"id":"utt-1","audio_path":"audio/utt-1.wav","tokens":[1,2,3],"text":"hello"}',
     )
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["utt-1", "utt-1#2", "utt-1#3", "utt-1#4"]
-    assert [record.labels for record in records] == [(1, 2, 3)] * 4
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["utt-1", "utt-1#2", "utt-1#3", "utt-1#4"]
+    assert [utterance.labels for utterance in utterances] == [(1, 2, 3)] * 4
     small = np.float32([[0.1, 0.2], [0.3, 0.4]])
-    check_signals(records, [small, small, np.full((120, 80), 0.5, np.float32), samples])
-    assert soundfile.info(tmp_path / "audio" / "utt-1.wav").duration == records[3].duration_s
+    check_signals(utterances, [small, small, np.full((120, 80), 0.5, np.float32), samples])
+    assert soundfile.info(tmp_path / "audio" / "utt-1.wav").duration == utterances[3].duration_s
 
 
 def test_numbers_as_tables_write_them(tmp_path: Path) -> None:
     """In texts, and whole ones as floats, as pandas makes them of a column with gaps."""
     line = {"features_path": "a.npy", "num_frames": 2.0, "feature_dim": "4", "tokens": ["1", 2.0, 3], "duration": "1.5"}
-    (record,) = read(tmp_path, jsonl(tmp_path / "m.jsonl", line))
-    assert (record.num_frames, record.num_values, record.labels, record.duration_s) == (2, 4, (1, 2, 3), 1.5)
+    (utterance,) = read(tmp_path, jsonl(tmp_path / "m.jsonl", line))
+    assert (utterance.num_frames, utterance.num_values, utterance.labels, utterance.duration_s) == (
+        2,
+        4,
+        (1, 2, 3),
+        1.5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,5 +311,5 @@ def test_numbers_as_tables_write_them(tmp_path: Path) -> None:
 )
 def test_what_is_no_such_number_is_named(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     lines = [{"audio_path": "a.wav", "text": "a", "duration": 1}] * 10
-    (refused,) = read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines, lines[0] | changes)).refused
-    assert reason in refused.reason
+    (rejected,) = read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines, lines[0] | changes)).rejected
+    assert reason in rejected.reason

@@ -29,12 +29,12 @@ def test_whole_recordings(tmp_path: Path) -> None:
         utt2spk="s1-u1 s1\ns1-u2 s1\n",
         utt2dur="s1-u1 0.1\n",
     )
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["s1-u1", "s1-u2"]
-    assert [record.text for record in records] == ["wie geht  es", "gut"]
-    assert [record.speaker for record in records] == ["s1", "s1"]
-    assert [record.duration_s for record in records] == [0.1, 1700 / RATE]
-    check_signals(records, samples)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["s1-u1", "s1-u2"]
+    assert [utterance.text for utterance in utterances] == ["wie geht  es", "gut"]
+    assert [utterance.speaker for utterance in utterances] == ["s1", "s1"]
+    assert [utterance.duration_s for utterance in utterances] == [0.1, 1700 / RATE]
+    check_signals(utterances, samples)
     check_conversion(tmp_path, path)
 
 
@@ -49,11 +49,11 @@ def test_segments(tmp_path: Path) -> None:
         segments="u1 rec 0.5 1.25\nu2 rec 2.5 -1\nu3 call 1.0 1.5 1\nu4 rec 2.0 3.25\n",
         text="u1 one\nu2 two\nu3 three\nu4 four\n",
     )
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["u1", "u2", "u3", "u4"]
-    assert [record.duration_s for record in records] == [0.75, 0.5, 0.5, 1.25]
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["u1", "u2", "u3", "u4"]
+    assert [utterance.duration_s for utterance in utterances] == [0.75, 0.5, 0.5, 1.25]
     # A segment that overshoots by less than half a second is cut, as by extract-segments.
-    check_signals(records, [LONG[8000:20000], LONG[40000:], stereo[16000:24000, 1], LONG[32000:]])
+    check_signals(utterances, [LONG[8000:20000], LONG[40000:], stereo[16000:24000, 1], LONG[32000:]])
     check_conversion(tmp_path, path)
 
 
@@ -72,9 +72,9 @@ def test_segments(tmp_path: Path) -> None:
 def test_commands_that_only_decode(tmp_path: Path, command: str) -> None:
     audio = write(tmp_path / "rec.flac", LONG)
     path = folder(tmp_path / "train", wav_scp=f"rec {command.format(path=audio)}\n", text="rec a\n")
-    records = read(tmp_path, path)
-    assert [record.duration_s for record in records] == [3.0]
-    check_signals(records, [LONG])
+    utterances = read(tmp_path, path)
+    assert [utterance.duration_s for utterance in utterances] == [3.0]
+    check_signals(utterances, [LONG])
 
 
 def test_the_second_channel_of_a_call(tmp_path: Path) -> None:
@@ -116,11 +116,11 @@ def test_a_broken_recording_is_named_and_the_others_are_read(
     files["text"] += text if isinstance(text, bytes) else text.encode()
     files |= {name: files[name] + content.encode() for name, content in more.items()}
     path = folder(tmp_path / "train", **files)
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == [f"u{i:02}" for i in range(10)]
-    (refused,) = records.refused
-    assert (refused.id, refused.location) == ("bad", f"{path}: bad")
-    assert reason in refused.reason
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == [f"u{i:02}" for i in range(10)]
+    (rejected,) = utterances.rejected
+    assert (rejected.id, rejected.location) == ("bad", f"{path}: bad")
+    assert reason in rejected.reason
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_a_broken_segment_is_named_and_the_others_are_read(tmp_path: Path, segme
     path = folder(
         tmp_path / "train", wav_scp="rec ../rec.wav\n", segments=f"{good}bad {segment}\n", text=f"{text}bad a\n"
     )
-    records = read(tmp_path, path)
-    check_signals(records, [LONG[i * 1600 : i * 1600 + RATE] for i in range(10)])
-    (refused,) = records.refused
-    assert refused.id == "bad"
-    assert reason in refused.reason
+    utterances = read(tmp_path, path)
+    check_signals(utterances, [LONG[i * 1600 : i * 1600 + RATE] for i in range(10)])
+    (rejected,) = utterances.rejected
+    assert rejected.id == "bad"
+    assert reason in rejected.reason
 
 
 def test_texts_without_a_recording_are_named_in_their_order(tmp_path: Path) -> None:
@@ -159,12 +159,12 @@ def test_texts_without_a_recording_are_named_in_their_order(tmp_path: Path) -> N
         utt2dur="".join(f"{name} 1.0\n" for name in good),
         text="".join(f"{name} a\n" for name in (*lost, *good)),
     )
-    assert [refused.id for refused in read(tmp_path, path).refused] == lost
+    assert [rejected.id for rejected in read(tmp_path, path).rejected] == lost
 
 
 def test_a_folder_of_train_and_dev(tmp_path: Path) -> None:
     for name in ("train", "dev"):
         folder(tmp_path / name, wav_scp="u ../rec.wav\n", text=f"u {name}\n")
     write(tmp_path / "rec.wav", LONG)
-    assert [record.text for record in read(tmp_path, tmp_path)] == ["train"]
-    assert [record.text for record in read(tmp_path, tmp_path, role="validation")] == ["dev"]
+    assert [utterance.text for utterance in read(tmp_path, tmp_path)] == ["train"]
+    assert [utterance.text for utterance in read(tmp_path, tmp_path, role="validation")] == ["dev"]

@@ -44,13 +44,13 @@ def test_whole_recordings_parts_and_several_supervisions(tmp_path: Path) -> None
         cut(id="long", start=0.25, duration=1.5, supervisions=turns),
     ]
     path.write_bytes(gzip.compress("".join(json.dumps(item) + "\n" for item in cuts).encode()))
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["c", "part", "s1", "s2"]
-    assert [record.text for record in records] == ["text", "part", "one", "two"]
-    assert {record.speaker for record in records} == {"s1"}
-    assert [record.duration_s for record in records] == [2.0, 1.0, 0.5, 0.25]
-    check_signals(records, [samples, samples[8000:24000], samples[4000:12000], samples[16000:20000]])
-    assert records[0].location == str(tmp_path / "audio" / "r.wav")
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["c", "part", "s1", "s2"]
+    assert [utterance.text for utterance in utterances] == ["text", "part", "one", "two"]
+    assert {utterance.speaker for utterance in utterances} == {"s1"}
+    assert [utterance.duration_s for utterance in utterances] == [2.0, 1.0, 0.5, 0.25]
+    check_signals(utterances, [samples, samples[8000:24000], samples[4000:12000], samples[16000:20000]])
+    assert utterances[0].location == str(tmp_path / "audio" / "r.wav")
     check_conversion(tmp_path, path)
 
 
@@ -64,8 +64,8 @@ def test_channels_of_one_file_and_of_several(tmp_path: Path) -> None:
     one = recording("r", "both.wav", 0.1, (0, 1))
     resampled = one | {"transforms": [{"name": "Resample", "kwargs": {"source_sampling_rate": 8000}}]}
     cuts = [cut(duration=0.1, channel=1, recording=item) for item in (one, several, resampled)]
-    records = read(tmp_path, jsonl(tmp_path / "cuts.jsonl", *cuts))
-    check_signals(records, [stereo[:, 1]] * 3)
+    utterances = read(tmp_path, jsonl(tmp_path / "cuts.jsonl", *cuts))
+    check_signals(utterances, [stereo[:, 1]] * 3)
     check_conversion(tmp_path, tmp_path / "cuts.jsonl")
 
 
@@ -90,14 +90,14 @@ FROM_COMMAND = {"sources": [{"type": "command", "channels": [0], "source": "sox 
 )
 def test_a_broken_cut_is_named_and_the_others_are_read(tmp_path: Path, changes: dict, reason: str) -> None:
     path = jsonl(tmp_path / "m.jsonl", *[cut()] * 10, cut(id="broken", **changes), cut())
-    records = read(tmp_path, path)
-    assert len(records) == 11
-    (refused,) = records.refused
-    assert (refused.id, refused.location) == ("broken", f"{path}:11")
-    assert reason in refused.reason
+    utterances = read(tmp_path, path)
+    assert len(utterances) == 11
+    (rejected,) = utterances.rejected
+    assert (rejected.id, rejected.location) == ("broken", f"{path}:11")
+    assert reason in rejected.reason
 
 
 def test_mixed_cuts_are_named(tmp_path: Path) -> None:
     mixed = {"id": "mix", "tracks": [{"cut": cut(), "offset": 0.0}], "type": "MixedCut"}
-    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", *[cut()] * 10, mixed))
-    assert "a MixedCut without a recording: expected cuts of recordings" in records.refused[0].reason
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", *[cut()] * 10, mixed))
+    assert "a MixedCut without a recording: expected cuts of recordings" in utterances.rejected[0].reason

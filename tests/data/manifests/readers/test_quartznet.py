@@ -1,4 +1,4 @@
-"""NVIDIA's JSON of QuartzNet: a record for each file, so for each speed that was prepared."""
+"""NVIDIA's JSON of QuartzNet: an utterance for each file, so for each speed that was prepared."""
 
 import json
 from pathlib import Path
@@ -29,11 +29,11 @@ def test_as_the_preparation_script_writes_it(tmp_path: Path) -> None:
     }  # fmt: skip
     path = tmp_path / "librispeech-train-clean-100-wav.json"
     path.write_text(json.dumps([item]))
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == [names[0], f"{names[0]}#2"]
-    assert [record.text for record in records] == ["they untied it"] * 2
-    assert [record.duration_s for record in records] == [1.0, 17778 / RATE]
-    check_signals(records, samples)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == [names[0], f"{names[0]}#2"]
+    assert [utterance.text for utterance in utterances] == ["they untied it"] * 2
+    assert [utterance.duration_s for utterance in utterances] == [1.0, 17778 / RATE]
+    check_signals(utterances, samples)
     check_conversion(tmp_path, path)
 
 
@@ -42,8 +42,8 @@ def test_validation_counts_an_utterance_once(tmp_path: Path) -> None:
     first = GOOD | {"files": [{"fname": "a-0.9.wav", "duration": 1.1, "speed": 0.9}, {"fname": "a.wav", "speed": 1}]}
     second = GOOD | {"files": [{"fname": "b-0.9.wav", "duration": 1, "speed": 0.9}, {"fname": "b-1.1", "speed": 1.1}]}
     path = jsonl(tmp_path / "m.jsonl", first, second)
-    records = read(tmp_path, path, role="validation")
-    assert [(record.id, record.duration_s) for record in records] == [("a.wav", 1.0), ("b-0.9.wav", 1.0)]
+    utterances = read(tmp_path, path, role="validation")
+    assert [(utterance.id, utterance.duration_s) for utterance in utterances] == [("a.wav", 1.0), ("b-0.9.wav", 1.0)]
 
 
 def test_utterances_stay_together_in_a_split(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_utterances_stay_together_in_a_split(tmp_path: Path) -> None:
     ]
     path = jsonl(tmp_path / "m.jsonl", *({"transcript": "a", "files": of} for of in files))
     train, validation = split(read(tmp_path, path), share=0.1, seed=0)
-    in_both = [{Path(of.location).name.partition("-")[0] for of in records} for records in (train, validation)]
+    in_both = [{Path(of.location).name.partition("-")[0] for of in utterances} for utterances in (train, validation)]
     assert (len(validation), in_both[0] & in_both[1]) == (18, set())
 
 
@@ -61,8 +61,8 @@ def test_durations_that_files_lack(tmp_path: Path) -> None:
     write(tmp_path / "slow.wav", noise(2, 1778))
     files = [{"fname": "a.wav", "speed": 1}, {"fname": "b.wav"}, {"fname": "slow.wav", "speed": 0.9}]
     item = {"transcript": "a", "files": files, "original_duration": 1.25}
-    records = read(tmp_path, jsonl(tmp_path / "m.jsonl", item))
-    assert [record.duration_s for record in records] == [1.25, 1.25, 1778 / RATE]
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", item))
+    assert [utterance.duration_s for utterance in utterances] == [1.25, 1.25, 1778 / RATE]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_durations_that_files_lack(tmp_path: Path) -> None:
 )
 def test_a_broken_utterance_is_named_and_the_others_are_read(tmp_path: Path, changes: dict, reason: str) -> None:
     path = jsonl(tmp_path / "m.jsonl", *[GOOD] * 10, GOOD | changes, GOOD)
-    records = read(tmp_path, path)
-    assert len(records) == 11
-    (refused,) = records.refused
-    assert refused.location == f"{path}:11"
-    assert reason in refused.reason
+    utterances = read(tmp_path, path)
+    assert len(utterances) == 11
+    (rejected,) = utterances.rejected
+    assert rejected.location == f"{path}:11"
+    assert reason in rejected.reason

@@ -38,7 +38,7 @@ def parquet(path: Path, columns: dict[str, Any], rows_of_a_group: int = 2) -> Pa
 
 
 def stream(path: Path, columns: dict[str, Any], compression: str | None = None, as_file: bool = False) -> Path:
-    """An Arrow file as `datasets` writes it: a stream of record batches."""
+    """An Arrow file as `datasets` writes it: a stream of utterance batches."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table(columns)
     make = pa.ipc.new_file if as_file else pa.ipc.new_stream
@@ -50,12 +50,12 @@ def stream(path: Path, columns: dict[str, Any], compression: str | None = None, 
 @pytest.mark.parametrize("name", ["audio_bytes", "bytes", "wav", "audio_data", "audio"])
 def test_parquet_of_audio_bytes(tmp_path: Path, name: str) -> None:
     path = parquet(tmp_path / "part.parquet", {name: AUDIO, "text": TEXTS, "speaker_id": [1, 1, 2, 2, None]})
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == [f"part-{i}" for i in range(1, 6)]
-    assert [record.text for record in records] == TEXTS
-    assert [record.speaker for record in records] == ["1", "1", "2", "2", ""]
-    assert [record.duration_s for record in records] == [len(samples) / RATE for samples in SIGNALS]
-    check_signals(records, SIGNALS)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == [f"part-{i}" for i in range(1, 6)]
+    assert [utterance.text for utterance in utterances] == TEXTS
+    assert [utterance.speaker for utterance in utterances] == ["1", "1", "2", "2", ""]
+    assert [utterance.duration_s for utterance in utterances] == [len(samples) / RATE for samples in SIGNALS]
+    check_signals(utterances, SIGNALS)
     check_conversion(tmp_path, path)
 
 
@@ -63,11 +63,11 @@ def test_parquet_of_audio_bytes(tmp_path: Path, name: str) -> None:
 def test_hugging_face_audio(tmp_path: Path, kind: str) -> None:
     columns = {"id": ["a", "b", "c", "d", "e"], "audio": HF_AUDIO, "sentence": TEXTS, "duration": [1.0] * 5}
     path = parquet(tmp_path / "p.parquet", columns) if kind == "parquet" else stream(tmp_path / "a.arrow", columns)
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["a", "b", "c", "d", "e"]
-    assert {record.duration_s for record in records} == {1.0}
-    check_signals(records, SIGNALS)
-    assert [Location.parse(record.location).name for record in records] == [f"clip {i}.flac" for i in range(5)]
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["a", "b", "c", "d", "e"]
+    assert {utterance.duration_s for utterance in utterances} == {1.0}
+    check_signals(utterances, SIGNALS)
+    assert [Location.parse(utterance.location).name for utterance in utterances] == [f"clip {i}.flac" for i in range(5)]
     check_conversion(tmp_path, path)
 
 
@@ -88,10 +88,10 @@ def test_paths(tmp_path: Path, name: str, kind: str) -> None:
     if name == "audio":
         columns[name] = pa.array(paths, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
     path = (parquet if kind == "parquet" else stream)(tmp_path / "tables" / f"t.{kind}", columns)
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["a", "b", "c", "d", "e"]
-    assert [record.labels for record in records] == [(1,), (), (2,), (), ()]
-    check_signals(records, SIGNALS)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["a", "b", "c", "d", "e"]
+    assert [utterance.labels for utterance in utterances] == [(1,), (), (2,), (), ()]
+    check_signals(utterances, SIGNALS)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,11 @@ def test_paths(tmp_path: Path, name: str, kind: str) -> None:
 )
 def test_names_of_columns(tmp_path: Path, key: str, text: str, tokens: str) -> None:
     columns = {key: ["u", "v"], text: ["x", "y"], tokens: [[1, 2], [3]], "audio_path": ["a", "b"], "duration": [1.0, 2]}
-    records = read(tmp_path, parquet(tmp_path / "p.parquet", columns | {"other": [0, 1]}))
-    assert [(record.id, record.text, record.labels) for record in records] == [("u", "x", (1, 2)), ("v", "y", (3,))]
+    utterances = read(tmp_path, parquet(tmp_path / "p.parquet", columns | {"other": [0, 1]}))
+    assert [(utterance.id, utterance.text, utterance.labels) for utterance in utterances] == [
+        ("u", "x", (1, 2)),
+        ("v", "y", (3,)),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
@@ -132,22 +135,24 @@ def test_features(tmp_path: Path, kind: str, form: str, name: str, rows: str, co
     else:
         columns[name] = pa.array([frames.tolist() for frames in FRAMES], pa.list_(pa.list_(pa.float32(), 4)))
     path = (parquet if kind == "parquet" else stream)(tmp_path / f"t.{kind}", columns)
-    records = read(tmp_path, path)
-    assert [record.duration_s for record in records] == [0.03, 0.04, 0.05, 0.06, 0.07]
-    assert [(record.num_frames, record.num_values) for record in records] == [frames.shape for frames in FRAMES]
-    check_signals(records, FRAMES)
+    utterances = read(tmp_path, path)
+    assert [utterance.duration_s for utterance in utterances] == [0.03, 0.04, 0.05, 0.06, 0.07]
+    assert [(utterance.num_frames, utterance.num_values) for utterance in utterances] == [
+        frames.shape for frames in FRAMES
+    ]
+    check_signals(utterances, FRAMES)
     check_conversion(tmp_path, path)
 
 
 def test_ragged_and_empty_features_are_refused(tmp_path: Path) -> None:
     good = [[[1.0, 2.0]]] * 30
     columns = {"features": [*good, [[1.0], [1.0, 2.0]], [], None], "text": [""] * 33}
-    records = read(tmp_path, parquet(tmp_path / "p.parquet", columns))
-    assert len(records) == 30
-    assert [entry.location.rpartition(": ")[2] for entry in records.refused] == ["row 31", "row 32", "row 33"]
-    assert "ragged features" in records.refused[0].reason
-    assert "empty features" in records.refused[1].reason
-    assert 'no "audio_path"' in records.refused[2].reason
+    utterances = read(tmp_path, parquet(tmp_path / "p.parquet", columns))
+    assert len(utterances) == 30
+    assert [entry.location.rpartition(": ")[2] for entry in utterances.rejected] == ["row 31", "row 32", "row 33"]
+    assert "ragged features" in utterances.rejected[0].reason
+    assert "empty features" in utterances.rejected[1].reason
+    assert 'no "audio_path"' in utterances.rejected[2].reason
 
 
 def test_parquet_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,18 +160,18 @@ def test_parquet_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     whole = pq.ParquetFile
     monkeypatch.setattr(pq, "ParquetFile", lambda *args, **options: opened.append(args) or whole(*args, **options))
     path = parquet(tmp_path / "p.parquet", {"audio_bytes": AUDIO, "text": TEXTS}, rows_of_a_group=1)
-    records = read(tmp_path, path)
+    utterances = read(tmp_path, path)
     path.unlink()
-    check_signals(records, SIGNALS)
+    check_signals(utterances, SIGNALS)
     assert len(opened) == 1
 
 
 def test_arrow_is_read_where_it_lies(tmp_path: Path) -> None:
     path = stream(tmp_path / "a.arrow", {"audio": HF_AUDIO, "text": TEXTS})
-    records = read(tmp_path, path)
+    utterances = read(tmp_path, path)
     data = path.read_bytes()
-    for record, audio in zip(records, AUDIO, strict=True):
-        location = Location.parse(record.location)
+    for utterance, audio in zip(utterances, AUDIO, strict=True):
+        location = Location.parse(utterance.location)
         assert location.path == str(path)
         assert data[location.first_byte :][: location.num_bytes] == audio
     assert not list((tmp_path / ".cache").rglob("*.bytes"))
@@ -183,10 +188,10 @@ def test_arrow_of_other_programs(tmp_path: Path, compression: str | None, as_fil
         "text": pa.array(TEXTS, pa.large_string()),
         "duration": [1.0] * 5,
     }
-    records = read(tmp_path, stream(tmp_path / "a.arrow", columns, compression, as_file))
-    assert [record.text for record in records] == TEXTS
-    assert records[0].location == str(tmp_path / "gone.wav")
-    check_signals(records.select(slice(1, None)), SIGNALS[1:])
+    utterances = read(tmp_path, stream(tmp_path / "a.arrow", columns, compression, as_file))
+    assert [utterance.text for utterance in utterances] == TEXTS
+    assert utterances[0].location == str(tmp_path / "gone.wav")
+    check_signals(utterances.select(slice(1, None)), SIGNALS[1:])
     assert bool(list((tmp_path / ".cache").rglob("*.bytes"))) == (compression is not None)
 
 

@@ -24,12 +24,12 @@ def test_features_without_names(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(" ".join(map(repr, FRAMES.ravel().tolist())))
     np.save(tmp_path / "b.npy", FRAMES)
     path = table(tmp_path / "m.tsv", "a.txt\t6\t4\t1 2 3\thello there", "b.npy\t6\t4\t7", "b.npy\t6\t4\t\tgrüß")
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["a.txt", "b.npy", "b.npy#2"]
-    assert [record.text for record in records] == ["hello there", "", "grüß"]
-    assert [record.labels for record in records] == [(1, 2, 3), (7,), None]
-    assert [(r.num_frames, r.num_values, r.duration_s) for r in records] == [(6, 4, 0.06)] * 3
-    check_signals(records, [FRAMES] * 3)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["a.txt", "b.npy", "b.npy#2"]
+    assert [utterance.text for utterance in utterances] == ["hello there", "", "grüß"]
+    assert [utterance.labels for utterance in utterances] == [(1, 2, 3), (7,), None]
+    assert [(r.num_frames, r.num_values, r.duration_s) for r in utterances] == [(6, 4, 0.06)] * 3
+    check_signals(utterances, [FRAMES] * 3)
     check_conversion(tmp_path, path)
 
 
@@ -39,11 +39,11 @@ def test_common_voice_and_others_like_it(tmp_path: Path) -> None:
         write(tmp_path / "clips" / f"{number}.wav", part)
     names = "client_id\tpath\tsentence\tup_votes\tsegment"
     path = table(tmp_path / "train.tsv", names, 's1\t0.wav\t"Quoted," he said.\t2\t', "s2\t1.wav\tšest")
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["0.wav", "1.wav"]
-    assert [record.text for record in records] == ['"Quoted," he said.', "šest"]
-    assert [record.speaker for record in records] == ["s1", "s2"]
-    check_signals(records, samples)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["0.wav", "1.wav"]
+    assert [utterance.text for utterance in utterances] == ['"Quoted," he said.', "šest"]
+    assert [utterance.speaker for utterance in utterances] == ["s1", "s2"]
+    check_signals(utterances, samples)
     check_conversion(tmp_path, path)
 
 
@@ -58,12 +58,12 @@ def test_csv(tmp_path: Path) -> None:
     ]
     path = tmp_path / "t.csv"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n")
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["7", "a.wav"]
-    assert [record.text for record in records] == ['Yes, "he" said', "no"]
-    assert [record.labels for record in records] == [(1, 2), None]
-    assert [record.duration_s for record in records] == [0.1, 3000 / 16000]
-    check_signals(records, [samples[800:2400], samples])
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["7", "a.wav"]
+    assert [utterance.text for utterance in utterances] == ['Yes, "he" said', "no"]
+    assert [utterance.labels for utterance in utterances] == [(1, 2), None]
+    assert [utterance.duration_s for utterance in utterances] == [0.1, 3000 / 16000]
+    check_signals(utterances, [samples[800:2400], samples])
     check_conversion(tmp_path, path)
 
 
@@ -80,7 +80,7 @@ GOOD = "a\t1\t1\t1\ttext"
         ("m.tsv", b"a\t1\t1\t1\t\xe9", "not UTF-8 (byte 0xe9 at 8); save it as UTF-8"),
         ("n.csv", b"1,2,3,4", "4 columns; expected 3"),
         ("n.csv", b"a,b,long", '"duration" is "long"; expected a finite number'),
-        ("n.csv", b'a,"b', "expected a record on every line, and quotes in pairs"),
+        ("n.csv", b'a,"b', "expected an utterance on every line, and quotes in pairs"),
         ("n.csv", b"a", 'no "text"'),
         ("n.csv", b"x," + b"b" * 200_000, "no line of CSV"),
     ],
@@ -89,18 +89,18 @@ def test_a_broken_row_is_named_and_the_others_are_read(tmp_path: Path, name: str
     good = [GOOD] * 20 if name == "m.tsv" else ["path,text,duration", *["a.wav,b,1"] * 20]
     path = tmp_path / name
     path.write_bytes(b"\n".join([*(line.encode() for line in good), b"", row, good[-1].encode(), b""]))
-    records = read(tmp_path, path)
-    assert len(records) == 21
-    (refused,) = records.refused
-    assert refused.location == f"{path}:{len(good) + 2}"
-    assert reason in refused.reason
+    utterances = read(tmp_path, path)
+    assert len(utterances) == 21
+    (rejected,) = utterances.rejected
+    assert rejected.location == f"{path}:{len(good) + 2}"
+    assert reason in rejected.reason
 
 
 def test_features_with_names_and_without_texts(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", FRAMES)
     path = table(tmp_path / "m.tsv", "features_path\trows\tcols\ttokens", "b.npy\t6.0\t4\t1 2")
-    (record,) = read(tmp_path, path)
-    assert (record.labels, record.num_frames, record.num_values) == ((1, 2), 6, 4)
+    (utterance,) = read(tmp_path, path)
+    assert (utterance.labels, utterance.num_frames, utterance.num_values) == ((1, 2), 6, 4)
     check_signals(read(tmp_path, path), [FRAMES])
 
 
@@ -113,16 +113,16 @@ def test_features_with_names_and_without_texts(tmp_path: Path) -> None:
 )
 def test_a_cut_last_row_is_named(tmp_path: Path, path: str, lines: list[str]) -> None:
     (tmp_path / path).write_text("\n".join(lines))
-    records = read(tmp_path, tmp_path / path)
-    assert len(records) == 20
-    (refused,) = records.refused
-    assert refused.location == f"{tmp_path / path}:{len(lines)}"
-    assert "no line end, as the others have: is the file cut?" in refused.reason
+    utterances = read(tmp_path, tmp_path / path)
+    assert len(utterances) == 20
+    (rejected,) = utterances.rejected
+    assert rejected.location == f"{tmp_path / path}:{len(lines)}"
+    assert "no line end, as the others have: is the file cut?" in rejected.reason
 
 
 def test_one_row_alone_needs_no_line_end(tmp_path: Path) -> None:
     (tmp_path / "m.tsv").write_text(GOOD)
-    assert [record.text for record in read(tmp_path, tmp_path / "m.tsv")] == ["text"]
+    assert [utterance.text for utterance in read(tmp_path, tmp_path / "m.tsv")] == ["text"]
 
 
 def test_other_encodings_are_named(tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def test_real_common_voice(tmp_path: Path) -> None:
     train = read(tmp_path, COMMON_VOICE)
     assert train[0].text == '"It just didn\'t seem fair."'
     validation = read(tmp_path, COMMON_VOICE, role="validation")
-    assert [record.id for record in validation] == [f"common_voice_en_2000595{i}.mp3" for i in (4, 5)]
-    for record in (*train, *validation):
-        samples, rate_hz = soundfile.read(record.location)
+    assert [utterance.id for utterance in validation] == [f"common_voice_en_2000595{i}.mp3" for i in (4, 5)]
+    for utterance in (*train, *validation):
+        samples, rate_hz = soundfile.read(utterance.location)
         assert rate_hz == 48000
-        assert record.duration_s == len(samples) / rate_hz
-        assert abs(len(signal(record)) - len(samples) / 3) <= 1
+        assert utterance.duration_s == len(samples) / rate_hz
+        assert abs(len(signal(utterance)) - len(samples) / 3) <= 1
     check_conversion(tmp_path, COMMON_VOICE)

@@ -51,15 +51,15 @@ def test_audio_with_texts_json_and_tokens(tmp_path: Path) -> None:
         ("__worker__.txt", "of WebDataset"),
         ("README", "no sample"),
     )
-    records = read(tmp_path, path)
-    assert [record.id for record in records] == ["00/utt-a", "own", "01/utt"]
-    assert [record.text for record in records] == ["größe", "b", "c"]
-    assert [record.speaker for record in records] == ["", "7", ""]
-    assert [record.labels for record in records] == [None, None, (4, 2)]
-    assert [record.duration_s for record in records] == [1500 / RATE, 0.09, 1502 / RATE]
-    check_signals(records, SIGNALS[:3])
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == ["00/utt-a", "own", "01/utt"]
+    assert [utterance.text for utterance in utterances] == ["größe", "b", "c"]
+    assert [utterance.speaker for utterance in utterances] == ["", "7", ""]
+    assert [utterance.labels for utterance in utterances] == [None, None, (4, 2)]
+    assert [utterance.duration_s for utterance in utterances] == [1500 / RATE, 0.09, 1502 / RATE]
+    check_signals(utterances, SIGNALS[:3])
     data = path.read_bytes()
-    location = Location.parse(records[0].location)
+    location = Location.parse(utterances[0].location)
     assert location.path == str(path)
     assert data[location.first_byte :][: location.num_bytes] == flac(0)
     assert not list((tmp_path / ".cache").rglob("*.bytes"))
@@ -70,9 +70,9 @@ def test_shards_by_pattern_and_by_folder(tmp_path: Path) -> None:
     for shard in range(2):
         tar(tmp_path / f"shard_{shard:04}.tar", *pairs(2 * shard, 2 * shard + 1))
     for path in (tmp_path / "shard_*.tar", tmp_path):
-        records = read(tmp_path, path)
-        assert [record.id for record in records] == ["0", "1", "0#2", "1#2"]
-        check_signals(records, SIGNALS)
+        utterances = read(tmp_path, path)
+        assert [utterance.id for utterance in utterances] == ["0", "1", "0#2", "1#2"]
+        check_signals(utterances, SIGNALS)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_shards_by_pattern_and_by_folder(tmp_path: Path) -> None:
 )
 def test_a_broken_sample_is_named_and_the_others_are_read(tmp_path: Path, members: list, reason: str) -> None:
     good = pairs(*[0] * 10)
-    records = read(tmp_path, tar(tmp_path / "a.tar", *good[:6], *members, *good[6:]))
-    check_signals(records, [SIGNALS[0]] * 10)
-    (refused,) = records.refused
-    assert (refused.id, refused.location) == ("x", f"{tmp_path / 'a.tar'}: x")
-    assert reason in refused.reason
+    utterances = read(tmp_path, tar(tmp_path / "a.tar", *good[:6], *members, *good[6:]))
+    check_signals(utterances, [SIGNALS[0]] * 10)
+    (rejected,) = utterances.rejected
+    assert (rejected.id, rejected.location) == ("x", f"{tmp_path / 'a.tar'}: x")
+    assert reason in rejected.reason
 
 
 def test_cut_and_compressed_tars_are_named(tmp_path: Path) -> None:
@@ -124,6 +124,10 @@ def test_cut_and_compressed_tars_are_named(tmp_path: Path) -> None:
 def test_names_are_cut_at_the_first_dot_and_texts_lie_beside_their_audio(tmp_path: Path) -> None:
     members = [("u0.x.flac", flac(0)), ("u0.x.txt", "one"), ("u1.audio.flac", flac(1)), ("u1.text.txt", "two")]
     members += [("u2.flac", flac(2)), ("u2.meta.json", {"text": "three"})]
-    records = read(tmp_path, tar(tmp_path / "a.tar", *members))
-    assert [(record.id, record.text) for record in records] == [("u0", "one"), ("u1", "two"), ("u2", "three")]
-    check_signals(records, SIGNALS[:3])
+    utterances = read(tmp_path, tar(tmp_path / "a.tar", *members))
+    assert [(utterance.id, utterance.text) for utterance in utterances] == [
+        ("u0", "one"),
+        ("u1", "two"),
+        ("u2", "three"),
+    ]
+    check_signals(utterances, SIGNALS[:3])

@@ -117,7 +117,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Utterance:
+class Sentence:
     """One sentence, and how it is spoken."""
 
     id: str
@@ -127,7 +127,7 @@ class Utterance:
     peak_db: float
 
 
-def plan(settings: Corpus) -> list[Utterance]:
+def plan(settings: Corpus) -> list[Sentence]:
     """Every utterance of the corpus, in order; nothing is spoken yet."""
     utterances = []
     for stream, (split, share) in enumerate(SHARES.items()):
@@ -142,7 +142,7 @@ def split_of(text: str) -> str:
     return {0: "test", 1: "validation"}.get(zlib.crc32(text.encode()) % 8, "train")
 
 
-def waveform(engine: espeak.Espeak, utterance: Utterance) -> Int16[np.ndarray, " S"]:
+def waveform(engine: espeak.Espeak, utterance: Sentence) -> Int16[np.ndarray, " S"]:
     """The utterance at 16 kHz and at its level; spoken again at another pace where it is too short or too long."""
     manner = utterance.manner
     shortest_s = max(SHORTEST_S, len(utterance.text) / MAX_LETTERS_PER_S)
@@ -163,7 +163,7 @@ def voices_of(split: str) -> list[str]:
     return [name for group in VOICES[split] for name in group.split(", ")]
 
 
-def _drawn(rng: np.random.Generator, sentences: Sequence[str], *, split: str, name: str) -> Utterance:
+def _drawn(rng: np.random.Generator, sentences: Sequence[str], *, split: str, name: str) -> Sentence:
     text = _sentence(rng, sentences)
     while split_of(text) != split:
         text = _sentence(rng, sentences)
@@ -174,7 +174,7 @@ def _drawn(rng: np.random.Generator, sentences: Sequence[str], *, split: str, na
         pitch=int(rng.integers(20, 81)),
         pitch_range=int(rng.integers(20, 81)),
     )
-    return Utterance(name, split, text, manner, peak_db=float(rng.uniform(-20, -3)))
+    return Sentence(name, split, text, manner, peak_db=float(rng.uniform(-20, -3)))
 
 
 def _sentence(rng: np.random.Generator, sentences: Sequence[str]) -> str:
