@@ -33,7 +33,7 @@ class Head(nn.Module):
         """Loss terms and metrics by name, as sums over the batch. A term's weight is the one that `weight` gives."""
         raise NotImplementedError
 
-    def weight(
+    def denominators(
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
     ) -> dict[str, Float[Array, ""]]:
         """The weight of each loss term, from lengths, labels and masks alone: known before any gradient. `lengths`: how

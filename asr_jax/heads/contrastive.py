@@ -146,7 +146,7 @@ class ContrastiveHead(Head):
         }
         return terms | self._of_sub_batches(encoded, batch, quantized, weights)
 
-    def weight(
+    def denominators(
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
     ) -> dict[str, Float[Array, ""]]:
         assert mask is not None, "the encoder hides frames"

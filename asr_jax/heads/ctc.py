@@ -110,7 +110,7 @@ class CTCHead(Head):
         assert step is not None, "there are views in training alone"
         return self.settings.consistency * jnp.minimum((step + 1) / max(self.settings.consistency_warmup, 1), 1.0)
 
-    def weight(
+    def denominators(
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
     ) -> dict[str, Float[Array, ""]]:
         frame_lengths = lengths[self.tap]

@@ -14,7 +14,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
 from asr_jax.inference.trained import load_trained
-from asr_jax.inference.weights import Weights, restore_weights
+from asr_jax.inference.weights import WeightKind, restore_weights
 
 
 def choose(run: Path, *, last: int = 0, first: int = 0, to: int = 0) -> list[int]:
@@ -33,7 +33,7 @@ def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tre
     """The mean over checkpoints of their averaged weights, or of the live ones, in float64 meanwhile; counts are those
     of the last."""
     trained = load_trained(run, updates=chosen[-1])
-    kept: Weights = "live" if live else "averaged"
+    kept: WeightKind = "live" if live else "averaged"
     total: Tree = None
     for number in chosen:
         restored = restore_weights(run, number, trained.experiment, trained.variables, mesh=trained.mesh, weights=kept)

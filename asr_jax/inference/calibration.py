@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.run_folder import CALIBRATION
-from asr_jax.inference.weights import Weights
+from asr_jax.inference.weights import WeightKind
 from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calibration
 from asr_jax.search.base import Decoding
 
 
 def read_calibration(
-    run: Path, updates: int, weights: Weights, decoding: Decoding, *, head: str = ""
+    run: Path, updates: int, weights: WeightKind, decoding: Decoding, *, head: str = ""
 ) -> Calibration | None:
     """Of a checkpoint, its averaged or live weights, and a decoding; None where it was never fitted.
 
@@ -33,7 +33,7 @@ def read_calibration(
 def write_calibration(
     run: Path,
     updates: int,
-    weights: Weights,
+    weights: WeightKind,
     decoding: Decoding,
     calibration: Calibration,
     *,
@@ -49,7 +49,7 @@ def write_calibration(
 def calibrate(
     run: Path,
     updates: int,
-    weights: Weights,
+    weights: WeightKind,
     decoding: Decoding,
     confidences: Float[np.ndarray, " N"],
     is_right: Bool[np.ndarray, " N"],
@@ -73,7 +73,7 @@ def calibrate(
     return about | {"file": str(run / CALIBRATION)}
 
 
-def _key(updates: int, weights: Weights, decoding: Decoding, head: str) -> str:
+def _key(updates: int, weights: WeightKind, decoding: Decoding, head: str) -> str:
     return " ".join([str(updates), weights, decoding.digest(), *[head] * bool(head)])
 
 

@@ -24,7 +24,7 @@ from asr_jax.data.manifests.utterances import Rejected, rejected_everywhere
 from asr_jax.inference.by_shape import ByShape, abstract_batch
 from asr_jax.inference.recognition import batches_of, used_buckets
 from asr_jax.models.base import Recogniser
-from asr_jax.models.terms import batch_weights, total_of
+from asr_jax.models.terms import batch_denominators, total_of
 
 
 class Losses:
@@ -67,7 +67,7 @@ class Losses:
         if self._model.needs_mask:
             streams = random_streams(jax.random.key_data(jax.random.key(0, impl=GENERATOR)), position)
         sums: Any = self._model.apply(variables, batch, step=None, rngs=streams)
-        terms = batch_weights(self._model, batch, streams)
+        terms = batch_denominators(self._model, batch, streams)
         return {name: sums[name] for name in terms}, {name: sums[name] for name in sums if name not in terms}
 
 

@@ -27,7 +27,7 @@ from asr_jax.inference.calibration import read_calibration
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.losses import Losses
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
-from asr_jax.inference.weights import Weights, restore_weights
+from asr_jax.inference.weights import WeightKind, restore_weights
 from asr_jax.models.base import Recogniser
 from asr_jax.search.base import Decoding
 from asr_jax.text.tokenizers import Tokenizer, load_tokenizer
@@ -48,7 +48,7 @@ class Trained:
     """Of the run."""
     updates: int
     """Which checkpoint."""
-    weights: Weights
+    weights: WeightKind
     mesh: Mesh
 
     def decoder(
@@ -113,7 +113,7 @@ def load_trained(
     model = make_model(experiment, tokenizer)
     mesh = _mesh(experiment.data.buckets.batch_multiple)
     shapes = variable_shapes(model, programs_of(experiment, tokenizer))
-    kept: Weights = "live" if live else "averaged"
+    kept: WeightKind = "live" if live else "averaged"
     variables = restore_weights(folder, chosen, experiment, shapes, mesh=mesh, weights=kept)
     buckets, of_features = load_plan(folder)
     return Trained(
@@ -130,7 +130,7 @@ def load_trained(
     )
 
 
-def weights_of(experiment: Experiment, *, live: bool) -> Weights:
+def weights_of(experiment: Experiment, *, live: bool) -> WeightKind:
     """Which weights of a checkpoint are taken, where the `live` ones are asked for or not."""
     return "averaged" if experiment.training.ema.decay and not live else "live"
 

@@ -13,12 +13,12 @@ from asr_jax.core.meshes import abstract, replicated
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import CHECKPOINTS
 
-Weights = Literal["averaged", "live"]
+WeightKind = Literal["averaged", "live"]
 """Which of a checkpoint's."""
 
 
 def restore_weights(
-    run: Path, updates: int, experiment: Experiment, shapes: Tree, *, mesh: Mesh, weights: Weights
+    run: Path, updates: int, experiment: Experiment, shapes: Tree, *, mesh: Mesh, weights: WeightKind
 ) -> Tree:
     """Variables of the model, `{"params": …, "batch_stats": …}`, on every device of the mesh. The adapters of LoRA are
     merged into their kernels.

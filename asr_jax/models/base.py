@@ -176,14 +176,14 @@ class Recogniser(nn.Module):
         encoded = self.encode(batch, step=None)
         return {name: each.emit(encoded) for name, each in self.heads.items() if head in ("", name)}
 
-    def weights(self, batch: Batch) -> dict[str, Float[Array, ""]]:
+    def denominators(self, batch: Batch) -> dict[str, Float[Array, ""]]:
         """The weight of each loss term, without computing the encoder. The stream "mask" must be that of the call."""
         num_frames, size = batch.lengths, batch.signal.shape[1]
         if batch.features is None:
             num_frames, size = (self.front_end.output_length(number) for number in (num_frames, size))
         lengths, mask = self._lengths(num_frames), self._mask(num_frames, size, self.sub_batches)
-        weights = {name: head.weight(lengths, batch, mask=mask) for name, head in self.heads.items()}
-        return {f"{name}/{term}": value for name, terms in weights.items() for term, value in terms.items()}
+        denominators = {name: head.denominators(lengths, batch, mask=mask) for name, head in self.heads.items()}
+        return {f"{name}/{term}": value for name, terms in denominators.items() for term, value in terms.items()}
 
     def _mask(self, lengths: Int[Array, " B"], size: int, sub_batches: int) -> Bool[Array, "B T"] | None:
         """The frames to hide from the layers: none where there is no stream "mask", as in recognition."""

@@ -1,4 +1,4 @@
-"""Weights and totals of loss terms."""
+"""Denominators and totals of loss terms."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,17 +8,19 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from asr_jax.core.batch import Batch
 from asr_jax.models.base import Recogniser
 
-Weights = dict[str, Float[Array, ""]]
-"""By term."""
+Denominators = dict[str, Float[Array, ""]]
+"""The denominator of the mean of each loss term, such as the number of its labels, by the name of the term."""
 
 
-def batch_weights(
+def batch_denominators(
     model: Recogniser, batch: Batch, streams: Mapping[str, PRNGKeyArray] = MappingProxyType({})
-) -> Weights:
-    """The weight of each loss term of a batch. `streams`: those that its gradient is computed with, which a model that
-    hides frames needs."""
-    weights: Weights = model.apply({}, batch, method="weights", rngs=dict(streams))  # type: ignore[assignment]
-    return weights
+) -> Denominators:
+    """The denominator of each loss term of a batch.
+
+    `streams` are the random streams of the gradient; models that mask frames need them.
+    """
+    denominators: Denominators = model.apply({}, batch, method="denominators", rngs=dict(streams))  # type: ignore[assignment]
+    return denominators
 
 
 def total_of(means: Mapping[str, float], scales: Mapping[str, float]) -> float:

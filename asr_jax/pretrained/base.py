@@ -3,7 +3,7 @@ what model they are of."""
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import OUTPUT
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import EncoderSettings, Model
+from asr_jax.pretrained.keymap import NamedWeights
 
 Symbols = Sequence[str | None]
-Weights = Mapping[str, np.ndarray]
 Paths = tuple[dict[str, np.ndarray], list[str]]
 """Weights by our paths, `params/…` and `batch_stats/…`, as far as they are the model's, and the names there of those
 that are not."""
@@ -30,7 +30,7 @@ class Format(NamedTuple):
     of: str
     """Whose, and of what model."""
     encoder: type[EncoderSettings]
-    claims: Callable[[Weights], bool]
+    claims: Callable[[NamedWeights], bool]
     """Whether the names are such."""
     find: Callable[..., Paths]
     """`find(weights, encoder's settings, **heads)`."""

@@ -23,8 +23,8 @@ from asr_jax.pretrained.keymap import (
     LINEAR,
     POINTWISE_1D,
     SAME,
+    NamedWeights,
     Row,
-    Weights,
     export_params,
     find_params,
     flattened,
@@ -85,17 +85,19 @@ BATCH_NORM = (
 )  # fmt: skip
 
 
-def claims_nemo(weights: Weights) -> bool:
+def claims_nemo(weights: NamedWeights) -> bool:
     """Whether names are those of a Conformer of NeMo."""
     return any(name.startswith("encoder.pre_encode.") for name in weights)
 
 
-def claims_huggingface(weights: Weights) -> bool:
+def claims_huggingface(weights: NamedWeights) -> bool:
     """Whether names are those of a Parakeet of Hugging Face."""
     return any(name.startswith("encoder.subsampling.") for name in weights)
 
 
-def find(weights: Weights, settings: Conformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
+def find(
+    weights: NamedWeights, settings: Conformer, *, ctc_head: str | None
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a file of either system has them: parameters and running statistics of a model by our paths,
     `params/encoder/…`, `batch_stats/encoder/…` and those of its CTC head (`ctc_head`, where it has one), and the names
     of all weights that found no place, without those that hold none."""

@@ -13,7 +13,7 @@ from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.models.base import Model
 from asr_jax.pretrained import huggingface
-from asr_jax.pretrained.base import Format, Paths, Symbols, Weights, listed
+from asr_jax.pretrained.base import Format, NamedWeights, Paths, Symbols, listed
 from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
@@ -70,7 +70,7 @@ def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -
     huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))
 
 
-def save_exported(weights: Weights, names: str, symbols: Symbols, out: Path, *, like: Path | None) -> None:
+def save_exported(weights: NamedWeights, names: str, symbols: Symbols, out: Path, *, like: Path | None) -> None:
     """Writes weights by another system's `names` as that system reads them: `.pt` as its programs lay them out,
     `.nemo` as a copy of the file `like`, or `.safetensors` with the symbols that labels stand for.
 
@@ -127,7 +127,7 @@ def _tokenizer_symbols(path: Path) -> Symbols | None:
         return None
 
 
-def imported(weights: Weights, model: Model) -> Paths:
+def imported(weights: NamedWeights, model: Model) -> Paths:
     """All weights of a file by our paths.
 
     Raises: UserError where the names are nobody's that is known for this model.

@@ -15,8 +15,8 @@ from asr_jax.pretrained.keymap import (
     LINEAR,
     POINTWISE,
     SAME,
+    NamedWeights,
     Row,
-    Weights,
     export_params,
     find_params,
     flattened,
@@ -93,12 +93,14 @@ DEPTHWISE_CONV_CAUSAL = (
 )  # fmt: skip
 
 
-def claims(weights: Weights) -> bool:
+def claims(weights: NamedWeights) -> bool:
     """Whether weights have icefall's names."""
     return any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
 
 
-def find(weights: Weights, settings: Zipformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
+def find(
+    weights: NamedWeights, settings: Zipformer, *, ctc_head: str | None
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a checkpoint has them: parameters of a model by our paths, `params/encoder/…` and those of its CTC head
     (`ctc_head`, where it has one), and the names of all weights that found no place, without those that are never
     used there."""

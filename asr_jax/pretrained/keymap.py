@@ -9,7 +9,7 @@ import numpy as np
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 
-Weights = Mapping[str, np.ndarray]
+NamedWeights = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Found(NamedTuple):
     """Their names that the file has and the table does not."""
 
 
-def find_params(weights: Weights, rows: Sequence[Row]) -> Found:
+def find_params(weights: NamedWeights, rows: Sequence[Row]) -> Found:
     """Our parameters as far as `weights` have them."""
     of_path: dict[str, list[Row]] = {}
     for row in rows:
@@ -106,7 +106,7 @@ def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     }
 
 
-def _laid_out(weights: Weights, rows: Sequence[Row]) -> np.ndarray:
+def _laid_out(weights: NamedWeights, rows: Sequence[Row]) -> np.ndarray:
     """One of our parameters, of its row or of one row for each layer."""
     arrays = []
     for row in rows:

@@ -16,8 +16,8 @@ from asr_jax.pretrained.keymap import (
     LINEAR,
     POINTWISE_1D,
     SAME,
+    NamedWeights,
     Row,
-    Weights,
     export_params,
     find_params,
     transposed,
@@ -35,17 +35,19 @@ RUNNING = (("running_mean", "batch_stats", "mean"), ("running_var", "batch_stats
 ACTIVATIONS = {name: name for name in ("relu", "hardtanh", "selu", "silu", "gelu", "identity")} | {"swish": "silu"}
 
 
-def claims(weights: Weights) -> bool:
+def claims(weights: NamedWeights) -> bool:
     """Whether weights have DeepLearningExamples' names."""
     return any(re.fullmatch(r"encoder\.layers\.\d+\.mconv\..*", name) for name in weights)
 
 
-def claims_nemo(weights: Weights) -> bool:
+def claims_nemo(weights: NamedWeights) -> bool:
     """Whether weights have NeMo's names."""
     return any(re.fullmatch(r"encoder\.encoder\.\d+\.mconv\..*", name) for name in weights)
 
 
-def find(weights: Weights, settings: QuartzNet, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
+def find(
+    weights: NamedWeights, settings: QuartzNet, *, ctc_head: str | None
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a checkpoint of either system has them: weights of a model by our paths, `params/encoder/…`,
     `batch_stats/encoder/…` and those of its CTC head (`ctc_head`, where it has one), and the names of all others,
     without those that are no weights."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.pretrained.base import Format
-from asr_jax.pretrained.keymap import SAME, Layout, Row, Weights, export_params, find_params, transposed
+from asr_jax.pretrained.keymap import SAME, Layout, NamedWeights, Row, export_params, find_params, transposed
 
 CONV_1X1 = Layout(lambda x: x[0, 0], lambda x: x[None, None])
 """[1 1 in out] to [in out]."""
@@ -78,12 +78,14 @@ CTC = (
 )  # fmt: skip
 
 
-def claims(weights: Weights) -> bool:
+def claims(weights: NamedWeights) -> bool:
     """Whether weights have the authors' names."""
     return any(name.endswith(MARK) for name in weights)
 
 
-def find(weights: Weights, settings: Squeezeformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
+def find(
+    weights: NamedWeights, settings: Squeezeformer, *, ctc_head: str | None
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a file has them: variables by our paths from `params/` and `batch_stats/` on, and the names of weights
     that found no place."""
     encoder, names = readable_names(weights)

@@ -14,8 +14,8 @@ from asr_jax.pretrained.keymap import (
     LINEAR,
     POINTWISE_1D,
     SAME,
+    NamedWeights,
     Row,
-    Weights,
     export_params,
     find_params,
     flattened,
@@ -91,12 +91,14 @@ NEMO_NORMS = {"batch_norm": "batch", "layer_norm": "layer"}
 NEMO_POSITIONS = ("rel_pos", "abs_pos")
 
 
-def claims(weights: Weights) -> bool:
+def claims(weights: NamedWeights) -> bool:
     """Whether weights have NeMo's names."""
     return "encoder.pre_ln.weight" in weights
 
 
-def find(weights: Weights, settings: Squeezeformer, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
+def find(
+    weights: NamedWeights, settings: Squeezeformer, *, ctc_head: str | None
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as NeMo's weights have them: variables by our paths from `params/` and `batch_stats/` on, and the names of
     weights that found no place."""
     found = find_params(weights, rows(settings, ctc_head=ctc_head))

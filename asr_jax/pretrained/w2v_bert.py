@@ -16,8 +16,8 @@ from asr_jax.pretrained.keymap import (
     POINTWISE_1D,
     SAME,
     Layout,
+    NamedWeights,
     Row,
-    Weights,
     export_params,
     find_params,
 )
@@ -82,12 +82,12 @@ PRODUCTS_OF_ADAPTER = (
 )  # fmt: skip
 
 
-def claims(weights: Weights) -> bool:
+def claims(weights: NamedWeights) -> bool:
     """Whether names are those of a W2V-BERT of Hugging Face."""
     return any(".conv_module." in name for name in weights)
 
 
-def find(weights: Weights, settings: W2VBert, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
+def find(weights: NamedWeights, settings: W2VBert, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a file has them: parameters of a model by our paths, `params/encoder/…` and those of its CTC head
     (`ctc_head`, where it has one), and the names of all weights that found no place, without those that hold none."""
     names = {name.removeprefix(PREFIX): name for name in weights}

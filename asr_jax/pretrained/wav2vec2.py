@@ -10,7 +10,7 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.pretrained.base import Format, ctc_head
-from asr_jax.pretrained.keymap import CONV_1D, LINEAR, SAME, Layout, Row, Weights, export_params, find_params
+from asr_jax.pretrained.keymap import CONV_1D, LINEAR, SAME, Layout, NamedWeights, Row, export_params, find_params
 from asr_jax.pretrained.wav2vec2_huggingface import folder_files
 
 Names = Literal["fairseq", "huggingface"]
@@ -55,12 +55,12 @@ OF_PRETRAINING = r"(quantizer|project_q|project_hid|final_proj|target_glu)\..*"
 """Names of what a pre-trained model has and a fine-tuned one has not."""
 
 
-def claims_fairseq(weights: Weights) -> bool:
+def claims_fairseq(weights: NamedWeights) -> bool:
     """Whether names are those of fairseq or of NVIDIA."""
     return any(name.endswith("mask_emb") or ".pos_conv.0." in name for name in weights)
 
 
-def claims_huggingface(weights: Weights) -> bool:
+def claims_huggingface(weights: NamedWeights) -> bool:
     """Whether names are those of a wav2vec 2.0 of Hugging Face."""
     return any("encoder.pos_conv_embed." in name for name in weights)
 
@@ -140,7 +140,7 @@ def _renamed(name: str) -> str:
 
 
 def find(
-    weights: Weights,
+    weights: NamedWeights,
     settings: Wav2Vec2,
     *,
     ctc_head: str | None,
@@ -175,7 +175,7 @@ def export_huggingface(
     return export_params(variables, rows(settings, ctc_head=ctc_head, contrastive=contrastive, names="huggingface"))
 
 
-def _newest(weights: Weights, names: Names) -> dict[str, np.ndarray]:
+def _newest(weights: NamedWeights, names: Names) -> dict[str, np.ndarray]:
     """Weights by the newest of the names that a system has had for them."""
     if names == "fairseq":
         # Of several GPUs; of a fine-tuned model; of NVIDIA's extractor that masks; of its attention in one product.

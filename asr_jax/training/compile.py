@@ -23,10 +23,17 @@ from asr_jax.core.random_streams import random_streams
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
 from asr_jax.inference.by_shape import abstract_batch
 from asr_jax.models.base import Recogniser
-from asr_jax.models.terms import batch_weights
+from asr_jax.models.terms import batch_denominators
 from asr_jax.training.beginning import Beginning
 from asr_jax.training.state import TrainState
-from asr_jax.training.step import Recipe, Weights, accumulate, added_weights, apply_update, nothing_accumulated
+from asr_jax.training.step import (
+    Denominators,
+    Recipe,
+    accumulate,
+    added_denominators,
+    apply_update,
+    nothing_accumulated,
+)
 
 Compiled = Callable[..., Any]
 
@@ -39,16 +46,16 @@ SMALLER_BATCHES = (
 class CompiledSteps:
     """Executables; one that is called with another shape or sharding raises instead of compiling."""
 
-    weights: dict[Bucket, Compiled]
+    denominators: dict[Bucket, Compiled]
     accumulate: dict[Bucket, Compiled]
     apply_update: Compiled
     loss_terms: tuple[str, ...]
     """Names of the sums that are losses; the others are metrics."""
     begin: Compiled
     """Zeros to accumulate into."""
-    add_weights: Compiled
+    add_denominators: Compiled
     """The weights of each term over a list of batches."""
-    no_weights: Weights
+    no_denominators: Denominators
     """Zeros, in the place of batches that a shorter update does not have."""
     table: list[dict[str, Any]]
     """A row per bucket: shape, rows, parameters, bytes by XLA's account and, of one device, floating-point operations
@@ -84,12 +91,12 @@ def compile_steps(
     same = replicated(mesh)
     state, average, sums = shapes
 
-    def weigh(batch: Batch, key: UInt32[Array, "2"], position: Int[Array, ""]) -> Weights:
-        return batch_weights(recipe.model, batch, random_streams(key, position))
+    def denominators_of(batch: Batch, key: UInt32[Array, "2"], position: Int[Array, ""]) -> Denominators:
+        return batch_denominators(recipe.model, batch, random_streams(key, position))
 
     example = abstract_batch(buckets[0], mesh, scale)
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
-    weights = abstract(jax.eval_shape(weigh, example, state.key, position), same)
+    denominators = abstract(jax.eval_shape(denominators_of, example, state.key, position), same)
     empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(recipe, s, sums), state), same)
     on_device = jax.device_put(dict(sounds), same)
 
@@ -109,7 +116,7 @@ def compile_steps(
                 state,
                 empty,
                 abstract_batch(bucket, mesh, scale),
-                weights,
+                denominators,
                 position,
                 abstract(on_device, same),
                 donate=(1,),
@@ -120,9 +127,11 @@ def compile_steps(
             "apply_update", functools.partial(apply_update, recipe), state, average, empty, donate=(0, 1, 2)
         )
         beginning = compiling("begin_update", lambda s: nothing_accumulated(recipe, s, sums), state)
-        adding = compiling("add_weights", added_weights, [weights] * num_batches)
-        weighed = {
-            bucket: compiling("batch_weights", weigh, abstract_batch(bucket, mesh, scale), state.key, position)
+        adding = compiling("add_denominators", added_denominators, [denominators] * num_batches)
+        of_batches = {
+            bucket: compiling(
+                "batch_denominators", denominators_of, abstract_batch(bucket, mesh, scale), state.key, position
+            )
             for bucket in ordered
         }
         compiled = _results(jobs, pool, tell)
@@ -132,13 +141,13 @@ def compile_steps(
         ]
         _check_memory(table, num_bytes(average), mesh)
         return CompiledSteps(
-            weights={bucket: job.future.result() for bucket, job in weighed.items()},
+            denominators={bucket: job.future.result() for bucket, job in of_batches.items()},
             accumulate={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
             apply_update=updating.future.result(),
-            loss_terms=tuple(weights),
+            loss_terms=tuple(denominators),
             begin=beginning.future.result(),
-            add_weights=adding.future.result(),
-            no_weights=jax.device_put({name: np.zeros((), np.float32) for name in weights}, same),
+            add_denominators=adding.future.result(),
+            no_denominators=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
             table=table,
         )
 

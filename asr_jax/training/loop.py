@@ -274,10 +274,12 @@ def _train(
                 shards = [global_batch(loaded.batch, setup.mesh) for loaded in group]
                 numbers = [np.int32(loaded.position) for loaded in group]
                 parts = list(zip(numbers, buckets, shards, strict=True))
-                each = [steps.weights[bucket](batch, state.key, number) for number, bucket, batch in parts]
-                weights = steps.add_weights(each + [steps.no_weights] * (training.accumulate - len(each)))
+                each = [steps.denominators[bucket](batch, state.key, number) for number, bucket, batch in parts]
+                denominators = steps.add_denominators(
+                    each + [steps.no_denominators] * (training.accumulate - len(each))
+                )
                 for number, bucket, batch in parts:
-                    accumulated = steps.accumulate[bucket](state, accumulated, batch, weights, number)
+                    accumulated = steps.accumulate[bucket](state, accumulated, batch, denominators, number)
                 state, average, accumulated, report = steps.apply_update(state, average, accumulated)
             update += 1
             unread.add(group)

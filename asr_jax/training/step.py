@@ -20,7 +20,7 @@ from asr_jax.core.pytrees import AnyArray, Node, Tree, join, pick
 from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums, empty_sums
 from asr_jax.models.base import Recogniser
-from asr_jax.models.terms import Weights
+from asr_jax.models.terms import Denominators
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
@@ -89,9 +89,9 @@ class UpdateReport(Node):
     """After the update."""
 
 
-def added_weights(each: list[Weights]) -> Weights:
+def added_denominators(each: list[Denominators]) -> Denominators:
     """The weight of each term over all batches of an update."""
-    return jax.tree.map(lambda *weights: jnp.sum(jnp.stack(weights)), *each)
+    return jax.tree.map(lambda *values: jnp.sum(jnp.stack(values)), *each)
 
 
 def accumulate(
@@ -99,11 +99,11 @@ def accumulate(
     state: TrainState,
     accumulated: Accumulated,
     batch: Batch,
-    weights: Weights,
+    denominators: Denominators,
     position: Int[Array, ""],
     sounds: Mapping[str, Array] = MappingProxyType({}),
 ) -> Accumulated:
-    """Adds a batch's share of the update's gradient. `weights`: of each term over the whole update; `position`: of
+    """Adds a batch's share of the update's gradient. `denominators`: of each term over the whole update; `position`: of
     the batch in the plan, which its random numbers are drawn from; `sounds`: what augmentations add."""
     trained, frozen = recipe.split(state.params)
 
@@ -112,16 +112,16 @@ def accumulate(
         variables = {"params": params, "batch_stats": accumulated.batch_stats, "sounds": dict(sounds)}
         streams = random_streams(state.key, position)
         sums, changed = recipe.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
-        loss = total_loss(sums, weights, recipe.scales)
+        loss = total_loss(sums, denominators, recipe.scales)
         return scaled * loss, (sums, changed.get("batch_stats", {}))
 
     # What goes back through the model is the gradient of a sum over the batch, not of a mean: modules that add to the
     # gradient (regularisers) have constants that were chosen for sums.
-    weight = jnp.max(jnp.stack(list(weights.values())))
+    weight = jnp.max(jnp.stack(list(denominators.values())))
     scaled = weight * state.scaling.scale
     grads, (sums, batch_stats) = jax.grad(loss_of, has_aux=True)(trained)
     share = jnp.where(scaled > 0, 1 / jnp.maximum(scaled, 1e-30), 0.0)
-    finite = _all_finite([[sums[name].total for name in weights], batch_stats, grads])
+    finite = _all_finite([[sums[name].total for name in denominators], batch_stats, grads])
     return Accumulated(
         grads=jax.tree.map(lambda old, new: old + share * new, accumulated.grads, grads),
         batch_stats=batch_stats,
@@ -131,11 +131,13 @@ def accumulate(
     )
 
 
-def total_loss(sums: Sums, weights: Mapping[str, Float[AnyArray, ""]], scales: Mapping[str, float]) -> Float[Array, ""]:
-    """Σ scale · total / W over the terms that `weights` names; a term without weight counts 0."""
+def total_loss(
+    sums: Sums, denominators: Mapping[str, Float[AnyArray, ""]], scales: Mapping[str, float]
+) -> Float[Array, ""]:
+    """Σ scale · total / denominator over the terms that `denominators` names; a term with denominator 0 counts 0."""
     terms = [
-        scales[name.split("/")[0]] * jnp.where(weight > 0, sums[name].total / jnp.maximum(weight, 1e-30), 0.0)
-        for name, weight in weights.items()
+        scales[name.split("/")[0]] * jnp.where(value > 0, sums[name].total / jnp.maximum(value, 1e-30), 0.0)
+        for name, value in denominators.items()
     ]
     return jnp.sum(jnp.stack(terms))
 

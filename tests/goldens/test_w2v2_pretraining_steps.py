@@ -20,7 +20,7 @@ from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums
 from asr_jax.heads.contrastive import ContrastiveHead, Draws
 from asr_jax.models.base import Model
-from asr_jax.models.terms import batch_weights
+from asr_jax.models.terms import batch_denominators
 from asr_jax.models.wav2vec2 import Wav2Vec2Encoder
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import FairseqAdam
@@ -91,7 +91,7 @@ def update_program(recipe: Recipe) -> Callable[..., tuple[TrainState, UpdateRepo
         told = GivenEncoder(encoder, jnp.float32, given=mask), GivenHead(head, given=draws)
         given = replace(recipe, model=recipe.model.clone(encoder=told[0], heads={NAME: told[1]}))
         place = jnp.int32(0)
-        weights = batch_weights(given.model, batch, random_streams(state.key, place))
+        weights = batch_denominators(given.model, batch, random_streams(state.key, place))
         added = accumulate(given, state, nothing_accumulated(given, state, names), batch, weights, place)
         state, _, _, found = apply_update(given, state, given.evaluated(state), added)
         return state, found

@@ -102,7 +102,7 @@ def test_weights_known_before_are_those_of_each_heads_own_frames():
 
     @jax.jit
     def compute(params, batch, audio):
-        known = [[model.apply({}, each, method="weights") for each in (batch, audio)] for model in models]
+        known = [[model.apply({}, each, method="denominators") for each in (batch, audio)] for model in models]
         return known, [model.apply(params, batch, step=None) for model in models]
 
     for known, sums in zip(*compute(random_params(models[0], BATCH), BATCH, audio), strict=True):

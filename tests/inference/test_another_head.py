@@ -108,7 +108,7 @@ class AttentionDecoderHead(Head):
         rows = jnp.sum(jnp.where(counted, losses, 0.0), axis=1)
         return {"loss": Sum(jnp.sum(rows * batch.weights), self._weight(batch))}
 
-    def weight(self, lengths, batch, *, mask):
+    def denominators(self, lengths, batch, *, mask):
         return {"loss": self._weight(batch)}
 
     def _weight(self, batch):

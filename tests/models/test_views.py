@@ -18,11 +18,11 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.base import Model
-from asr_jax.models.terms import batch_weights
+from asr_jax.models.terms import batch_denominators
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, added_weights, nothing_accumulated
+from asr_jax.training.step import Recipe, accumulate, added_denominators, nothing_accumulated
 from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch, random_params
 from tests.training.toy import joined, toy_batch
 
@@ -148,7 +148,9 @@ def test_weights_known_before_are_those_of_a_batch_seen_once(trained):
     model, _, batch, run = trained
     audio = batch.replace(audio=np.zeros((4, 6400), np.int16), features=None, lengths=160 * batch.lengths)
     np.testing.assert_array_equal(model.front_end.output_length(audio.lengths), batch.lengths)
-    known, of_audio = fast_jit(lambda *each: [model.apply({}, one, method="weights") for one in each])(batch, audio)
+    known, of_audio = fast_jit(lambda *each: [model.apply({}, one, method="denominators") for one in each])(
+        batch, audio
+    )
     sums = run(batch, LATE)
     assert known.keys() == of_audio.keys() == {"ctc/loss", "ctc/consistency", "inter/loss"}
     for name, weight in known.items():
@@ -180,7 +182,9 @@ def test_accumulation_equals_the_big_batch():
     batches = [features_batch(seed=4), features_batch(seed=5).replace(weights=np.array([1, 0, 0, 1], np.float32))]
 
     def gradients(*batches):
-        weights = added_weights([jax.jit(functools.partial(batch_weights, recipe.model))(batch) for batch in batches])
+        weights = added_denominators(
+            [jax.jit(functools.partial(batch_denominators, recipe.model))(batch) for batch in batches]
+        )
         found = nothing_accumulated(recipe, state, sums)
         for position, batch in enumerate(batches):
             found = add(state, found, batch, weights, jnp.int32(position))

@@ -16,7 +16,7 @@ from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums
 from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
 from asr_jax.models.base import EncoderSettings, MaskingEncoder, Model
-from asr_jax.models.terms import batch_weights
+from asr_jax.models.terms import batch_denominators
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.optimizers import AdamW
@@ -116,7 +116,9 @@ class Steps:
 
     def __init__(self, head: Contrastive, *, sub_batches: int = 1) -> None:
         self.recipe = recipe = recipe_of(head, sub_batches=sub_batches)
-        self.weights = jax.jit(lambda key, batch, place: batch_weights(recipe.model, batch, random_streams(key, place)))
+        self.weights = jax.jit(
+            lambda key, batch, place: batch_denominators(recipe.model, batch, random_streams(key, place))
+        )
         self._accumulate = jax.jit(partial(accumulate, recipe))
 
     def gradients(self, state: Any, *batches: Batch, num_devices: int = 1) -> Any:

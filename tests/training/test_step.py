@@ -13,7 +13,7 @@ from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.core.sums import Sum
 from asr_jax.models.base import Encoder, Recogniser
-from asr_jax.models.terms import batch_weights
+from asr_jax.models.terms import batch_denominators
 from asr_jax.nn.gradients import penalize_large
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import RunLength
@@ -32,7 +32,7 @@ class Parts:
     def __init__(self, model, names=SUMS):
         self.recipe = recipe = Recipe(model, SCALES, AdamW().build(LENGTH))
         self.state, self.average = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
-        self.weights = jax.jit(functools.partial(batch_weights, model))
+        self.weights = jax.jit(functools.partial(batch_denominators, model))
         self.zeros = jax.jit(lambda state: nothing_accumulated(recipe, state, names))(self.state)
         self.accumulate = jax.jit(functools.partial(accumulate, recipe))
 
@@ -177,7 +177,7 @@ class Wide(Recogniser):
             "b/loss": Sum(jnp.sum(of_rows * jnp.exp(-rows)), jnp.sum(of_rows)),
         }
 
-    def weights(self, batch):
+    def denominators(self, batch):
         return {name: value.weight for name, value in self(batch, step=None).items()}
 
 

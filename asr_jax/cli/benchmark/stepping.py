@@ -24,7 +24,7 @@ from asr_jax.core.precision import set_products
 from asr_jax.core.programs import products
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
-from asr_jax.models.terms import batch_weights
+from asr_jax.models.terms import batch_denominators
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.setup import make_recipe
@@ -50,9 +50,9 @@ class Stepping:
         self.num_frames = int(self._batch.signal.shape[1])
         streams = random_streams(state.key, jnp.int32(0))
         sums = jax.eval_shape(lambda: model.apply(recipe.of_model(state), self._batch, step=None, rngs=streams))
-        weights = batch_weights(model, self._batch, streams)
+        denominators = batch_denominators(model, self._batch, streams)
         self._zeros = nothing_accumulated(recipe, self._state, sums)
-        self._arguments = (self._state, self._zeros, self._batch, weights, jnp.int32(0))
+        self._arguments = (self._state, self._zeros, self._batch, denominators, jnp.int32(0))
 
         def forward(state: Any, batch: Batch) -> Any:
             streams = random_streams(state.key, jnp.int32(0))

@@ -63,14 +63,14 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
         position = next(p for p in range(setup.train.plan.batches_per_epoch) if setup.train.plan[p].bucket == k)
         read_ms = _median_ms(source.__getitem__, position)
         batch = global_batch(source[position].batch, setup.mesh)
-        weights = steps.weights[bucket](batch, state.key, np.int32(0))
+        denominators = steps.denominators[bucket](batch, state.key, np.int32(0))
         features_ms = _median_ms(jitted, state.params, batch, "features")
         forward_ms = _median_ms(jitted, state.params, batch, "loss")
         zeros = steps.begin(state)
 
-        def both(batch: Any = batch, weights: Any = weights, bucket: Any = bucket) -> Any:
+        def both(batch: Any = batch, denominators: Any = denominators, bucket: Any = bucket) -> Any:
             nonlocal zeros
-            zeros = steps.accumulate[bucket](state, zeros, batch, weights, np.int32(0))
+            zeros = steps.accumulate[bucket](state, zeros, batch, denominators, np.int32(0))
             return zeros
 
         both_ms = _median_ms(both)

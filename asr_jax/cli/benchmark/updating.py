@@ -166,9 +166,11 @@ def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict
         nonlocal state, average, accumulated
         shards = [(bucket, global_batch(batch, mesh)) for bucket, batch in group]
         placed = [(np.int32(next(number)), bucket, batch) for bucket, batch in shards]
-        weights = steps.add_weights([steps.weights[bucket](batch, state.key, place) for place, bucket, batch in placed])
+        denominators = steps.add_denominators(
+            [steps.denominators[bucket](batch, state.key, place) for place, bucket, batch in placed]
+        )
         for position, bucket, batch in placed:
-            accumulated = steps.accumulate[bucket](state, accumulated, batch, weights, position)
+            accumulated = steps.accumulate[bucket](state, accumulated, batch, denominators, position)
         state, average, accumulated, report = steps.apply_update(state, average, accumulated)
         return report
 

@@ -6,11 +6,11 @@ from jaxtyping import Float, Int, Int64
 MAX_BINS = 2048
 
 
-Weights = Float[np.ndarray, " E"] | None
+EntryWeights = Float[np.ndarray, " E"] | None
 """How much each entry counts: how often it comes, in the mean of all epochs. None: all alike."""
 
 
-def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: Weights = None) -> Int64[np.ndarray, " K"]:
+def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeights = None) -> Int64[np.ndarray, " K"]:
     """The K ≤ `num` rising edges, each the length of an entry, for which Σ weight · (edge - length) is least.
 
     Dynamic programming over the histogram of lengths: f_k(j) = min_i f_{k-1}(i) + (count_j - count_i) · edge_j, where
@@ -30,13 +30,13 @@ def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: Weights = N
     return _trace(ends, choices)
 
 
-def equal_count(lengths: Int[np.ndarray, " E"], num: int, weights: Weights = None) -> Int64[np.ndarray, " K"]:
+def equal_count(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeights = None) -> Int64[np.ndarray, " K"]:
     """The K ≤ `num` rising edges between which lie as many entries each; equal lengths stay together."""
     ends, counts = _counts(lengths, weights)
     return _equal(ends, counts, num)
 
 
-def equal_duration(lengths: Int[np.ndarray, " E"], num: int, weights: Weights = None) -> Int64[np.ndarray, " K"]:
+def equal_duration(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeights = None) -> Int64[np.ndarray, " K"]:
     """The K ≤ `num` rising edges between which lies as much audio each; equal lengths stay together."""
     ends, counts = _counts(lengths, weights)
     return _equal(ends, counts * ends.astype(np.float64), num)
@@ -49,13 +49,13 @@ def _equal(ends: Int[np.ndarray, " N"], amounts: Float[np.ndarray, " N"], num: i
     return np.unique(ends[[*places, len(ends) - 1]]).astype(np.int64)
 
 
-def _counts(lengths: np.ndarray, weights: Weights) -> tuple[np.ndarray, Float[np.ndarray, " N"]]:
+def _counts(lengths: np.ndarray, weights: EntryWeights) -> tuple[np.ndarray, Float[np.ndarray, " N"]]:
     """The different lengths, rising, and the weight of the entries that have each."""
     ends, place_of, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     return ends, counts.astype(np.float64) if weights is None else np.bincount(place_of, weights)
 
 
-def _histogram(lengths: np.ndarray, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
+def _histogram(lengths: np.ndarray, weights: EntryWeights) -> tuple[np.ndarray, np.ndarray]:
     """The largest length and the weight of each of at most MAX_BINS bins, none empty."""
     ends, counts = _counts(lengths, weights)
     if len(ends) <= MAX_BINS:

@@ -296,9 +296,7 @@ CASES = {
     ),
     "24-bit": Case(audio("a.wav", NOISE / 32768, subtype="PCM_24"), "loaded", expected=lambda: NOISE),
     "float": Case(audio("a.wav", FLOATS, subtype="FLOAT"), "loaded", expected=lambda: NOISE),
-    "NaN samples": Case(
-        audio("a.wav", ONE_NAN, subtype="FLOAT"), "audio", "not finite: 1 samples are NaN or infinite"
-    ),
+    "NaN samples": Case(audio("a.wav", ONE_NAN, subtype="FLOAT"), "audio", "not finite: 1 samples are NaN or infinite"),
     "float WAV beyond ±1": Case(
         audio("a.wav", FLOATS * 4, subtype="FLOAT"), "audio", "where full scale is 1; scale the file down"
     ),
@@ -323,9 +321,7 @@ CASES = {
     ),
     "empty text": Case(audio("a.wav", NOISE, text=""), "plan", "empty text"),
     "out-of-vocabulary text": Case(audio("a.wav", NOISE, text="abcé"), "plan", "out of vocabulary"),
-    "more labels than frames": Case(
-        audio("a.wav", NOISE, text="abcabc"), "plan", "fewer frames than its labels need"
-    ),
+    "more labels than frames": Case(audio("a.wav", NOISE, text="abcabc"), "plan", "fewer frames than its labels need"),
     "duplicate ids": Case(audio("a.wav", NOISE, id="good-00"), "loaded", name="good-00#2", expected=lambda: NOISE),
     "too long": Case(audio("a.wav", NOISE, duration=31.0), "plan", "too long"),
     "too short": Case(audio("a.wav", NOISE[:800], duration=0.05), "plan", "too short"),
@@ -354,9 +350,7 @@ CASES = {
     ),
     "CSV that is cut": Case(table("csv", ","), "plan", "is the file cut", good=29, name="m.csv:31"),
     "TSV that is cut": Case(table("tsv", "\t"), "plan", "is the file cut", good=29, name="m.tsv:31"),
-    "Kaldi's text that is cut": Case(
-        kaldi(lambda text: text[:-2]), "plan", "is the file cut", good=29, name="good-29"
-    ),
+    "Kaldi's text that is cut": Case(kaldi(lambda text: text[:-2]), "plan", "is the file cut", good=29, name="good-29"),
     "two texts of one id in Kaldi's folder": Case(
         kaldi(lambda text: f"{text}good-07 ab\n"), "plan", "two lines in the file text", good=29, name="good-07"
     ),
