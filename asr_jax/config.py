@@ -304,7 +304,8 @@ def _as_they_are(cls: Any, fields: dict[str, Any]) -> Any:
 
 def _upgraded_model(cls: Any, fields: dict[str, Any]) -> Model:
     """Before there was `primary`, texts came from the first CTC head, of those that read the encoder's output if there
-    was one."""
+    was one.
+    """
     recognising = [name for name, head in fields["heads"].items() if head.recognises]
     if "primary" not in fields and len(recognising) > 1:
         fields["primary"] = min(recognising, key=lambda name: bool(fields["heads"][name].tap))

@@ -17,7 +17,8 @@ BLANK_FROM_LABEL = 4
 
 class Alignment(struct.PyTreeNode):
     """The likeliest path of each row's labels. What lies beyond a row's labels, and all of a row without a path, is -1
-    in `starts` and `ends`, 0 in `log_probs`."""
+    in `starts` and `ends`, 0 in `log_probs`.
+    """
 
     starts: Int32[AnyArray, "*B U"]
     """First frame of each label."""

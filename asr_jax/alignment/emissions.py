@@ -26,7 +26,8 @@ def emissions_of(
     parts: Iterable[FrameLogProbs], labels: Integer[np.ndarray, " U"], spelling: Spelling
 ) -> tuple[Emissions, Int[np.ndarray, " U"]]:
     """Those of a recording whose frames come in parts, with log-probabilities of all symbols, and the column of each
-    label. No more is held than a part beside them: `T × (K + 3)` numbers, and as many again while they are joined."""
+    label. No more is held than a part beside them: `T × (K + 3)` numbers, and as many again while they are joined.
+    """
     distinct, columns = np.unique(labels, return_inverse=True)
     has_text = np.array([bool(text) for text in spelling.texts])
     has_text[spelling.blank_id] = False

@@ -25,7 +25,8 @@ Sounds = Mapping[str, Array]
 @dataclass(frozen=True)
 class Augmentation:
     """Settings of an augmentation, of the frames of a batch before they are stacked (of ready features as they are).
-    Calling it changes values, never lengths."""
+    Calling it changes values, never lengths.
+    """
 
     moves_frames: ClassVar[bool] = False
     """Whether what is said comes at other times: views of an utterance, which are compared frame by frame, share it."""

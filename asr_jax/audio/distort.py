@@ -138,7 +138,8 @@ class Babble(AudioAugmentation):
 @dataclass(frozen=True)
 class Reverberation(AudioAugmentation):
     """The sound of a room: the utterance, convolved with an impulse response from a folder. The direct sound stays
-    where it is, the result has the power of the utterance before, and what sounds on after the end is cut off."""
+    where it is, the result has the power of the utterance before, and what sounds on after the end is cut off.
+    """
 
     probability: float = 0.3
     folder: str = ""

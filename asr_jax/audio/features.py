@@ -94,7 +94,8 @@ class FrontEnd:
         key: PRNGKeyArray | None = None,
     ) -> Frames:
         """Features of int16 or float samples of full scale 32768. In training `step` are the updates applied so far and
-        `key` draws the dither; both are None otherwise."""
+        `key` draws the dither; both are None otherwise.
+        """
         return self.stacked(self.before_stacking(audio, lengths, step=step, key=key), step=step)
 
     def before_stacking(

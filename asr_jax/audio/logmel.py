@@ -15,7 +15,8 @@ from asr_jax.core.batch import length_mask
 @dataclass(frozen=True)
 class LogMel(MelFrontEnd):
     """Log-mel energies as torch.stft, librosa and NVIDIA's DALI give them: the whole signal is pre-emphasised, and a
-    window lies in the middle of what is transformed. `asr_jax.audio.presets` has the settings of known systems."""
+    window lies in the middle of what is transformed. `asr_jax.audio.presets` has the settings of known systems.
+    """
 
     fft_length: int = 512
     """Length of the Fourier transform, the window included."""

@@ -17,7 +17,8 @@ _LARGEST_FRAME = 4096
 
 def untold_samples(file: BufferedIOBase) -> int | None:
     """Samples of all frames; None where a header tells their number, or the first frame is none of layer III. Only
-    where none does is all of the file read."""
+    where none does is all of the file read.
+    """
     _pass_id3(file)
     content = file.read(_LARGEST_FRAME)
     first = _frame(content, 0)

@@ -50,7 +50,7 @@ def rust_squeezeformer(*, num_mels: int = 80) -> LogMel:
 
 
 def icefall(*, num_mels: int = 80) -> KaldiFbank:
-    """icefall (Zipformer and others): Kaldi's bank of samples of full scale 1."""
+    """Icefall (Zipformer and others): Kaldi's bank of samples of full scale 1."""
     return KaldiFbank(num_mels=num_mels)
 
 
@@ -75,13 +75,15 @@ def w2v_bert() -> KaldiFbank:
 
 def wav2vec2(*, normalise: bool = False, eps: float = 1e-7) -> Waveform:
     """wav2vec 2.0: the samples; normalised for models of the large recipe. `eps`: 1e-7 as Hugging Face, 1e-5 as fairseq
-    and NVIDIA, of which quiet recordings come out quieter."""
+    and NVIDIA, of which quiet recordings come out quieter.
+    """
     return Waveform(then=(Normalise(over="all", ddof=0, eps=eps, eps_to="variance"),) if normalise else ())
 
 
 def whisper(*, num_mels: int = 80) -> LogMel:
     """OpenAI's Whisper, 128 bins for large-v3. The range is limited by the utterance's own greatest value; Whisper's
-    own audio is always padded to 30 seconds before."""
+    own audio is always padded to 30 seconds before.
+    """
     return LogMel(
         num_mels=num_mels, fft_length=400, window="hann_periodic", preemphasis=0.0, log="decimal", log_floor=1e-10,
         then=(LimitRange(),),

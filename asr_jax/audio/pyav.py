@@ -55,7 +55,8 @@ def blocks_with_pyav(file: Any, name: str) -> Iterator[tuple[Float32[np.ndarray,
 
 def probe_with_pyav(file: Any, name: str) -> tuple[float, int, int]:
     """Duration in seconds, rate and channels: by the header, which is never less than what decoding gives, by the
-    lengths of all packets where it is a guess, or by decoding where there are none."""
+    lengths of all packets where it is a guess, or by decoding where there are none.
+    """
     with _opened(file, name) as (container, stream):
         rate_hz, channels = stream.rate, stream.channels
         duration_s = _by_header(container, stream)
@@ -78,7 +79,8 @@ def _by_header(container: Any, stream: Any) -> float | None:
 @contextmanager
 def _opened(file: Any, name: str) -> Iterator[tuple[Any, Any]]:
     """The open container and its first audio stream; FFmpeg's errors, inside the block too, become AudioError, and so
-    do PyAV's own over damaged headers, which lack what it looks for."""
+    do PyAV's own over damaged headers, which lack what it looks for.
+    """
     av = _library(name)
     try:
         with av.open(file) as container:

@@ -81,7 +81,8 @@ def mel_energies(
     noise: np.ndarray | None = None,
 ) -> Float[Array, "B T M"]:
     """Sums over the bins of the bank of the power (or the magnitude) of each frame's spectrum. Of a frame the first
-    `length` values are windowed; the others are zeros. `noise` is added to the power of each bin of the spectrum."""
+    `length` values are windowed; the others are zeros. `noise` is added to the power of each bin of the spectrum.
+    """
     shape = np.pad(window_shape(window, length), (0, frames.shape[-1] - length))
     spectrum = jnp.fft.rfft(frames * shape[None, None])
     magnitude = jnp.square(spectrum.real) + jnp.square(spectrum.imag)
@@ -98,7 +99,8 @@ def mel_energies(
 @functools.cache
 def window_shape(name: Window, length: int) -> np.ndarray:
     """The window's values, float32. hann, hamming and blackman end as they begin; hann_periodic would begin anew one
-    sample later, hann_centred half a sample before its first and after its last."""
+    sample later, hann_centred half a sample before its first and after its last.
+    """
     place = np.arange(length)
     angle = 2 * np.pi * place / (length - 1)
     shapes = {
@@ -123,7 +125,8 @@ def _mirror_ends(
     samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, before: int, after: int, repeats_last: bool
 ) -> Float[Array, "B padded"]:
     """Mirrors samples in front of each row and behind its own end; a row that is shorter than what is mirrored is
-    mirrored again and again."""
+    mirrored again and again.
+    """
     length = jnp.maximum(lengths, 1)[:, None]
     round_trip = 2 * length if repeats_last else jnp.maximum(2 * length - 2, 1)
 
@@ -145,7 +148,8 @@ def _blocks(
     samples: Float[Array, "B S"], num_frames: int, window: int, hop: int
 ) -> tuple[Float[Array, "B N block"] | None, int, int]:
     """The signal in blocks that windows and hops are whole numbers of, and these numbers; None for sizes that have only
-    small ones."""
+    small ones.
+    """
     block = int(np.gcd(window, hop))
     per_window, per_hop = window // block, hop // block
     if per_window > MAX_BLOCKS:

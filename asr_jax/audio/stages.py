@@ -158,7 +158,8 @@ class NormaliseByDataSet(Stage):
 @dataclass(frozen=True)
 class LimitRange(Stage):
     """Logarithms (base 10) that lie more than `decades` below the utterance's greatest are raised to that; then
-    (x + 4) / 4, as Whisper has it."""
+    (x + 4) / 4, as Whisper has it.
+    """
 
     decades: float = 8.0
     """The range."""

@@ -27,7 +27,8 @@ def seal(folder: Path) -> None:
 
 def damage(folder: Path, part: str = "") -> str:
     """What is wrong with a checkpoint, for a person; empty where it is as it was written. `part`: only of the files
-    whose names begin so."""
+    whose names begin so.
+    """
     try:
         text = (folder / SEAL).read_text()
         sealed = json.loads(text)

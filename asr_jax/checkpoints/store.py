@@ -28,7 +28,8 @@ from asr_jax.metrics.measure import measure_of
 
 def _is_news(utterance: LogRecord) -> bool:
     """False for the tracebacks that Orbax logs of a failed save, seven times (`wait` raises what they say), and for its
-    words that a handler was replaced, a checkpoint saved without a measure, or an item read alone, all meant."""
+    words that a handler was replaced, a checkpoint saved without a measure, or an item read alone, all meant.
+    """
     known = ("Type handler registry", "did not provide metrics", "Metadata file does not exist")
     return utterance.exc_info is None and not any(part in utterance.getMessage() for part in known)
 
@@ -68,7 +69,8 @@ class Checkpoints:
         head: str = "",
     ) -> None:
         """`decoding`: the digest of what finds the error rates that are saved, empty where none are; those of others
-        come behind them."""
+        come behind them.
+        """
         rank = functools.partial(_rank, decoding=decoding)
         policies: list[Any] = [preservation.LatestN(keep_last)]
         if milestones:
@@ -263,7 +265,8 @@ def _reason(error: BaseException) -> str:
 
 def _rank(metrics: Mapping[str, Any], *, decoding: str) -> float:
     """The lowest is the best: error rates of this decoding by themselves, before those of others; what is no number
-    comes last."""
+    comes last.
+    """
     is_other = metrics.get("decoding", decoding) != decoding
     value = float(metrics[measure_of(metrics)])
     return value + OTHERS * is_other if math.isfinite(value) else math.inf

@@ -300,7 +300,7 @@ def _overrides(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def _complaint(arguments: Sequence[str], default: Any) -> str:
-    """tyro's message without its frame and without the flag, or an empty string."""
+    """Tyro's message without its frame and without the flag, or an empty string."""
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message), contextlib.redirect_stdout(message):

@@ -91,7 +91,8 @@ def plan(experiment: Experiment) -> PlannedData:
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
     """A row per entry of data.train, or per source in it where it names several: what is there and what of it an epoch
-    has, at all speeds."""
+    has, at all speeds.
+    """
     index, plan = planned.index, planned.plan
     columns, rows = index.utterances.columns, index.utterances.rows
     pairs = np.stack([columns.input_of[rows], columns.sources.of_row[rows]])

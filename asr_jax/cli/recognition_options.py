@@ -81,7 +81,8 @@ def use_device(device: str | None) -> None:
 
 def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Arguments without the flags of the decoding and their values, and these flags with their values: one each or, of
-    a field with several values, all up to the next flag."""
+    a field with several values, all up to the next flag.
+    """
     several = {flag for flag in field_flags(_with_name(CTCDecoding())) if flag.endswith(("hot-words",))}
     others, flags = list[str](), list[str]()
     rest = list(arguments)

@@ -10,7 +10,8 @@ from asr_jax.observe.tables import console_for, percent, print_table, say
 
 def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
     """Prints a table of all runs and sets with error rates, with what is to be known of them, and one of those with
-    losses; gives the sets of which nothing could be scored."""
+    losses; gives the sets of which nothing could be scored.
+    """
     of_losses = [result for result in results if "decoding" not in result]
     results = [result for result in results if "decoding" in result]
     return (show_rates(results, by=by) if results else []) + (show_losses(of_losses) if of_losses else [])

@@ -144,7 +144,8 @@ def _check(options: TokenizerOptions) -> None:
 
 def _training(options: TokenizerOptions) -> dict[str, Any]:
     """The options for SentencePiece, by its names. Flags that are not set are left out: newer versions warn of one that
-    they no longer need."""
+    they no longer need.
+    """
     given = {name: value for name, value in asdict(options).items() if name not in OURS and value is not False}
     listed = {name: given[name].split(",") for name in ("user_defined_symbols", "control_symbols")}
     return given | {name: [symbol for symbol in symbols if symbol] for name, symbols in listed.items()}

@@ -14,7 +14,8 @@ from asr_jax.core.errors import UserError
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file under a name that no other process has, flushes it to the disk and renames it: a reader never sees
-    a part of it, nor something of two writers."""
+    a part of it, nor something of two writers.
+    """
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
         with unfinished.open("wb") as file:

@@ -42,7 +42,8 @@ def set_products(precision: Precision) -> None:
 @functools.cache
 def compiles_float16() -> bool:
     """Whether XLA compiles float16 for the default device: not for an x86 CPU without F16C, nor under
-    `--xla_cpu_max_isa=SSE4_2`."""
+    `--xla_cpu_max_isa=SSE4_2`.
+    """
     try:
         jax.jit(lambda x: x.astype(jnp.float16)).lower(jax.ShapeDtypeStruct((8,), jnp.float32)).compile()
     except jax.errors.JaxRuntimeError:

@@ -61,7 +61,8 @@ def on_main(function: Callable[[], Any]) -> Any:
 
 def together(function: Callable[[], Any]) -> Any:
     """What `function` gives on this process; what it raises on any of them ends all of them, at once and with the same
-    words: one that went on would wait for ever."""
+    words: one that went on would wait for ever.
+    """
     if jax.process_count() == 1:
         return function()
     value = wrong = None

@@ -129,7 +129,8 @@ def _export(function: Callable[..., Any], leaves: list[Any], in_tree: Any, shard
 
 def products(jaxpr: Any, *, loops: bool = True) -> float:
     """Floating-point operations of a jaxpr's matrix products and convolutions. With `loops` what is scanned counts as
-    often as it runs; of the branches of a condition the largest counts; bodies of other loops count once."""
+    often as it runs; of the branches of a condition the largest counts; bodies of other loops count once.
+    """
     total = 0.0
     for equation in jaxpr.eqns:
         name, inputs, params = equation.primitive.name, equation.invars, equation.params
@@ -152,7 +153,8 @@ def products(jaxpr: Any, *, loops: bool = True) -> float:
 
 def _folder() -> Path | None:
     """Beside JAX's compiled programs; None where it keeps none, or none on this machine, or where the sources that are
-    running are no longer those that lie there."""
+    running are no longer those that lie there.
+    """
     folder = jax.config.jax_compilation_cache_dir
     if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache or _sources() != SOURCES:
         return None

@@ -15,7 +15,8 @@ AnyArray = Any
 
 class Node(struct.PyTreeNode):
     """A frozen dataclass that is a pytree. Its fields are not checked: JAX and Orbax build it of stand-ins as well,
-    which have no shapes."""
+    which have no shapes.
+    """
 
     __no_type_check__: ClassVar[bool] = True
 

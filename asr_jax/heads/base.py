@@ -80,7 +80,8 @@ class HeadSettings:
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         """Raises: ValueError where the head needs what the model does not have. `taps`: of its encoder; `views`: of
-        each utterance while training."""
+        each utterance while training.
+        """
 
     @property
     def search_settings(self) -> Decoding | None:
@@ -89,7 +90,8 @@ class HeadSettings:
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """The least number of frames in which the head can find so many labels, of which so many equal the label
-        before; for ints and arrays. Utterances with fewer frames are dropped from training by name."""
+        before; for ints and arrays. Utterances with fewer frames are dropped from training by name.
+        """
         return 0 * num_labels
 
     def chance(self) -> dict[str, float]:

@@ -128,7 +128,8 @@ class CTCHead(Head):
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
         """Token sequences of a greedy search; for a beam search log-probabilities `[B T V]`, which its stage on the
-        host takes."""
+        host takes.
+        """
         assert isinstance(decoding, CTCDecoding), decoding
         frames = self.emit(encoded)
         if decoding.kind == "greedy":

@@ -1,5 +1,6 @@
 """Alignment of recordings with their texts: the forward pass and Viterbi in one program, in the shapes of training;
-of audio that is much longer, over the frames of windows."""
+of audio that is much longer, over the frames of windows.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -50,7 +51,8 @@ class AlignedUtterance(NamedTuple):
 
 def plan(trained: Trained, utterances: Utterances) -> PlannedData:
     """The utterances in the shapes of training, with labels. Texts of which the normaliser would leave out what is said
-    are dropped and named. Raises: UserError as `plan_with_labels`."""
+    are dropped and named. Raises: UserError as `plan_with_labels`.
+    """
     model = trained.model
     kept, rejections = _with_all_said(utterances, trained.tokenizer)
     try:

@@ -31,7 +31,8 @@ def choose(run: Path, *, last: int = 0, first: int = 0, to: int = 0) -> list[int
 
 def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tree:
     """The mean over checkpoints of their averaged weights, or of the live ones, in float64 meanwhile; counts are those
-    of the last."""
+    of the last.
+    """
     trained = load_trained(run, updates=chosen[-1])
     kept: WeightKind = "live" if live else "averaged"
     total: Tree = None

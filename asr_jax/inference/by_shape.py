@@ -29,8 +29,7 @@ class ByShape:
         programs: Programs,
         then: Callable[[Any], None] = lambda outputs: None,
     ) -> None:
-        """
-        Args:
+        """Args:
             name: as in `core.programs.Programs.lower`.
             variables, more: what it will be called with, or its shapes.
             programs: which lowers it.

@@ -29,7 +29,8 @@ from asr_jax.transcripts.words import Writer
 
 class HeadSearch:
     """The search of one head: on the device, within the model's own program, and where the decoding has a stage on the
-    host, there."""
+    host, there.
+    """
 
     def __init__(
         self,
@@ -41,8 +42,7 @@ class HeadSearch:
         calibration: Calibration | None = None,
         num_shares: int = 1,
     ) -> None:
-        """
-        Args:
+        """Args:
             calibration: of the words' confidence; None: as the model gives it.
             num_shares: number of processes that share the rows of a batch, if there is a stage on the host.
 
@@ -57,7 +57,8 @@ class HeadSearch:
 
     def __call__(self, variables: Tree, batch: Batch, *, gives_log_probs: bool = False) -> tuple[Any, Frames | None]:
         """What the device finds, to be jitted: `TimedTokens`, or what the stage on the host takes; and
-        log-probabilities if asked for."""
+        log-probabilities if asked for.
+        """
         found: Any = self.model.apply(
             variables, batch, head=self.head, decoding=self.decoding, gives_log_probs=gives_log_probs, method="search"
         )
@@ -111,7 +112,8 @@ class Emitted(NamedTuple):
 
 class Decoder:
     """The compiled model with the search of one head, by bucket. Each shape is compiled once, in the background if
-    `prepare` is called with it before."""
+    `prepare` is called with it before.
+    """
 
     def __init__(
         self,
@@ -126,8 +128,7 @@ class Decoder:
         gives_log_probs: bool = False,
         programs: Programs = TRACED,
     ) -> None:
-        """
-        Args:
+        """Args:
             calibration: of the words' confidence; None: as the model gives it.
             head: whose search; empty: the head that texts come from.
             programs: which lowers the model's.
@@ -164,7 +165,8 @@ class Decoder:
 
     def finish(self, emitted: Emitted) -> dict[int, Transcript]:
         """The text of every row that was read, by row of the index; of a search with a stage on the host and several
-        processes, those of this one's share, which `whole` brings together."""
+        processes, those of this one's share, which `whole` brings together.
+        """
         weights, utterances = jax.device_get((emitted.weights, emitted.utterances))
         rows = self.search.share(np.flatnonzero(weights > 0))
         found = self.search.sequences(emitted.found, rows.tolist())

@@ -89,7 +89,8 @@ class LongAudio:
 
     def emissions(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, Iterator["Emission"]]]:
         """What the model and its search make of the windows of each recording, of any length. Asking for the next
-        recording ends the windows of the one before; they raise AudioError where it cannot be read on."""
+        recording ends the windows of the one before; they raise AudioError where it cannot be read on.
+        """
         emissions = self._emissions(
             (utterance, window) for utterance in utterances for window in self._windows(utterance)
         )
@@ -99,7 +100,8 @@ class LongAudio:
 
     def frames(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, Iterator[FrameLogProbs]]]:
         """Log-probabilities of CTC of each recording, joined from windows, in parts. The decoder gives
-        log-probabilities, or its search has a stage on the host, which takes them."""
+        log-probabilities, or its search has a stage on the host, which takes them.
+        """
         for utterance, windows in self.emissions(utterances):
             yield utterance, self.joined(windows)
 

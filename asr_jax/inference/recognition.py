@@ -123,7 +123,8 @@ def judged_words(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer
 ) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
     """The confidence of every recognised word, and whether it is right, after the normaliser on both sides; words that
-    it leaves nothing of are not among them, and one that it makes several of is right where all of these are."""
+    it leaves nothing of are not among them, and one that it makes several of is right where all of these are.
+    """
     confidences, is_right = list[float](), list[bool]()
     for row, transcript in sorted(found.transcripts.items()):
         parts = [normalise(word.text, tokenizer.normaliser).split() for word in transcript.words]

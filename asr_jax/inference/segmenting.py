@@ -55,7 +55,8 @@ class Segmenter:
 
     def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Segmented]:
         """What became of each recording, in order. Beside one batch of windows, the log-probabilities of the labels of
-        its text are held."""
+        its text are held.
+        """
         for utterance, frames in self._long.frames(utterances):
             try:
                 yield Segmented(utterance, list(self._pieces(utterance, frames)))

@@ -54,8 +54,7 @@ class Trained:
     def decoder(
         self, decoding: Decoding | None = None, *, head: str = "", is_raw: bool = False, **options: Any
     ) -> Decoder:
-        """
-        Args:
+        """Args:
             head: whose search; empty: the head that texts come from.
             decoding: None: that of the head's settings.
             is_raw: whether confidences are those of the model, even if the run has a calibration.
@@ -87,7 +86,8 @@ class Trained:
 
     def plan(self, utterances: Utterances, *, has_windows: bool = False) -> PlannedData:
         """The utterances in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
-        see `plan_evaluation`."""
+        see `plan_evaluation`.
+        """
         return plan_evaluation(
             utterances, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
             takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size, has_windows=has_windows,
@@ -150,7 +150,8 @@ def save_split(sets: Sets, folder: Path) -> None:
 
 def check_tokenizer(folder: Path, updates: int) -> None:
     """Raises: UserError where a run's tokenizer is not the one that its checkpoint was made with: the ids would mean
-    other symbols."""
+    other symbols.
+    """
     files = tokenizer_files(folder)
     made_with = restore_meta(folder / CHECKPOINTS, updates)["tokenizer"]
     if any(files.get(name) != content for name, content in made_with.items()):

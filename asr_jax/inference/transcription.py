@@ -63,7 +63,8 @@ class Transcriber:
 
     def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Transcribed]:
         """What became of each recording, in order; of so many that some batches are filled, the short ones are heard
-        before any is given out. Utterances have durations and different ids."""
+        before any is given out. Utterances have durations and different ids.
+        """
         for group in self._groups(utterances):
             short = self._short([utterance for utterance in group if not self._is_long(utterance)])
             long = self.of_windows(filter(self._is_long, group))
@@ -158,7 +159,8 @@ def recognise_all(
     log_probs: LogProbs | None = None,
 ) -> Recognition:
     """As `recognise`, and audio that is too long for the batches of `Trained.plan` by windows. `log_probs` gets those
-    of all recordings."""
+    of all recordings.
+    """
     take = functools.partial(log_probs.take, data=data) if log_probs else lambda emitted: None
     found = recognise(decoder, trained.variables, data, threads=threads, take=take)
     if not data.windowed_rows:

@@ -49,7 +49,8 @@ class ErrorCounts:
     @property
     def information_lost(self) -> float:
         """Word information lost (Morris et al. 2004), in 0..1: one less hits² / (reference · hypothesis words); 0 where
-        both sides are empty."""
+        both sides are empty.
+        """
         hypothesis_words = self.hits + self.substitutions + self.insertions
         if not self.words or not hypothesis_words:
             return float(self.words != hypothesis_words)

@@ -51,7 +51,8 @@ class Throughput:
         device_s: float = 0.0,
     ) -> None:
         """One batch: its rows that count, their seconds of audio, the seconds of all rows with padding, valid frames
-        and tokens, and the wall time it took where `timed` does not measure it."""
+        and tokens, and the wall time it took where `timed` does not measure it.
+        """
         self._num_batches += 1
         values = (utterances, audio_s, padded_audio_s, frames, tokens)
         for name, value in zip(COUNTS, values, strict=True):
@@ -66,7 +67,8 @@ class Throughput:
     @contextmanager
     def timed(self, kind: Spent) -> Iterator[None]:
         """Adds the wall time of a `with` block. Blocks are not nested; what is outside of all blocks (validation,
-        checkpoints) does not count."""
+        checkpoints) does not count.
+        """
         start = self._clock()
         try:
             yield
@@ -76,7 +78,8 @@ class Throughput:
     def rates(self) -> dict[str, Any]:
         """`utterances_per_s`, `audio_s_per_s`, `padded_audio_s_per_s`, `frames_per_s`, `tokens_per_s` in all and
         `per_device`; `padding_share`, `waiting_share`, `host_share`, `device_share` in 0..1; `batch_s` seconds per
-        batch over `num_batches`. NaN where there was nothing to count."""
+        batch over `num_batches`. NaN where there was nothing to count.
+        """
         wall_s = sum(self._spent_s.values(), start=0.0)
         per_s = {f"{name}_per_s": Sum(count, wall_s).mean() for name, count in self._counts.items()}
         counts = self._counts

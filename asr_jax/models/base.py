@@ -55,7 +55,8 @@ class MaskingEncoder(Encoder):
         self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int
     ) -> Bool[Array, "B T"]:
         """Frames to hide, of rows of `lengths` frames in arrays of `size`, both before the encoder. Each sub-batch is
-        drawn by itself."""
+        drawn by itself.
+        """
         raise NotImplementedError
 
 
@@ -68,7 +69,8 @@ class EncoderSettings:
 
     def depths(self, path: str) -> tuple[int, ...]:
         """How many layers lie before a parameter of the encoder, by its path in it; for the parameters of a stack of
-        layers, one number for each. For a learning rate that decays from layer to layer."""
+        layers, one number for each. For a learning rate that decays from layer to layer.
+        """
         raise NotImplementedError
 
     def num_depths(self) -> int:
@@ -118,7 +120,8 @@ class Recogniser(nn.Module):
 
     def encode(self, batch: Batch, *, step: Int[Array, ""] | None) -> Encoded:
         """Of the batch's rows; while training, of the views of the first row, then of those of the second, and so on:
-        a row's views lie on its device."""
+        a row's views lie on its device.
+        """
         frames = self.augmented(batch, step=step)
         views, parts = (1, 1) if step is None else (self.views, self.sub_batches)
         if isinstance(self.encoder, MaskingEncoder):
@@ -129,7 +132,8 @@ class Recogniser(nn.Module):
 
     def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
         """The batch's own features, or those of its audio, changed by the augmentations when training. They take no
-        gradient. The views of a row share what is done to its audio, and what moves its frames."""
+        gradient. The views of a row share what is done to its audio, and what moves its frames.
+        """
         of_audio: list[Augmentation] = [each for each in self.augment if isinstance(each, AudioAugmentation)]
         of_frames = [each for each in self.augment if not isinstance(each, AudioAugmentation)]
         sounds = self.variables.get("sounds", {})
@@ -224,7 +228,8 @@ class Recogniser(nn.Module):
 
     def output_length(self, lengths: Any, *, tap: str = OUTPUT, of_features: bool = False) -> Any:
         """Frames of the encoder's output, or of a tap, for a number of samples, or of frames of ready features; for
-        ints and arrays."""
+        ints and arrays.
+        """
         return self._lengths(lengths if of_features else self.front_end.output_length(lengths))[tap]
 
     def length_of(self, head: str) -> Callable[..., Any]:

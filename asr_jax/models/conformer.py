@@ -258,7 +258,8 @@ class ConformerEncoder(Encoder):
 
 class ConformerLayer(nn.Module):
     """Half a feed-forward module, attention, convolution, half a feed-forward module, a norm. It has the signature that
-    `nn.scan` asks for, and gives its output twice where there are taps."""
+    `nn.scan` asks for, and gives its output twice where there are taps.
+    """
 
     settings: Conformer
     dtype: DTypeLike = jnp.float32

@@ -155,7 +155,8 @@ class W2VBert(EncoderOfMels):
     @classmethod
     def rust(cls, **changes: Any) -> "W2VBert":
         """The Rust trainer's: the released sizes, but causal attention keys, GELU and dropout, and no layers left
-        out."""
+        out.
+        """
         rates = {**dict.fromkeys(RATES, 0.1), "layer_drop": 0.0}
         return cls(**{"left_distance": 72, "right_distance": 0, "activation": "gelu", **rates, **changes})
 
@@ -276,7 +277,8 @@ class W2VBertEncoder(Encoder):
 
 class W2VBertLayer(nn.Module):
     """Half a feed-forward module, attention, convolution, half a feed-forward module, a norm. It has the signature that
-    `nn.scan` asks for, and gives its output twice where there are taps."""
+    `nn.scan` asks for, and gives its output twice where there are taps.
+    """
 
     settings: W2VBert
     dtype: DTypeLike = jnp.float32
@@ -347,7 +349,8 @@ class W2VBertLayer(nn.Module):
 
 class Adapter(nn.Module):
     """A layer of attention and a feed-forward module on fewer frames: its input and what is added to it go through a
-    gated convolution each. Differs from transformers: it is never left out, which would give frames of another rate."""
+    gated convolution each. Differs from transformers: it is never left out, which would give frames of another rate.
+    """
 
     settings: W2VBert
     dtype: DTypeLike = jnp.float32

@@ -35,7 +35,8 @@ RATES = ("dropout", "attention_dropout", "activation_dropout", "input_dropout", 
 @dataclass(frozen=True)
 class Hourglass:
     """Layers at the full frame rate, layers at a part of it, and layers at the full rate, to which the output of the
-    first ones is added."""
+    first ones is added.
+    """
 
     before: int = 0
     """Layers before the frames are shortened."""

@@ -131,7 +131,8 @@ class Zipformer(EncoderOfMels):
     @classmethod
     def tiny(cls, **changes: Any) -> "Zipformer":
         """Four stacks of a layer each, not of the paper: 1.1 M parameters, for two CPU cores and a few hours of speech.
-        It trains without skipping and regularisers, which small runs do not have the time for."""
+        It trains without skipping and regularisers, which small runs do not have the time for.
+        """
         sizes = {
             "embed_channels": (4, 8, 16),
             "downsampling": (1, 2, 4, 2),
@@ -155,7 +156,8 @@ class Zipformer(EncoderOfMels):
         tokens.
 
         Source: RustedBytes/w2v-bert-uk, src/zipformer.rs at commit adec09e. Differs from: its convolutional embedding,
-        which is another module there."""
+        which is another module there.
+        """
         sizes = {
             "dims": (64, 96, 128, 160, 128, 96),
             "num_layers": (1,) * 6,

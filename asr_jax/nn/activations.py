@@ -24,9 +24,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x times the normal distribution's share below x, in the type of `x`, computed in float32: 1 + erf cancels in half
+    """X times the normal distribution's share below x, in the type of `x`, computed in float32: 1 + erf cancels in half
     precision. By erf, as PyTorch has it: `jax.nn.gelu` takes erfc, which is slower on CPUs (BUILD_NOTES.md) and exacter
-    where the result is next to 0. Source: arXiv:1606.08415."""
+    where the result is next to 0. Source: arXiv:1606.08415.
+    """
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1 + jax.lax.erf(wide * (0.5**0.5)))).astype(x.dtype)
 

@@ -58,7 +58,8 @@ class RelativeAttention(nn.Module):
     ) -> Float[Array, "B T D"]:
         """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising; without them scores are those
         of `distances`. `allowed`: which keys (last axis) each query may see. `biases`: u and v where layers share
-        them. `turned`: what queries and keys are made of instead of x, such as x with rotary positions."""
+        them. `turned`: what queries and keys are made of instead of x, such as x with rotary positions.
+        """
         width, looking = x.shape[-1], x if turned is None else turned
         query, key, value = (
             self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(given))

@@ -42,7 +42,8 @@ EPS, MOMENTUM = 1e-3, 0.1
 @dataclass(frozen=True)
 class ConvBlock:
     """One block, or several alike that follow each other: layers of a convolution, a norm and an activation, and beside
-    them a projection of the block's input."""
+    them a projection of the block's input.
+    """
 
     width: int
     """Channels that come out."""

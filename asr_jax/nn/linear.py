@@ -49,8 +49,9 @@ class Linear(nn.Module):
 
 
 def project(x: Float[Array, "*rest D"], kernel: Float[Array, "D E"]) -> Float[Array, "*rest E"]:
-    """x W, with all but the last axis of x as one: the kernel's gradient is then a product of two matrices. With more
-    axes to sum over, XLA writes what comes before the product once more, transposed, on CPUs (BUILD_NOTES.md)."""
+    """X W, with all but the last axis of x as one: the kernel's gradient is then a product of two matrices. With more
+    axes to sum over, XLA writes what comes before the product once more, transposed, on CPUs (BUILD_NOTES.md).
+    """
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
 
 

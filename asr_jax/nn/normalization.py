@@ -16,7 +16,8 @@ from asr_jax.nn.stochastic import Regulariser
 
 def layer_norm(eps: float, *, name: str) -> nn.LayerNorm:
     """Over the last axis, in float32. The variance is of deviations from the mean: Flax's own default subtracts
-    squares, which cancel where the mean is large."""
+    squares, which cancel where the mean is large.
+    """
     return nn.LayerNorm(epsilon=eps, use_fast_variance=False, name=name)
 
 
@@ -106,7 +107,8 @@ def _normalised(
     x: Float[Array, "B T D"], lengths: Int[Array, " B"], gain: Float[Array, " D"], bias: Float[Array, " D"], eps: float
 ) -> tuple[Float[Array, "B T D"], Float[Array, " D"], Float[Array, " D"]]:
     """What a batch norm gives while training, and the mean and variance (with n) that it takes; these two send no
-    gradient."""
+    gradient.
+    """
     return _forward(x, lengths, gain, bias, eps)[0]
 
 

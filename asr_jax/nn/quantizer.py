@@ -113,7 +113,8 @@ class GumbelQuantizer(nn.Module):
 
 def perplexity(probabilities: Float[Array, "B T G V"], weights: Float[Array, "B T"]) -> Float[Array, ""]:
     """Sum over the groups of exp of the entropy of the mean distribution over weighted frames: from the number of
-    groups, where all frames take the same entry, to that of all entries. Source: as `GumbelQuantizer`."""
+    groups, where all frames take the same entry, to that of all entries. Source: as `GumbelQuantizer`.
+    """
     total = jnp.maximum(jnp.sum(weights), 1.0)
     mean = jnp.einsum("btgv,bt->gv", probabilities, weights) / total
     return jnp.sum(jnp.exp(-jnp.sum(mean * jnp.log(mean + 1e-7), axis=-1)))

@@ -88,7 +88,7 @@ _balance.defvjp(lambda x, apply, limits, shares: (x, (x, apply, limits, shares))
 
 
 def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Any, ...], shares: Any) -> Array:
-    """dy + grad_scale · |dy| · g / RMS(g), g being the gradient by channel of |m - clip(m)| + |log(r / clip(r))| with
+    """Dy + grad_scale · |dy| · g / RMS(g), g being the gradient by channel of |m - clip(m)| + |log(r / clip(r))| with
     m = mean/deviation and r = RMS.
 
     With z = (x - mean)/deviation, dm/dx ∝ 1 - m z and d(log r)/dx ∝ deviation x / r², by the same factor, which RMS(g)
@@ -125,7 +125,7 @@ _whiten.defvjp(lambda x, *rest: (x, (x, *rest[:4])), _whiten_backward)
 
 
 def _whitened_gradient(x: Array, dy: Array, *, limit: Any, grad_scale: Any, shares: Any, num_groups: int) -> Array:
-    """dy + grad_scale · ‖dy‖ · p / ‖p‖, p ∝ the gradient of the metric: x (C/v - metric · I), v = mean variance."""
+    """Dy + grad_scale · ‖dy‖ · p / ‖p‖, p ∝ the gradient of the metric: x (C/v - metric · I), v = mean variance."""
     centred = _centred(x, shares)
     covariance = _covariance(centred, num_groups)
     scaled = _scaled(covariance)

@@ -24,7 +24,8 @@ def saved(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def weighted(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """`x`, marked as a product with weights: where such a product is a convolution or has axes that are no sums, the
-    policies do not see it themselves."""
+    policies do not see it themselves.
+    """
     return checkpoint_name(x, WEIGHTED)
 
 

@@ -166,7 +166,8 @@ def fused_attention(
     allowed: Bool[Array, "B 1 T"],
 ) -> Float[Array, "B T H C"]:
     """Attention to the first keys of each row, as many as are allowed, by cuDNN where it is there and has a kernel for
-    it, and by XLA elsewhere. A row without any is given its first, which keeps it finite: it is padding."""
+    it, and by XLA elsewhere. A row without any is given its first, which keeps it finite: it is padding.
+    """
     lengths = jnp.maximum(allowed.sum(axis=(1, 2)), 1).astype(jnp.int32)
     has_kernel = jax.default_backend() == "gpu" and query.dtype in (jnp.float16, jnp.bfloat16)
     return jax.nn.dot_product_attention(

@@ -60,7 +60,8 @@ def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str])
 
 def smooth(values: np.ndarray, *, num_points: int) -> np.ndarray:
     """Mean of `num_points` (odd) values around each. Near the ends the window shrinks to a quarter, so that a steep
-    beginning is not bent and the last points are still means."""
+    beginning is not bent and the last points are still means.
+    """
     last, full = len(values) - 1, num_points // 2
     reaches = [min(full, max(num_points // 8, min(i, last - i))) for i in range(len(values))]
     return np.array([values[max(i - reach, 0) : i + reach + 1].mean() for i, reach in enumerate(reaches)])

@@ -1,5 +1,6 @@
 """events.jsonl: the true utterance of a run, one JSON object a line. The progress bar, TensorBoard, curves and reports
-are made from these events alone, so whatever a person was shown can be made again from the file."""
+are made from these events alone, so whatever a person was shown can be made again from the file.
+"""
 
 import json
 import math

@@ -20,7 +20,8 @@ LOG_WIDTH = 160
 
 def console_for(stream: Any = None) -> Console:
     """A console on a text stream, by default standard output: colours and a moving cursor on a terminal, plain text
-    everywhere else."""
+    everywhere else.
+    """
     stream = stream or sys.stdout
     terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     width = None if terminal else LOG_WIDTH

@@ -56,7 +56,8 @@ class TensorBoard:
 
 def scalar_tags(event: Event) -> dict[str, float | int]:
     """Numbers by tag: `train/losses/total`, `train/learning_rate`, `throughput/audio_s_per_s`, `validation/wer`,
-    `dev-clean_ema/wer`. Numbers that were not finite have no tag; other events than these two have none."""
+    `dev-clean_ema/wer`. Numbers that were not finite have no tag; other events than these two have none.
+    """
     data = {name: value for name, value in event["data"].items() if name not in POSITIONS}
     if event["event"] == "train_step":
         speed = data.pop("throughput", {})

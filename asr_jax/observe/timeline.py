@@ -9,7 +9,8 @@ from asr_jax.observe.events import Event
 
 def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
     """Events that hold an `update`, by name and in order of update. Where a resumed run did updates again, only the
-    later ones are left: an event takes the place of all earlier ones of its kind at its update or beyond."""
+    later ones are left: an event takes the place of all earlier ones of its kind at its update or beyond.
+    """
     kinds: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
         data = event["data"]
@@ -34,7 +35,8 @@ def of_used_weights(validations: Sequence[Event]) -> list[Event]:
 
 def best_of(validations: Sequence[Event]) -> Event | None:
     """The validation of lowest measure, of those that the decoding of the last one found: others do not compare. Of
-    equal ones the last, as evaluation takes it."""
+    equal ones the last, as evaluation takes it.
+    """
     used = of_used_weights(validations)
     alike = [event for event in used if event["data"].get("decoding") == used[-1]["data"].get("decoding")]
     return min(reversed(alike), key=lambda event: event["data"][measure_of(event["data"])]) if alike else None

@@ -40,7 +40,8 @@ def align(reference: str, hypothesis: str) -> list[Pair]:
 
 def aligned_lines(reference: str, hypothesis: str, *, width: int = 100) -> list[str]:
     """Lines `ref ..`, `hyp ..` and, where there are errors, their marks; a missing word is shown as `*`. Long
-    utterances go on in further groups of lines, each at most `width` cells wide (or one word, if that is wider)."""
+    utterances go on in further groups of lines, each at most `width` cells wide (or one word, if that is wider).
+    """
     lines: list[str] = []
     rows = ["ref ", "hyp ", "    "]
     for pair in align(reference, hypothesis):

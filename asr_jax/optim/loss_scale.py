@@ -12,7 +12,8 @@ from asr_jax.core.pytrees import Node
 @dataclass(frozen=True)
 class LossScale:
     """For precision f16: the loss is multiplied by a scale, and gradients are divided by it. An update whose gradients
-    overflow changes nothing and lowers the scale."""
+    overflow changes nothing and lowers the scale.
+    """
 
     initial: float = 16.0
     """Scale of the first update. What goes back through the model is the gradient of a sum over the batch: scales are

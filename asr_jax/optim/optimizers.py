@@ -35,7 +35,8 @@ NEVER = -1.0
 @dataclass(frozen=True)
 class Optimizer:
     """What all optimizers have. Rules are pairs of a regular expression that must match a parameter's whole path, and a
-    value; exactly one must name each parameter, and `rest` names all that no other does."""
+    value; exactly one must name each parameter, and `rest` names all that no other does.
+    """
 
     schedule: Schedule = field(default_factory=WarmupHoldDecay)
     """The learning rate."""
@@ -92,7 +93,8 @@ class Optimizer:
 
     def build(self, length: RunLength, factor: Callable[[str, Any], Any] | None = None) -> "Updater":
         """For a run of some length. `factor(path, array)`: another factor of the learning rate of a parameter, a number
-        or an array that is multiplied."""
+        or an array that is multiplied.
+        """
         return Updater(self, self.changes(), self.schedule.build(length), factor or (lambda path, array: 1.0))
 
 
@@ -164,7 +166,8 @@ class AdamW(Optimizer):
 @dataclass(frozen=True)
 class FairseqAdam(AdamW):
     """Adam as fairseq has it: AdamW with eps added before the second moment is corrected, so that early updates are
-    smaller, and decay of everything."""
+    smaller, and decay of everything.
+    """
 
     clip_at: float = 25.0
     decay_factors: Rules = EVERYTHING

@@ -65,7 +65,8 @@ def tree_by_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str
 
 def is_stacked(path: str) -> bool:
     """Whether a parameter's first axis counts layers: those of a scanned stack, which are named `layers`. What is done
-    for each tensor is then done for each layer."""
+    for each tensor is then done for each layer.
+    """
     return "layers" in path.split("/")[:-1]
 
 

@@ -26,7 +26,8 @@ class RunLength:
 @dataclass(frozen=True)
 class Schedule:
     """What all learning rates have. In the formulas of the subclasses `u` is the number of updates applied before (0
-    for the first update) and `e` the epoch, from 1."""
+    for the first update) and `e` the epoch, from 1.
+    """
 
     peak_lr: float = 1e-3
     """Highest learning rate."""

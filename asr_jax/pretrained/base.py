@@ -1,5 +1,6 @@
 """What the files of models in this package list: formats of weights in `FORMATS`, and in `DESCRIPTIONS` files that say
-what model they are of."""
+what model they are of.
+"""
 
 import importlib
 import pkgutil
@@ -64,7 +65,8 @@ class Description(NamedTuple):
 
 def listed(name: str) -> tuple[Any, ...]:
     """What the files of this package list under a name, in the files' order: a file that is deleted takes with it what
-    it lists."""
+    it lists.
+    """
     found = sorted(each.name for each in pkgutil.iter_modules(pretrained.__path__))
     modules = [importlib.import_module(f"{pretrained.__name__}.{each}") for each in found if each not in COLLECT]
     return tuple(each for module in modules for each in getattr(module, name, ()))

@@ -1,5 +1,6 @@
 """Conformer and FastConformer by the names of NeMo (commit 8cfedd72) and of Hugging Face's Parakeet (transformers 5):
-weights, and the settings that their files hold."""
+weights, and the settings that their files hold.
+"""
 
 import json
 import re
@@ -100,7 +101,8 @@ def find(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a file of either system has them: parameters and running statistics of a model by our paths,
     `params/encoder/…`, `batch_stats/encoder/…` and those of its CTC head (`ctc_head`, where it has one), and the names
-    of all weights that found no place, without those that hold none."""
+    of all weights that found no place, without those that hold none.
+    """
     names: Names = "huggingface" if claims_huggingface(weights) else "nemo"
     # NeMo's hybrids of a transducer and CTC.
     weights = {re.sub(r"^ctc_decoder\.", "decoder.", name): array for name, array in weights.items()}

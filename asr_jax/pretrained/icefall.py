@@ -103,7 +103,8 @@ def find(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a checkpoint has them: parameters of a model by our paths, `params/encoder/…` and those of its CTC head
     (`ctc_head`, where it has one), and the names of all weights that found no place, without those that are never
-    used there."""
+    used there.
+    """
     found = find_params(weights, rows(settings, ctc_head=ctc_head))
     return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
 

@@ -1,5 +1,6 @@
 """NeMo's `.nemo` files: an archive of settings, weights and tokenizer, read without NeMo and without PyTorch; and what
-NeMo calls the modules that several of its encoders share."""
+NeMo calls the modules that several of its encoders share.
+"""
 
 import tarfile
 import tempfile
@@ -139,7 +140,8 @@ def _extracted(path: Path, name: str, folder: Path) -> Path:
 
 def nemo_subsampling(ours: str, factor: int, kind: Subsampling) -> list[Row]:
     """NeMo's names of the convolutions of `striding.Subsample`, whose path here is `ours`: places in a list of them,
-    their products and their ReLUs."""
+    their products and their ReLUs.
+    """
     rows, place = list[Row](), 0
     for number in range(factor.bit_length() - 1):
         modules = [(f"conv_{number}", CONV_2D)]

@@ -1,5 +1,6 @@
 """Weights and settings of NVIDIA's QuartzNet, Jasper and Citrinet: of DeepLearningExamples' checkpoints
-(PyTorch/SpeechRecognition/QuartzNet at commit 729963dd) and of NeMo's `.nemo` files (at commit 8cfedd72)."""
+(PyTorch/SpeechRecognition/QuartzNet at commit 729963dd) and of NeMo's `.nemo` files (at commit 8cfedd72).
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -50,7 +51,8 @@ def find(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a checkpoint of either system has them: weights of a model by our paths, `params/encoder/…`,
     `batch_stats/encoder/…` and those of its CTC head (`ctc_head`, where it has one), and the names of all others,
-    without those that are no weights."""
+    without those that are no weights.
+    """
     names = {_nvidia(name): name for name in weights}
     found = find_params({ours: weights[name] for ours, name in names.items()}, rows(settings, ctc_head=ctc_head))
     return found.params, sorted(names[name] for name in found.left if not re.fullmatch(NEVER_USED, name))

@@ -1,5 +1,6 @@
 """Weights of Squeezeformer by the names of the paper's authors (Keras, kssteven418/Squeezeformer at commit
-ab49eec5)."""
+ab49eec5).
+"""
 
 import re
 from collections.abc import Iterable
@@ -87,7 +88,8 @@ def find(
     weights: NamedWeights, settings: Squeezeformer, *, ctc_head: str | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a file has them: variables by our paths from `params/` and `batch_stats/` on, and the names of weights
-    that found no place."""
+    that found no place.
+    """
     encoder, names = readable_names(weights)
     renamed = {names.get(name, name): array for name, array in weights.items()}
     found = find_params(renamed, rows(settings, encoder=encoder, ctc_head=ctc_head))
@@ -108,7 +110,8 @@ def export(
 
 def rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -> list[Row]:
     """The authors' names of a model of these sizes, whose encoder they call `encoder`, with our paths from `params/`
-    and `batch_stats/` on."""
+    and `batch_stats/` on.
+    """
     table = []
     for number, (stack, layer) in enumerate(settings.layer_places):
         block = f"{encoder}_block_{number}"
@@ -169,7 +172,8 @@ def embed_rows(settings: Squeezeformer, encoder: str) -> list[Row]:
 
 def attention_rows(start: str, ours: str, unnamed: int, layer: int | None, settings: Squeezeformer) -> list[Row]:
     """Rows of an attention module whose paths begin with `start` there and with `ours` here. `unnamed`: how many layers
-    without a name of their own Keras has counted before it."""
+    without a name of their own Keras has counted before it.
+    """
     heads, width = settings.num_heads, settings.dim // settings.num_heads
     by_head = Layout(
         lambda x: x.transpose(1, 0, 2).reshape(x.shape[1], -1), lambda x: x.reshape(-1, heads, width).transpose(1, 0, 2)
@@ -194,7 +198,8 @@ def _dense(number: int) -> str:
 
 def readable_names(names: Iterable[str]) -> tuple[str, dict[str, str]]:
     """What a file calls the encoder, and its names by those of `rows`: without what stands before the encoder,
-    and with layers that have no name of their own counted from the first one."""
+    and with layers that have no name of their own counted from the first one.
+    """
     mark = next(name for name in names if name.endswith(MARK))
     encoder = mark.removesuffix(MARK).split("/")[-1]
     found = {name: DENSE.search(name) for name in names}

@@ -100,7 +100,8 @@ def find(
     weights: NamedWeights, settings: Squeezeformer, *, ctc_head: str | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as NeMo's weights have them: variables by our paths from `params/` and `batch_stats/` on, and the names of
-    weights that found no place."""
+    weights that found no place.
+    """
     found = find_params(weights, rows(settings, ctc_head=ctc_head))
     skipped = SKIPPED if settings.adaptive_scale else f"{SKIPPED}|{UNLEARNED}"
     return found.params, [name for name in found.left if not re.fullmatch(skipped, name)]
@@ -177,7 +178,8 @@ def settings_of_encoder(given: Mapping[str, Any], **changes: Any) -> Squeezeform
 
 def rows(settings: Squeezeformer, *, ctc_head: str | None) -> list[Row]:
     """NeMo's names of a whole model of these sizes, `encoder.…` and its CTC decoder, with our paths from
-    `params/` and `batch_stats/` on."""
+    `params/` and `batch_stats/` on.
+    """
     stats = (("running_mean", "mean"), ("running_var", "variance"))
     gain = "scale" if settings.norm == "layer" else "gain"
     layer_rows = [*NEMO_LAYER, ("conv.batch_norm.weight", f"convolution/norm/{gain}", SAME)]

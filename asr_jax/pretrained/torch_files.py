@@ -145,7 +145,8 @@ def _read_archive(archive: zipfile.ZipFile) -> Any:
 
 def _read_legacy(file: Any) -> Any:
     """As torch.save wrote before 1.6: pickles, and then the storages one after the other. Storages are known only when
-    the pickle is read, so it is read twice."""
+    the pickle is read, so it is read twice.
+    """
 
     def unknown(pid: tuple[Any, ...]) -> Any:
         return np.zeros(int(pid[4]), pid[1])

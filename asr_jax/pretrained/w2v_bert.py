@@ -89,7 +89,8 @@ def claims(weights: NamedWeights) -> bool:
 
 def find(weights: NamedWeights, settings: W2VBert, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a file has them: parameters of a model by our paths, `params/encoder/…` and those of its CTC head
-    (`ctc_head`, where it has one), and the names of all weights that found no place, without those that hold none."""
+    (`ctc_head`, where it has one), and the names of all weights that found no place, without those that hold none.
+    """
     names = {name.removeprefix(PREFIX): name for name in weights}
     found = find_params(
         {name: weights[theirs] for name, theirs in names.items()}, rows(settings, ctc_head=ctc_head, prefix="")

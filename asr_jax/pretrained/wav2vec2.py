@@ -1,5 +1,6 @@
 """wav2vec 2.0 by the names of fairseq (commit 3d262bb2), of NVIDIA's DeepLearningExamples (729963dd) and of Hugging
-Face (transformers 5): weights. Their settings: `wav2vec2_fairseq`, `wav2vec2_huggingface`."""
+Face (transformers 5): weights. Their settings: `wav2vec2_fairseq`, `wav2vec2_huggingface`.
+"""
 
 import re
 from typing import Any, Literal
@@ -147,7 +148,8 @@ def find(
     contrastive: tuple[str, Contrastive] | None = None,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """As far as a file of any of these systems has them: parameters of a model by our paths, and the names of all
-    weights that found no place, without those that hold none."""
+    weights that found no place, without those that hold none.
+    """
     names: Names = "huggingface" if claims_huggingface(weights) else "fairseq"
     weights = _newest(weights, names)
     found = find_params(weights, rows(settings, ctc_head=ctc_head, contrastive=contrastive, names=names))

@@ -127,7 +127,8 @@ class PrefixBeamSearch(HostStage):
         self, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
     ) -> tuple[Float[Array, "S T V"], Int[np.ndarray, " S"], Sequence[int]]:
         """The chosen rows, filled up to the size of a share with empty ones, and their places there; where there is one
-        share, all as they are."""
+        share, all as they are.
+        """
         if self._num_shares == 1:
             return values, lengths, rows
         chosen = np.zeros(-(-len(lengths) // self._num_shares), np.int32)

@@ -140,7 +140,8 @@ def _may_word_begin(frames: Frames, tables: WordTables) -> Array:
 @functools.partial(jax.jit, static_argnames="blank_id")
 def _ended(frames: Frames, beams: Beam, found: Found, *, blank_id: int) -> tuple[Array, Array, Array, Array]:
     """Of both endings of every slot: log-probabilities and scores [B 2W], their paths and, but for blanks, the
-    log-probabilities of these paths' symbols [B 2W T]."""
+    log-probabilities of these paths' symbols [B 2W T].
+    """
     num_rows, width, _ = beams.endings.shape
     endings = jnp.tile(jnp.arange(2 * width), (num_rows, 1))
 

@@ -26,7 +26,8 @@ MIXERS = np.array([[0x9E3779B1, 0x85EBCA6B], [0x85EBCA6B, 0x7FEB352D], [0xC2B2AE
 
 class Beam(struct.PyTreeNode):
     """The prefixes of one utterance, or of several, in W slots, no two of them equal. One that is not in use has no
-    probability."""
+    probability.
+    """
 
     endings: Float[Array, "*S W 2"]
     """Log-probability of the alignments that end in a blank, and of those that end in the prefix's last label, less the

@@ -78,7 +78,8 @@ def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: Searc
 
 def _after_blanks(beam: Beam, is_any: Bool[Array, ""], search: Search) -> tuple[Beam, Bool[Array, " W"]]:
     """The beam after frames in which nothing but the blank was looked at, if there were any: how many changes nothing
-    but all scores alike. Also whether the alignments that a slot's frames are of ended in its label before."""
+    but all scores alike. Also whether the alignments that a slot's frames are of ended in its label before.
+    """
     extra = beam.words.extra[:, None]
     total = _combined(beam.endings, search)
     total = jnp.where(total + extra >= (total + extra).max() + search.beam_prune_logp, total, NEVER)
@@ -97,7 +98,8 @@ def _stay(
     blank_id: int,
 ) -> Ways:
     """To the two endings of each prefix that is in the beam [W 2]: from itself, and from its parent if that is in the
-    beam as well. `is_border`: whether another border behind a prefix would not be another label."""
+    beam as well. `is_border`: whether another border behind a prefix would not be another label.
+    """
     me, parent, has_parent = jnp.arange(len(beam.last)), jnp.maximum(parents, 0), parents >= 0
     repeated = frame.staying[beam.last]  # by a last label of -1, with which no alignment ends
     made = jnp.where(has_parent, frame.growing[beam.last], NEVER)
@@ -125,7 +127,8 @@ def _grow(
     beam: Beam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
 ) -> Float[Array, "W K"]:
     """To each prefix with each of the labels behind it, but for prefixes that are in the beam: from its last ending, or
-    from a blank where the label is that of the ending."""
+    from a blank where the label is that of the ending.
+    """
     width, num_tokens = len(beam.last), len(frame.tokens)
     is_repeat = frame.tokens[None] == beam.last[:, None]
     behind_blank = jnp.where(is_border, NEVER, beam.endings[:, BLANK])[:, None]

@@ -54,14 +54,16 @@ class Search:
     @classmethod
     def of_pyctcdecode(cls, **options: Any) -> "Search":
         """As pyctcdecode 0.5.0 searches characters, without `prune_history`. Differs from: it with pieces: texts that
-        are equal but for their pieces are merged at the end only."""
+        are equal but for their pieces are merged at the end only.
+        """
         fixed = {"counts": "endings", "frames": "least_likely", "last_word": "no_border"}
         return cls(**({"beam_width": 100} | options | fixed))
 
     @classmethod
     def of_flashlight(cls, *, lexicon: bool, **options: Any) -> "Search":
         """As flashlight-text 0.0.7 searches: `beam_size` is the width, `beam_threshold` minus `beam_prune_logp`, and
-        `beam_size_token` is `max_tokens`."""
+        `beam_size_token` is `max_tokens`.
+        """
         fixed = {"counts": "endings", "same": "borders" if lexicon else "labels", "token_min_logp": -math.inf}
         rest = {"last_word": "border"} if lexicon else {}
         return cls(**(options | fixed | rest))
@@ -133,7 +135,8 @@ def finish(
     endings: Sequence[Ending], spelling: Spelling, *, search: Search, scores: WordScores | None
 ) -> list[Hypothesis]:
     """The n-best list, the best first. `endings`: those of the last frame, the best first; where there are none, the
-    list has one empty text of score minus infinity."""
+    list has one empty text of score minus infinity.
+    """
     if not endings:
         return [Hypothesis(words=(), labels=(), ctc_score=-math.inf, lm_score=0.0)]
     ended = [_Ended.of(ending, spelling) for ending in endings]

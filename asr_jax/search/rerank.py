@@ -44,7 +44,8 @@ class Reranker:
 
     def __call__(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
         """The same texts and CTC scores with the language model's instead of what was fused; the best first, equal ones
-        in the order that they had."""
+        in the order that they had.
+        """
         return sorted(map(self._scored, hypotheses), key=lambda hypothesis: -hypothesis.score)
 
     def _scored(self, hypothesis: Hypothesis) -> Hypothesis:

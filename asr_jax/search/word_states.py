@@ -14,7 +14,8 @@ MOST_KEPT = 1_000_000
 
 class WordStates:
     """A node is a state of the language model and an open word. What follows it by one more label, and what its word
-    adds when it ends, is looked up once, and remembered from batch to batch."""
+    adds when it ends, is looked up once, and remembered from batch to batch.
+    """
 
     def __init__(self, spelling: Spelling, scores: WordScores) -> None:
         self._spelling, self._scores = spelling, scores
@@ -37,7 +38,8 @@ class WordStates:
 
     def follow(self, source: Int[np.ndarray, "B W"], token: Int[np.ndarray, "B W"]) -> None:
         """Each prefix is that of `source`, with the label `token` more where it is not -1; where `source` is -1 there
-        is none."""
+        is none.
+        """
         self._node = np.where(source < 0, 0, np.take_along_axis(self._node, source, axis=1))
         new = np.nonzero(token >= 0)
         keys = (self._node[new] * len(self._spelling.texts) + token[new]).tolist()

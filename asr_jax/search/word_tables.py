@@ -17,7 +17,8 @@ NO_WORD = 0
 
 class WordTables(struct.PyTreeNode):
     """A prefix tree with a node for each beginning of a listed word. The first is that of no open word, the last that
-    of all other beginnings. N nodes, C different letters and one for all others, V labels of up to L letters."""
+    of all other beginnings. N nodes, C different letters and one for all others, V labels of up to L letters.
+    """
 
     following: Int32[Array, "N C"]
     """The node of a beginning with one more letter."""
@@ -73,7 +74,8 @@ def grown_words(
     words: Words, label: Int32[Array, "*S"], tables: WordTables | None, closing: Float[Array, "*S"] | None
 ) -> Words:
     """With one more label each. `closing`: what each one's open word adds when it ends, by default what the tables say;
-    without tables, words add nothing."""
+    without tables, words add nothing.
+    """
     if tables is None:
         return words
     opens, letters = tables.opens[label], tables.letters[label]

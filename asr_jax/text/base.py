@@ -72,7 +72,8 @@ class Tokenizer:
 
     def left_out(self, text: str) -> str:
         """The letters and digits of a text that its normaliser takes away, each once, in order: digits, where it keeps
-        letters alone."""
+        letters alone.
+        """
         seen = dict.fromkeys(character for character in unicodedata.normalize("NFC", text) if character.isalnum())
         return "".join(character for character in seen if not normalise(character, self.normaliser).strip())
 

@@ -37,7 +37,8 @@ class ListedTokenizer(Tokenizer):
 @dataclass(frozen=True)
 class CharacterTokenizer(ListedTokenizer):
     """One id per character (Unicode code point); the space is a symbol like any other. Symbols of several characters,
-    such as the `<unk>` of a vocabulary that another system wrote, stand for no text."""
+    such as the `<unk>` of a vocabulary that another system wrote, stand for no text.
+    """
 
     kind: ClassVar[str] = "characters"
 

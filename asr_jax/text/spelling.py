@@ -134,7 +134,8 @@ class Spelling:
 
     def word_ranges(self, labels: Sequence[int] | Int[np.ndarray, " U"]) -> list[tuple[int, int]]:
         """The labels of each word that `words` gives, the open one included: from its first label that has text up to,
-        and without, the label that begins the next segment."""
+        and without, the label that begins the next segment.
+        """
         if not len(labels):
             return []
         chosen = np.asarray(labels)

@@ -140,7 +140,8 @@ def _may_be_new(path: str, patterns: Sequence[str]) -> bool:
 
 def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:
     """Weights by our paths, names of those that no model of these settings has, and the symbols of the tokenizer that
-    they were trained with, where these are known."""
+    they were trained with, where these are known.
+    """
     if is_weights(path):
         weights, symbols = load_weights(path)
         return *imported(weights, experiment.model), _given_symbols(experiment) or symbols
@@ -166,13 +167,15 @@ def _given_symbols(experiment: Experiment) -> Symbols | None:
 
 def _is_of_labels(name: str, given: np.ndarray, value: Any, there: int, here: int) -> bool:
     """Whether the last axis of a head's parameter are the labels, of their number there and here, and all others are
-    alike."""
+    alike.
+    """
     return name.startswith(HEADS) and given.shape == (*value.shape[:-1], there) and value.shape[-1] == here
 
 
 def _shared(theirs: Symbols, ours: Symbols) -> tuple[list[int], list[int]]:
     """Places of the pieces (the blank among them) that both have: theirs, and ours. A piece that is there in the other
-    case alone is the same: many published models have capital letters."""
+    case alone is the same: many published models have capital letters.
+    """
     place = {symbol: number for number, symbol in enumerate(theirs)}
     for symbol in {*ours} - place.keys():
         other = str(symbol).swapcase()

@@ -170,7 +170,8 @@ def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) ->
 
 def layer_factors(experiment: Experiment) -> Callable[[str, Any], Any]:
     """By path and array of a parameter: its factor of the learning rate by its depth, for arrays of stacked layers one
-    for each."""
+    for each.
+    """
     encoder, decay = experiment.model.encoder, experiment.optim.layer_decay
     if decay != 1.0 and type(encoder).depths is EncoderSettings.depths:
         raise UserError(

@@ -104,7 +104,8 @@ def accumulate(
     sounds: Mapping[str, Array] = MappingProxyType({}),
 ) -> Accumulated:
     """Adds a batch's share of the update's gradient. `denominators`: of each term over the whole update; `position`: of
-    the batch in the plan, which its random numbers are drawn from; `sounds`: what augmentations add."""
+    the batch in the plan, which its random numbers are drawn from; `sounds`: what augmentations add.
+    """
     trained, frozen = recipe.split(state.params)
 
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:

@@ -13,7 +13,8 @@ REQUEUE = 75
 
 class Stopped(RunError):
     """A job that has saved and ended before its run. The exit code is the shell's after Ctrl-C, and `REQUEUE` where a
-    scheduler or a limit of time ended it."""
+    scheduler or a limit of time ended it.
+    """
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)

@@ -11,7 +11,8 @@ from asr_jax.core.processes import on_main
 @dataclass(frozen=True)
 class Groups:
     """The batches of each update, as positions of the plan. What an epoch leaves over, fewer batches than `accumulate`,
-    is carried into the next epoch's first update, flushed as an update of its own, or dropped."""
+    is carried into the next epoch's first update, flushed as an update of its own, or dropped.
+    """
 
     batches_per_epoch: int
     accumulate: int
@@ -82,7 +83,8 @@ class Timetable:
         owes_validation: bool = False,
     ) -> None:
         """`began_s`: when the job began, by `time.monotonic`; `owes_validation`: whether the job before was stopped
-        before a validation that was due, if one was, was over."""
+        before a validation that was due, if one was, was over.
+        """
         self._training, self._groups, self._first, self._num_updates = training, groups, first, num_updates
         self._began_s, self._owes_validation = began_s, owes_validation
         of_job = training.epochs_this_job

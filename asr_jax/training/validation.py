@@ -37,7 +37,8 @@ class Validator:
 
     def __init__(self, setup: Setup, log: EventLog, shapes: Beginning, *, best: float | None, num: int) -> None:
         """`shapes`: of state and average; `best`, `num`: the best measure so far, and validations without gain since
-        then."""
+        then.
+        """
         self._setup, self._log, self._shapes = setup, log, shapes
         self.best, self.num_without_gain = best, num
         self._evaluated: Any = setup.recipe.evaluated

@@ -63,7 +63,8 @@ def text_line(named: Named) -> str:
 
 def srt(named: Named, rules: CueRules | None = None) -> str:
     """SubRip: a number, times and lines for each cue. It knows some tags and no way to write their signs otherwise, so
-    `<` and `{` get a word joiner behind them, which nobody sees and which makes them none."""
+    `<` and `{` get a word joiner behind them, which nobody sees and which makes them none.
+    """
     blocks = []
     for number, cue in enumerate(cues(named.transcript, rules, duration_s=named.duration_s), 1):
         lines = "\n".join(re.sub(r"([<{])", "\\1\u2060", line) for line in cue.lines)

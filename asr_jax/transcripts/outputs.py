@@ -72,7 +72,8 @@ def open_output(
 
 class OneFile(Output):
     """All transcripts after one another; while they are written the file is called NAME.partial, and where the work is
-    broken off, or gives no transcript, it is not there."""
+    broken off, or gives no transcript, it is not there.
+    """
 
     def __init__(self, form: FormName, out: Path | None, recordings: Sequence[Utterance | Rejected]) -> None:
         self._form, self._out, self._labels = form, out, _labels(recordings)
@@ -108,7 +109,8 @@ class OneFile(Output):
 
 class Folder(Output):
     """A file for each recording, by its name or its place in the folder that was given, each whole or not there;
-    rejected.jsonl, what there is none of and why; and made_by.jsonl, what wrote them."""
+    rejected.jsonl, what there is none of and why; and made_by.jsonl, what wrote them.
+    """
 
     goes_on = True
 
@@ -175,7 +177,8 @@ def _labels(recordings: Sequence[Utterance | Rejected]) -> dict[str, str]:
 
 def _paths(names: Sequence[str], ending: str) -> list[str]:
     """Relative paths, none outside of the folder and none twice; with the audio's ending where they would be those of
-    others without."""
+    others without.
+    """
     plain = [
         "/".join(part.replace("\0", "_") for part in name.split("/") if part not in ("", ".", "..")) or "_"
         for name in names

@@ -31,7 +31,8 @@ def stretches(spans: Sequence[tuple[float, float]], *, least: float, most: float
 
 def part_of(utterance: Utterance, number: int, start_s: float, end_s: float) -> Utterance:
     """A part of a recording, which may be a part itself: without labels, its times to milliseconds, rounded down so
-    that no part ends after its recording."""
+    that no part ends after its recording.
+    """
     location = Location.parse(utterance.location)
     start_ms, end_ms = int(start_s * 1000), int(end_s * 1000)
     length_s = (end_ms - start_ms) / 1000

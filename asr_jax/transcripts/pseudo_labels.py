@@ -29,7 +29,8 @@ class Piece(NamedTuple):
 def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) -> list[Piece]:
     """The whole recording, from 0 to its end, in pieces: words up to `most_s` together, cut at all pauses longer than
     PAUSE_S and, where they go on for longer, at the longest pause in the last two thirds. A single word that takes
-    longer is a piece of its own."""
+    longer is a piece of its own.
+    """
     spans, room_s = [(word.start_s, word.end_s) for word in words], max(most_s - 2 * MARGIN_S, most_s / 2)
     parts = stretches(spans, least=room_s / 3, most=room_s, max_pause=PAUSE_S)
     groups = [words[part] for part in parts]
@@ -49,7 +50,8 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
 class PseudoLabels:
     """Writes a manifest of our own, with a `confidence` in each line, and beside it, as NAME.rejected.jsonl, what was
     left out, each with its reason. `with` gives what takes transcripts; both files are there when it ends, the second
-    alone where nothing could be read, and none where the work is broken off."""
+    alone where nothing could be read, and none where the work is broken off.
+    """
 
     def __init__(self, path: Path, *, min_confidence: float) -> None:
         self.path, self.rejected_path = path, path.with_name(f"{path.stem}.rejected.jsonl")

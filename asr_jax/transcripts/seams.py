@@ -100,7 +100,8 @@ def _sequence(rows: Sequence[tuple[int, int, int, float]], score: float) -> Toke
 def joined_parts(windows: Iterable[Part]) -> TokenSequence:
     """The tokens of the windows of one recording, in order, each once. A token that is cut by a seam, and goes on
     behind it in the next window, is one. The score is the sum of the windows' scores, each times the share of its
-    frames that are kept."""
+    frames that are kept.
+    """
     rows: list[tuple[int, int, int, float]] = []
     score, before, is_cut = 0.0, None, False
 

@@ -48,7 +48,8 @@ class Cue:
 
 def cues(transcript: Transcript, rules: CueRules | None = None, *, duration_s: float = math.nan) -> list[Cue]:
     """All words in order, in cues that do not overlap, with times in whole milliseconds. None is shown for longer than
-    its words behind the end of the audio, `duration_s` where it is known."""
+    its words behind the end of the audio, `duration_s` where it is known.
+    """
     rules = rules or CueRules()
     last_ms = _ms(duration_s) if math.isfinite(duration_s) else sys.maxsize
     groups = list(_groups(transcript.words, rules))

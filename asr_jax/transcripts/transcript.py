@@ -77,7 +77,8 @@ def joined(parts: Iterable[Transcript]) -> Transcript:
 
 def to_json(transcript: Transcript) -> dict[str, Any]:
     """Its words (text, start_s, end_s, confidence), score, mean confidence (None without words) and alternatives,
-    rounded to what they are known to: milliseconds, and four digits."""
+    rounded to what they are known to: milliseconds, and four digits.
+    """
     words = [
         {"text": word.text, "start_s": round(word.start_s, 3), "end_s": round(word.end_s, 3)}
         | {"confidence": round(word.confidence, 4)}

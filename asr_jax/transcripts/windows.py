@@ -64,7 +64,8 @@ class Window(NamedTuple):
 
 def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> Iterator[Window]:
     """The windows of a recording, whose samples come in blocks. All are full, the last one overlapping more; only what
-    is shorter than a window gives a shorter one. No more than two windows and a block are held."""
+    is shorter than a window gives a shorter one. No more than two windows and a block are held.
+    """
     before, held, begin = np.zeros(0, np.int16), np.zeros(0, np.int16), 0
     for block in blocks:
         held = np.concatenate([held, block])
@@ -77,7 +78,8 @@ def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> It
 
 def pieces(parts: Iterable[FrameLogProbs], spelling: Spelling, *, most_frames: int) -> Iterator[FrameLogProbs]:
     """The frames of one recording in pieces of at most `most_frames`, cut between words where the pauses are longest,
-    as far as there are any: for searches whose work or memory grows with the frames."""
+    as far as there are any: for searches whose work or memory grows with the frames.
+    """
     held: FrameLogProbs | None = None
     for part in parts:
         held = together([held, part]) if held else part
@@ -91,7 +93,8 @@ def pieces(parts: Iterable[FrameLogProbs], spelling: Spelling, *, most_frames: i
 
 def pause(path: Int[np.ndarray, " T"], spelling: Spelling, *, least: int, most: int) -> int:
     """A frame from `least` to `most` to cut before: in the middle of the longest pause between two words; where there
-    is none, of the longest one between labels; else `most`."""
+    is none, of the longest one between labels; else `most`.
+    """
     is_quiet = path == spelling.blank_id
     if spelling.border is not None:
         is_quiet |= path == spelling.border

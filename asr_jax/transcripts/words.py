@@ -16,8 +16,7 @@ class Writer:
     """Makes transcripts of the token sequences of a head."""
 
     def __init__(self, tokenizer: Tokenizer, *, times: FrameTimes, calibration: Calibration | None = None) -> None:
-        """
-        Args:
+        """Args:
             times: of the frames that the head reads.
             calibration: of the words' confidence; None: as the model gives it.
         """

@@ -46,7 +46,8 @@ def source_of(index: Index, *, batch_seconds: float, num_buckets: int = 4) -> Ba
 def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: float, repeats: int) -> dict[str, Any]:
     """Audio seconds per second, and per second of all cores together, of bare decoding in as many processes, of batches
     read by as many threads of this process, and of batches read by as many worker processes; all in turn, medians of
-    the repeats. The second is 0 where /proc is missing; it hardly depends on what else the machine does."""
+    the repeats. The second is 0 where /proc is missing; it hardly depends on what else the machine does.
+    """
     source = source_of(index, batch_seconds=batch_seconds)
     ways = {"threads": {"threads": processes}, "workers": {"workers": processes, "threads": 1}}
     rates: dict[str, list[tuple[float, float]]] = {"bare": [], "threads": [], "workers": []}
@@ -68,7 +69,8 @@ def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: f
 
 def memory_growth(source: BatchSource, *, workers: int, num_batches: int) -> dict[str, float]:
     """Bytes of this process and its workers in memory, medians of some batches: at the beginning, after 100 to warm up,
-    and at the end. Zeros where /proc is missing."""
+    and at the end. Zeros where /proc is missing.
+    """
     found = []
     with open_batches(source, workers=workers, threads=1 if workers else 2, read_ahead=READ_AHEAD) as batches:
         for number, _ in zip(range(WARM_UP + num_batches), batches, strict=False):

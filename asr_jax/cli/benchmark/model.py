@@ -168,7 +168,7 @@ def _check_peer(encoder: str, peer: str | None) -> None:
 
 
 def _check_same_size(ours: int, theirs: int) -> None:
-    """icefall alone has more, a bypass of each layer that it does not use: some hundreds of each million.
+    """Icefall alone has more, a bypass of each layer that it does not use: some hundreds of each million.
 
     Raises: RunError where the two are not the same model.
     """

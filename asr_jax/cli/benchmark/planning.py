@@ -56,7 +56,8 @@ def resume(num: int, *, repeats: int = 3) -> dict[str, float]:
 
 def starts(num: int) -> dict[str, Any]:
     """The first and the second start of a run on a manifest: seconds of each part, each in a process of its own, and
-    bytes per utterance on disk and resident at the second."""
+    bytes per utterance on disk and resident at the second.
+    """
     with tempfile.TemporaryDirectory() as folder:
         manifest, cache = Path(folder) / "manifests" / "train.jsonl", Path(folder) / "cache"
         manifest.parent.mkdir()

@@ -53,7 +53,8 @@ def other_latencies() -> list[Row]:
 
 def set_rates(ours: Sequence[tuple[str, str, float, str]]) -> list[Row]:
     """Sets of recordings, × real time, the fastest first: `ours` (system, hardware, rate, how) among those
-    published."""
+    published.
+    """
     theirs = published()["sets"]
     rows = [
         *({"system": name, "hardware": on, "× real time": rate, "how": how, "source": "here"}

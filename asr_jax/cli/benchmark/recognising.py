@@ -52,7 +52,8 @@ class Recognition:
     def times(self, batch: Batch, *, warm_ups: int, steps: int) -> Times:
         """Seconds of each step: of `all`, and of the parts on their own, one after the other. Audio comes from the
         host's memory, and texts end there. The parts wait for each other, so that `all` may take less than
-        their sum."""
+        their sum.
+        """
         times: Times = {name: [] for name in ("all", *PARTS)}
         for step in range(-warm_ups, steps):
             keep = times if step >= 0 else {name: [] for name in times}

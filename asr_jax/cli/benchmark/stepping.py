@@ -80,7 +80,8 @@ class Stepping:
     def cost(self) -> dict[str, float]:
         """Parameters; floating-point operations in products of the gradient, multiplications and additions; bytes of
         its temporary memory; bytes that it reads and writes. XLA's account of these counts what is in a loop once:
-        it is multiplied by what loops do to the products, which is exact where layers of a scanned stack do most."""
+        it is multiplied by what loops do to the products, which is exact where layers of a scanned stack do most.
+        """
         jaxpr = jax.make_jaxpr(self._function)(*self._arguments).jaxpr
         flops, once = products(jaxpr), products(jaxpr, loops=False)
         found = self._gradient.cost_analysis() or {}
@@ -94,7 +95,8 @@ class Stepping:
 
     def operations(self, *, number: int) -> list[dict[str, Any]]:
         """The operations that take most of the gradient's time, by where they come from in the model; none where the
-        device's trace does not name them."""
+        device's trace does not name them.
+        """
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
         with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +109,8 @@ class Stepping:
 
 def largest_operations(events: list[dict[str, Any]], program: str, *, number: int) -> list[dict[str, Any]]:
     """From the events of a trace and the text of the program that was traced: names, shares of all operations' time,
-    and counts."""
+    and counts.
+    """
     sources = dict(re.findall(r'^\s*(?:ROOT )?%?([\w.\-]+) = .*?op_name="([^"]*)"', program, re.MULTILINE))
     times, calls = Counter[str](), Counter[str]()
     for event in events:
@@ -122,7 +125,8 @@ def largest_operations(events: list[dict[str, Any]], program: str, *, number: in
 
 def readable(source: str) -> str:
     """JAX's name of an operation as the modules that it lies in, those that are numbered all alike:
-    `backward: encoder/stack_*/layers/…/dot_general`."""
+    `backward: encoder/stack_*/layers/…/dot_general`.
+    """
     outside = ("while", "body", "closed_call")
     parts = [part for part in source.split("/") if not re.search(r"\(|^Recogniser\b", part) and part not in outside]
     alike = [re.sub(r"_\d+$", "_*", re.sub(r"\.\d+$", "", part)) for part in parts or [source]]
@@ -131,7 +135,8 @@ def readable(source: str) -> str:
 
 def machine_rates(repeats: int) -> dict[str, float]:
     """This machine's products of square matrices, operations per second, and its copying, bytes read and written per
-    second."""
+    second.
+    """
     on_cpu = jax.devices()[0].platform == "cpu"
     size, elements = (1536, 2**25) if on_cpu else (8192, 2**28)
     found: dict[str, float] = {"size": size}

@@ -63,7 +63,8 @@ class System:
 
     def plan(self, utterances: Utterances, *, batch_seconds: float | None) -> PlannedData:
         """Every utterance once: in the shapes of training, or in the config's own number of shapes of `batch_seconds` of
-        padded audio."""
+        padded audio.
+        """
         settings, front_end = self.experiment.data, self.model.front_end
         buckets, scale = self.buckets, self.scale
         if not buckets or scale is None or batch_seconds is not None:
@@ -108,7 +109,8 @@ def in_precision(experiment: Experiment, precision: Precision | None) -> Experim
 
 def tokenizer_without_data(settings: TokenizerSettings, vocabulary: int | None) -> Tokenizer:
     """The one that the settings name, or ids: as many as `vocabulary` (the blank among them), or as the settings say,
-    or 29."""
+    or 29.
+    """
     if vocabulary is not None and vocabulary < 2:
         raise UserError(f"--vocabulary {vocabulary}: expected at least 2, a label and the blank")
     if vocabulary is None and settings.path:

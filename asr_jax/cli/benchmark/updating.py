@@ -64,7 +64,8 @@ def synthetic_case(
     experiment: Experiment, *, rows: int, seconds: Sequence[float], labels: int, vocabulary: int | None
 ) -> tuple[Case, list[Batch]]:
     """Batches of `rows`, one for each of the lengths: noise with up to `labels` labels a row, at most one for two
-    frames of the heads. They are augmented as the config says."""
+    frames of the heads. They are augmented as the config says.
+    """
     settings, front_end = experiment.model, experiment.model.front_end
     tokenizer = tokenizer_without_data(experiment.data.tokenizer, vocabulary)
     model = make_model(experiment, tokenizer)
@@ -96,7 +97,8 @@ def synthetic_groups(case: Case, batches: Sequence[Batch], accumulation: int) ->
 
 def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
     """The experiment with so many batches to an update, each by so much smaller that the update stays as large; its
-    rows can be spread over all devices."""
+    rows can be spread over all devices.
+    """
     old, share = experiment.data.buckets, experiment.training.accumulate / accumulation
     multiple = math.lcm(old.batch_multiple, jax.device_count())
     buckets = replace(
@@ -126,7 +128,8 @@ def time_updates(
     case: Case, groups: Iterator[Group], *, num_devices: int, accumulation: int, warm_ups: int, updates: int
 ) -> dict[str, Any]:
     """Seconds of each of `updates` after at least `warm_ups`, as updates come to an end while later ones are under way,
-    as in training; rates; and what share of the time the loader was waited for."""
+    as in training; rates; and what share of the time the loader was waited for.
+    """
     mesh = data_mesh(num_devices)
     update, table = _compiled(case, mesh, accumulation)
     under_way, waiting_s, done = deque[tuple[Any, Group]](), list[float](), list[Done]()

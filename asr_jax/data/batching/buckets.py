@@ -84,7 +84,8 @@ class Scale:
 @dataclass(frozen=True)
 class Bucket:
     """One static shape: audio [batch_size, length] or features [batch_size, length, F], and labels
-    [batch_size, num_tokens]."""
+    [batch_size, num_tokens].
+    """
 
     length: int
     """Room of a row: samples of audio, or frames of ready features."""

@@ -284,7 +284,8 @@ def _mixed(index: Index, data: Data) -> tuple[np.ndarray | None, np.ndarray | No
 
 def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
     """Raises: UserError that names the first utterance whose labels hold the blank, or none of the vocabulary's: a loss
-    that is computed on a device cannot say so."""
+    that is computed on a device cannot say so.
+    """
     labels = data.index.labels
     wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
     if len(rows := data.index.rows_with(wrong)):

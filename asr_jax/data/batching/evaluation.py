@@ -121,7 +121,8 @@ def _shapes(
 
 def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num_devices: int) -> tuple[Bucket, ...]:
     """The buckets, and as many more as utterances of up to `longest` need, each half as long again, with fewer rows, down
-    to one per device."""
+    to one per device.
+    """
     shapes = list(buckets)
     while shapes[-1].longest < longest:
         last = shapes[-1]

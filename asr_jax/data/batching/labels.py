@@ -25,7 +25,8 @@ Labels = tuple[Ragged, dict[int, tuple[str, str]]]
 
 def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Labels:
     """Labels of all rows of the columns, and by row why there are none and of what. `given`: token ids of a manifest
-    count, and texts only where it has none."""
+    count, and texts only where it has none.
+    """
     if utterances.folder is None:
         return _encode(utterances, tokenizer, given=given)
     folder = utterances.folder / f"labels-{tokenizer.digest()}{'-given' if given else ''}"

@@ -10,7 +10,8 @@ from jaxtyping import Float64, Int, Int32, Int64
 @dataclass(frozen=True)
 class Mixing:
     """How much of each entry of `data.train` an epoch has. An epoch is as long as it can be without any utterance coming
-    twice; what is left of the other sources comes first in the next ones, so that every utterance gets its turn."""
+    twice; what is left of the other sources comes first in the next ones, so that every utterance gets its turn.
+    """
 
     kind: Literal["none", "absolute", "relative", "temperature"] = "none"
     """none: every utterance once. absolute: utterances are drawn from source i with weight w_i, whatever its size. relative:
@@ -70,7 +71,8 @@ class Stratum:
 
     def of_epoch(self, epoch: int) -> Int32[np.ndarray, " N"]:
         """A stretch of the entries, which are laid end to end for ever: every one comes before any comes again, none
-        twice in an epoch, and an epoch's are found without those before it."""
+        twice in an epoch, and an epoch's are found without those before it.
+        """
         num = len(self.entries)
         if self.num_drawn == num:
             return self.entries
@@ -81,7 +83,8 @@ class Stratum:
 
 def num_drawn(num: Int[np.ndarray, "K G"], shares: Float64[np.ndarray, " G"]) -> Int64[np.ndarray, "K G"]:
     """How many of the `num` entries of each bucket and source an epoch has: at least one where there are any, and of a
-    source in all, but for that, its share to half an entry."""
+    source in all, but for that, its share to half an entry.
+    """
     reached = np.floor(np.cumsum(num * shares, axis=0) + 0.5).astype(np.int64)
     return np.maximum(np.diff(reached, axis=0, prepend=0), num > 0)
 
@@ -93,7 +96,8 @@ def strata(
     rng: np.random.Generator,
 ) -> list[Stratum]:
     """The entries of a bucket by source, those without any left out. Where an epoch has only some, all are shuffled:
-    neighbours in a manifest should not always come together."""
+    neighbours in a manifest should not always come together.
+    """
     result = []
     for source in np.flatnonzero(num_drawn).tolist():
         member, num = entries[source_of == source], int(num_drawn[source])

@@ -87,7 +87,8 @@ def _with_duration(item: Utterance | Rejected) -> Utterance | Rejected:
 
 def write_splits(out: Path, found: Mapping[str, Sequence[Utterance]], rejected: Sequence[Rejected]) -> None:
     """Writes `OUT/manifests/<split>.jsonl`, and `OUT/rejected.jsonl` (`{id, location, reason}` a line) where something
-    was left out; says how much there is of each."""
+    was left out; says how much there is of each.
+    """
     for split, utterances in found.items():
         if not utterances:
             print(f"{split}: no utterance; no manifest written")

@@ -125,7 +125,8 @@ def _index(
 
 def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, rejections: Sequence[Rejected]) -> str:
     """Of all that the frames, and what is left out, depend on: settings, utterances, and the files of audio by name,
-    size and time. Bytes in the cache are known by their place in it: they are made anew when they are out of date."""
+    size and time. Bytes in the cache are known by their place in it: they are made anew when they are out of date.
+    """
     places = [Location.parse(index.utterances.columns.locations.text(row)) for row in index.utterances.rows.tolist()]
     paths = sorted({place.path for place in places})
     states = dict(zip(paths, in_threads(state_of, paths, "times of audio"), strict=True))

@@ -89,7 +89,8 @@ def unpacked_at(place: Path) -> str:
 
 def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> None:
     """Columns get a folder of their own, which is never changed: a process that maps others is not disturbed. What is
-    out of date or has not been used for long is removed, here and of all other data, unless a process has it."""
+    out of date or has not been used for long is removed, here and of all other data, unless a process has it.
+    """
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place, prefix="columns-"))
     save_columns(read.columns, folder)

@@ -123,7 +123,8 @@ def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -
 
 def _start(locations: Sequence[str], roots: Sequence[str]) -> tuple[str, list[str]]:
     """The folder that relative locations start from: the first of the roots at which one of them is. Where none is
-    anywhere: the first root, and the paths that were looked for."""
+    anywhere: the first root, and the paths that were looked for.
+    """
     relative = [location for location in locations if not os.path.isabs(location)]
     looked_for = []
     for location in relative[:: len(relative) // LOOKED_UP + 1]:

@@ -96,7 +96,8 @@ class Location:
 
     def beside(self, folder: PathLike) -> "Location":
         """With a relative path made absolute: it is relative to the folder. `..` stays: after a link it is the link's
-        own folder."""
+        own folder.
+        """
         return replace(self, path=os.path.join(folder, self.path))
 
     def content(self) -> bytes:

@@ -1,5 +1,6 @@
 """Measuring: durations and silence that are taken from the audio itself, and which files these are now out of date
-for."""
+for.
+"""
 
 import math
 import os
@@ -27,7 +28,8 @@ Row = tuple[str, str, float, State]
 @dataclass(frozen=True)
 class Measured:
     """What was found, by utterance, and how the file was then. Utterances whose manifest tells all that is wanted, and files
-    that count as the manifest's own, are not here."""
+    that count as the manifest's own, are not here.
+    """
 
     locations: Ragged
     """As the manifest has them."""

@@ -28,7 +28,8 @@ def in_threads[T, R](work: Callable[[T], R], items: Sequence[T], what: str) -> l
 
 def in_processes[T, R](work: Callable[[T], R], parts: Sequence[T], what: str) -> list[R]:
     """`work` of each part, in order, in as many processes as there are cores; in this one where they cannot start: a
-    script that does not guard its top level by `if __name__ == "__main__"` is run again by each."""
+    script that does not guard its top level by `if __name__ == "__main__"` is run again by each.
+    """
     try:
         context = multiprocessing.get_context("spawn")  # threads are running, and JAX's do not survive a fork
         with ProcessPoolExecutor(min(os.cpu_count() or 1, len(parts)), mp_context=context) as pool:

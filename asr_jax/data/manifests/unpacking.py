@@ -14,7 +14,8 @@ from asr_jax.data.manifests.locations import Location
 
 class Unpacked:
     """A file that bytes are put into one after the other. It is made when the first ones come, and has its name when
-    the block ends without an error."""
+    the block ends without an error.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path

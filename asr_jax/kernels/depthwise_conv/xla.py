@@ -212,7 +212,8 @@ def _kernel_gradient_by_fft(
     x: Float[Array, "B T D"], dy: Float[Array, "B S D"], num_taps: int, padding: Pair, dilation: int
 ) -> Float[Array, "K D"]:
     """As `_kernel_gradient` over time alone, from gradients with zeros between the frames that a stride takes: a
-    correlation, as a product of spectra."""
+    correlation, as a product of spectra.
+    """
     num_frames = x.shape[1] + sum(padding)
     size = next_fast_len(num_frames, real=True)  # none that wraps around is read: S and the taps fit together
     after = (size - x.shape[1] - padding[0], size - dy.shape[1])

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 
 def by_frequency(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, groups: int) -> Float[Array, "B T E"]:
     """As `reference.grouped_conv_lax`. Source: overlap-save, Oppenheim and Schafer, "Discrete-Time Signal Processing",
-    section 8.7."""
+    section 8.7.
+    """
     (rows, frames, _), (taps, ins, outs) = x.shape, kernel.shape
     new = max(taps // 2, 1)
     size, num = taps - 1 + new, -(-frames // new)

@@ -12,7 +12,8 @@ Entries = Iterator[Utterance | Rejected]
 
 def beside(path: str) -> tuple[str, ...]:
     """The folder of a manifest, the one above it (a data set that keeps its manifests in a folder of their own), and
-    the current one."""
+    the current one.
+    """
     folder = os.path.dirname(os.path.abspath(path))
     return folder, os.path.dirname(folder), os.curdir
 

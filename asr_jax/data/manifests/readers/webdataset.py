@@ -96,7 +96,8 @@ def _utterance(path: str, tar: tarfile.TarFile, stem: str, members: Members, opt
 
 def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:
     """The member of one of the endings, the first of them first: samples are cut at the first dot, and `a.b.txt` has
-    the text of `a.b.flac`."""
+    the text of `a.b.flac`.
+    """
     found = (member for ending in endings for name, member in members.items() if name.endswith(ending))
     return next(found, None)
 
