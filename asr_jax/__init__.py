@@ -4,13 +4,13 @@
 >>> run = asr_jax.load("runs/mine")
 >>> text = run.transcribe("a.wav").text
 
-`load`, `load_config` and `train` are described in `asr_jax.api`. Start reading at README.md, then
+`asr_jax.api` documents `load`, `load_config` and `train`. To read the code, start with README.md,
 configs/quickstart.py and training/loop.py.
 """
 
 from typing import TYPE_CHECKING, Any
 
-import asr_jax.core.environment  # noqa: F401  must be set before JAX starts, whatever is imported first
+import asr_jax.core.environment  # noqa: F401  sets variables that JAX reads when it starts
 from asr_jax.core.moved import find_moved_modules
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ find_moved_modules()
 
 
 def __getattr__(name: str) -> Any:
-    """Imports JAX and the models when they are first needed: `import asr_jax` takes a tenth of a second."""
+    """Imports the API, and with it JAX, on first use: `import asr_jax` alone takes a tenth of a second."""
     if name not in __all__:
         raise AttributeError(f"module 'asr_jax' has no attribute {name!r}")
     from asr_jax import api

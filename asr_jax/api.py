@@ -1,4 +1,4 @@
-"""The Python interface: load a trained run and use it, or train one. The commands run the same code.
+"""Python interface to load a trained run and use it, or to train one. The commands run the same code.
 
 >>> import asr_jax
 >>> run = asr_jax.load("runs/mine")
@@ -47,7 +47,7 @@ from asr_jax.transcripts.transcript import Transcript
 __all__ = ["Experiment", "Run", "Transcript", "load", "load_config", "train"]
 
 Audio = str | os.PathLike[str] | np.ndarray
-"""The path of an audio file, or mono samples: floats from -1 to 1, or int16."""
+"""Path of an audio file, or mono samples [S]: floats from -1 to 1, or int16."""
 
 
 def load(
@@ -62,22 +62,22 @@ def load(
     """Loads a trained run for transcription, evaluation and alignment.
 
     Args:
-        run: folder of the run.
-        checkpoint: number of updates of the checkpoint; None: the best one by validation.
-        live: whether to take the live weights instead of their average.
-        precision: to compute in; None: that of training.
-        head: the head that texts come from; empty: that of validation.
-        decoding: how the head finds texts; None: as in validation.
+        run: Folder of the run.
+        checkpoint: Number of updates of the checkpoint. None: the best one by validation.
+        live: Whether to use the live parameters instead of the averaged ones.
+        precision: Precision of activations. None: as in training.
+        head: Head that texts come from. Empty: the primary head.
+        decoding: Decoding of the head. None: as in validation.
 
     Raises:
-        UserError: if the folder is not a run, or has no such checkpoint or head.
+        UserError: If the folder is not a run, or has no such checkpoint or head.
     """
     trained = load_trained(Path(run), updates=checkpoint, live=live, precision=precision)
     return Run(trained, head=head, decoding=decoding)
 
 
 def train(experiment: Experiment) -> dict[str, Any]:
-    """Trains, or continues the run in the experiment's folder.
+    """Trains a new run, or continues the run in the experiment's folder.
 
     >>> from dataclasses import replace
     >>> import asr_jax
@@ -88,23 +88,23 @@ def train(experiment: Experiment) -> dict[str, Any]:
     'runs/another'
 
     Returns:
-        What the last validation found (`wer` and `cer`, or `loss`), its best value (`best_wer` or `best_loss`),
-        `update`, `folder` and `checkpoint`; `continues`, a sentence, if the job ended before the run did.
+        Figures of the last validation (`wer` and `cer`, or `loss`), the best value of all validations (`best_wer` or
+        `best_loss`), `update`, `folder` and `checkpoint`. If the job ended before the run, only `continues`, a message.
 
     Raises:
-        UserError: if the run cannot begin.
-        RunError: if it began and cannot go on.
+        UserError: If the run cannot start.
+        RunError: If the run has started and cannot continue.
     """
     join()
     return loop.train(experiment)
 
 
 class Run:
-    """A trained run. Programs are compiled when they are first needed, and kept on the disk between processes."""
+    """A trained run. Programs are compiled on first use and cached on disk between processes."""
 
     def __init__(self, trained: Trained, *, head: str = "", decoding: Decoding | None = None) -> None:
         self.trained = trained
-        """Model, weights, tokenizer and settings."""
+        """Model, parameters, tokenizer and settings."""
         self._head, self._decoding = head, decoding
         if head:
             trained.experiment.model.decoding_of(head)
@@ -114,7 +114,7 @@ class Run:
         """The settings that the run was trained with."""
         return self.trained.experiment
 
-    # A str is a sequence of str as well, which mypy cannot tell from a list of paths.
+    # A str is also a sequence of str, which mypy cannot distinguish from a list of paths.
     @overload
     def transcribe(self, audio: Audio, *, rate_hz: int | None = None) -> Transcript: ...  # type: ignore[overload-overlap]
 
@@ -124,18 +124,19 @@ class Run:
     def transcribe(
         self, audio: Audio | Sequence[Audio], *, rate_hz: int | None = None
     ) -> Transcript | list[Transcript]:
-        """Finds the text of audio of any length and rate.
+        """Transcribes audio of any length and sample rate.
 
         Args:
-            audio: an audio file's path or an array of samples, or a list of them.
-            rate_hz: samples per second of arrays.
+            audio: Path of an audio file or an array of samples [S], or a list of them.
+            rate_hz: Sample rate of arrays in Hz. Not used for files.
 
         Returns:
-            The transcript, with the words' times in seconds and their confidence; for a list, one for each, in order.
+            The transcript, with the times of words in seconds and their confidences. For a list, one transcript per
+            element, in order.
 
         Raises:
-            UserError: for an array without a rate, or of another shape or type.
-            RunError: if audio cannot be read; it names each file with the reason.
+            UserError: If an array has no sample rate or has a wrong shape or type.
+            RunError: If audio cannot be read. The message has each file with its reason.
         """
         with _utterances(audio, rate_hz) as utterances:
             found = list(self._transcriber(utterances))
@@ -144,15 +145,15 @@ class Run:
         return transcripts if _are_several(audio) else transcripts[0]
 
     def evaluate(self, manifest: str | os.PathLike[str]) -> dict[str, Any]:
-        """Compares what is recognised with the texts of a manifest, or of any other data that training reads.
+        """Computes error rates on a manifest, or on any other data that training reads.
 
         Returns:
-            The figures of `python -m asr_jax.evaluate --json`: `wer` and `cer` (shares, None if there are no words),
-            `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`, and the same
-            by source, speaker and length.
+            The figures of `python -m asr_jax.evaluate --json`: `wer` and `cer` (fractions, None if the references have
+            no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`,
+            and the same by source, speaker and length.
 
         Raises:
-            UserError: if the manifest cannot be read.
+            UserError: If the manifest cannot be read.
         """
         data = self.trained.plan(read_utterances([os.fspath(manifest)], role="validation"), has_windows=True)
         found = recognise_all(self.trained, self._decoder, data)
@@ -168,24 +169,26 @@ class Run:
     def align(
         self, audio: Audio | Sequence[Audio], text: str | Sequence[str], *, rate_hz: int | None = None
     ) -> Transcript | list[Transcript]:
-        """Finds when the words of known texts are said.
+        """Aligns known texts with audio (forced alignment).
 
         Args:
-            audio: as in `transcribe`.
-            text: what is said; for a list of audio, a list of texts.
-            rate_hz: samples per second of arrays.
+            audio: As in `transcribe`.
+            text: Text of the audio; for a list of audio, a list of texts.
+            rate_hz: Sample rate of arrays in Hz. Not used for files.
 
         Returns:
-            The words with their times and confidence; for a list, one transcript for each, in order.
+            A transcript with the times of words in seconds and their confidences. For a list, one transcript per
+            element, in order.
 
         Raises:
-            UserError: if the model has no CTC head; if there are other numbers of texts and of audio.
-            RunError: if audio cannot be read, or cannot hold its text; it names each with the reason.
+            UserError: If the model has no CTC head, or the number of texts differs from the number of recordings.
+            RunError: If audio cannot be read or is too short for its text. The message has each recording with its
+                reason.
         """
         texts = [text] if isinstance(text, str) else list(text)
         with _utterances(audio, rate_hz) as utterances:
             if len(texts) != len(utterances):
-                raise UserError(f"{len(texts)} texts for {len(utterances)} recordings: expected one for each")
+                raise UserError(f"{len(texts)} texts for {len(utterances)} recordings: expected one text per recording")
             labelled = [replace(utterance, text=each) for utterance, each in zip(utterances, texts, strict=True)]
             try:
                 data = aligning.plan(self.trained, Utterances.of(labelled))
@@ -220,7 +223,7 @@ def _are_several(audio: Audio | Sequence[Audio]) -> bool:
 
 @contextmanager
 def _utterances(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator[list[Utterance]]:
-    """Utterances of the audio with durations; arrays are files in a folder for as long as the context lasts."""
+    """Yields utterances with durations. Arrays are written to a temporary folder, which is deleted at the end."""
     given = [audio] if isinstance(audio, str | os.PathLike | np.ndarray) else audio
     with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
         named = [
@@ -235,20 +238,20 @@ def _location(audio: Audio, rate_hz: int | None, folder: str, place: int) -> Loc
     if not isinstance(audio, np.ndarray):
         return Location(os.fspath(audio))
     if rate_hz is None or rate_hz < 1:
-        raise UserError(f"audio is an array and rate_hz is {rate_hz}: expected its samples per second, such as 16000")
+        raise UserError(f"audio is an array and rate_hz is {rate_hz}: expected its sample rate in Hz, such as 16000")
     if audio.ndim != 1 or not (np.issubdtype(audio.dtype, np.floating) or audio.dtype == np.int16):
         raise UserError(
-            f"audio is an array of shape {audio.shape} and type {audio.dtype}: expected one axis, of floats or int16"
+            f"audio is an array of shape {audio.shape} and type {audio.dtype}: expected one axis of floats or int16"
         )
     if not np.isfinite(audio).all():
-        raise UserError("audio is an array with values that are not finite")
+        raise UserError("audio is an array with NaN or infinite values: expected finite samples from -1 to 1")
     samples = audio if audio.dtype == np.int16 else np.rint(audio.clip(-1, 1) * 32767).astype(np.int16)
     path = Path(folder) / f"{place}.flac"
     write_flac(path, samples, rate_hz)
     return Location(str(path))
 
 
-def _refuse(broken: Sequence[tuple[Utterance | Rejected, str]]) -> None:
-    """Raises: RunError that names each recording with its reason, if there are any."""
-    if broken:
-        raise RunError("\n".join(f"{utterance.location}: {reason}" for utterance, reason in broken))
+def _refuse(rejected: Sequence[tuple[Utterance | Rejected, str]]) -> None:
+    """Raises a RunError with the location and reason of each recording, if there are any."""
+    if rejected:
+        raise RunError("\n".join(f"{utterance.location}: {reason}" for utterance, reason in rejected))

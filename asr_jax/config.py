@@ -1,4 +1,4 @@
-"""`Experiment`: the one tree of settings of a run, and its form as JSON."""
+"""The settings of a run, `Experiment`, and their JSON form."""
 
 import dataclasses
 import importlib
@@ -32,70 +32,77 @@ NOT_NEGATIVE = (
 
 @dataclass(frozen=True)
 class Training:
-    """How long a run is, what it computes in, and when it looks, saves and speaks."""
+    """Length, precision, validation, checkpoints and logging of a run."""
 
     num_updates: int = 0
-    """Updates of the run, voided ones among them; 0 leaves the length to num_epochs. With both, the shorter counts."""
+    """Number of updates of the run, including voided ones. 0: num_epochs sets the length. If both are set, the run ends
+    at the lower limit."""
     num_epochs: float = 0.0
-    """Passes over the training data; 0 leaves the length to num_updates."""
+    """Number of epochs of the run. 0: num_updates sets the length."""
     accumulate: int = 1
-    """Batches whose gradients are added up for one update."""
+    """Number of batches whose gradients are accumulated for one update."""
     epoch_end: Literal["carried", "flushed", "dropped"] = "carried"
-    """What becomes of the batches that an epoch leaves over, fewer than `accumulate`: they are carried into the next
-    epoch's first update, flushed as an update of their own, or dropped."""
+    """Treatment of the last batches of an epoch if fewer than `accumulate` remain. carried: they are part of the next
+    epoch's first update. flushed: they form a smaller update. dropped: they are not used."""
     precision: Precision = "f32"
-    """What activations are computed in; parameters, losses and statistics are float32 always (core/precision.py)."""
+    """Precision of activations. Parameters, losses and statistics are always float32 (core/precision.py)."""
     loss_scale: LossScale = LossScale()
-    """How the loss is scaled with precision f16."""
+    """Scaling of the loss with precision f16."""
     ema: EMA = EMA()
-    """The averaged weights that evaluation uses."""
+    """Exponential moving average of the parameters, which evaluation uses."""
     validate_every: int = 1000
-    """Updates from one validation, and the checkpoint after it, to the next; both follow the last update too."""
+    """Number of updates between validations. Each validation is followed by a checkpoint. The last update is also
+    followed by both."""
     validate_epochs: bool = False
-    """Validate and save at the end of each epoch as well."""
+    """Whether to validate and save at the end of each epoch as well."""
     validate_live: bool = True
-    """Validate the live weights beside the averaged ones, which take as long again."""
+    """Whether to validate the live parameters in addition to the averaged ones, which doubles the time."""
     validate_loss: bool = False
-    """Compute the loss of the validation set beside its error rate, which takes as long again; without augmentation,
-    and of those texts that have labels which fit (loss_utterances in the event). Where nothing is recognised, as in
-    pre-training, it is what validation finds in any case."""
+    """Whether to compute the validation loss in addition to the error rate, which doubles the time. The loss has no
+    augmentation and counts the utterances whose labels fit their frames (loss_utterances in the event). Models without
+    a recognising head, as in pre-training, always compute it."""
     sample_every: int = 0
-    """Updates from one look at a few transcripts of the validation set to the next; 0: at validations alone."""
+    """Number of updates between samples of validation transcripts. 0: only at validations."""
     save_minutes: float = 15.0
-    """Minutes from one checkpoint to the next where validations are further apart; 0 for none between them."""
+    """Minutes between checkpoints if validations are further apart. 0: checkpoints only after validations."""
     keep_last: int = 2
-    """Newest checkpoints that are kept, beside the best and the milestones."""
+    """Number of newest checkpoints to keep, in addition to the best ones and the milestones."""
     keep_best: int = 1
-    """Checkpoints of lowest validation WER that are kept; of lowest loss where nothing is recognised."""
+    """Number of checkpoints with the lowest validation WER to keep; without a recognising head, with the lowest
+    loss."""
     milestones: tuple[int, ...] = ()
-    """Updates whose checkpoints are kept for good (of those that are saved)."""
+    """Updates whose checkpoints are never deleted, if a checkpoint is saved after them."""
     log_every: int = 50
-    """Updates from one line of progress, event and TensorBoard point to the next."""
+    """Number of updates between progress lines, train_step events and TensorBoard points."""
     num_samples: int = 3
-    """Transcripts shown at each validation."""
+    """Number of transcripts to show at each validation."""
     max_rejected: int = 100
-    """Files that may be unreadable before the run stops; each is named in rejected.jsonl."""
+    """Maximum number of unreadable utterances; with more of them, or with more than half of all utterances unreadable,
+    the run stops. rejected.jsonl lists them."""
     max_failed: int = 200
-    """Updates in a row that may be not finite before the run stops; each changes nothing."""
+    """Number of consecutive updates with non-finite values at which the run stops. Such an update changes nothing."""
     patience: int = 0
-    """Validations in a row without a better error rate (or loss, likewise) after which the run ends; 0: it goes on."""
+    """Number of consecutive validations without a lower error rate (or loss, see keep_best) after which the run ends.
+    0: no early stopping."""
     max_hours: float = 0.0
-    """Hours after which a job saves and ends, to be started again; 0: no limit."""
+    """Hours after which a job saves a checkpoint and ends; the same command continues the run. 0: no limit."""
     epochs_this_job: float = 0.0
-    """Epochs after which a job saves and ends, without a change of the schedule; 0: no limit."""
+    """Number of epochs after which a job saves a checkpoint and ends. The learning rate schedule does not depend on it.
+    0: no limit."""
     profile: str = ""
-    """Updates of a job that an XLA trace is written of, such as 10:15: from the 11th to the 15th; empty: none."""
+    """Updates of a job to trace with the XLA profiler, as BEGIN:END; 10:15 traces the 11th to the 15th update. Empty:
+    no trace."""
     alarm_wer: float = 0.9
-    """A warning tells of a validation WER above this ..."""
+    """Validation WER above which a warning is written, from update alarm_updates on."""
     alarm_updates: int = 0
-    """... after so many updates; 0: never."""
+    """First update whose validation is checked against alarm_wer. 0: no check."""
 
     def __post_init__(self) -> None:
         problems = []
         if self.num_updates < 0 or self.num_epochs < 0 or not (self.num_updates or self.num_epochs):
             problems.append(
                 f"num_updates is {self.num_updates} and num_epochs is {self.num_epochs}: "
-                "expected one of them above 0, and neither below"
+                "expected at least one of them above 0 and none below 0"
             )
         problems += [
             f"{name} is {getattr(self, name)}: expected at least 1"
@@ -106,13 +113,18 @@ class Training:
             f"{name} is {getattr(self, name)}: expected 0 or more" for name in NOT_NEGATIVE if getattr(self, name) < 0
         ]
         if self.profile and profiled(self.profile) is None:
-            problems.append(f"profile is {self.profile!r}: expected two updates of the job, such as 10:15, or nothing")
+            problems.append(f"profile is {self.profile!r}: expected BEGIN:END with BEGIN < END, or nothing")
         if problems:
             raise ValueError("; ".join(problems))
 
 
 def profiled(text: str) -> tuple[int, int] | None:
-    """The updates of a job before and with which a trace begins and ends; None for what `Training.profile` is not."""
+    """Parses `Training.profile`.
+
+    Returns:
+        Indices of the updates before which the trace begins and ends (0 is the job's first update); None if `text` is
+        not BEGIN:END with BEGIN < END.
+    """
     found = re.fullmatch(r"(\d+):(\d+)", text)
     if not found or int(found[1]) >= int(found[2]):
         return None
@@ -121,59 +133,59 @@ def profiled(text: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Init:
-    """Weights that a run begins with instead of random ones."""
+    """Pre-trained weights that a run starts from."""
 
     path: str = ""
-    """Where they are: the folder of a run (its best checkpoint's averaged weights), one of its checkpoints, a
-    .safetensors file by our names or a peer's, a peer's PyTorch file (.pt), a .nemo file, or a folder of Hugging Face's
-    (config.json and its weights); empty: random ones."""
+    """Path of the weights: the folder of a run (the averaged parameters of its best checkpoint), one of its
+    checkpoints, a .safetensors file with this package's names or another system's, another system's PyTorch file (.pt),
+    a .nemo file, or a Hugging Face folder (config.json and weights). Empty: random initialisation."""
     strict: bool = True
-    """Refuse weights that are missing, left over, or of another shape. The rows of a head whose vocabulary is another
-    one are no mismatch: those of shared pieces are kept."""
+    """Whether missing weights, unused weights and weights of another shape are an error. A head with another vocabulary
+    is not: the rows of the labels that both vocabularies have are loaded."""
     new: tuple[str, ...] = ()
-    """Regular expressions of whole paths of parameters that may be new: where the weights do not have them, or have
-    them in another shape, they are random; and the model need not have them where the weights do. As with a head for a
-    model that had none, or had that of its pre-training: heads_.*"""
+    """Regular expressions for whole parameter paths that `strict` does not check. Such parameters stay random if the
+    weights lack them or have another shape, and are ignored if the model lacks them. Example: heads_.* for a new head
+    on a pre-trained encoder."""
     tokenizer: str = ""
-    """The tokenizer that the weights were trained with, where they do not bring it (files of other systems): the folder
-    of one, or a vocabulary as data.tokenizer.path takes it."""
+    """Tokenizer that the weights were trained with, for files of other systems, which do not contain it: a tokenizer
+    folder, or a vocabulary as in data.tokenizer.path. Empty: the tokenizer of the weights, if they have one."""
 
     def __post_init__(self) -> None:
         if self.tokenizer and not self.path:
-            raise ValueError(f"tokenizer is {self.tokenizer!r} and path is empty: expected weights that it belongs to")
+            raise ValueError(f"tokenizer is {self.tokenizer!r} and path is empty: expected the path of its weights")
         for pattern in self.new:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"new: {pattern!r} is no regular expression: {error}") from error
+                raise ValueError(f"new: {pattern!r} is not a regular expression: {error}") from error
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that a run depends on. Its JSON lies in the run's folder and in every checkpoint."""
+    """All settings of a run. The run's folder and every checkpoint contain them as JSON."""
 
     name: str
-    """Name of the run; its folder is runs/NAME unless run_dir says otherwise."""
+    """Name of the run. Its folder is runs/NAME unless run_dir is set."""
     model: Model
     """Front-end, augmentation, encoder and heads."""
     data: Data
     """Manifests, tokenizer, filters and batches."""
     optim: Optimizer = field(default_factory=AdamW)
-    """The optimizer and its learning rate."""
+    """Optimizer and learning rate schedule."""
     init: Init = Init()
-    """Weights to begin with, for fine-tuning."""
+    """Weights to start from, for fine-tuning."""
     lora: LoRA = LoRA()
     """Low-rank adaptation, for fine-tuning."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
     """Length, precision, validation and logging."""
     seed: int = 0
-    """The one seed: of initial weights, order of the data, augmentation and dropout."""
+    """Random seed of initial parameters, data order, augmentation and dropout."""
     run_dir: str = ""
-    """Folder of the run; training into an existing one continues it."""
+    """Folder of the run. Training in the folder of an existing run continues it. Empty: runs/NAME."""
     fresh: bool = False
-    """Start anew in a folder beside the existing one (NAME-2, NAME-3 …); nothing is deleted."""
+    """Whether to start a new run in a folder next to the existing one (NAME-2, NAME-3 …). Nothing is deleted."""
     dry_run: bool = False
-    """Plan, compile and compute one batch of each shape, write nothing, and tell what was found."""
+    """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
 
     def __post_init__(self) -> None:
         problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
@@ -183,16 +195,17 @@ class Experiment:
             raise ValueError("; ".join(problems))
 
     def _of_texts(self) -> list[str]:
-        """What is wrong between the heads and what there is of texts."""
+        """Returns the mistakes in settings that need texts or a recognising head."""
         problems, learning = [], [name for name, head in self.model.heads.items() if head.recognises]
         if learning and self.data.tokenizer.kind == "none":
             problems.append(
                 f"data.tokenizer.kind is none and model.heads.{learning[0]} learns from labels: expected another kind, "
-                "such as characters, or heads for pre-training alone"
+                "such as characters, or only heads for pre-training"
             )
         if not learning and self.training.sample_every:
             problems.append(
-                f"training.sample_every is {self.training.sample_every} and no head finds texts: expected 0"
+                f"training.sample_every is {self.training.sample_every} and the model has no recognising head: "
+                "expected 0"
             )
         return problems
 
@@ -202,17 +215,18 @@ class Experiment:
 
     @property
     def decoding(self) -> Decoding | None:
-        """How the head that texts come from finds them; None for a model that gives none."""
+        """Decoding of the primary head; None for a model without a recognising head."""
         return self.model.decoding_of(self.model.recognising) if self.model.recognises else None
 
     def with_decoding(self, decoding: Decoding) -> "Experiment":
-        """The same experiment with another decoding of the head that texts come from."""
+        """Returns the experiment with another decoding of the primary head."""
         return dataclasses.replace(self, model=self.model.with_decoding(self.model.recognising, decoding))
 
 
 INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 
-# What may differ between a run and its continuation: length, looks and speed, not results so far. All else is rejected.
+# Settings that may change when a run continues. They affect its length, output and speed, but not the updates so far.
+# A change of any other setting is refused.
 MAY_CHANGE = (
     "run_dir", "fresh", "dry_run",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
@@ -221,16 +235,23 @@ MAY_CHANGE = (
     "training.validate_live", "training.validate_loss", "training.sample_every", "training.patience",
     "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
     "training.alarm_updates",
-    "data.train", "data.validation",  # the paths: what lies there is held by its fingerprint (inference/trained.py)
+    "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "model.encoder.remat",
     "model.heads.*.decoding",
 )  # fmt: skip
-# What may be another on each machine of a run.
+# Settings that may differ between the processes of a run.
 OF_MACHINE = ("run_dir", "fresh", "data.train", "data.validation", "data.workers", "data.threads", "data.cache")
 
 
 def wrong_types(settings: Any, name: str = "") -> list[str]:
-    """What of a tree of settings is not of its field's type: flags are read by it, what a file gives is not."""
+    """Returns a message for each setting whose value does not have the type of its field.
+
+    Flags are parsed according to this type; values from Python files and JSON are not.
+
+    Args:
+        settings: A dataclass, dictionary or tuple of settings.
+        name: Dotted name of `settings`. Empty: the root.
+    """
     if isinstance(settings, dict):
         return [problem for key, value in settings.items() for problem in wrong_types(value, f"{name}.{key}")]
     if isinstance(settings, tuple):
@@ -243,23 +264,23 @@ def wrong_types(settings: Any, name: str = "") -> list[str]:
         if is_bearable(value, hints[each.name], conf=INT_IS_FLOAT):
             problems += wrong_types(value, place)
         else:
-            said = getattr(hints[each.name], "__name__", "") if isinstance(hints[each.name], type) else hints[each.name]
-            problems.append(f"{place} is {value!r}: expected {str(said).replace('typing.', '')}")
+            kind = getattr(hints[each.name], "__name__", "") if isinstance(hints[each.name], type) else hints[each.name]
+            problems.append(f"{place} is {value!r}: expected {str(kind).replace('typing.', '')}")
     return problems
 
 
 def leaves(settings: Any) -> list[tuple[str, Any]]:
-    """Every value of a tree of settings with its dotted name."""
+    """Returns the dotted name and the value of every setting."""
     return list(_leaves(to_json(settings)))
 
 
 def classes(settings: Any) -> set[str]:
-    """The classes of a tree of settings, as `to_json` names them."""
+    """Returns the names of all classes in the settings, as in `to_json`."""
     return {value for name, value in _leaves(to_json(settings)) if name.rpartition(".")[2] == "class"}
 
 
 def to_json(settings: Any) -> Any:
-    """JSON values; a dataclass, or a tuple with names, becomes an object with its class's name under `class`."""
+    """Converts settings to JSON values. Dataclasses and named tuples become objects with their class under `class`."""
     if _has_fields(type(settings)):
         names = (
             [f.name for f in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else settings._fields
@@ -274,9 +295,10 @@ def to_json(settings: Any) -> Any:
 
 
 def from_json(values: Any) -> Any:
-    """The inverse of `to_json`: arrays become tuples.
+    """Converts the output of `to_json` back to settings. Arrays become tuples.
 
-    Raises: UserError for a class or a field that does not exist (any more).
+    Raises:
+        UserError: If a class or a field does not exist in this version.
     """
     if isinstance(values, list):
         return tuple(from_json(value) for value in values)
@@ -291,7 +313,7 @@ def from_json(values: Any) -> Any:
     except (ImportError, AttributeError) as error:
         raise UserError(f"the experiment needs the class {values['class']}, which cannot be loaded: {error}") from error
     if not _has_fields(cls):
-        raise UserError(f"the experiment names {values['class']}, which is not a class of settings")
+        raise UserError(f"the experiment names {values['class']}, which is not a settings class")
     try:
         return UPGRADES.get(cls, _as_they_are)(cls, fields)
     except (TypeError, ValueError) as error:
@@ -303,8 +325,9 @@ def _as_they_are(cls: Any, fields: dict[str, Any]) -> Any:
 
 
 def _upgraded_model(cls: Any, fields: dict[str, Any]) -> Model:
-    """Before there was `primary`, texts came from the first CTC head, of those that read the encoder's output if there
-    was one.
+    """Adds the primary head, which earlier versions chose implicitly.
+
+    They used the first CTC head that reads the encoder's output or, if there was none, the first CTC head.
     """
     recognising = [name for name, head in fields["heads"].items() if head.recognises]
     if "primary" not in fields and len(recognising) > 1:
@@ -314,26 +337,26 @@ def _upgraded_model(cls: Any, fields: dict[str, Any]) -> Model:
 
 
 def _upgraded_experiment(cls: Any, fields: dict[str, Any]) -> Experiment:
-    """The decoding was a field of the experiment before it was one of its head."""
+    """Moves the decoding to its head. In earlier versions, it was a field of the experiment."""
     decoding = fields.pop("decoding", None)
     experiment: Experiment = cls(**fields)
     return experiment.with_decoding(decoding) if decoding and experiment.model.recognises else experiment
 
 
 def _upgraded_training(cls: Any, fields: dict[str, Any]) -> Training:
-    """Fields with their former names."""
+    """Renames fields that had other names in earlier versions."""
     training: Training = cls(**{FORMER_FIELDS.get(name, name): value for name, value in fields.items()})
     return training
 
 
 FORMER_FIELDS = {"max_skipped": "max_rejected"}
-"""Present names of the fields of Training, by their former names."""
+"""Current names of renamed fields of `Training`, by their former names."""
 UPGRADES = {Model: _upgraded_model, Experiment: _upgraded_experiment, Training: _upgraded_training}
-"""Functions that make settings from JSON that an earlier version wrote."""
+"""Functions that construct settings from the fields that an earlier version wrote, by class."""
 
 
 def _has_fields(cls: Any) -> bool:
-    """Whether it is a class of settings."""
+    """Returns whether `cls` is a settings class: a dataclass or a named tuple."""
     is_tuple = isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
     return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_tuple)
 
@@ -343,49 +366,64 @@ def save_experiment(experiment: Experiment, path: Path) -> None:
 
 
 def load_experiment(path: Path) -> Experiment:
-    """Raises: UserError where the file is missing or not an experiment."""
+    """Loads an experiment from its JSON file.
+
+    Raises:
+        UserError: If the file is missing or is not an experiment.
+    """
     try:
         experiment = from_json(json.loads(path.read_text()))
     except FileNotFoundError as error:
         raise UserError(
-            f"{path.parent} is not a run: it has no {path.name}; expected a folder that training made"
+            f"{path.parent} is not a run: it has no {path.name}; expected the folder of a training run"
         ) from error
     except (OSError, json.JSONDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(experiment, Experiment):
-        raise UserError(f"{path} holds no Experiment")
+        raise UserError(f"{path} contains no Experiment; expected the experiment.json of a run")
     return experiment
 
 
 def experiment_of(path: str) -> Experiment | None:
-    """What the run at `path` is trained with, or the run that a checkpoint there (RUN/checkpoints/NUMBER) is of; None
-    where there is neither.
+    """Returns the experiment of a run.
 
-    Raises: UserError where its experiment cannot be read.
+    Args:
+        path: Folder of the run or of one of its checkpoints (RUN/checkpoints/NUMBER).
+
+    Returns:
+        The experiment; None if `path` is empty or not in a run.
+
+    Raises:
+        UserError: If the run's experiment cannot be read.
     """
     run = Path(path).parents[1] if Path(path).parent.name == CHECKPOINTS else Path(path)
     return load_experiment(run / EXPERIMENT) if path and (run / EXPERIMENT).is_file() else None
 
 
 def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:
-    """Fields by dotted name whose values differ, with both values."""
+    """Returns the dotted names of the fields whose values differ, with both values."""
     old, new = dict(_leaves(to_json(before))), dict(_leaves(to_json(after)))
     names = sorted(old.keys() | new.keys())
     return [(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
 
 
 def may_change(name: str) -> bool:
-    """Whether a continuation of a run may have another value of the field."""
+    """Returns whether the field may change when a run continues."""
     return is_among(name, MAY_CHANGE)
 
 
 def is_of_machine(name: str) -> bool:
-    """Whether the processes of a run may have other values of the field."""
+    """Returns whether the field may differ between the processes of a run."""
     return is_among(name, OF_MACHINE)
 
 
 def is_among(name: str, fields: Sequence[str]) -> bool:
-    """Whether a field, by its dotted name, is one of the fields or a part of one; `*` stands for any one name."""
+    """Returns whether a field is one of `fields` or is nested in one of them.
+
+    Args:
+        name: Dotted name of the field.
+        fields: Dotted names; the part `*` matches any name.
+    """
     parts = name.split(".")
     return any(
         len(parts) >= len(known) and all(a in (b, "*") for a, b in zip(known, parts, strict=False))

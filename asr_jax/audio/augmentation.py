@@ -1,7 +1,7 @@
-"""What all augmentations have: they run on the device, inside the training step, drawn anew for each row of a batch.
+"""Base classes of augmentations, which run on the device inside the training step.
 
-What is drawn depends on the run's seed, the batch's place in the plan and the row, and on nothing else: not on the
-number of devices, and not on the rows beside it.
+Random values are drawn for each row of a batch. They depend only on the run's seed, the batch's place in the plan and
+the row's number, not on the number of devices or on the other rows.
 """
 
 import math
@@ -17,46 +17,82 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.stages import risen
 
 Drawn = dict[str, Array]
-"""What was drawn for a row, by name, to be shown and to be applied."""
+"""Random values drawn for a row or a batch, keyed by name."""
 Sounds = Mapping[str, Array]
-"""Recordings that augmentations add, by name: see `audio.sounds`."""
+"""Recordings that augmentations need, keyed by `sound` of the augmentation: see `audio.sounds.read_sounds`."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Settings of an augmentation, of the frames of a batch before they are stacked (of ready features as they are).
-    Calling it changes values, never lengths.
+    """Settings of an augmentation of frames; calling it augments a batch.
+
+    Augmentations apply to frames before they are stacked, or to ready features as they are. They change values, never
+    lengths.
     """
 
     moves_frames: ClassVar[bool] = False
-    """Whether what is said comes at other times: views of an utterance, which are compared frame by frame, share it."""
+    """Whether the augmentation changes time alignment. All views of an utterance then share the random values, because
+    views are compared frame by frame."""
     probability: float = 1.0
-    """Share of the utterances that are changed."""
+    """Probability that an utterance is augmented, from 0 to 1."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability is {self.probability}: expected within 0 and 1")
+            raise ValueError(f"probability is {self.probability}: expected a value from 0 to 1")
 
     def check(self, front_end: FrontEnd) -> None:
-        """Raises: ValueError where the front-end's features are not those that the augmentation is made for."""
+        """Checks that the augmentation can be applied to the features of a front-end.
+
+        Raises:
+            ValueError: If it cannot.
+        """
         if not front_end.bins:
             raise ValueError(
-                f"{type(self).__name__} changes frames of bins, and {type(front_end).__name__} gives samples: take it "
-                "out of augment"
+                f"{type(self).__name__} requires a front-end with mel bins, but {type(front_end).__name__} returns "
+                "samples: remove the augmentation from augment"
             )
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
-        """For a row of `size` values of which `length` are valid, after `step` updates."""
+        """Draws the random values of one row.
+
+        Args:
+            key: Random key of the row.
+            size: Shape of the row with padding.
+            length: Number of valid samples or frames.
+            step: Number of updates applied so far.
+
+        Returns:
+            Random values keyed by name.
+        """
         raise NotImplementedError
 
     def apply(self, row: Float[Array, "..."], length: Int[Array, ""], drawn: Drawn) -> Float[Array, "..."]:
-        """The row, changed as drawn."""
+        """Applies the augmentation to one row.
+
+        Args:
+            row: Samples `[S]` or frames `[T, F]` with padding.
+            length: Number of valid samples or frames.
+            drawn: Result of `draw` for the row.
+
+        Returns:
+            The augmented row.
+        """
         raise NotImplementedError
 
     def drawn(
         self, values: Float[Array, "B ..."], lengths: Int[Array, " B"], key: PRNGKeyArray, *, step: Int[Array, ""]
     ) -> Drawn:
-        """What is drawn for each row of a batch; `applied` says for which it counts."""
+        """Draws the random values of all rows of a batch.
+
+        Args:
+            values: Samples `[B, S]` or frames `[B, T, F]`. Only the shape is used.
+            lengths: Number of valid samples or frames of each row.
+            key: Random key of the batch.
+            step: Number of updates applied so far.
+
+        Returns:
+            Values of `draw` for each row, and `applied`, which is True for the rows that are augmented.
+        """
 
         def of_row(number: Int[Array, ""], length: Int[Array, ""]) -> Drawn:
             of_chance, of_rest = jax.random.split(jax.random.fold_in(key, number))
@@ -68,7 +104,17 @@ class Augmentation:
     def changed(
         self, values: Float[Array, "B ..."], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
     ) -> Float[Array, "B ..."]:
-        """The batch, changed as drawn."""
+        """Applies the augmentation to the rows of a batch for which `applied` is True.
+
+        Args:
+            values: Samples `[B, S]` or frames `[B, T, F]`.
+            lengths: Number of valid samples or frames of each row.
+            drawn: Result of `drawn` for the batch.
+            sounds: Recordings that the augmentation needs.
+
+        Returns:
+            The augmented batch.
+        """
 
         def of_row(row: Array, length: Array, drawn: Drawn) -> Array:
             return jnp.where(drawn["applied"], self.apply(row, length, drawn), row)
@@ -89,37 +135,40 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class AudioAugmentation(Augmentation):
-    """Of samples, float32 of full scale 32768, before the front-end. They are not for ready features."""
+    """Settings of an augmentation of samples, applied before the front-end.
+
+    Samples are float32 with full scale 32768. Not applicable to ready features.
+    """
 
     def check(self, front_end: FrontEnd) -> None:
-        """Raises: ValueError where the front-end is not one that the augmentation is made for."""
+        """Accepts every front-end."""
 
 
 @dataclass(frozen=True)
 class Ramp:
-    """A range that moves from one to another while a run goes on."""
+    """A range of values that moves linearly from one range to another during training."""
 
     first: tuple[float, float] = (30.0, 60.0)
-    """The range at first."""
+    """Lower and upper bound before the ramp."""
     last: tuple[float, float] = (0.0, 30.0)
-    """The range in the end."""
+    """Lower and upper bound after the ramp."""
     begin_updates: int = 0
-    """Updates before it begins to move."""
+    """Number of updates before the ramp begins."""
     ramp_updates: int = 0
-    """Updates in which it moves; 0: at once."""
+    """Length of the ramp in updates. 0: the range changes at once."""
 
     def __post_init__(self) -> None:
         for name in ("first", "last"):
             low, high = getattr(self, name)
             if not -math.inf < low <= high < math.inf:
-                raise ValueError(f"{name} is {(low, high)}: expected finite numbers, the lower end first")
+                raise ValueError(f"{name} is {(low, high)}: expected finite numbers, the lower bound first")
         if min(self.begin_updates, self.ramp_updates) < 0:
             raise ValueError(
                 f"begin_updates {self.begin_updates} and ramp_updates {self.ramp_updates}: expected 0 or more"
             )
 
     def draw(self, key: PRNGKeyArray, *, step: Int[Array, ""]) -> Float[Array, ""]:
-        """Uniform in the range after `step` updates."""
+        """Draws a value uniformly from the range that applies after `step` updates."""
         moved = risen(step, self.begin_updates, self.ramp_updates)
         low, high = (a + (b - a) * moved for a, b in zip(self.first, self.last, strict=True))
         return low + (high - low) * jax.random.uniform(key)

@@ -1,4 +1,4 @@
-"""Whether an open sound file holds what it promises: what is cut, absent, not finite or out of range is named."""
+"""Checks of decoded audio against the file's header: truncated, empty, non-finite and out-of-range samples."""
 
 import re
 from collections.abc import Callable
@@ -12,37 +12,48 @@ from jaxtyping import Shaped
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.mp3 import untold_samples
 
-# An MP3 header counts the encoder's delay, which the decoder drops: a sound file gives up to two frames less.
+# An MP3 header counts the encoder's delay, which the decoder removes: up to two MPEG frames fewer are decoded.
 MP3_SLACK_SAMPLES = 2 * 1152
-# Writers that cannot seek back (pipes) leave a size near 2 or 4 GiB in a WAV header: that promises nothing.
+# Writers that cannot seek back (pipes) leave a size near 2 or 4 GiB in a WAV header, which is not the file's length.
 WAV_UNKNOWN_BYTES = 0x7FFF0000
-# A FLAC written to a pipe has no length in its header; libsndfile gives the largest integer for it.
+# A FLAC written to a pipe has no length in its header; libsndfile then reports the largest integer.
 UNKNOWN_SAMPLES = 1 << 62
-# How much less than a part of a file may be there, seconds and of the part: times are rounded.
+# The largest missing duration at the end of a part, in seconds and as a share of the part: times in manifests are
+# rounded.
 PART_SLACK_S, PART_SLACK_SHARE = 0.5, 0.1
-# Of one that may overshoot the end: Kaldi's extract-segments cuts as much off.
+# The largest missing share of a part that may overshoot the end: Kaldi's extract-segments truncates as much.
 OVERSHOOT_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is asked for of a file's audio; by itself all of it."""
+    """A requested part of a file's audio. Default: all of it."""
 
     start_s: float = 0.0
+    """Start of the part in seconds."""
     length_s: float | None = None
-    """None: all from there."""
+    """Length of the part in seconds. None: up to the end of the file."""
     may_overshoot: bool = False
-    """Whether up to half of it, half a second at most, may lie beyond the end of the file; else a tenth."""
+    """Whether up to half of the part may be beyond the end of the file; otherwise up to a tenth. At most half a second
+    in both cases."""
 
 
 def promised_samples(
     sound: soundfile.SoundFile, name: str, opened: Callable[[], BufferedIOBase], *, whole: bool = True
 ) -> int | None:
-    """Samples that the header, or all frames of an MP3, say there are; None where nothing tells.
+    """Returns the number of samples per channel according to the header or, without one, to all frames of an MP3.
 
-    `opened`: the same file, from its beginning. `whole`: that all of them are wanted; frames are not counted else.
+    Args:
+        sound: The open file.
+        name: Name of the file in error messages.
+        opened: Function that opens the same file at its beginning.
+        whole: Whether the whole file is to be read. The frames of an MP3 are counted only then.
 
-    Raises: AudioError where libsndfile would not read all of them.
+    Returns:
+        The number of samples, or None if it is unknown.
+
+    Raises:
+        AudioError: If libsndfile would read only a part of an MP3.
     """
     if sound.frames >= UNKNOWN_SAMPLES:
         return None
@@ -55,8 +66,8 @@ def promised_samples(
     if sound.frames < counted - MP3_SLACK_SAMPLES:
         raise AudioError(
             name,
-            f"an MP3 of varying bit rate without a header that tells its length: {sound.frames} of {counted} samples "
-            "would be read; write it anew (ffmpeg -i IN.mp3 -c copy OUT.mp3)",
+            f"an MP3 of variable bit rate without its length in a header: only {sound.frames} of {counted} samples "
+            "would be read; rewrite the file (ffmpeg -i IN.mp3 -c copy OUT.mp3)",
         )
     return min(sound.frames, counted)
 
@@ -64,44 +75,84 @@ def promised_samples(
 def check_whole(
     sound: soundfile.SoundFile, name: str, promised: int | None, samples: Shaped[np.ndarray, "S C"]
 ) -> None:
-    """Raises: AudioError for all samples of a file that are fewer than promised, or none, or as `check_values` says."""
+    """Checks the number and the values of all samples of a file.
+
+    Args:
+        sound: The open file.
+        name: Name of the file in error messages.
+        promised: Result of `promised_samples`.
+        samples: All samples of the file.
+
+    Raises:
+        AudioError: If there are no samples or fewer than `promised`, or if `check_values` fails.
+    """
     check_number(sound, name, promised, len(samples))
     check_values(sound, name, samples)
 
 
 def check_number(sound: soundfile.SoundFile, name: str, promised: int | None, num_samples: int) -> None:
-    """Raises: AudioError for a whole file that has fewer samples than promised, or none."""
-    # libsndfile trims a WAV's length to what the file holds and tells the difference only in its log.
+    """Checks the number of samples of a whole file.
+
+    Args:
+        sound: The open file.
+        name: Name of the file in error messages.
+        promised: Result of `promised_samples`.
+        num_samples: Number of samples per channel that were decoded.
+
+    Raises:
+        AudioError: If there are no samples or fewer than `promised`.
+    """
+    # libsndfile reduces a WAV's length to that of its content and reports the difference only in its log.
     log = sound.extra_info if sound.format.startswith("WAV") else ""
     sizes = re.search(r"data : (\d+) \(should be (\d+)\)", log)
     if sizes and int(sizes[2]) < int(sizes[1]) < WAV_UNKNOWN_BYTES:
-        raise AudioError(name, f"truncated: {sizes[2]} of {sizes[1]} bytes of samples are there; copy it again")
+        raise AudioError(name, f"truncated: it has {sizes[2]} of {sizes[1]} bytes of samples; copy the file again")
     slack = MP3_SLACK_SAMPLES if sound.format == "MP3" else 0
     if promised is not None and num_samples < promised - slack:
-        raise AudioError(name, f"truncated: {num_samples} of {promised} samples are there; copy it again")
+        raise AudioError(name, f"truncated: it has {num_samples} of {promised} samples; copy the file again")
     if not num_samples:
         raise AudioError(name, "no samples")
 
 
 def check_values(sound: soundfile.SoundFile, name: str, samples: Shaped[np.ndarray, "S C"]) -> None:
-    """Raises: AudioError for samples that are not finite, or beyond full scale in a file of floats."""
+    """Checks that samples are finite and, in a file of floating-point samples, within full scale.
+
+    Args:
+        sound: The open file.
+        name: Name of the file in error messages.
+        samples: Decoded samples; int16 samples are not checked.
+
+    Raises:
+        AudioError: If a sample is NaN or infinite, or the peak of a floating-point file exceeds 1.
+    """
     if samples.dtype == np.int16:
         return
     peak = float(np.abs(samples).max())
     if not np.isfinite(peak):
         raise AudioError(
-            name, f"not finite: {int((~np.isfinite(samples)).sum())} samples are NaN or infinite; make it anew"
+            name, f"not finite: {int((~np.isfinite(samples)).sum())} samples are NaN or infinite; create the file again"
         )
     if peak > 1 and sound.subtype in ("FLOAT", "DOUBLE"):
-        raise AudioError(name, f"out of range: a peak of {peak:.4g} where full scale is 1; scale the file down")
+        raise AudioError(name, f"out of range: the peak is {peak:.4g}, full scale is 1; reduce the file's level")
 
 
 def check_part(there: int, wanted: int, rate_hz: int, name: str, part: Part) -> None:
-    """Raises: AudioError where too few of the samples of a part are there."""
+    """Checks that enough samples of a requested part are within the file.
+
+    Args:
+        there: Number of samples of the part within the file.
+        wanted: Number of samples requested.
+        rate_hz: Sample rate of the file.
+        name: Name of the file in error messages.
+        part: The requested part.
+
+    Raises:
+        AudioError: If no samples, or too few (see `Part.may_overshoot`), are within the file.
+    """
     share = OVERSHOOT_SHARE if part.may_overshoot else PART_SLACK_SHARE
     if not there or there < wanted - min(PART_SLACK_S * rate_hz, share * wanted):
         raise AudioError(
             name,
-            f"it ends before the part that is asked for: {wanted / rate_hz:.2f} s from {part.start_s:.2f} s, of which "
-            f"{there / rate_hz:.2f} s are there",
+            f"the file ends before the requested part: it has {there / rate_hz:.2f} s of the {wanted / rate_hz:.2f} s "
+            f"from {part.start_s:.2f} s",
         )

@@ -1,4 +1,4 @@
-"""Augmentation of samples: level, noise, other voices, rooms and telephones. Full scale of the samples is 32768."""
+"""Augmentation of samples: gain, noise, babble, reverberation and telephone bandwidth. Full scale is 32768."""
 
 from dataclasses import dataclass, field
 
@@ -16,17 +16,19 @@ LOUDEST_DB = 100.0
 
 @dataclass(frozen=True)
 class Gain(AudioAugmentation):
-    """A level in decibels, uniform in a range. Samples are not clipped."""
+    """Scales an utterance by a random gain, uniform in decibels. Samples are not clipped."""
 
     min_db: float = -10.0
-    """Least gain."""
+    """Minimum gain in decibels."""
     max_db: float = 10.0
-    """Greatest gain."""
+    """Maximum gain in decibels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not -LOUDEST_DB <= self.min_db <= self.max_db <= LOUDEST_DB:
-            raise ValueError(f"min_db {self.min_db} and max_db {self.max_db}: expected to rise within ±{LOUDEST_DB:g}")
+            raise ValueError(
+                f"min_db {self.min_db} and max_db {self.max_db}: expected min_db <= max_db, both within ±{LOUDEST_DB:g}"
+            )
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"gain_db": jax.random.uniform(key, minval=self.min_db, maxval=self.max_db)}
@@ -37,20 +39,22 @@ class Gain(AudioAugmentation):
 
 @dataclass(frozen=True)
 class UniformNoise(AudioAugmentation):
-    """Noise of another level for each utterance, uniform in ± what is drawn for it, clipped to full scale.
+    """Adds noise that is uniform in ±level, with a random level per utterance. The result is clipped to full scale.
 
     With `min_level` equal to `max_level` it is the Rust trainer's `--waveform-noise-std`.
     """
 
     min_level: float = 0.0
-    """Least level, relative to full scale."""
+    """Minimum level as a fraction of full scale."""
     max_level: float = 0.005
-    """Greatest level, relative to full scale."""
+    """Maximum level as a fraction of full scale."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.min_level <= self.max_level <= 1:
-            raise ValueError(f"min_level {self.min_level} and max_level {self.max_level}: expected to rise in 0 to 1")
+            raise ValueError(
+                f"min_level {self.min_level} and max_level {self.max_level}: expected 0 <= min_level <= max_level <= 1"
+            )
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         of_level, of_noise = jax.random.split(key)
@@ -65,32 +69,35 @@ class UniformNoise(AudioAugmentation):
 
 @dataclass(frozen=True)
 class BackgroundNoise(AudioAugmentation):
-    """Noise from a folder of recordings, from a random place in it, at a ratio of signal to noise from a range that
-    moves while the run goes on. The result has the power of the utterance before.
+    """Adds noise from a folder of recordings at a random signal-to-noise ratio.
 
-    The folder's recordings are joined, resampled, and kept in the device's memory: a minute takes 1.9 MB at 16 kHz.
+    The noise begins at a random position, and the range of ratios moves during training. The result has the power of
+    the original utterance.
+
+    The recordings are concatenated, resampled, and kept in device memory: a minute takes 1.9 MB at 16 kHz.
 
     Source: Myrtle's CAIMAN-ASR (ranges, ramp and power).
     """
 
     probability: float = 0.25
     folder: str = ""
-    """Folder of recordings: audio in it, and in what it holds."""
+    """Folder of recordings of noise; subfolders are included."""
     minutes: float = 60.0
-    """Most minutes that are kept; of more, an equal beginning of each recording."""
+    """Maximum duration of the noise in memory in minutes. If the recordings are longer together, each is cut to the
+    same maximum length."""
     snr_db: Ramp = field(default_factory=lambda: Ramp(begin_updates=4896, ramp_updates=4896))
-    """Ratio of the power of the signal to that of the noise."""
+    """Range of the signal-to-noise ratio in decibels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.folder:
-            raise ValueError("folder is empty: expected a folder of recordings of noise")
+            raise ValueError("folder is empty: expected the path of a folder with recordings of noise")
         if not self.minutes > 0:
             raise ValueError(f"minutes is {self.minutes}: expected more than 0")
 
     @property
     def sound(self) -> str:
-        """Under which name `audio.sounds` reads the noise: int16 `[samples]`."""
+        """Key of the noise in `Sounds`: int16 samples `[samples]`."""
         return f"noise of {self.folder}, {self.minutes:g} minutes".replace("/", "|")
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
@@ -103,21 +110,21 @@ class BackgroundNoise(AudioAugmentation):
         noise, size = sounds[self.sound], values.shape[1]
 
         def mixed(row: Array, length: Array, drawn: Drawn) -> Array:
-            # After the last recording comes the first one.
+            # The noise is circular: its first sample follows its last one.
             first = jnp.floor(drawn["place"] * len(noise)).astype(jnp.int32)
-            clip = noise[(first + jnp.arange(size)) % len(noise)].astype(jnp.float32)
-            return jnp.where(drawn["applied"], add_at(row, clip, length, drawn["snr_db"]), row)
+            excerpt = noise[(first + jnp.arange(size)) % len(noise)].astype(jnp.float32)
+            return jnp.where(drawn["applied"], add_at(row, excerpt, length, drawn["snr_db"]), row)
 
         return jax.vmap(mixed)(values, lengths, drawn)
 
 
 @dataclass(frozen=True)
 class Babble(AudioAugmentation):
-    """The next utterance of the batch as noise, repeated where it is shorter. In a batch of one row, none is added."""
+    """Adds the next utterance of the batch as noise, repeated if it is shorter. A batch of one row is not changed."""
 
     probability: float = 0.25
     snr_db: Ramp = field(default_factory=lambda: Ramp(last=(15.0, 30.0), begin_updates=4896, ramp_updates=4896))
-    """Ratio of the power of the signal to that of the other voice."""
+    """Range of the ratio of the utterance's power to the other voice's power in decibels."""
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"snr_db": self.snr_db.draw(key, step=step)}
@@ -126,8 +133,8 @@ class Babble(AudioAugmentation):
         self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
     ) -> Float[Array, "B S"]:
         def mixed(row: Array, length: Array, other: Array, its_length: Array, drawn: Drawn) -> Array:
-            clip = other[jnp.arange(len(row)) % jnp.maximum(its_length, 1)]
-            return jnp.where(drawn["applied"], add_at(row, clip, length, drawn["snr_db"]), row)
+            excerpt = other[jnp.arange(len(row)) % jnp.maximum(its_length, 1)]
+            return jnp.where(drawn["applied"], add_at(row, excerpt, length, drawn["snr_db"]), row)
 
         if len(values) == 1:
             return values
@@ -137,28 +144,30 @@ class Babble(AudioAugmentation):
 
 @dataclass(frozen=True)
 class Reverberation(AudioAugmentation):
-    """The sound of a room: the utterance, convolved with an impulse response from a folder. The direct sound stays
-    where it is, the result has the power of the utterance before, and what sounds on after the end is cut off.
+    """Simulates room acoustics: convolves the utterance with a random impulse response from a folder.
+
+    The direct sound is not delayed. The result has the power and the length of the original utterance.
     """
 
     probability: float = 0.3
     folder: str = ""
-    """Folder of impulse responses: audio in it, and in what it holds. Of several channels the first is taken."""
+    """Folder of impulse responses; subfolders are included. The first channel of each file is used."""
     max_ms: float = 500.0
-    """What is kept of each response."""
+    """Maximum length of an impulse response from its direct sound on, in milliseconds."""
     max_responses: int = 1000
-    """Most responses that are kept, spread over the folder; each takes 32 kB at 16 kHz and 500 ms."""
+    """Maximum number of impulse responses, chosen evenly from the folder's files. Each takes 32 kB of memory at 16 kHz
+    and 500 ms."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.folder:
-            raise ValueError("folder is empty: expected a folder of impulse responses")
+            raise ValueError("folder is empty: expected the path of a folder with impulse responses")
         if not self.max_ms > 0 or self.max_responses < 1:
             raise ValueError(f"max_ms {self.max_ms} and max_responses {self.max_responses}: expected more than 0")
 
     @property
     def sound(self) -> str:
-        """Under which name `audio.sounds` reads the responses: float32 `[responses, samples]`."""
+        """Key of the impulse responses in `Sounds`: float32 `[responses, samples]`."""
         return f"rooms of {self.folder}, {self.max_responses} of {self.max_ms:g} ms".replace("/", "|")
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
@@ -171,7 +180,7 @@ class Reverberation(AudioAugmentation):
         valid = jnp.arange(size)[None] < lengths[:, None]
         dry = jnp.where(valid, values, 0.0)
         chosen = impulses[jnp.floor(drawn["place"] * len(impulses)).astype(jnp.int32)]
-        # A length with a large prime factor takes several times as long.
+        # A transform whose length has a large prime factor takes several times as long.
         fft_length = next_fast_len(size + impulses.shape[1] - 1, real=True)
         wet = jnp.fft.irfft(jnp.fft.rfft(dry, n=fft_length) * jnp.fft.rfft(chosen, n=fft_length), n=fft_length)
         wet = jnp.where(valid, wet[:, :size], 0.0)
@@ -181,13 +190,13 @@ class Reverberation(AudioAugmentation):
 
 @dataclass(frozen=True)
 class NarrowBand(AudioAugmentation):
-    """What a telephone leaves: down to a lower rate and back."""
+    """Simulates telephone bandwidth: resamples the utterance to a lower rate and back."""
 
     probability: float = 0.1
     rate_hz: int = 16000
-    """The front-end's rate."""
+    """Sample rate of the front-end."""
     through_hz: int = 8000
-    """The rate in between."""
+    """Intermediate sample rate; frequencies above half of it are removed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,7 +205,9 @@ class NarrowBand(AudioAugmentation):
 
     def check(self, front_end: FrontEnd) -> None:
         if front_end.rate_hz != self.rate_hz:
-            raise ValueError(f"rate_hz is {self.rate_hz}, the front-end's {front_end.rate_hz}: set both alike")
+            raise ValueError(
+                f"rate_hz is {self.rate_hz}, but the front-end's rate_hz is {front_end.rate_hz}: set both to the same rate"
+            )
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {}
@@ -213,7 +224,17 @@ class NarrowBand(AudioAugmentation):
 def add_at(
     row: Float[Array, " S"], noise: Float[Array, " S"], length: Int[Array, ""], snr_db: Float[Array, ""]
 ) -> Float[Array, " S"]:
-    """The row with noise at a ratio of their powers over its `length`, with the power that it had."""
+    """Adds noise at a signal-to-noise ratio and scales the result to the power of the row.
+
+    Args:
+        row: Samples of the utterance.
+        noise: Samples of the noise.
+        length: Number of valid samples, over which powers are measured.
+        snr_db: Signal-to-noise ratio in decibels.
+
+    Returns:
+        The mixed samples; 0 behind `length`.
+    """
     valid = jnp.arange(len(row)) < length
     dry, noise = jnp.where(valid, row, 0.0), jnp.where(valid, noise, 0.0)
     of_dry, of_noise = jnp.sum(jnp.square(dry)), jnp.sum(jnp.square(noise))

@@ -1,10 +1,10 @@
-"""What is wrong with a file of audio, for a person."""
+"""The error for audio files that cannot be used."""
 
 import os
 
 
 class AudioError(ValueError):
-    """A file that cannot be used; `reason` is one line without the path."""
+    """An audio file that cannot be used; `reason` is one line without the path."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         super().__init__(str(path), reason)

@@ -1,4 +1,4 @@
-"""Front-ends: samples to features, on the device, the same compiled code in training, evaluation and transcription."""
+"""Front-ends: feature extraction on the device, with the same code in training, evaluation and transcription."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,28 +14,30 @@ from asr_jax.core.batch import Frames, length_mask
 
 FULL_SCALE = 32768.0
 SAMPLES_AT_A_TIME = (6 * 16000, 48 * 16000)
-"""On a CPU, the least and the most of a few rows, of which what lies between the steps stays in its caches (figures:
-BUILD_NOTES.md)."""
-FLOAT_EPSILON = 1.1920928955078125e-07  # Kaldi's floor before the logarithm
+"""Minimum and maximum number of samples in the rows that a CPU computes at once: their intermediate results stay in the
+CPU's caches (measurements: BUILD_NOTES.md)."""
+FLOAT_EPSILON = 1.1920928955078125e-07
+"""Kaldi's lower bound of the logarithm's argument."""
 LOG_EPSILON = -15.942385152878742
-"""Its logarithm: what Kaldi gives for silence."""
+"""Logarithm of FLOAT_EPSILON: Kaldi's value for silence."""
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """Settings of a front-end; calling it turns samples into frames. It has no parameters.
+    """Settings of a front-end; calling it computes the features of samples. It has no parameters.
 
-    Padding and batching never change a valid frame: what lies behind a row's length is not read.
+    Padding and batching never change a valid frame: samples behind a row's length are not read.
     """
 
     rate_hz: int = 16000
-    """Sample rate that audio is resampled to."""
+    """Sample rate in Hz; audio is resampled to it."""
     dither: float = 0.0
-    """Standard deviation of the noise that is added to the samples in training, in the scale that features are of."""
+    """Standard deviation of the Gaussian noise added to the samples in training, in the sample scale of the features
+    (full scale 1, or `KaldiFbank.scale`). 0: no dither."""
     padding: float = 0.0
-    """What features are beyond the length."""
+    """Value of padding frames."""
     then: tuple[Stage, ...] = ()
-    """What is done to the frames after that."""
+    """Stages applied to the frames, in order."""
 
     def __post_init__(self) -> None:
         if self.rate_hz < 1:
@@ -49,7 +51,7 @@ class FrontEnd:
 
     @property
     def num_features(self) -> int:
-        """Values per frame."""
+        """Number of values per output frame."""
         num = self._num_values
         for stage in self.then:
             num = stage.num_features(num)
@@ -57,7 +59,7 @@ class FrontEnd:
 
     @property
     def hop(self) -> int:
-        """Samples from one frame to the next."""
+        """Distance between two output frames in samples."""
         hop = self._hop
         for stage in self.then:
             hop *= stage.stride
@@ -65,21 +67,21 @@ class FrontEnd:
 
     @property
     def band_hz(self) -> tuple[float, float]:
-        """Lower and upper edge of what is heard."""
+        """Lower and upper edge of the features' frequency band in Hz."""
         return 0.0, self.rate_hz / 2
 
     @property
     def bins(self) -> Literal["", "kaldi", "htk", "slaney"]:
-        """The scale that the bins lie on at equal distances; empty where there are none."""
+        """Mel scale on which the bins are equally spaced; empty if features are not mel bins."""
         return ""
 
     @property
     def frame_s(self) -> float:
-        """Seconds from one frame to the next before they are stacked."""
+        """Distance between two frames before stacking in seconds."""
         return self._hop / self.rate_hz
 
     def output_length(self, num_samples: Any) -> Any:
-        """Frames for a number of samples: for ints and arrays."""
+        """Returns the number of frames for `num_samples` samples; accepts ints and arrays."""
         num = self._num_frames(num_samples)
         for stage in self.then:
             num = stage.output_length(num)
@@ -93,8 +95,16 @@ class FrontEnd:
         step: Int[Array, ""] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Frames:
-        """Features of int16 or float samples of full scale 32768. In training `step` are the updates applied so far and
-        `key` draws the dither; both are None otherwise.
+        """Computes features.
+
+        Args:
+            audio: int16 or float samples of full scale 32768.
+            lengths: Number of valid samples of each row.
+            step: Number of updates applied so far in training; None in evaluation.
+            key: Random key of the dither in training; None in evaluation.
+
+        Returns:
+            Features `[B, T, num_features]` with their lengths; padding frames contain `padding`.
         """
         return self.stacked(self.before_stacking(audio, lengths, step=step, key=key), step=step)
 
@@ -106,7 +116,17 @@ class FrontEnd:
         step: Int[Array, ""] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Frames:
-        """As a call, up to where frames are joined: there training changes them, bin by bin and frame by frame."""
+        """Computes frames up to the first stage that stacks frames. In training these frames are augmented.
+
+        Args:
+            audio: int16 or float samples of full scale 32768.
+            lengths: Number of valid samples of each row.
+            step: Number of updates applied so far in training; None in evaluation.
+            key: Random key of the dither in training; None in evaluation.
+
+        Returns:
+            Frames with their lengths; padding frames are undefined. `stacked` applies the remaining stages.
+        """
         keys = _keys_of_rows(key, len(audio)) if self.dither and key is not None else None
         group = self._rows_at_a_time(*audio.shape)
         if group == len(audio):
@@ -127,7 +147,7 @@ class FrontEnd:
         keys: Shaped[PRNGKeyArray, " B"] | None,
         step: Int[Array, ""] | None,
     ) -> Frames:
-        """As `before_stacking`, all rows at once, each with the key of its dither."""
+        """Computes `before_stacking` for all rows at once. `keys` are the rows' random keys of the dither."""
         samples = audio.astype(jnp.float32) * (self._scale / FULL_SCALE)
         if keys is not None:
             samples += self.dither * jax.vmap(lambda key: jax.random.normal(key, audio.shape[1:]))(keys)
@@ -138,49 +158,50 @@ class FrontEnd:
         return frames
 
     def stacked(self, frames: Frames, *, step: Int[Array, ""] | None = None) -> Frames:
-        """The rest, from `before_stacking` on."""
+        """Applies the stages that follow `before_stacking`, and sets padding frames to `padding`."""
         for stage in self.then[self._num_before_stacking :]:
             frames = stage(frames, step=step)
         mask = length_mask(frames.lengths, frames.values.shape[1])[..., None]
         return frames.replace(values=jnp.where(mask, frames.values, self.padding))
 
     def _rows_at_a_time(self, num_rows: int, num_samples: int) -> int:
-        """What `num_rows`, each of `num_samples`, is a multiple of."""
+        """Returns the number of rows to compute at once, a divisor of `num_rows`."""
         return num_rows
 
     @property
     def _num_before_stacking(self) -> int:
+        """Number of stages before the first one that stacks frames."""
         return next((number for number, stage in enumerate(self.then) if stage.stride > 1), len(self.then))
 
     @property
     def _scale(self) -> float:
-        """Full scale of the samples that features are of."""
+        """Full scale of the samples that features are computed from."""
         return 1.0
 
     @property
     def _num_values(self) -> int:
-        """Values per frame before the stages."""
+        """Number of values per frame before the stages."""
         raise NotImplementedError
 
     @property
     def _hop(self) -> int:
-        """Samples from one frame to the next before the stages."""
+        """Distance between two frames before the stages in samples."""
         raise NotImplementedError
 
     def _num_frames(self, num_samples: Any) -> Any:
-        """Frames before the stages."""
+        """Returns the number of frames before the stages; accepts ints and arrays."""
         raise NotImplementedError
 
     def _values(
         self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
     ) -> Float[Array, "B T D"]:
-        """Frames before the stages; beyond the length they may be anything finite."""
+        """Returns the frames before the stages; padding frames may have any finite values."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Waveform(FrontEnd):
-    """The samples themselves, full scale 1: one value per frame. What wav2vec 2.0 reads."""
+    """Samples of full scale 1 as frames of one value: the input of wav2vec 2.0."""
 
     @property
     def _num_values(self) -> int:
@@ -201,24 +222,24 @@ class Waveform(FrontEnd):
 
 @dataclass(frozen=True)
 class MelFrontEnd(FrontEnd):
-    """What front-ends of mel bins have in common."""
+    """Common settings of front-ends with mel bins."""
 
     num_mels: int = 80
-    """Mel bins."""
+    """Number of mel bins."""
     window_ms: float = 25.0
     """Length of a window in milliseconds."""
     hop_ms: float = 10.0
-    """From one window to the next in milliseconds."""
+    """Distance between two windows in milliseconds."""
     low_hz: float = 0.0
-    """Lower edge of the mel bank."""
+    """Lower edge of the mel filter bank in Hz."""
     high_hz: float = 0.0
-    """Upper edge of the mel bank; 0 or less counts down from half the sample rate."""
+    """Upper edge of the mel filter bank in Hz. Values of 0 or less are added to half the sample rate."""
     window: Window = "hann"
     """Window shape; povey is a Hann window to the power of 0.85."""
     preemphasis: float = 0.97
-    """Weight of the sample before; 0 for none."""
+    """Pre-emphasis coefficient: the weight of the previous sample. 0: no pre-emphasis."""
     power: bool = True
-    """Mel-weighted power (True) or magnitude."""
+    """Whether the mel filter bank is applied to the power spectrum instead of the magnitude spectrum."""
 
     def __post_init__(self) -> None:
         if self.num_mels < 1:
@@ -228,8 +249,8 @@ class MelFrontEnd(FrontEnd):
         low_hz, high_hz = self.band_hz
         if not 0 <= low_hz < high_hz <= self.rate_hz / 2:
             raise ValueError(
-                f"low_hz {self.low_hz} and high_hz {self.high_hz} give a mel bank from {low_hz} to "
-                f"{high_hz} Hz: expected to rise within 0 and {self.rate_hz / 2}"
+                f"low_hz {self.low_hz} and high_hz {self.high_hz} result in a mel filter bank from {low_hz} to "
+                f"{high_hz} Hz: expected 0 <= lower edge < upper edge <= {self.rate_hz / 2}"
             )
         super().__post_init__()
 
@@ -250,7 +271,8 @@ class MelFrontEnd(FrontEnd):
         return int(self.rate_hz * self.window_ms / 1000)
 
     def _rows_at_a_time(self, num_rows: int, num_samples: int) -> int:
-        if jax.default_backend() != "cpu" or jax.device_count() > 1:  # a loop over rows would gather them from devices
+        # With several devices, a loop over rows would gather the rows of all devices.
+        if jax.default_backend() != "cpu" or jax.device_count() > 1:
             return num_rows
         least, most = SAMPLES_AT_A_TIME
         sizes = [few for few in range(1, num_rows + 1) if num_rows % few == 0 and few * num_samples <= most]
@@ -259,7 +281,7 @@ class MelFrontEnd(FrontEnd):
 
 @dataclass(frozen=True)
 class KaldiFbank(MelFrontEnd):
-    """Log-mel energies as Kaldi's `compute-fbank-feats` without energy; the defaults are icefall's.
+    """Log-mel energies as Kaldi's `compute-fbank-feats` computes them, without energy; the defaults are icefall's.
 
     Source: Kaldi `feat/feature-window.cc`, `feat/mel-computations.cc`, by way of kaldi-native-fbank 1.22.
     """
@@ -269,15 +291,16 @@ class KaldiFbank(MelFrontEnd):
     high_hz: float = -400.0
     window: Window = "povey"
     preemphasis: float = 0.97
-    """Weight of the sample before, within a window; 0 for none."""
+    """Pre-emphasis coefficient, applied within each window. 0: no pre-emphasis."""
     remove_dc: bool = True
-    """Subtract the mean of each window."""
+    """Whether the mean of each window is subtracted."""
     snip_edges: bool = False
-    """True: only windows that fit entirely. False: a window around every hop, mirrored at both ends."""
+    """Whether only windows within the signal are used. Otherwise each hop has a window around its centre, and the
+    signal is mirrored at both ends."""
     round_to_power_of_two: bool = True
-    """Zero-pad the window to a power of two before the Fourier transform."""
+    """Whether windows are zero-padded to a power of two before the Fourier transform."""
     scale: float = 1.0
-    """Full scale of the samples that the features are of: 1 as icefall, 32768 as Kaldi."""
+    """Full scale of the samples that features are computed from: 1 in icefall, 32768 in Kaldi."""
 
     @property
     def bins(self) -> Literal["", "kaldi", "htk", "slaney"]:
@@ -301,8 +324,9 @@ class KaldiFbank(MelFrontEnd):
         first = 0 if self.snip_edges else hop // 2 - window // 2
         edges: Edges = "zeros" if self.snip_edges else "mirror"
         signal = extended(samples, lengths, first=first, after=window + hop, edges=edges)
-        # In Kaldi each window is freed of its mean and then pre-emphasised, its first sample with itself. Both are
-        # linear: the signal is pre-emphasised once, and windows are put right by their mean and first sample.
+        # Kaldi subtracts the mean of each window and then pre-emphasises it; the first sample of a window is its own
+        # predecessor. Both operations are linear: here the whole signal is pre-emphasised once, and each window is
+        # corrected by its mean and its first sample.
         rest = 1.0 - self.preemphasis
         emphasised = pre_emphasised(signal, self.preemphasis)
         frames = windows(emphasised, num_frames, window=window, hop=hop, size=fft_length)
@@ -319,5 +343,5 @@ class KaldiFbank(MelFrontEnd):
 
 
 def _keys_of_rows(key: PRNGKeyArray, num_rows: int) -> Shaped[PRNGKeyArray, " B"]:
-    """A key for each row: the same in any batch."""
+    """Returns a random key for each row, independent of the number of rows."""
     return jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.arange(num_rows))

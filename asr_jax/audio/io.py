@@ -1,4 +1,4 @@
-"""Audio on the host: files, or parts of them, read to mono int16 at one rate; headers probed; FLAC written."""
+"""Audio files on the host: reads files or parts of them as mono int16 samples, reads headers, and writes FLAC."""
 
 import io
 import os
@@ -22,11 +22,12 @@ PathLike = str | os.PathLike[str]
 FULL_SCALE = 32768
 BLOCK_SAMPLES = 1 << 22
 MP3_RUN_UP_SAMPLES = 32 * 1152
-"""A frame of MP3 uses bytes of those before it: what follows a seek at once is silence, or wrong."""
+"""Number of samples decoded and discarded after a seek in an MP3 file: a frame of MP3 uses bytes of earlier frames, and
+the first frames after a seek are decoded to silence or to wrong samples."""
 
 
 class Named(io.BytesIO):
-    """A file's content in memory, with the name that messages call it by."""
+    """Content of a file in memory, with its name for error messages."""
 
     def __init__(self, content: bytes, name: str) -> None:
         super().__init__(content)
@@ -35,11 +36,14 @@ class Named(io.BytesIO):
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """What a file's header says."""
+    """Duration, sample rate and number of channels of an audio file."""
 
     duration_s: float
+    """Duration in seconds."""
     rate_hz: int
+    """Sample rate in Hz."""
     channels: int
+    """Number of channels."""
 
 
 def read_audio(
@@ -52,15 +56,27 @@ def read_audio(
     may_overshoot: bool = False,
     channel: int | None = None,
 ) -> Int16[np.ndarray, " S"]:
-    """Samples of a file: one channel or the mean of all, resampled by soxr (HQ), full scale ±32768.
+    """Reads an audio file, or a part of it, as mono int16 samples.
 
-    wav, flac, mp3, ogg, opus, sph and what else libsndfile reads; m4a, aac and webm with the extra `formats`. Of a long
-    file, the part of `length_s` from `start_s`, in the file's own seconds, is read alone. `speed` 1.1 is faster and
-    shorter: S is the length at `rate_hz` divided by it (tempo and pitch change, as in sox). 16-bit samples that need
-    neither come back untouched. Codecs that overshoot are clipped; a float WAV is not.
+    Formats: wav, flac, mp3, ogg, opus, sph and all others that libsndfile reads; m4a, aac and webm with the extra
+    `formats`. Audio is resampled by soxr (HQ). 16-bit mono samples that need no resampling are returned unchanged.
+    Samples of lossy codecs that exceed full scale are clipped; a float WAV that exceeds full scale is an error.
 
-    Raises: AudioError where the file is missing, unreadable, truncated, empty, not finite or beyond ±1, or ends before
-    the part that is asked for; of one that `may_overshoot`, up to half (half a second at most) may be missing.
+    Args:
+        file: Path of the file, or its content.
+        rate_hz: Sample rate of the result in Hz.
+        speed: Speed factor: 1.1 is 10 % faster and divides the length by 1.1. Tempo and pitch change, as in sox.
+        start_s: Start of the part in seconds of the file. Only the part is decoded where the format allows it.
+        length_s: Length of the part in seconds of the file. None: up to the end.
+        may_overshoot: Whether up to half of the part, at most half a second, may be beyond the end of the file.
+        channel: Number of the channel to read, from 0. None: the mean of all channels.
+
+    Returns:
+        Samples of full scale ±32768.
+
+    Raises:
+        AudioError: If the file is missing, unreadable, truncated, empty, not finite or beyond ±1, has no such channel,
+            or ends before the part.
     """
     name, part = name_of(file), Part(start_s, length_s, may_overshoot)
     if name.lower().endswith(SUFFIXES) and is_there(file):
@@ -73,7 +89,7 @@ def read_audio(
             samples, from_hz = _samples(sound, name, promised, part), sound.samplerate
     if channel is not None:
         if channel >= samples.shape[1]:
-            raise AudioError(name, f"no channel {channel}: it has {samples.shape[1]}, from 0")
+            raise AudioError(name, f"no channel {channel}: the file has {samples.shape[1]}, numbered from 0")
         samples = samples[:, channel : channel + 1]
     if samples.dtype == np.int16 and samples.shape[1] == 1 and from_hz * speed == rate_hz:
         return samples[:, 0]
@@ -86,9 +102,10 @@ def read_audio(
 
 
 def probe(file: PathLike | Named) -> AudioInfo:
-    """Duration, rate and channels from the header; a file whose header leaves its length open is decoded.
+    """Reads duration, sample rate and number of channels from the header. A file without its length there is decoded.
 
-    Raises: AudioError where the file is missing or no audio.
+    Raises:
+        AudioError: If the file is missing or is not audio.
     """
     if name_of(file).lower().endswith(SUFFIXES) and is_there(file):
         return AudioInfo(*probe_with_pyav(file, name_of(file)))
@@ -99,29 +116,36 @@ def probe(file: PathLike | Named) -> AudioInfo:
 
 
 def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -> None:
-    """16-bit mono FLAC."""
+    """Writes 16-bit mono FLAC.
+
+    Args:
+        path: Path of the new file.
+        samples: Samples of full scale ±32768.
+        rate_hz: Sample rate in Hz.
+    """
     soundfile.write(path, samples, rate_hz, format="FLAC", subtype="PCM_16")
 
 
 def name_of(file: PathLike | Named) -> str:
+    """Returns the path of a file, or the name of content in memory."""
     return file.name if isinstance(file, Named) else os.fspath(file)
 
 
 def again(file: PathLike | Named) -> io.BufferedIOBase:
-    """The same file from its beginning; what libsndfile reads from stays where it is."""
+    """Opens the same file at its beginning, independently of the position at which libsndfile reads."""
     return io.BytesIO(file.getvalue()) if isinstance(file, Named) else open(file, "rb")
 
 
 def is_there(file: PathLike | Named) -> bool:
-    """False for what the messages of `opened` say better than FFmpeg."""
+    """Returns False for missing and empty files, for which `opened` has better error messages than FFmpeg."""
     return isinstance(file, Named) or (os.path.isfile(file) and os.path.getsize(file) > 0)
 
 
 @contextmanager
 def opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
-    """The open file; libsndfile's errors, while opening and inside the block, become AudioError."""
+    """Opens an audio file with libsndfile, whose errors, also inside the block, are raised as AudioError."""
     try:
-        # soundfile wants to be told the format of a name that ends in .raw, and says so with a TypeError.
+        # soundfile raises a TypeError for names that end in .raw, because it needs their format as an argument.
         sound = soundfile.SoundFile(file)
     except (soundfile.LibsndfileError, TypeError) as error:
         raise AudioError(name_of(file), _why_not_opened(file, error)) from None
@@ -129,7 +153,7 @@ def opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
         with sound:
             yield sound
     except soundfile.LibsndfileError as error:
-        raise AudioError(name_of(file), f"truncated or damaged ({_words(error)}); copy it again") from None
+        raise AudioError(name_of(file), f"truncated or damaged ({_words(error)}); copy the file again") from None
 
 
 def _why_not_opened(file: PathLike | Named, error: Exception) -> str:
@@ -144,7 +168,7 @@ def _why_not_opened(file: PathLike | Named, error: Exception) -> str:
         return "no permission to read it"
     elif not os.path.getsize(file):
         return "empty file (0 bytes)"
-    return f"not audio that libsndfile can read ({_words(error)}); convert it to flac, or take it out"
+    return f"not audio that libsndfile can read ({_words(error)}); convert the file to flac, or remove it"
 
 
 def _words(error: Exception) -> str:
@@ -152,7 +176,7 @@ def _words(error: Exception) -> str:
 
 
 def _samples(sound: soundfile.SoundFile, name: str, promised: int | None, part: Part) -> Shaped[np.ndarray, "S C"]:
-    """The samples that are asked for, checked. Whole files of known length are the usual case."""
+    """Reads and checks the samples of a part. The first branch, a whole file, is the usual case."""
     if part.length_s is None and not part.start_s:
         samples = _decode(sound, promised)
         check_whole(sound, name, promised, samples)
@@ -180,19 +204,20 @@ def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: 
 
 
 def dtype_of(file: soundfile.SoundFile) -> str:
+    """Returns int16 for 16-bit PCM, otherwise float32."""
     return "int16" if file.subtype == "PCM_16" else "float32"
 
 
 def _decode(file: soundfile.SoundFile, promised: int | None) -> Shaped[np.ndarray, "S C"]:
-    """All samples, int16 where the file is 16-bit PCM, else float32."""
+    """Reads all samples: int16 if the file is 16-bit PCM, otherwise float32."""
     blocks = list(_blocks(file, promised))
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
 def _blocks(file: soundfile.SoundFile, promised: int | None) -> Iterator[Shaped[np.ndarray, "S C"]]:
-    """The same, some at a time: one block or more."""
+    """Reads all samples in at least one block of up to BLOCK_SAMPLES samples."""
     if promised is None:
-        # soundfile seeks after every read, which libsndfile cannot in a file of unknown length.
+        # soundfile seeks after every read, which libsndfile cannot do in a file of unknown length.
         file.seekable = lambda: False
     block = file.read(BLOCK_SAMPLES, dtype=dtype_of(file), always_2d=True)
     yield block
@@ -202,4 +227,5 @@ def _blocks(file: soundfile.SoundFile, promised: int | None) -> Iterator[Shaped[
 
 
 def as_float(samples: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "..."]:
+    """Converts int16 samples to float32 of full scale ±1; returns float samples unchanged."""
     return samples.astype(np.float32) / FULL_SCALE if samples.dtype == np.int16 else samples

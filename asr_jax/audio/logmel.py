@@ -1,4 +1,4 @@
-"""Log-mel energies of a short-time Fourier transform, as most systems but Kaldi have them."""
+"""Log-mel energies of a short-time Fourier transform, as most systems other than Kaldi compute them."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,45 +14,50 @@ from asr_jax.core.batch import length_mask
 
 @dataclass(frozen=True)
 class LogMel(MelFrontEnd):
-    """Log-mel energies as torch.stft, librosa and NVIDIA's DALI give them: the whole signal is pre-emphasised, and a
-    window lies in the middle of what is transformed. `asr_jax.audio.presets` has the settings of known systems.
+    """Log-mel energies as torch.stft, librosa and NVIDIA's DALI compute them.
+
+    The whole signal is pre-emphasised, and a window is in the middle of the samples that are transformed. The functions
+    of `asr_jax.audio.presets` return the settings of known systems.
     """
 
     fft_length: int = 512
-    """Length of the Fourier transform, the window included."""
+    """Length of the Fourier transform in samples, at least the window's."""
     place: Literal["centred", "hop_centred", "hop_end", "inside"] = "centred"
-    """Of window t: its middle is at sample t·hop, or in the middle of hop t; it ends with hop t; or it begins with hop
-    t and windows that do not fit are left out."""
+    """Position of window t. centred: the middle is at sample t·hop; hop_centred: the middle is in the middle of hop t;
+    hop_end: the window ends with hop t; inside: the window begins with hop t, and windows that exceed the signal are
+    omitted."""
     count: Literal["floor", "ceil", "both_ends"] = "floor"
-    """Frames of N samples: N / hop rounded down, or up, or both of its ends (N // hop + 1). Not read where windows lie
-    inside."""
+    """Number of frames of N samples. floor: N / hop rounded down; ceil: N / hop rounded up; both_ends: N // hop + 1.
+    Ignored if `place` is inside."""
     edges: Edges = "reflect"
-    """How the signal goes on beyond its ends."""
+    """Extension of the signal beyond its ends."""
     mel_scale: MelScale = "slaney"
-    """Where the mel bins lie."""
+    """Mel scale on which the bins are equally spaced."""
     equal_area: bool = True
-    """Triangles of equal area instead of equal height."""
+    """Whether the triangles of the mel filter bank have equal area instead of equal height."""
     log: Literal["natural", "decimal", "none"] = "natural"
-    """The logarithm."""
+    """Logarithm of the mel energies; none: the mel energies themselves."""
     log_floor: float = 1e-20
-    """What the logarithm is at least of; 0 for none."""
+    """Lower bound of the logarithm's argument. 0: no bound."""
     log_offset: float = 0.0
-    """Added before the logarithm."""
+    """Value added to the mel energies before the logarithm."""
     dither_mean: bool = False
-    """At evaluation, add to the power of each spectrum what dither adds on average. Without it digital silence, which
-    training hears as faint noise, is as quiet as log_floor and log_offset let it be."""
+    """Whether evaluation adds the mean power of the dither to each spectrum. Without it, digital silence has the energy
+    of the dither in training, but only that of log_floor and log_offset in evaluation."""
     normalise_samples: bool = False
-    """Subtract the utterance's mean from its samples, and divide by their largest magnitude."""
+    """Whether the utterance's mean is subtracted from its samples, which are then divided by their maximum
+    magnitude."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fft_length < self._window_length:
             raise ValueError(
-                f"fft_length is {self.fft_length}: expected at least the window's {self._window_length} samples"
+                f"fft_length is {self.fft_length}: expected at least the window's length of {self._window_length} samples"
             )
         if min(self.log_floor, self.log_offset) < 0 or (self.log != "none" and not self.log_floor + self.log_offset):
             raise ValueError(
-                f"log_floor {self.log_floor} and log_offset {self.log_offset}: expected 0 or more, and one above 0"
+                f"log_floor {self.log_floor} and log_offset {self.log_offset}: expected 0 or more, and at least one "
+                'above 0 unless log is "none"'
             )
 
     @property

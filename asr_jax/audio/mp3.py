@@ -1,11 +1,12 @@
-"""The length of MP3 that no header tells: libsndfile guesses it by the first rate of bits, and reads no further.
+"""Counts the samples of MP3 files that do not have their length in a header.
 
-Frames of ISO/IEC 11172-3 and 13818-3, layer III.
+libsndfile estimates the length of such files from the first frame's bit rate and reads no further. Frames are those of
+ISO/IEC 11172-3 and 13818-3, layer III.
 """
 
 from io import BufferedIOBase
 
-# By MPEG version as its two bits are: 0 is 2.5, 2 is 2, 3 is 1.
+# Keyed by the two bits of the MPEG version: 0 is version 2.5, 2 is version 2, 3 is version 1.
 _LOW = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 _KBIT = {0: _LOW, 2: _LOW, 3: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)}
 _RATE_HZ = {0: (11025, 12000, 8000), 2: (22050, 24000, 16000), 3: (44100, 48000, 32000)}
@@ -16,8 +17,15 @@ _LARGEST_FRAME = 4096
 
 
 def untold_samples(file: BufferedIOBase) -> int | None:
-    """Samples of all frames; None where a header tells their number, or the first frame is none of layer III. Only
-    where none does is all of the file read.
+    """Counts the samples of all frames of an MP3 file without its length in a header.
+
+    The whole file is read only in this case.
+
+    Args:
+        file: The file, open at its beginning.
+
+    Returns:
+        The number of samples, or None if a header contains it or the first frame is not of layer III.
     """
     _pass_id3(file)
     content = file.read(_LARGEST_FRAME)
@@ -33,7 +41,7 @@ def untold_samples(file: BufferedIOBase) -> int | None:
 
 
 def _frame(content: bytes, offset: int) -> tuple[int, int] | None:
-    """Bytes and samples of the frame that begins there; None where none does."""
+    """Returns the size in bytes and the number of samples of the frame at `offset`; None if there is no frame."""
     header = content[offset : offset + 4]
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
         return None
@@ -45,7 +53,7 @@ def _frame(content: bytes, offset: int) -> tuple[int, int] | None:
 
 
 def _pass_id3(file: BufferedIOBase) -> None:
-    """Leaves the file where the tags at its beginning end."""
+    """Moves the file's position behind the ID3 tags at its beginning."""
     offset = 0
     while (head := file.read(_ID3_BYTES)).startswith(b"ID3") and len(head) == _ID3_BYTES:
         size = 0

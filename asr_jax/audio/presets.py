@@ -1,4 +1,4 @@
-"""Front-ends of known systems: settings that give the features their models were trained on."""
+"""Front-ends of known systems: settings that compute the features that their models were trained on."""
 
 from asr_jax.audio.features import FrontEnd, KaldiFbank, Waveform
 from asr_jax.audio.logmel import LogMel
@@ -7,7 +7,10 @@ from asr_jax.core.errors import UserError, nearest
 
 
 def quartznet(*, num_mels: int = 64) -> LogMel:
-    """NVIDIA's QuartzNet: 20 ms windows, dither, each bin normalised, frames padded to a multiple of 16."""
+    """Returns the front-end of NVIDIA's QuartzNet.
+
+    It has windows of 20 ms, dither, bins normalised per utterance, and a number of frames padded to a multiple of 16.
+    """
     return LogMel(
         num_mels=num_mels, window_ms=20.0, count="ceil", log_floor=0.0, log_offset=1e-20, dither=1e-5,
         dither_mean=True, then=(Normalise(), RoundUp(16)),
@@ -15,9 +18,13 @@ def quartznet(*, num_mels: int = 64) -> LogMel:
 
 
 def rnnt(statistics: NormaliseByDataSet | None = None) -> LogMel:
-    """Myrtle's CAIMAN-ASR: 80 bins, windows that end with their hop (fit to stream), three frames stacked to 240.
+    """Returns the front-end of Myrtle's CAIMAN-ASR.
 
-    `statistics`: of the training set; without them each utterance is normalised by itself, which cannot stream.
+    It has 80 bins, windows that end with their hop, which allows streaming, and three frames stacked to 240 values.
+
+    Args:
+        statistics: Statistics of the training set. None: each utterance is normalised by its own statistics, which does
+            not allow streaming.
     """
     return LogMel(
         place="hop_end", edges="zeros", window="hann_centred", dither=1e-5,
@@ -26,14 +33,17 @@ def rnnt(statistics: NormaliseByDataSet | None = None) -> LogMel:
 
 
 def nemo(*, num_mels: int = 80) -> LogMel:
-    """NVIDIA's NeMo (Conformer, FastConformer, Parakeet): silence beyond both ends, each bin normalised."""
+    """Returns the front-end of NVIDIA's NeMo (Conformer, FastConformer, Parakeet).
+
+    The signal is extended by zeros at both ends, and bins are normalised per utterance.
+    """
     return LogMel(
         num_mels=num_mels, edges="zeros", log_floor=0.0, log_offset=2.0**-24, dither=1e-5, then=(Normalise(),)
     )  # fmt: skip
 
 
 def rust_zipformer(*, num_mels: int = 80) -> LogMel:
-    """The Rust trainer's Zipformer: HTK bins, no pre-emphasis, nothing normalised."""
+    """Returns the front-end of the Rust trainer's Zipformer: HTK bins, no pre-emphasis, no normalisation."""
     return LogMel(
         num_mels=num_mels, fft_length=400, window="hann_periodic", count="both_ends", mel_scale="htk",
         equal_area=False, log_floor=1e-5, preemphasis=0.0,
@@ -41,7 +51,7 @@ def rust_zipformer(*, num_mels: int = 80) -> LogMel:
 
 
 def rust_squeezeformer(*, num_mels: int = 80) -> LogMel:
-    """The Rust trainer's Squeezeformer and Paraformer: samples and bins normalised."""
+    """Returns the front-end of the Rust trainer's Squeezeformer and Paraformer: samples and bins are normalised."""
     return LogMel(
         num_mels=num_mels, fft_length=400, window="hann_periodic", count="both_ends", mel_scale="htk",
         equal_area=False, log_floor=1e-5, normalise_samples=True,
@@ -50,14 +60,17 @@ def rust_squeezeformer(*, num_mels: int = 80) -> LogMel:
 
 
 def icefall(*, num_mels: int = 80) -> KaldiFbank:
-    """Icefall (Zipformer and others): Kaldi's bank of samples of full scale 1."""
+    """Returns the front-end of icefall (Zipformer and others): Kaldi's filter bank on samples of full scale 1."""
     return KaldiFbank(num_mels=num_mels)
 
 
 def funasr(statistics: NormaliseByDataSet | None = None) -> KaldiFbank:
-    """FunASR's Paraformer: Kaldi's bank with a Hamming window, seven frames of every six stacked to 560.
+    """Returns the front-end of FunASR's Paraformer.
 
-    `statistics`: `NormaliseByDataSet.of_kaldi("am.mvn")` of a trained model.
+    It is Kaldi's filter bank with a Hamming window; seven frames are stacked to 560 values every six frames.
+
+    Args:
+        statistics: `NormaliseByDataSet.of_kaldi("am.mvn")` of a trained model. None: no normalisation.
     """
     return KaldiFbank(
         high_hz=0.0, window="hamming", snip_edges=True, scale=32768.0, padding=0.0,
@@ -66,7 +79,10 @@ def funasr(statistics: NormaliseByDataSet | None = None) -> KaldiFbank:
 
 
 def w2v_bert() -> KaldiFbank:
-    """Meta's W2V-BERT 2.0: Kaldi's bank, each bin normalised, two frames stacked to 160, padded with 1."""
+    """Returns the front-end of Meta's W2V-BERT 2.0.
+
+    It is Kaldi's filter bank with bins normalised per utterance, two frames stacked to 160 values, and padding of 1.
+    """
     return KaldiFbank(
         high_hz=0.0, snip_edges=True, scale=32768.0, padding=1.0,
         then=(Normalise(eps=1e-7, eps_to="variance"), Stack(2, 2, at_end="dropped")),
@@ -74,15 +90,21 @@ def w2v_bert() -> KaldiFbank:
 
 
 def wav2vec2(*, normalise: bool = False, eps: float = 1e-7) -> Waveform:
-    """wav2vec 2.0: the samples; normalised for models of the large recipe. `eps`: 1e-7 as Hugging Face, 1e-5 as fairseq
-    and NVIDIA, of which quiet recordings come out quieter.
+    """Returns the front-end of wav2vec 2.0: the samples.
+
+    Args:
+        normalise: Whether utterances are normalised to mean 0 and variance 1, as for models of the large recipe.
+        eps: Value added to the variance: 1e-7 in Hugging Face, 1e-5 in fairseq and NVIDIA, with which quiet recordings
+            remain quieter.
     """
     return Waveform(then=(Normalise(over="all", ddof=0, eps=eps, eps_to="variance"),) if normalise else ())
 
 
 def whisper(*, num_mels: int = 80) -> LogMel:
-    """OpenAI's Whisper, 128 bins for large-v3. The range is limited by the utterance's own greatest value; Whisper's
-    own audio is always padded to 30 seconds before.
+    """Returns the front-end of OpenAI's Whisper; large-v3 has 128 bins.
+
+    The range is limited relative to the maximum of the utterance. Differs from: Whisper, which pads all audio to 30
+    seconds before.
     """
     return LogMel(
         num_mels=num_mels, fft_length=400, window="hann_periodic", preemphasis=0.0, log="decimal", log_floor=1e-10,
@@ -96,16 +118,15 @@ PRESETS = {
         quartznet, rnnt, nemo, rust_zipformer, rust_squeezeformer, icefall, funasr, w2v_bert, wav2vec2, whisper
     )
 }  # fmt: skip
-"""By name."""
+"""Functions that return front-ends, keyed by the front-end's name."""
 
 
 def preset(name: str) -> FrontEnd:
-    """A front-end by name, with its own settings.
+    """Returns the front-end of a name in PRESETS with its default settings.
 
-    Raises: UserError for a name that is none.
+    Raises:
+        UserError: If the name is unknown.
     """
     if name not in PRESETS:
-        raise UserError(
-            f"no front-end is called {name!r}: expected one of {', '.join(PRESETS)}{nearest(name, PRESETS)}"
-        )
+        raise UserError(f"unknown front-end {name!r}: expected one of {', '.join(PRESETS)}{nearest(name, PRESETS)}")
     return PRESETS[name]()

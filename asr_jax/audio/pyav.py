@@ -1,4 +1,7 @@
-"""Audio that libsndfile does not read (m4a, aac, webm, mp4 …), by FFmpeg through PyAV: the extra `formats`."""
+"""Reads audio formats that libsndfile does not support (m4a, aac, webm, mp4 …) by FFmpeg.
+
+Requires PyAV, which the extra `formats` installs.
+"""
 
 import itertools
 import os
@@ -12,37 +15,55 @@ from jaxtyping import Float32
 from asr_jax.audio.errors import AudioError
 
 SUFFIXES = (".m4a", ".aac", ".webm", ".mp4", ".mka", ".wma")
-# Packets follow each other without a word on how many there are; FFmpeg guesses a duration by the rate of bits.
+# Formats without a header that contains the duration; FFmpeg estimates it from the bit rate.
 WITHOUT_HEADER = ("aac",)
-# Headers count what the encoder puts before and after the audio, which the decoder drops.
+# Durations in headers include the encoder's delay and padding, which the decoder removes.
 SLACK_S = 0.15
-MISSING = "reading it takes PyAV: pip install 'asr-jax[formats]', or convert it to flac"
+MISSING = "install PyAV (pip install 'asr-jax[formats]'), or convert the file to flac"
 
 
 def decode_with_pyav(file: Any, name: str) -> tuple[Float32[np.ndarray, "S C"], int]:
-    """All samples of the first audio stream, full scale ±1, and their rate.
+    """Reads all samples of the first audio stream.
 
-    Raises: as `blocks_with_pyav`.
+    Args:
+        file: Path of the file, or a file object.
+        name: Name of the file in error messages.
+
+    Returns:
+        Samples of full scale ±1, and the sample rate in Hz.
+
+    Raises:
+        AudioError: As `blocks_with_pyav`.
     """
     blocks = list(blocks_with_pyav(file, name))
     return np.concatenate([samples for samples, _ in blocks]), blocks[0][1]
 
 
 def blocks_with_pyav(file: Any, name: str) -> Iterator[tuple[Float32[np.ndarray, "S C"], int]]:
-    """The samples in order, some at a time, and their rate.
+    """Reads the samples of the first audio stream in blocks.
 
-    Raises: AudioError where PyAV is not installed, there is no audio in the file, or less than its header says.
+    Args:
+        file: Path of the file, or a file object.
+        name: Name of the file in error messages.
+
+    Yields:
+        Blocks of samples of full scale ±1, each with the sample rate in Hz.
+
+    Raises:
+        AudioError: If PyAV is not installed, or the file has no audio or less than its header specifies.
     """
     kinds, num_samples = set[tuple[int, int]](), 0
     with _opened(file, name) as (container, stream):
         promised_s = _by_header(container, stream)
         resampler = _library(name).AudioResampler(format="fltp")
-        for frame in itertools.chain(container.decode(stream), [None]):  # None: what the resampler still has
+        for frame in itertools.chain(container.decode(stream), [None]):  # None flushes the resampler
             for out in resampler.resample(frame):
                 kinds.add((out.sample_rate, len(out.layout.channels)))
                 if len(kinds) > 1:
                     raise AudioError(
-                        name, f"damaged: its rate or channels change on the way ({sorted(kinds)}); copy it again"
+                        name,
+                        "damaged: its sample rate or number of channels changes within the file (rates and channels: "
+                        f"{sorted(kinds)}); copy the file again",
                     )
                 num_samples += out.samples
                 yield out.to_ndarray().T, out.sample_rate
@@ -50,12 +71,23 @@ def blocks_with_pyav(file: Any, name: str) -> Iterator[tuple[Float32[np.ndarray,
         raise AudioError(name, "no samples")
     ((rate_hz, _),) = kinds
     if promised_s is not None and num_samples / rate_hz < promised_s - SLACK_S:
-        raise AudioError(name, f"truncated: {num_samples / rate_hz:.2f} of {promised_s:.2f} s are there; copy it again")
+        raise AudioError(
+            name, f"truncated: it has {num_samples / rate_hz:.2f} of {promised_s:.2f} s of audio; copy the file again"
+        )
 
 
 def probe_with_pyav(file: Any, name: str) -> tuple[float, int, int]:
-    """Duration in seconds, rate and channels: by the header, which is never less than what decoding gives, by the
-    lengths of all packets where it is a guess, or by decoding where there are none.
+    """Reads duration, sample rate and number of channels of the first audio stream.
+
+    The duration is that of the header, which is never less than the decoded one. For formats without it in the header
+    it is the sum of the packets' durations; otherwise, if the header lacks it, the stream is decoded.
+
+    Args:
+        file: Path of the file, or a file object.
+        name: Name of the file in error messages.
+
+    Returns:
+        Duration in seconds, sample rate in Hz, and number of channels.
     """
     with _opened(file, name) as (container, stream):
         rate_hz, channels = stream.rate, stream.channels
@@ -68,7 +100,7 @@ def probe_with_pyav(file: Any, name: str) -> tuple[float, int, int]:
 
 
 def _by_header(container: Any, stream: Any) -> float | None:
-    """Seconds; None where the header does not tell, or a rate of bits is all that it goes by."""
+    """Returns the duration in seconds; None if it is not in the header or only estimated from the bit rate."""
     if container.format.name in WITHOUT_HEADER:
         return None
     if stream.duration:
@@ -78,21 +110,25 @@ def _by_header(container: Any, stream: Any) -> float | None:
 
 @contextmanager
 def _opened(file: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """The open container and its first audio stream; FFmpeg's errors, inside the block too, become AudioError, and so
-    do PyAV's own over damaged headers, which lack what it looks for.
+    """Opens a container and its first audio stream.
+
+    FFmpeg's errors, also inside the block, are raised as AudioError, and so are PyAV's errors for damaged headers with
+    missing fields.
     """
     av = _library(name)
     try:
         with av.open(file) as container:
             if not container.streams.audio:
-                raise AudioError(name, "no audio stream in it")
+                raise AudioError(name, "the file has no audio stream")
             yield container, container.streams.audio[0]
     except AudioError:
         raise
     except (av.FFmpegError, OSError) as error:
-        raise AudioError(name, f"not audio that FFmpeg can read ({error.strerror or error}); is it whole?") from None
+        raise AudioError(
+            name, f"not audio that FFmpeg can read ({error.strerror or error}); check that the file is complete"
+        ) from None
     except (AttributeError, ValueError, TypeError, ArithmeticError):
-        raise AudioError(name, "not audio that FFmpeg can read (its header is damaged); copy it again") from None
+        raise AudioError(name, "not audio that FFmpeg can read (its header is damaged); copy the file again") from None
 
 
 def _library(name: str) -> Any:
@@ -100,7 +136,7 @@ def _library(name: str) -> Any:
         import av
     except ImportError:
         raise AudioError(
-            name, f"{os.path.splitext(name)[1] or 'its format'} is not read by libsndfile; {MISSING}"
+            name, f"{os.path.splitext(name)[1] or 'the format'} is not read by libsndfile; {MISSING}"
         ) from None
     av.logging.set_level(av.logging.PANIC)
     return av

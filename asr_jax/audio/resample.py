@@ -1,4 +1,4 @@
-"""Resampling on the device by windowed sinc functions, one filter for each phase.
+"""Resampling on the device by windowed sinc functions: a polyphase filter.
 
 Source: torchaudio.functional.resample; Smith, "Digital Audio Resampling", https://ccrma.stanford.edu/~jos/resample/.
 """
@@ -12,13 +12,22 @@ import numpy as np
 from jaxtyping import Array, Float
 
 HALF_WIDTH = 6
-"""Zero crossings of the sinc function on either side."""
+"""Number of zero crossings of the sinc function on each side."""
 ROLLOFF = 0.99
-"""Where the filter cuts, as a share of half the lower rate."""
+"""Cutoff frequency of the filter as a fraction of half the lower sample rate."""
 
 
 def resample(samples: Float[Array, "B S"], from_hz: int, to_hz: int) -> Float[Array, "B N"]:
-    """Samples at another rate; N is S · to_hz / from_hz, rounded up."""
+    """Resamples rows to another sample rate.
+
+    Args:
+        samples: Samples at `from_hz`.
+        from_hz: Sample rate of the samples in Hz.
+        to_hz: Sample rate of the result in Hz.
+
+    Returns:
+        N = S · to_hz / from_hz samples per row, rounded up.
+    """
     divisor = math.gcd(from_hz, to_hz)
     old, new = from_hz // divisor, to_hz // divisor
     if old == new:
@@ -35,7 +44,7 @@ def resample(samples: Float[Array, "B S"], from_hz: int, to_hz: int) -> Float[Ar
 
 @functools.cache
 def _kernels(old: int, new: int) -> tuple[np.ndarray, int]:
-    """A filter for each of the `new` phases, `[taps, 1, new]`, and the taps before the sample."""
+    """Returns the filters `[taps, 1, new]` of the `new` phases, and the number of taps before the current sample."""
     base = min(old, new) * ROLLOFF
     width = math.ceil(HALF_WIDTH * old / base)
     place = np.arange(-width, width + old)[None] / old - np.arange(new)[:, None] / new

@@ -1,4 +1,4 @@
-"""Recordings that augmentations add, read on the host once: noise as one long signal, impulse responses as rows."""
+"""Reads the recordings that augmentations need, once, on the host: noise as one signal, impulse responses as rows."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +20,18 @@ SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".sph", ".m4a")
 
 
 def read_sounds(augment: Iterable[Augmentation], *, rate_hz: int, threads: int = 2) -> dict[str, np.ndarray]:
-    """What the augmentations need, by the name that each gives it: noise and impulse responses.
+    """Reads the noise and the impulse responses that augmentations need.
 
-    Raises: UserError where a folder has no audio, or audio that cannot be read.
+    Args:
+        augment: Augmentations; those without recordings are ignored.
+        rate_hz: Sample rate of the result in Hz.
+        threads: Number of threads that read files.
+
+    Returns:
+        Arrays keyed by `sound` of the augmentation.
+
+    Raises:
+        UserError: If a folder has no audio, only silence, or audio that cannot be read.
     """
     found: dict[str, np.ndarray] = {}
     for augmentation in augment:
@@ -45,7 +54,7 @@ def _noise(settings: BackgroundNoise, rate_hz: int, threads: int) -> Int16[np.nd
     parts = _of_all(part, files, threads)
     noise = np.concatenate(parts)
     if not noise.any():
-        raise UserError(f"{settings.folder}: its {len(files)} recordings are silent; expected recordings of noise")
+        raise UserError(f"{settings.folder}: all {len(files)} recordings are silent; expected recordings of noise")
     return noise
 
 
@@ -56,40 +65,48 @@ def _impulses(settings: Reverberation, rate_hz: int, threads: int) -> Float32[np
     rows = np.zeros((len(spread), size), np.float32)
     responses = _of_all(partial(_response, rate_hz=rate_hz), [files[number] for number in spread], threads)
     for row, samples in zip(rows, responses, strict=True):
-        direct = int(np.argmax(np.abs(samples)))  # before it is only the way from the loudspeaker
+        direct = int(np.argmax(np.abs(samples)))  # samples before the direct sound are only its propagation delay
         kept = samples[direct : direct + size]
         row[: len(kept)] = kept / max(np.sqrt(np.square(kept).sum()), 1e-20)
     if not rows.any(axis=1).all():
-        raise UserError(f"{settings.folder}: {files[spread[int(np.argmin(rows.any(axis=1)))]]} is silent")
+        raise UserError(
+            f"{settings.folder}: {files[spread[int(np.argmin(rows.any(axis=1)))]]} is silent; expected impulse responses"
+        )
     return rows
 
 
 def _response(path: Path, *, rate_hz: int) -> Float32[np.ndarray, " S"]:
-    """The first channel at any scale: the mean of microphones would be another room."""
+    """Reads the first channel of an impulse response at its own scale.
+
+    The mean of several microphones would be the response of a different room.
+    """
     try:
         samples, its_rate_hz = soundfile.read(path, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise AudioError(path, f"cannot be read as an impulse response ({error.error_string})") from error
     first = np.ascontiguousarray(samples[:, 0])
     if not len(first) or not np.isfinite(first).all():
-        raise AudioError(path, "has no samples, or some that are not finite")
+        raise AudioError(path, "has no samples, or samples that are not finite")
     return first if its_rate_hz == rate_hz else soxr.resample(first, its_rate_hz, rate_hz).astype(np.float32)
 
 
 def _files(folder: str) -> list[Path]:
     paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in SUFFIXES)
     if not paths:
-        there = "has no audio" if Path(folder).is_dir() else "no such folder"
-        raise UserError(f"{folder}: {there}; expected a folder of recordings ({' '.join(SUFFIXES)})")
+        problem = "has no audio" if Path(folder).is_dir() else "no such folder"
+        raise UserError(f"{folder}: {problem}; expected a folder of recordings ({' '.join(SUFFIXES)})")
     return paths
 
 
 def _share(durations_s: Float64[np.ndarray, " N"], limit_s: float) -> float | None:
-    """Seconds of each recording that make the limit together, what short ones leave being the others'; None: all."""
+    """Returns the maximum length in seconds to which recordings are cut for a total duration of `limit_s`.
+
+    Shorter recordings are used whole. None if the total is within the limit without cutting.
+    """
     if durations_s.sum() <= limit_s:
         return None
     rising = np.sort(durations_s)
-    left_s = limit_s - np.concatenate([[0.0], np.cumsum(rising)[:-1]])  # for this one and all longer ones
+    left_s = limit_s - np.concatenate([[0.0], np.cumsum(rising)[:-1]])  # for this recording and all longer ones
     shares = left_s / np.arange(len(rising), 0, -1)
     return float(shares[np.argmax(rising > shares)])
 
@@ -99,4 +116,4 @@ def _of_all[T](read: Callable[[Path], T], files: Sequence[Path], threads: int) -
         try:
             return list(pool.map(read, files))
         except AudioError as error:
-            raise UserError(f"{error}: take it out of the folder") from error
+            raise UserError(f"{error}: remove it from the folder") from error

@@ -1,4 +1,4 @@
-"""Augmentation of frames: masks of bins and of frames, rectangles, a warped axis of time or of frequency."""
+"""Augmentation of frames: frequency and time masks, masked rectangles, and warping of the time or frequency axis."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -16,57 +16,61 @@ Fill = Literal["mean", "zero"]
 
 @dataclass(frozen=True)
 class SpecAugment(Augmentation):
-    """Masks of mel bins and of frames. The defaults are icefall's, but within the utterance where icefall's lie
-    anywhere in the padded row: see also `quartznet`, `rnnt`, `nemo` and `rust`.
+    """Masks mel bins and frames of an utterance (SpecAugment).
 
-    Widths are uniform whole numbers, starts uniform over the frames. With `max_time_share` below 1 an utterance gets as
-    many time masks of full width as that share of its frames takes, at least one, and then no wider than together make
-    it.
+    The defaults are icefall's, except that time masks are within the utterance; icefall's are anywhere in the padded
+    row. The methods `quartznet`, `rnnt`, `nemo` and `rust` return the settings of other systems.
 
-    Source: Park et al. 2019 (arXiv:1904.08779) without time warping; lhotse `dataset/signal_transforms.py` for the
-    limit by share; Park et al. 2019 (arXiv:1912.05533) for widths that adapt to the length.
+    Widths are uniform integers, and starts are uniform over the frames. If `max_time_share` is s < 1, an utterance of T
+    frames has n = min(ceil(s·T / max_time_frames), num_time_masks) time masks of at most floor(s·T / n) frames each.
+
+    Source: Park et al. 2019 (arXiv:1904.08779) without time warping; lhotse `dataset/signal_transforms.py` for
+    `max_time_share`; Park et al. 2019 (arXiv:1912.05533) for widths that adapt to the length.
     """
 
     probability: float = 0.9
     num_freq_masks: int = 2
-    """Masks of mel bins per utterance."""
+    """Number of frequency masks per utterance."""
     min_freq_bins: int = 0
-    """Narrowest mask of mel bins."""
+    """Minimum width of a frequency mask in mel bins."""
     max_freq_bins: int = 27
-    """Widest mask of mel bins."""
+    """Maximum width of a frequency mask in mel bins."""
     num_time_masks: int = 10
-    """Most masks of frames per utterance."""
+    """Maximum number of time masks per utterance."""
     min_time_frames: int = 0
-    """Narrowest mask of frames."""
+    """Minimum width of a time mask in frames."""
     max_time_frames: int = 100
-    """Widest mask of frames."""
+    """Maximum width of a time mask in frames."""
     max_width_share: float = 1.0
-    """Widest mask of frames, as a share of the utterance's frames."""
+    """Maximum width of a time mask as a fraction of the utterance's frames."""
     max_time_share: float = 0.15
-    """Most of an utterance's frames that time masks may cover in all."""
+    """Maximum fraction of the utterance's frames that all time masks cover together. 1: no limit."""
     fill: Fill = "mean"
-    """What masked values become: the utterance's mean, or 0, which is neutral only where features are normalised."""
+    """Value of masked bins and frames. mean: the utterance's mean; zero: 0, which is neutral only for normalised
+    features."""
     within: Within = "valid"
-    """Where time masks lie: in the utterance, or anywhere in the padded row."""
+    """Range of time masks. valid: the utterance; padded: the padded row."""
     draws_widest: bool = False
-    """Whether the widest width is drawn itself; some systems draw one less."""
+    """Whether the maximum width can be drawn; in some systems the largest width drawn is one less."""
     draws_last_start: bool = False
-    """Whether a mask may end with the last frame or bin; some systems leave one behind it."""
+    """Whether a mask can end with the last frame or bin; in some systems at least one remains behind it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         narrow, wide = (self.min_freq_bins, self.min_time_frames), (self.max_freq_bins, self.max_time_frames)
         if min(self.num_freq_masks, self.num_time_masks, *narrow) < 0 or any(map(int.__gt__, narrow, wide)):
-            raise ValueError(f"counts and widths of masks must be 0 or more, and least widths below greatest: {self}")
+            raise ValueError(
+                f"numbers and widths of masks must be 0 or more, and minimum widths at most the maximum widths: {self}"
+            )
         if not 0 <= self.max_time_share <= 1 or not 0 <= self.max_width_share <= 1:
             raise ValueError(
-                f"max_time_share {self.max_time_share} and max_width_share {self.max_width_share}: expected within 0 "
-                "and 1"
+                f"max_time_share {self.max_time_share} and max_width_share {self.max_width_share}: expected values "
+                "from 0 to 1"
             )
 
     @classmethod
     def quartznet(cls, *, max_freq_bins: int = 15, max_time_frames: int = 55) -> "SpecAugment":
-        """As NVIDIA's QuartzNet: anywhere in the padded row, filled with 0."""
+        """Returns the settings of NVIDIA's QuartzNet: masks anywhere in the padded row, filled with 0."""
         return cls(
             probability=1.0, max_freq_bins=max_freq_bins, num_time_masks=2, max_time_frames=max_time_frames,
             max_time_share=1.0, fill="zero", within="padded", draws_widest=True,
@@ -74,7 +78,10 @@ class SpecAugment(Augmentation):
 
     @classmethod
     def rnnt(cls) -> "SpecAugment":
-        """As Myrtle's RNN-T: ten masks of up to 3 % of the frames each, anywhere in the padded row."""
+        """Returns the settings of Myrtle's RNN-T.
+
+        It has ten time masks of up to 3 % of the frames each, anywhere in the padded row.
+        """
         return cls(
             probability=1.0, max_freq_bins=20, max_time_frames=100_000, max_width_share=0.03, max_time_share=1.0,
             fill="zero", within="padded", draws_widest=True, draws_last_start=True,
@@ -82,7 +89,10 @@ class SpecAugment(Augmentation):
 
     @classmethod
     def nemo(cls, *, num_time_masks: int = 10, max_width_share: float = 0.05) -> "SpecAugment":
-        """As NVIDIA's NeMo for Conformer and FastConformer: widths adapt to the length, filled with 0."""
+        """Returns the settings of NVIDIA's NeMo for Conformer and FastConformer.
+
+        Widths of time masks adapt to the length, and masks are filled with 0.
+        """
         return cls(
             probability=1.0, num_time_masks=num_time_masks, max_time_frames=100_000, max_width_share=max_width_share,
             max_time_share=1.0, fill="zero",
@@ -92,7 +102,16 @@ class SpecAugment(Augmentation):
     def rust(
         cls, *, num_time_masks: int, max_time_frames: int, num_freq_masks: int, max_freq_bins: int
     ) -> "SpecAugment":
-        """As the Rust trainer: at least one frame or bin wide, within the utterance, filled with 0."""
+        """Returns the settings of the Rust trainer.
+
+        Masks are at least one frame or bin wide, within the utterance, and filled with 0.
+
+        Args:
+            num_time_masks: Number of time masks per utterance.
+            max_time_frames: Maximum width of a time mask in frames.
+            num_freq_masks: Number of frequency masks per utterance.
+            max_freq_bins: Maximum width of a frequency mask in mel bins.
+        """
         return cls(
             probability=1.0, num_freq_masks=num_freq_masks, min_freq_bins=min(1, max_freq_bins),
             max_freq_bins=max_freq_bins, num_time_masks=num_time_masks, min_time_frames=min(1, max_time_frames),
@@ -124,7 +143,7 @@ class SpecAugment(Augmentation):
     def _spans(
         self, key: PRNGKeyArray, least: int, widest: Float[Array, ""], room: Float[Array, ""], active: Bool[Array, " N"]
     ) -> tuple[Int[Array, " N"], Int[Array, " N"]]:
-        """Starts and widths of spans in `room`; what is not active has no width."""
+        """Draws starts and widths of spans within `room` positions; spans that are not active have width 0."""
         of_width, of_start = jax.random.split(key)
         least_here = jnp.minimum(least, widest)
         choices = widest - least_here + self.draws_widest
@@ -144,32 +163,35 @@ class SpecAugment(Augmentation):
 
 @dataclass(frozen=True)
 class Cutout(Augmentation):
-    """Rectangles of zeros (or of the mean), before or after SpecAugment as the order of the augmentations says.
+    """Masks rectangles of mel bins and frames.
+
+    It is applied before or after SpecAugment according to the order of the augmentations.
 
     Source: DeVries and Taylor 2017 (arXiv:1708.04552); the defaults are NVIDIA's QuartzNet's, with masks.
     """
 
     num: int = 5
-    """Rectangles per utterance."""
+    """Number of rectangles per utterance."""
     min_freq_bins: int = 20
-    """Least height."""
+    """Minimum height of a rectangle in mel bins."""
     max_freq_bins: int = 20
-    """Greatest height."""
+    """Maximum height of a rectangle in mel bins."""
     min_time_frames: int = 5
-    """Least width."""
+    """Minimum width of a rectangle in frames."""
     max_time_frames: int = 5
-    """Greatest width."""
+    """Maximum width of a rectangle in frames."""
     within: Within = "padded"
-    """Where they lie: in the utterance, or anywhere in the padded row."""
+    """Range of the rectangles in time. valid: the utterance; padded: the padded row."""
     fill: Fill = "zero"
-    """What they hold: 0, which is neutral only where features are normalised, or the utterance's mean."""
+    """Value of masked rectangles. zero: 0, which is neutral only for normalised features; mean: the utterance's
+    mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num < 0 or not (
             0 <= self.min_freq_bins <= self.max_freq_bins and 0 <= self.min_time_frames <= self.max_time_frames
         ):
-            raise ValueError(f"counts and sizes must be 0 or more, and least sizes below greatest: {self}")
+            raise ValueError(f"num and sizes must be 0 or more, and minimum sizes at most the maximum sizes: {self}")
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         num_frames, num_bins = size
@@ -197,18 +219,18 @@ class Cutout(Augmentation):
 
 @dataclass(frozen=True)
 class TimeWarp(Augmentation):
-    """Moves one frame of the utterance by up to `max_frames`, and stretches what lies on either side of it.
+    """Moves one frame of the utterance in time, and stretches or compresses the frames on each side of it.
 
-    Frames in between are interpolated; the length stays.
+    Frames are interpolated linearly; the length does not change.
 
-    Source: Park et al. 2019 (arXiv:1904.08779), section 2. Differs from: a straight line between frames instead of a
-    thin plate spline.
+    Source: Park et al. 2019 (arXiv:1904.08779), section 2. Differs from: the paper, which interpolates by a thin plate
+    spline.
     """
 
     moves_frames: ClassVar[bool] = True
     probability: float = 0.9
     max_frames: int = 80
-    """Farthest move; utterances of no more than twice as many frames are left as they are."""
+    """Maximum distance in frames. Utterances of at most twice as many frames are not changed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -240,30 +262,33 @@ class TimeWarp(Augmentation):
 
 @dataclass(frozen=True)
 class VocalTract(Augmentation):
-    """Stretches the frequency axis of each utterance, as if its speaker's vocal tract were shorter or longer.
+    """Warps the frequency axis of an utterance, which simulates a shorter or longer vocal tract.
 
-    Bin m takes the (interpolated) energy of the frequency that lies `factor` times higher, the factor uniform in
-    [1 − max_warp, 1 + max_warp]; beyond the last bin the last one is repeated.
+    Bin m becomes the interpolated energy at `factor` times its centre frequency. The factor is uniform in
+    [1 − max_warp, 1 + max_warp]. Beyond the last bin the last one is repeated.
 
     Source: Jaitly and Hinton 2013, "Vocal Tract Length Perturbation (VTLP) improves speech recognition".
-    Differs from: the warp acts on log-mel bins instead of the bank's edges, and has no separate upper segment.
+    Differs from: the paper, which warps the edges of the mel filter bank instead of log-mel bins, and has a separate
+    upper segment.
     """
 
     max_warp: float = 0.1
-    """Largest relative change of frequency."""
+    """Maximum relative change of frequency."""
     low_hz: float = 20.0
-    """Lower edge of the mel bank that the features come from."""
+    """Lower edge of the front-end's mel filter bank in Hz."""
     high_hz: float = 7600.0
-    """Upper edge of the mel bank that the features come from."""
+    """Upper edge of the front-end's mel filter bank in Hz."""
 
     def check(self, front_end: FrontEnd) -> None:
         super().check(front_end)
         if front_end.bins == "slaney":
-            raise ValueError("VocalTract is made for bins of Kaldi's or HTK's scale, and the front-end's are Slaney's")
+            raise ValueError(
+                "VocalTract requires bins on Kaldi's or HTK's mel scale, but the front-end's bins are on Slaney's"
+            )
         if front_end.band_hz != (self.low_hz, self.high_hz):
             raise ValueError(
-                f"VocalTract's mel bank is of (low_hz, high_hz) {(self.low_hz, self.high_hz)}, the front-end's of "
-                f"{front_end.band_hz}: set both alike"
+                f"VocalTract has (low_hz, high_hz) {(self.low_hz, self.high_hz)}, but the front-end's mel filter bank has "
+                f"{front_end.band_hz}: set both to the same edges"
             )
 
     def __post_init__(self) -> None:
@@ -286,13 +311,13 @@ class VocalTract(Augmentation):
 
 
 def _mean(row: Float[Array, "T F"], length: Int[Array, ""]) -> Float[Array, ""]:
-    """Of the valid frames."""
+    """Returns the mean of all values of the valid frames."""
     valid = (jnp.arange(row.shape[0]) < length)[:, None]
     return jnp.sum(jnp.where(valid, row, 0.0)) / jnp.maximum(length * row.shape[1], 1)
 
 
 def _inside(size: int, starts: Int[Array, " N"], widths: Int[Array, " N"]) -> Bool[Array, " size"]:
-    """True where any of the spans is."""
+    """Returns True for positions within any of the spans."""
     return jnp.any(_each_inside(size, starts, widths), axis=0)
 
 

@@ -1,4 +1,4 @@
-"""From samples to the energies of mel bins: windows that padding never changes, their spectrum, and a bank."""
+"""Short-time spectra: windows of samples that are independent of padding, and mel energies of their spectra."""
 
 import functools
 from typing import Literal
@@ -10,17 +10,28 @@ from jaxtyping import Array, Float, Float64, Int
 
 Window = Literal["povey", "hann", "hann_periodic", "hann_centred", "hamming", "blackman"]
 Edges = Literal["mirror", "reflect", "zeros"]
-"""How a signal goes on beyond its ends: mirrored with its last sample repeated, or not repeated; or silent."""
+"""Extension of a signal beyond its ends. mirror: mirrored with the last sample repeated; reflect: mirrored without
+repeating it; zeros: silence."""
 
-MAX_BLOCKS = 64  # slices per window; the time to compile them grows with their number
+MAX_BLOCKS = 64  # maximum number of slices per window: compile time grows with their number
 
 
 def extended(
     samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, first: int, after: int, edges: Edges
 ) -> Float[Array, "B E"]:
-    """The signal from sample `first` on, which may lie before it, to at least `after` samples behind each row's length.
+    """Extends each row beyond its ends.
 
-    What lies behind a row's length is not read: the signal goes on there as `edges` says.
+    Samples behind a row's length are not read; they are replaced by the extension.
+
+    Args:
+        samples: Samples of each row.
+        lengths: Number of valid samples of each row.
+        first: Sample at which the result begins; negative values extend the signal at its beginning.
+        after: Minimum number of samples behind each row's length.
+        edges: Extension of the signal beyond its ends.
+
+    Returns:
+        The extended samples.
     """
     before = max(-first, 0)
     if edges == "zeros":
@@ -33,7 +44,7 @@ def extended(
 
 
 def pre_emphasised(samples: Float[Array, "B S"], weight: float) -> Float[Array, "B S"]:
-    """Each sample less `weight` times the one before; the first one as it is."""
+    """Subtracts `weight` times the previous sample from each sample; the first sample does not change."""
     if not weight:
         return samples
     before = jnp.concatenate([jnp.zeros((len(samples), 1)), samples[:, :-1]], axis=1)
@@ -43,11 +54,21 @@ def pre_emphasised(samples: Float[Array, "B S"], weight: float) -> Float[Array, 
 def windows(
     samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int, size: int
 ) -> Float[Array, "B T size"]:
-    """`num_frames` overlapping windows, each followed by zeros up to `size`. The signal is long enough for them or ends
-    in silence.
+    """Splits the signal into overlapping windows.
 
-    They are strided slices of blocks: a gather is many times slower, and left to odd sizes; zeros that are padded to
-    the windows later cost as much as the Fourier transform on a CPU.
+    Windows are concatenated from strided slices of blocks, because a gather is many times slower; a gather is used only
+    if the lengths of window and hop have only small common divisors. The zeros are part of the same concatenation: to
+    pad the windows later costs as much as the Fourier transform on a CPU.
+
+    Args:
+        samples: Samples of each row. A signal that is too short is extended by zeros.
+        num_frames: Number of windows.
+        window: Length of a window in samples.
+        hop: Distance between two windows in samples.
+        size: Number of samples per window in the result: the window followed by zeros.
+
+    Returns:
+        Windows `[B, num_frames, size]`.
     """
     rows = len(samples)
     zeros = jnp.zeros((rows, num_frames, size - window))
@@ -62,7 +83,14 @@ def windows(
 
 
 def window_means(samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int) -> Float[Array, "B T"]:
-    """The mean of each of the windows."""
+    """Computes the mean of each window.
+
+    Args:
+        samples: Samples of each row. A signal that is too short is extended by zeros.
+        num_frames: Number of windows.
+        window: Length of a window in samples.
+        hop: Distance between two windows in samples.
+    """
     blocks, per_window, per_hop = _blocks(samples, num_frames, window, hop)
     if blocks is None:
         return windows(samples, num_frames, window=window, hop=hop, size=window).mean(axis=-1)
@@ -80,8 +108,18 @@ def mel_energies(
     power: bool,
     noise: np.ndarray | None = None,
 ) -> Float[Array, "B T M"]:
-    """Sums over the bins of the bank of the power (or the magnitude) of each frame's spectrum. Of a frame the first
-    `length` values are windowed; the others are zeros. `noise` is added to the power of each bin of the spectrum.
+    """Computes the mel energies of windows of samples.
+
+    Args:
+        frames: N samples of each window: `length` values, followed by zeros.
+        window: Window shape.
+        length: Length of the window in samples.
+        bank: Mel filter bank `[N // 2 + 1, M]`.
+        power: Whether the bank is applied to the power spectrum instead of the magnitude spectrum.
+        noise: Power added to each bin of the power spectrum `[N // 2 + 1]`. None: nothing is added.
+
+    Returns:
+        Mel energies of each frame.
     """
     shape = np.pad(window_shape(window, length), (0, frames.shape[-1] - length))
     spectrum = jnp.fft.rfft(frames * shape[None, None])
@@ -90,16 +128,18 @@ def mel_energies(
         magnitude += noise.astype(np.float32)[None, None]
     if not power:
         magnitude = jnp.sqrt(magnitude)
-    # Computed inside of the product, as XLA would have it on a CPU, it is half as fast.
+    # Without the barrier, XLA fuses this into the matrix product on a CPU, which is half as fast.
     magnitude = jax.lax.optimization_barrier(magnitude)
-    # HIGHEST: the default on recent GPUs is TF32, which costs three digits of every feature.
+    # HIGHEST: the default precision on recent GPUs is TF32, which loses three digits of every feature.
     return jnp.matmul(magnitude, bank, precision=jax.lax.Precision.HIGHEST)
 
 
 @functools.cache
 def window_shape(name: Window, length: int) -> np.ndarray:
-    """The window's values, float32. hann, hamming and blackman end as they begin; hann_periodic would begin anew one
-    sample later, hann_centred half a sample before its first and after its last.
+    """Returns the float32 values of a window.
+
+    hann, hamming and blackman end with the value that they begin with. hann_periodic has a period of `length` samples.
+    hann_centred is zero half a sample before its first and half a sample after its last value.
     """
     place = np.arange(length)
     angle = 2 * np.pi * place / (length - 1)
@@ -115,7 +155,17 @@ def window_shape(name: Window, length: int) -> np.ndarray:
 
 
 def noise_power(window: Window, length: int, fft_length: int, *, preemphasis: float) -> Float64[np.ndarray, " bins"]:
-    """Mean power of white noise of variance 1 in each bin of the spectrum of pre-emphasised, windowed frames."""
+    """Returns the mean power spectrum of pre-emphasised, windowed white noise of variance 1.
+
+    Args:
+        window: Window shape.
+        length: Length of the window in samples.
+        fft_length: Length of the Fourier transform in samples.
+        preemphasis: Pre-emphasis coefficient.
+
+    Returns:
+        Mean power `[fft_length // 2 + 1]` of each bin of the spectrum.
+    """
     turns = np.exp(-2j * np.pi * np.arange(fft_length // 2 + 1) / fft_length)
     windowed = np.sum(np.square(window_shape(window, length), dtype=np.float64))
     return windowed * np.abs(1 - preemphasis * turns) ** 2
@@ -124,9 +174,7 @@ def noise_power(window: Window, length: int, fft_length: int, *, preemphasis: fl
 def _mirror_ends(
     samples: Float[Array, "B S"], lengths: Int[Array, " B"], *, before: int, after: int, repeats_last: bool
 ) -> Float[Array, "B padded"]:
-    """Mirrors samples in front of each row and behind its own end; a row that is shorter than what is mirrored is
-    mirrored again and again.
-    """
+    """Mirrors samples in front of each row and behind its length; short rows are mirrored repeatedly."""
     length = jnp.maximum(lengths, 1)[:, None]
     round_trip = 2 * length if repeats_last else jnp.maximum(2 * length - 2, 1)
 
@@ -147,8 +195,11 @@ def _mirror_ends(
 def _blocks(
     samples: Float[Array, "B S"], num_frames: int, window: int, hop: int
 ) -> tuple[Float[Array, "B N block"] | None, int, int]:
-    """The signal in blocks that windows and hops are whole numbers of, and these numbers; None for sizes that have only
-    small ones.
+    """Splits the signal into blocks whose length divides the lengths of window and hop.
+
+    Returns:
+        Blocks, the number of blocks per window, and the number of blocks per hop. Blocks are None if a window has more
+        than MAX_BLOCKS of them.
     """
     block = int(np.gcd(window, hop))
     per_window, per_hop = window // block, hop // block
@@ -159,7 +210,7 @@ def _blocks(
 
 
 def _of_length(samples: Float[Array, "B S"], size: int) -> Float[Array, "B size"]:
-    """Cut, or with silence behind it."""
+    """Truncates the signal to `size` samples, or extends it by zeros."""
     missing = max(size - samples.shape[1], 0)
     longer = jnp.concatenate([samples, jnp.zeros((len(samples), missing))], axis=1) if missing else samples
     return longer[:, : max(size, 0)]

@@ -1,4 +1,4 @@
-"""What a front-end does to its frames after the logarithm: normalise, stack, round up."""
+"""Stages of a front-end that follow the logarithm: normalisation, range limits, stacking and padding."""
 
 import json
 import re
@@ -15,47 +15,66 @@ from asr_jax.core.errors import UserError
 
 
 def risen(step: Int[Array, ""], begin_updates: int, ramp_updates: int) -> Float[Array, ""]:
-    """0 in the first `begin_updates` updates, then rising to 1 in `ramp_updates` of them. `step`: updates applied."""
+    """Returns the progress of a linear ramp: 0 before it, 1 after it.
+
+    Args:
+        step: Number of updates applied so far.
+        begin_updates: Number of updates before the ramp begins.
+        ramp_updates: Length of the ramp in updates.
+    """
     return jnp.clip((step + 1 - begin_updates) / max(ramp_updates, 1), 0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Frames to frames. What lies beyond a row's length is not read, and what is left there the front-end replaces."""
+    """A transformation of frames.
+
+    Padding frames are not read; the front-end replaces their values after the last stage.
+    """
 
     def num_features(self, before: int) -> int:
-        """Values per frame, from those before."""
+        """Returns the number of values per output frame for `before` values per input frame."""
         return before
 
     @property
     def stride(self) -> int:
-        """Frames before for each frame after."""
+        """Number of input frames per output frame."""
         return 1
 
     def output_length(self, num_frames: Any) -> Any:
-        """Frames from frames, for ints and arrays."""
+        """Returns the number of output frames for `num_frames` input frames; accepts ints and arrays."""
         return num_frames
 
     def check(self, num_features: int) -> None:
-        """Raises: ValueError where frames of that size cannot come in."""
+        """Checks the number of values per input frame.
+
+        Raises:
+            ValueError: If the stage does not accept frames of `num_features` values.
+        """
 
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Frames:
-        """`step`: updates applied so far in training, None in evaluation."""
+        """Transforms frames.
+
+        Args:
+            frames: Frames with their lengths.
+            step: Number of updates applied so far in training; None in evaluation.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Normalise(Stage):
-    """Mean 0 and standard deviation 1 over the valid frames of each utterance."""
+    """Normalises each utterance to mean 0 and standard deviation 1 over its valid frames."""
 
     over: Literal["bins", "all"] = "bins"
-    """Statistics of each bin, or one of all values."""
+    """Scope of the statistics. bins: each bin has its own; all: one mean and deviation of all values."""
     ddof: int = 1
-    """What is taken from the number of values that the variance is divided by: 1 unbiased, 0 biased."""
+    """Number subtracted from the number of values in the denominator of the variance: 1 unbiased, 0 biased."""
     eps: float = 1e-5
-    """Keeps the division finite."""
+    """Small number that keeps the division finite; see `eps_to`."""
     eps_to: Literal["deviation", "variance", "least"] = "deviation"
-    """`eps` is added to the standard deviation, or to the variance, or is the least standard deviation."""
+    """Use of `eps`. deviation: it is added to the standard deviation; variance: it is added to the variance; least: it
+    is the minimum standard deviation."""
 
     def __post_init__(self) -> None:
         if self.ddof not in (0, 1):
@@ -68,14 +87,14 @@ class Normalise(Stage):
         return frames.replace(values=(frames.values - mean) / deviation)
 
     def statistics(self, frames: Frames) -> tuple[Float[Array, "B 1 D"], Float[Array, "B 1 D"]]:
-        """What is subtracted, and what is divided by; D is 1 where they are over all values."""
+        """Returns the mean to subtract and the deviation to divide by; D is 1 if `over` is all."""
         num_frames, num_bins = frames.values.shape[1:]
         mask = length_mask(frames.lengths, num_frames)[..., None]
         axes, each = ((1,), 1) if self.over == "bins" else ((1, 2), num_bins)
         count = (frames.lengths * each).astype(jnp.float32)[:, None, None]
         mean = jnp.where(mask, frames.values, 0.0).sum(axes, keepdims=True) / jnp.maximum(count, 1.0)
         squares = jnp.where(mask, jnp.square(frames.values - mean), 0.0).sum(axes, keepdims=True)
-        variance = squares / jnp.maximum(count - self.ddof, 1.0)  # of a single frame: 0
+        variance = squares / jnp.maximum(count - self.ddof, 1.0)  # 0 for a single frame
         if self.eps_to == "variance":
             return mean, jnp.sqrt(variance + self.eps)
         deviation = jnp.sqrt(variance)
@@ -86,35 +105,40 @@ class Normalise(Stage):
 class NormaliseByDataSet(Stage):
     """Subtracts the mean of a data set and divides by its standard deviation, bin by bin.
 
-    In training the share of this in the result can rise from 0 to 1, the rest being normalised by the utterance itself,
-    as Myrtle's RNN-T recipe does it. In evaluation the share is always 1.
+    In training the result can be a mixture of this and of normalisation by the utterance's own statistics, in which the
+    share of the former rises to 1, as in Myrtle's RNN-T recipe. In evaluation the share is always 1.
     """
 
     mean: tuple[float, ...] = ()
-    """Of each bin."""
+    """Mean of each bin."""
     deviation: tuple[float, ...] = ()
-    """Of each bin."""
+    """Standard deviation of each bin."""
     begin_updates: int = 0
-    """Updates before the share begins to rise."""
+    """Number of updates before the share of the data set's statistics begins to rise."""
     ramp_updates: int = 0
-    """Updates in which it rises to 1; 0: it is 1 from there on."""
+    """Number of updates in which the share rises to 1. 0: it is 1 after `begin_updates`."""
     begin_share: float = 1.0
-    """The share before it rises."""
+    """Share of the data set's statistics before it rises, from 0 to 1."""
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.deviation):
-            raise ValueError(f"{len(self.mean)} means and {len(self.deviation)} deviations: expected one each of a bin")
+            raise ValueError(
+                f"{len(self.mean)} means and {len(self.deviation)} deviations: expected one of each per bin"
+            )
         if not all(np.isfinite(self.mean)) or not all(0 < value < float("inf") for value in self.deviation):
-            raise ValueError("expected finite means, and deviations above 0")
+            raise ValueError("expected finite means, and finite deviations above 0")
         if min(self.begin_updates, self.ramp_updates) < 0 or not 0 <= self.begin_share <= 1:
             raise ValueError(
                 f"begin_updates {self.begin_updates}, ramp_updates {self.ramp_updates}, begin_share "
-                f"{self.begin_share}: expected 0 or more, and a share within 0 and 1"
+                f"{self.begin_share}: expected updates of 0 or more, and a share from 0 to 1"
             )
 
     def check(self, num_features: int) -> None:
         if len(self.mean) != num_features:
-            raise ValueError(f"statistics of {len(self.mean)} bins for frames of {num_features}: set both alike")
+            raise ValueError(
+                f"statistics of {len(self.mean)} bins cannot normalise frames of {num_features} values: compute the "
+                "statistics of this front-end's features"
+            )
 
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Frames:
         by_data = (frames.values - jnp.asarray(self.mean)[None, None]) / jnp.asarray(self.deviation)[None, None]
@@ -126,9 +150,13 @@ class NormaliseByDataSet(Stage):
 
     @classmethod
     def of_kaldi(cls, path: str | Path) -> "NormaliseByDataSet":
-        """Statistics of a Kaldi network's text file (FunASR's am.mvn): what is added, and then multiplied.
+        """Reads the statistics in a Kaldi network's text file (FunASR's am.mvn).
 
-        Raises: UserError where the file has no <AddShift> and <Rescale>.
+        <AddShift> contains the values to add (the negative means), <Rescale> the factors (the reciprocals of the
+        deviations).
+
+        Raises:
+            UserError: If the file cannot be read or does not have as many values of <AddShift> as of <Rescale>.
         """
         try:
             text = Path(path).read_text("utf-8")
@@ -138,15 +166,21 @@ class NormaliseByDataSet(Stage):
         shift, scale = ([float(value) for value in part[1].split()] if part else [] for part in found)
         if not shift or len(shift) != len(scale) or not all(scale):
             raise UserError(
-                f"{path}: {len(shift)} values of <AddShift> and {len(scale)} of <Rescale>; expected as many"
+                f"{path}: {len(shift)} values of <AddShift> and {len(scale)} of <Rescale>; expected at least one, as many "
+                "of both, and no <Rescale> of 0"
             )
         return cls(mean=tuple(-value for value in shift), deviation=tuple(1 / value for value in scale))
 
     @classmethod
     def of_json(cls, path: str | Path, **ramp: Any) -> "NormaliseByDataSet":
-        """Statistics that `python -m asr_jax.feature_statistics` wrote: {"mean": […], "deviation": […]}.
+        """Reads the statistics that `python -m asr_jax.feature_statistics` writes: {"mean": […], "deviation": […]}.
 
-        Raises: UserError where the file is another.
+        Args:
+            path: Path of the JSON file.
+            **ramp: Other fields of the result: `begin_updates`, `ramp_updates` and `begin_share`.
+
+        Raises:
+            UserError: If the file cannot be read or has other content.
         """
         try:
             found = json.loads(Path(path).read_text("utf-8"))
@@ -157,12 +191,13 @@ class NormaliseByDataSet(Stage):
 
 @dataclass(frozen=True)
 class LimitRange(Stage):
-    """Logarithms (base 10) that lie more than `decades` below the utterance's greatest are raised to that; then
-    (x + 4) / 4, as Whisper has it.
+    """Limits base-10 logarithms to a range below the utterance's maximum, then computes (x + 4) / 4, as Whisper does.
+
+    Lower values are raised to the maximum minus `decades`.
     """
 
     decades: float = 8.0
-    """The range."""
+    """Range below the maximum in decades."""
 
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Frames:
         mask = length_mask(frames.lengths, frames.values.shape[1])[..., None]
@@ -172,17 +207,17 @@ class LimitRange(Stage):
 
 @dataclass(frozen=True)
 class Stack(Stage):
-    """Each `stride` frames become one that holds `num` successive ones."""
+    """Stacks `num` successive frames into one frame, every `every` frames."""
 
     num: int = 3
-    """Frames that are joined."""
+    """Number of input frames that are stacked into an output frame."""
     every: int = 3
-    """Frames from one result to the next."""
+    """Distance between the first input frames of two output frames."""
     before: int = 0
-    """Copies of the first frame that are put before it: (num - 1) // 2 for low frame rate as FunASR."""
+    """Number of copies of the first frame inserted before it: (num - 1) // 2 for FunASR's low frame rate."""
     at_end: Literal["zeros", "last", "dropped"] = "zeros"
-    """What is joined to the last frames where too few are left: zeros, copies of the last frame, or nothing: they are
-    dropped."""
+    """Treatment of the last frames if fewer than `num` are left. zeros: zeros are appended; last: copies of the last
+    frame are appended; dropped: they are removed."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.every <= self.num or self.before < 0:
@@ -219,10 +254,10 @@ class Stack(Stage):
 
 @dataclass(frozen=True)
 class RoundUp(Stage):
-    """More padding, to a multiple of `frames`: lengths stay as they are."""
+    """Pads the time axis to a multiple of `frames`; lengths do not change."""
 
     frames: int = 16
-    """The multiple."""
+    """Number of frames of which the padded length is a multiple."""
 
     def __post_init__(self) -> None:
         if self.frames < 1:

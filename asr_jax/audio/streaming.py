@@ -1,4 +1,4 @@
-"""Audio of any length in blocks, read forward: as `read_audio` gives it, in memory that does not grow with it."""
+"""Reads audio files of any length in blocks: the samples of `read_audio` in memory independent of the length."""
 
 import itertools
 from collections.abc import Iterator
@@ -12,9 +12,10 @@ from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import FULL_SCALE, Named, PathLike, again, as_float, dtype_of, is_there, name_of, opened
 from asr_jax.audio.pyav import SUFFIXES, blocks_with_pyav
 
-BLOCK_S = 10
+BLOCK_S = 10  # seconds per block
 EXACT_SEEKS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "AU", "CAF", "NIST")
-"""Formats in which a sample is found without decoding what lies before it; others are read from their beginning."""
+"""Formats in which libsndfile seeks to a sample without decoding earlier ones; other formats are decoded from their
+beginning."""
 
 Blocks = Iterator[Shaped[np.ndarray, "S C"]]
 
@@ -28,9 +29,21 @@ def stream_audio(
     may_overshoot: bool = False,
     channel: int | None = None,
 ) -> Iterator[Int16[np.ndarray, " S"]]:
-    """The samples of `read_audio` in order, some seconds at a time.
+    """Reads an audio file, or a part of it, as blocks of mono int16 samples.
 
-    Raises: AudioError as `read_audio`, once what is wrong is reached.
+    Args:
+        file: Path of the file, or its content.
+        rate_hz: Sample rate of the result in Hz.
+        start_s: Start of the part in seconds of the file.
+        length_s: Length of the part in seconds of the file. None: up to the end.
+        may_overshoot: Whether up to half of the part, at most half a second, may be beyond the end of the file.
+        channel: Number of the channel to read, from 0. None: the mean of all channels.
+
+    Yields:
+        Blocks of samples of full scale ±32768, in order. Together they are the result of `read_audio`.
+
+    Raises:
+        AudioError: As `read_audio`, when the block with the problem is reached.
     """
     part = Part(start_s, length_s, may_overshoot)
     if name_of(file).lower().endswith(SUFFIXES) and is_there(file):
@@ -42,7 +55,7 @@ def stream_audio(
         is_empty = is_empty and not len(samples)
         yield samples
     if is_empty:
-        raise AudioError(name_of(file), "too short to resample")
+        raise AudioError(name_of(file), "too short to resample: no samples are left")
 
 
 def _by_libsndfile(file: PathLike | Named, part: Part) -> tuple[Blocks, int]:
@@ -52,7 +65,7 @@ def _by_libsndfile(file: PathLike | Named, part: Part) -> tuple[Blocks, int]:
 
 
 def _read(file: PathLike | Named, part: Part) -> Blocks:
-    """The blocks of a part, checked."""
+    """Reads and checks the blocks of a part."""
     name, is_whole = name_of(file), part.length_s is None and not part.start_s
     if isinstance(file, Named):
         file.seek(0)
@@ -66,7 +79,8 @@ def _read(file: PathLike | Named, part: Part) -> Blocks:
         if promised is not None and sound.format in EXACT_SEEKS and 0 < first < sound.frames:
             sound.seek(first)
             skipped = 0
-        sound.seekable = lambda: False  # soundfile seeks after every read, which a compressed file need not survive
+        # soundfile seeks after every read, which can fail in compressed files.
+        sound.seekable = lambda: False
         num, size = 0, BLOCK_S * sound.samplerate
         while wanted is None or num < wanted:
             block = sound.read(size, dtype=dtype_of(sound), always_2d=True)
@@ -106,7 +120,7 @@ def _part_of(blocks: Blocks, rate_hz: int, name: str, part: Part) -> Blocks:
 
 
 def _gathered(blocks: Blocks, size: int) -> Blocks:
-    """The same in longer blocks: codecs give a thousand samples at a time."""
+    """Joins blocks to blocks of at least `size` samples: codecs return about a thousand samples at a time."""
     held, num = list[Shaped[np.ndarray, "S C"]](), 0
     for block in blocks:
         held.append(block)
@@ -119,10 +133,10 @@ def _gathered(blocks: Blocks, size: int) -> Blocks:
 
 
 def _mono(block: Shaped[np.ndarray, "S C"], channel: int | None, name: str) -> Shaped[np.ndarray, " S"]:
-    """One channel or the mean of all; int16 only where nothing is to be computed."""
+    """Returns one channel, or the mean of all: int16 if a single int16 channel is copied, otherwise float32."""
     if channel is not None:
         if channel >= block.shape[1]:
-            raise AudioError(name, f"no channel {channel}: it has {block.shape[1]}, from 0")
+            raise AudioError(name, f"no channel {channel}: the file has {block.shape[1]}, numbered from 0")
         block = block[:, channel : channel + 1]
     if block.dtype == np.int16 and block.shape[1] == 1:
         return block[:, 0]

@@ -1,8 +1,8 @@
-"""When each word is said: `python -m asr_jax.align RUN --data MANIFEST … | RUN AUDIO --text FILE`.
+"""Start and end of each word: `python -m asr_jax.align RUN --data MANIFEST … | RUN AUDIO --text FILE`.
 
-Prints a line of JSON per recording (CTM, TextGrids, subtitles by --format). With --segment, long audio and its whole
-text are cut at pauses into a manifest of pieces, with a score each; what is not sure goes into another file, with its
-reason.
+Prints a line of JSON for each recording, or CTM, TextGrids or subtitles with --format. With --segment, cuts long audio
+and its whole text at pauses into pieces and writes a manifest of the pieces with their scores. Uncertain pieces are
+written to another file, with their reasons.
 """
 
 import functools
@@ -45,28 +45,28 @@ class AlignOptions(RecognitionOptions):
     text: Annotated[Path | None, arg(metavar="FILE")] = None
     """File with the text of AUDIO."""
     data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
-    """Recordings with texts, instead of AUDIO and --text."""
+    """Manifests of recordings with texts, instead of AUDIO and --text."""
     out: Path | None = None
-    """A file, or a folder with a file for each recording. Default: standard output."""
+    """Output file, or folder for one file per recording. Default: standard output."""
     force: bool = False
-    """Write alignments again that are there already."""
+    """Overwrite existing alignments."""
     format: FormName | None = None
     """Format of the alignments. Default: json."""
     tokens: bool = False
-    """Write times of tokens too, in json and textgrid."""
+    """Also write the times of tokens, in the formats json and textgrid."""
     segment: bool = False
-    """Cut long audio into pieces; --out is their manifest."""
+    """Cut long audio into pieces and write their manifest to --out."""
     rejected: Annotated[Path | None, arg(metavar="FILE", aliases=["--rejects"])] = None
-    """File for the pieces that are left out, with reasons. Default: OUT.rejected.jsonl."""
+    """File for the uncertain pieces, with reasons. Default: OUT.rejected.jsonl."""
     max_seconds: float | None = None
-    """Longest piece. Default: 20, with --segment."""
+    """Maximum length of a piece of --segment in seconds. Default: 20."""
     min_score: float | None = None
-    """Pieces with a lower score are left out. Default: -0.3, with --segment."""
+    """Minimum score of a piece of --segment, a mean log-probability. Default: -0.3."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What --segment writes, and by which rules."""
+    """Output files and rules of --segment."""
 
     out: Path
     rejected: Path
@@ -76,9 +76,9 @@ class Cut:
 def main(arguments: Sequence[str]) -> None:
     options, flags = parse_recognition(AlignOptions, arguments, prog="python -m asr_jax.align", about=__doc__)
     if flags:
-        raise UserError(f"{flags[0]}: the text is known here, and nothing is searched; expected no --decoding")
+        raise UserError(f"{flags[0]}: alignment uses a known text and has no search; remove the --decoding flags")
     if bool(options.data) == bool(options.audio) or bool(options.audio) != bool(options.text):
-        raise UserError("expected recordings with their texts: --data MANIFEST …, or AUDIO --text FILE")
+        raise UserError("expected recordings with their texts: either --data MANIFEST …, or AUDIO --text FILE")
     if options.segment:
         cut = cut_of(options)
         segment(options, cut, read(options))
@@ -88,17 +88,25 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def check_whole(options: AlignOptions) -> None:
-    """Without --segment. Raises: UserError for options that would do nothing."""
+    """Checks the options of a command without --segment.
+
+    Raises:
+        UserError: If an option has no effect without --segment.
+    """
     if given := given_flags(options, "rejected", "max_seconds", "min_score"):
-        raise UserError(f"{given} without --segment: nothing is cut; expected --segment, or no {given}")
+        raise UserError(f"{given} without --segment has no effect: add --segment, or remove {given}")
 
 
 def cut_of(options: AlignOptions) -> Cut:
-    """With --segment. Raises: UserError for options that cannot be used with it, and for files that exist."""
+    """Returns the output files and rules of a command with --segment.
+
+    Raises:
+        UserError: If an option cannot be used with --segment, a value is out of range, or an output file exists.
+    """
     if given := given_flags(options, "format", "tokens"):
-        raise UserError(f"{given} with --segment: a manifest of pieces is written; expected one of the two")
+        raise UserError(f"{given} with --segment: the output is a manifest of pieces; remove {given}, or --segment")
     if not options.out:
-        raise UserError("--segment needs --out: expected where the manifest of the pieces is to be written")
+        raise UserError("--segment needs --out: expected the path of the manifest of pieces to write")
     max_s = Cutting.max_s if options.max_seconds is None else options.max_seconds
     min_score = Cutting.min_score if options.min_score is None else options.min_score
     if not 0 < max_s < math.inf:
@@ -110,17 +118,17 @@ def cut_of(options: AlignOptions) -> Cut:
         raise UserError(f"--out and --rejected are both {options.out}: expected two files")
     for name, path in (("out", options.out), ("rejected", rejected)):
         if path.exists() and not options.force:
-            raise UserError(f"{path} is there already: give another --{name}, or --force")
+            raise UserError(f"{path} already exists: choose another --{name}, or overwrite it with --force")
     return Cut(options.out, rejected, Cutting(max_s=max_s, min_score=min_score))
 
 
 def given_flags(options: AlignOptions, *names: str) -> str:
-    """The flags of those that were given, for a message."""
+    """Flags of the options that were given, for a message."""
     return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, False))
 
 
 def read(options: AlignOptions) -> Utterances:
-    """The recordings with their texts."""
+    """Reads the utterances of --data, or of AUDIO and --text."""
     if options.data:
         return read_utterances(options.data, role="validation")
     assert options.text is not None
@@ -138,7 +146,10 @@ def align(options: AlignOptions, utterances: Utterances) -> None:
     output = open_output(options.format or "json", options.out, list(utterances), force=options.force, maker=maker)
     todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
     if len(todo) < len(utterances):
-        print(f"{len(utterances) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
+        print(
+            f"{len(utterances) - len(todo)} utterances are already in {options.out} (--force overwrites them)",
+            file=sys.stderr,
+        )
     if len(utterances) and not todo:
         return
     with output:
@@ -159,11 +170,16 @@ def align(options: AlignOptions, utterances: Utterances) -> None:
         leave_out(rejected, output)
     if rejected:
         num = len(utterances) + len(utterances.rejected)
-        raise RunError(f"{len(rejected)} of {num} recordings could not be aligned; the reasons are above")
+        raise RunError(f"{len(rejected)} of {num} utterances could not be aligned; the reasons are above")
 
 
 def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) -> None:
-    """Names what is not aligned, here and where the output does."""
+    """Prints the rejected utterances and adds them to the output.
+
+    Args:
+        entries: Id, location and reason of each rejected utterance.
+        output: Output of the alignments; None if rejected utterances are only printed.
+    """
     for name, location, reason in entries:
         print(f"rejected {name}: {location}: {reason}", file=sys.stderr)
         if output:
@@ -171,6 +187,16 @@ def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) ->
 
 
 def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> None:
+    """Cuts long audio into pieces and writes the manifests of certain and of uncertain pieces.
+
+    Args:
+        options: Options of the command.
+        cut: Output files and rules.
+        utterances: Recordings with their texts.
+
+    Raises:
+        RunError: If an utterance could not be segmented; the others are written.
+    """
     for out in (cut.out, cut.rejected):
         check_writable(out)
     trained = load(options.run, options)
@@ -182,16 +208,16 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> None:
     rejected = [(entry.id, entry.location, entry.reason) for entry in utterances.rejected]
     rejected += [(each.utterance.id, each.utterance.location, each.reason) for each in done if each.reason]
     leave_out(rejected, None)
-    print(f"{about(sure)} in {cut.out}; {about(unsure)} left out, with reasons, in {cut.rejected}")
+    print(f"{about(sure)} in {cut.out}; {about(unsure)} rejected, with reasons in {cut.rejected}")
     if scores := [piece.score for piece in found if not math.isnan(piece.score)]:
-        print(f"half of the pieces that were heard score {statistics.median(scores):.2f} or more")
+        print(f"median score of the aligned pieces: {statistics.median(scores):.2f}")
     if rejected:
         num = len(utterances) + len(utterances.rejected)
-        raise RunError(f"{len(rejected)} of {num} recordings could not be cut; the reasons are above")
+        raise RunError(f"{len(rejected)} of {num} utterances could not be segmented; the reasons are above")
 
 
 def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:
-    """Lines of a manifest, with the score and, where there is one, the reason."""
+    """Lines of a manifest of pieces, with the score of each piece and the reason if the piece is uncertain."""
     lines = []
     for utterance, score, reason in pieces:
         fields = manifest_fields(utterance, str(out.parent.absolute()))
@@ -202,11 +228,11 @@ def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:
 
 def about(pieces: Sequence[UtterancePiece]) -> str:
     hours = sum(piece.utterance.duration_s for piece in pieces) / 3600
-    return f"{len(pieces)} pieces of {hours:.2f} h"
+    return f"{len(pieces)} pieces ({hours:.2f} h)"
 
 
 def of_rejections(rejections: Rejections) -> list[tuple[str, str, str]]:
-    """Id, location and reason of each utterance, the reason with its numbers."""
+    """Id, location and reason of each rejected utterance; the reason includes the value and the limit."""
     found = []
     for entry in rejections.entries:
         more = "" if entry.limit is None else f", needs {entry.limit:g}"

@@ -1,9 +1,10 @@
-"""See and hear what training does to audio: `python -m asr_jax.augment --config FILE --data IN … --out DIR`, with any
-of training's flags (`--model.augment.0.max-db 6`).
+"""Renders the augmentation of training: `python -m asr_jax.augment --config FILE --data IN … --out DIR`.
 
-For some utterances, DIR gets the audio (FLAC) and a picture of the features (PNG) as they are and after each
-augmentation of FILE, one after the other as in training: those of audio first. `drawn.json` says what was drawn.
-Chances are left aside: each augmentation is applied, and the picture says how often it would be.
+For some utterances, writes the audio (FLAC) and a picture of the features (PNG) to DIR: first the original, then the
+result of each augmentation of FILE. Augmentations are applied one after the other, in the order of training: first
+those of audio, then those of features. `drawn.json` contains the random values that were drawn. Every augmentation is
+applied, regardless of its probability; the title of the picture states the probability. All flags of training are
+accepted, such as `--model.augment.0.max-db 6`.
 """
 
 import json
@@ -31,18 +32,18 @@ from asr_jax.models.base import Model
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentOptions:
-    """Options of `asr_jax.augment`; --config FILE gives front-end and augmentations."""
+    """Options of `asr_jax.augment`; --config FILE defines the front-end and the augmentations."""
 
     data: Annotated[tuple[str, ...], arg(metavar="IN …")]
-    """Data of any kind that is read."""
+    """Manifests, folders or patterns of any supported format."""
     out: Path
     """Folder to write to."""
     num: int = 3
-    """Number of utterances."""
+    """Number of utterances to render."""
     seed: int = 0
     """Seed of the random draws."""
     at_update: int = 10**9
-    """Update whose settings are shown, for augmentations that change during training. Default: the end of the run."""
+    """Update at which augmentations that change during training are shown. Default: the end of the run."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str]) -> None:
     )
     if options.num < 1 or not 0 <= options.at_update < 2**31:
         raise UserError(
-            f"--num {options.num}, --at-update {options.at_update}: expected at least 1, and 0 to {2**31 - 1}"
+            f"--num {options.num}, --at-update {options.at_update}: expected --num of at least 1, and --at-update of "
+            f"0 to {2**31 - 1}"
         )
     written = show(
         experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
@@ -71,9 +73,23 @@ def show(
     speeds: Sequence[float] = (1.0,),
     speed_jitter: float = 0.0,
 ) -> int:
-    """Writes the pictures and audio of `num` utterances, spread over the data; gives how many there were.
+    """Writes pictures and audio of `num` utterances, evenly spaced in the data.
 
-    Raises: UserError where no audio can be read.
+    Args:
+        model: Settings of the front-end and the augmentations.
+        data: Manifests, folders or patterns.
+        out: Folder to write to.
+        num: Number of utterances.
+        seed: Seed of the random draws.
+        at_update: Update at which augmentations that change during training are shown.
+        speeds: Speeds of training; they are not applied, only named in about.json.
+        speed_jitter: Random change of the speeds; not applied, only named in about.json.
+
+    Returns:
+        Number of utterances that were written.
+
+    Raises:
+        UserError: If no audio can be read, or the data are ready features.
     """
     names, rows = _read(data, num, model.front_end.rate_hz)
     lengths = jnp.asarray([len(row) for row in rows], jnp.int32)
@@ -82,7 +98,7 @@ def show(
         name: jnp.asarray(array) for name, array in read_sounds(model.augment, rate_hz=model.front_end.rate_hz).items()
     }
     step, key = jnp.int32(at_update), jax.random.key(seed)
-    front_end = jax.jit(model.front_end.before_stacking)  # masks and warps are of these frames
+    front_end = jax.jit(model.front_end.before_stacking)  # masks and warps apply to frames before stacking
     stages: list[tuple[str, Any, Frames, Mapping[str, Any]]] = [("original", samples, front_end(samples, lengths), {})]
     for number, augmentation in enumerate(sorted(model.augment, key=lambda it: not isinstance(it, AudioAugmentation))):
         on_audio = isinstance(augmentation, AudioAugmentation)
@@ -99,7 +115,7 @@ def show(
     for row, name in enumerate(names):
         _write(out / f"{row}-{name}", stages, row, int(lengths[row]), model.front_end)
     about = {
-        "shown": "each augmentation by itself, after those before it",
+        "shown": "the result of each augmentation, applied after those before it",
         "not shown": {"speeds": list(speeds), "speed_jitter": speed_jitter, "dither": model.front_end.dither},
     }
     (out / "about.json").write_text(json.dumps(about, indent=1) + "\n")
@@ -107,7 +123,7 @@ def show(
 
 
 def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[Any]]:
-    """Names and samples of utterances, spread over the data."""
+    """Names and samples of utterances, evenly spaced in the data."""
     utterances = read_utterances(list(data))
     names, rows, reasons = list[str](), list[Any](), list[str]()
     for place in dict.fromkeys(np.linspace(0, len(utterances) - 1, 8 * num).round().astype(int).tolist()):
@@ -115,7 +131,7 @@ def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[
             break
         utterance = utterances[place]
         if utterance.num_frames:
-            raise UserError(f"{', '.join(data)}: {utterance.id} has ready features; expected audio, which can be heard")
+            raise UserError(f"{', '.join(data)}: {utterance.id} has ready features; expected data with audio")
         try:
             rows.append(Location.parse(utterance.location).audio(rate_hz=rate_hz))
             names.append("".join(char if char.isalnum() or char in "-_." else "_" for char in utterance.id)[-80:])
@@ -128,7 +144,7 @@ def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[
 
 def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end: FrontEnd) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    told: list[dict[str, Any]] = []
+    draws: list[dict[str, Any]] = []
     original = np.asarray(stages[0][2].values[row, : int(stages[0][2].lengths[row])])
     levels = tuple(np.percentile(original, (1, 99.9)).tolist()) if original.size else (0.0, 1.0)
     for number, (name, samples, frames, drawn) in enumerate(stages):
@@ -137,16 +153,25 @@ def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end
             clipped = np.clip(np.rint(np.asarray(samples[row, :length])), -32768, 32767).astype(np.int16)
             write_flac(folder / f"{short}.flac", clipped, front_end.rate_hz)
         of_row = {key: np.asarray(value)[row].tolist() for key, value in drawn.items() if key != "applied"}
-        told.append({"augmentation": name, "drawn": of_row})
+        draws.append({"augmentation": name, "drawn": of_row})
         values = np.asarray(frames.values[row, : int(frames.lengths[row])])
         _draw(folder / f"{short}.png", values, front_end.frame_s, name, of_row, levels)
-    (folder / "drawn.json").write_text(json.dumps(told, indent=1) + "\n")
+    (folder / "drawn.json").write_text(json.dumps(draws, indent=1) + "\n")
 
 
 def _draw(
     path: Path, values: Any, frame_s: float, name: str, drawn: Mapping[str, Any], levels: tuple[float, float]
 ) -> None:
-    """`levels`: the lowest and the highest colour, for all pictures of an utterance."""
+    """Draws features, or the waveform if there is one feature per frame.
+
+    Args:
+        path: File to write.
+        values: Features of shape (frames, features).
+        frame_s: Hop of the frames in seconds.
+        name: Title.
+        drawn: Random values that were drawn, for the title.
+        levels: Values of the lowest and the highest colour, the same for all pictures of an utterance.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), dpi=110, layout="constrained")
@@ -162,8 +187,8 @@ def _draw(
     short = {key: _short(value) for key, value in drawn.items()}
     axes.set_title(name, loc="left", fontsize=9, parse_math=False)
     if short:
-        said = ", ".join(f"{key} {value}" for key, value in short.items())
-        axes.set_title(f"{name}: {said}"[:160], loc="left", fontsize=7, parse_math=False)
+        values_text = ", ".join(f"{key} {value}" for key, value in short.items())
+        axes.set_title(f"{name}: {values_text}"[:160], loc="left", fontsize=7, parse_math=False)
     figure.savefig(path)
 
 

@@ -1,4 +1,4 @@
-"""From `--config FILE --field.name value …` to an Experiment, with every mistake named at once."""
+"""Parses `--config FILE --field.name VALUE …` into an Experiment; reports all mistakes at once."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
 from asr_jax.core.run_folder import EXPERIMENT
 
-# Short spellings of fields that are typed often.
+# Short forms of frequently used flags.
 ALIASES = {
     "--data": "--data.train",
     "--log-every": "--training.log-every",
@@ -38,36 +38,41 @@ FORMER_FLAGS = {
     f"--training.{former.replace('_', '-')}": f"--training.{now.replace('_', '-')}"
     for former, now in FORMER_FIELDS.items()
 }
-"""Present names of flags, by their former names."""
+"""Current flags of fields that were renamed, keyed by their former flags."""
 
 INIT_FROM = ALIASES["--init-from"]
 
 DECODING = "--decoding."
-"""In front of the fields of the decoding of the head that texts come from."""
+"""Prefix of the flags that set the decoding of the primary head."""
 
 SHORT = (
     "Short forms: " + ", ".join(f"{short} for {field}" for short, field in ALIASES.items())
-    + ". With asr_jax.train also --show schedule. Another class, such as of the optimizer, its schedule or the "
-    "encoder, is chosen in the config file. --decoding.FIELD is that of the head that texts come from."
+    + ". asr_jax.train also accepts --show schedule. Classes, such as those of the optimizer, its schedule and the "
+    "encoder, are chosen in the config file. --decoding.FIELD sets a field of the decoding of the primary head."
 )  # fmt: skip
 
-# What a person can mend, wherever in a command it is met.
+# Errors of the operating system that the user can fix; they are reported without a traceback.
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentSource:
-    """Where an experiment's settings begin."""
+    """Source of the settings of an experiment: a config file or a run."""
 
     config: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Python file with a function `experiment`; `--config FILE --help` lists its fields."""
     run_dir: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of a run, to continue it without --config."""
+    """Folder of a run; without --config, the command continues that run."""
 
 
 def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
-    """Calls a command's main: an error that is for a person is printed without a traceback and sets the exit code."""
-    # Tracing makes millions of objects; with its usual thresholds, the collector takes a quarter of the time.
+    """Calls the main function of a command; prints expected errors without a traceback and exits with their code.
+
+    Args:
+        main: Main function of the command; takes the arguments.
+        arguments: Arguments of the command. Default: those of the process.
+    """
+    # Tracing creates millions of objects; with the default thresholds, garbage collection takes 25 % of the time.
     gc.set_threshold(100_000, 20, 100)
     try:
         main(sys.argv[1:] if arguments is None else arguments)
@@ -77,14 +82,14 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     except AudioError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(RunError.exit_code)
-    except BrokenPipeError:  # whoever read the output has enough of it
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         if error.errno not in OF_THE_MACHINE and not error.filename:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        print(f"error: {error.strerror}{where}; mend that and give the same command again", file=sys.stderr)
+        print(f"error: {error.strerror}{where}; fix this and run the same command again", file=sys.stderr)
         sys.exit(RunError.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -92,16 +97,17 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
 
 
 def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
-    """The experiment of the file after `--config`, with the fields that are given by dotted name replaced.
+    """Returns the experiment of the file after `--config`, with the overridden fields replaced.
 
-    Without `--config`, that of the run in `--run-dir`: to continue it.
+    Without `--config`, returns the experiment of the run in `--run-dir`, to continue that run.
 
-    `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are the same, and so are
-    `--model.encoder.dim 256` and `--model.dim 256`, where no other part of the model has a `dim`. `--help` prints every
-    field with its type, meaning and value in that file, and exits.
+    `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
+    equivalent to `--model.encoder.dim 256` if no other part of the model has a field `dim`. `--help` prints every field
+    with its type, its description and its value in that file, and exits.
 
-    Raises: UserError that names all unknown fields (with the nearest known one), all wrong types and all impossible
-    values at once.
+    Raises:
+        UserError: If fields are unknown or values are invalid. The message names all of them, with the nearest known
+            field for each unknown one.
     """
     source, rest = parse_known(ExperimentSource, arguments, prog=prog)
     if source.run_dir is not None:
@@ -116,8 +122,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
             sys.exit(0)
         if source.run_dir is not None:
             raise UserError(
-                f"{source.run_dir} is not a run (it has no experiment.json), and --config is missing: give the folder "
-                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to begin one"
+                f"{source.run_dir} is not a run (it has no experiment.json), and --config is missing: pass the folder "
+                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run"
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
     default = load_config(source.config, init_from=_init_from(rest))
@@ -127,11 +133,18 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
 def parse_with_experiment[Options](
     kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None
 ) -> tuple[Options, Experiment]:
-    """A command's own options, and the experiment that the other arguments give.
+    """Parses the options of a command and the experiment that the remaining arguments describe.
 
-    `--help` prints the options and, with `--config FILE`, that file's fields.
+    `--help` prints the options and, with `--config FILE`, the fields of that file.
 
-    Raises: UserError, as `parse_known` and `parse_experiment`.
+    Args:
+        kind: Class of the options.
+        arguments: Arguments of the command.
+        prog: The command, for messages.
+        about: Description of the command, for `--help`.
+
+    Raises:
+        UserError: If `parse_known` or `parse_experiment` rejects the arguments.
     """
     if asks_for_help(arguments):
         print_help(kind, prog=prog, about=about)
@@ -141,7 +154,7 @@ def parse_with_experiment[Options](
 
 
 def _init_from(arguments: Sequence[str]) -> str:
-    """The value of --init-from, by any of its spellings; empty where it is not given."""
+    """Value of --init-from in any of its spellings, or an empty string if it is not given."""
     plain = [_plain(argument) for argument in arguments]
     places = [place for place, argument in enumerate(plain) if argument.partition("=")[0] == INIT_FROM]
     if not places:
@@ -151,9 +164,16 @@ def _init_from(arguments: Sequence[str]) -> str:
 
 
 def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog: str, of: str) -> Settings:
-    """A tree of settings with the fields replaced that the arguments name.
+    """Returns a tree of settings in which the fields that the arguments name are replaced.
 
-    Raises: UserError, as `parse_experiment`.
+    Args:
+        arguments: Flags of the fields, each followed by its value or values.
+        default: Tree of settings.
+        prog: The command, for messages; empty if the fields are not those of a command.
+        of: Source of `default`, for messages.
+
+    Raises:
+        UserError: If fields are unknown or values are invalid, as for `parse_experiment`.
     """
     fields = list(field_flags(default))
     arguments = [_whole(_of_primary(_plain(argument), default), fields) for argument in arguments]
@@ -176,10 +196,16 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
 
 
 def load_config(path: str, *, init_from: str = "") -> Experiment:
-    """What the function `experiment` of a Python file returns. Where it takes `init_from`, it gets the path of the
-    weights to begin with, which settings can be read from.
+    """Calls the function `experiment` of a Python file and returns its Experiment.
 
-    Raises: UserError where the file is missing, cannot be run, or does not return an Experiment.
+    Args:
+        path: Python file.
+        init_from: Path of the initial weights. It is passed to `experiment` if that function has an argument
+            `init_from`, from which it can read settings.
+
+    Raises:
+        UserError: If the file is missing, fails, does not return an Experiment, or defines a class of the settings
+            itself.
     """
     file = Path(path)
     if not file.is_file():
@@ -189,12 +215,12 @@ def load_config(path: str, *, init_from: str = "") -> Experiment:
     if spec is None or spec.loader is None:
         raise UserError(f"config {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     try:
         spec.loader.exec_module(module)
         takes = "init_from" in inspect.signature(module.experiment).parameters
         experiment = module.experiment(init_from=init_from) if takes else module.experiment()
-    except Exception as error:  # a config is a person's own code: say what failed in it, and where
+    except Exception as error:  # a config is the user's code: report its error and line
         line = next((f":{e.lineno}" for e in _frames(error) if Path(e.filename) == file.absolute()), "")
         raise UserError(f"config {path}{line}: {type(error).__name__}: {error}") from error
     if not isinstance(experiment, Experiment):
@@ -202,8 +228,8 @@ def load_config(path: str, *, init_from: str = "") -> Experiment:
     own = sorted(name for name in classes(experiment) if name.startswith(spec.name + ":"))
     if own:
         raise UserError(
-            f"config {path} defines {', '.join(own)}, which nobody could load again to evaluate the run: "
-            "move it to a module that can be imported"
+            f"config {path} defines {', '.join(own)}, which cannot be imported when the run is evaluated: move it to "
+            "a module that can be imported"
         )
     return experiment
 
@@ -223,7 +249,7 @@ def _plain(argument: str) -> str:
 
 
 def _of_primary(argument: str, default: Any) -> str:
-    """`--decoding.FIELD` as the field of the head that texts come from."""
+    """Replaces `--decoding.FIELD` by the flag of that field in the primary head."""
     decoding = default.decoding if isinstance(default, Experiment) else None
     if decoding is None or not argument.startswith(DECODING):
         return argument
@@ -232,14 +258,14 @@ def _of_primary(argument: str, default: Any) -> str:
 
 
 def _whole(argument: str, fields: Sequence[str]) -> str:
-    """A field's name with the middle of it left out (--model.dim for --model.encoder.dim), where it is one's alone."""
+    """Completes a flag without its middle part (--model.dim for --model.encoder.dim) if exactly one field matches."""
     flag, equals, value = argument.partition("=")
     meant = [] if flag in fields else _meant(flag, fields)
     return meant[0] + equals + value if len(meant) == 1 else argument
 
 
 def _meant(flag: str, fields: Iterable[str]) -> list[str]:
-    """Fields that have the same first part and the same last ones."""
+    """Fields that begin with the first part of the flag and end with its other parts."""
     first, _, last = flag.partition(".")
     return sorted(field for field in fields if last and field.startswith(f"{first}.") and field.endswith(f".{last}"))
 
@@ -252,7 +278,7 @@ def _parse[Settings](arguments: Sequence[str], default: Settings, *, prog: str) 
 
 
 def _problems(arguments: Sequence[str], default: Any) -> list[str]:
-    """What is wrong with the overrides, one after the other: tyro stops at the first mistake."""
+    """Messages for all mistakes in the overrides; tyro itself stops at the first mistake."""
     fields = set(field_flags(default))
     overrides = _overrides(arguments)
     problems = [_unknown(override[0], fields) for override in overrides if _flag(override) not in fields]
@@ -264,7 +290,8 @@ def _problems(arguments: Sequence[str], default: Any) -> list[str]:
         return _complaint([argument for override in overrides for argument in override], default)
 
     while message := complaint(known):
-        # Without which of them there is no complaint, or another one? Of several, none is wrong by itself.
+        # An override is the cause if the message disappears, or changes, when the override is left out. If several
+        # overrides change the message, they are invalid only in combination, and the message is reported alone.
         without = [complaint([other for other in known if other is not override]) for override in known]
         accused = [override for override, rest in zip(known, without, strict=True) if not rest]
         accused = accused[:1] or [override for override, rest in zip(known, without, strict=True) if rest != message]
@@ -281,7 +308,7 @@ def _flag(override: Sequence[str]) -> str:
 
 def _unknown(argument: str, fields: set[str]) -> str:
     if not argument.startswith("--"):
-        return f"{argument!r} belongs to no field: expected --field.name before it"
+        return f"{argument!r} does not belong to a field: expected --field.name before it"
     flag = argument.partition("=")[0]
     if meant := _meant(flag, fields):
         return f"{flag} is not a field; expected one of {', '.join(meant)}"
@@ -300,7 +327,7 @@ def _overrides(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def _complaint(arguments: Sequence[str], default: Any) -> str:
-    """Tyro's message without its frame and without the flag, or an empty string."""
+    """Tyro's message without its frame and flag, or an empty string if the arguments are valid."""
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message), contextlib.redirect_stdout(message):
@@ -316,10 +343,10 @@ def _is_list_of_settings(settings: Any, name: str) -> bool:
 
 
 def field_flags(settings: Any, prefix: str = "--") -> Iterator[str]:
-    """The flag of every leaf field of a tree of settings."""
+    """Yields the flag of every leaf field of a tree of settings."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
         known = [(field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings)]
-        # Settings that a config lists, such as augmentations: where it lists none there is nothing to set.
+        # An empty tuple of settings, such as of augmentations, has no fields to set.
         items = [(name, value) for name, value in known if value != () or not _is_list_of_settings(settings, name)]
     elif isinstance(settings, dict):
         items = list(settings.items())

@@ -1,9 +1,10 @@
-"""Two systems on the same recordings: `python -m asr_jax.compare A.jsonl B.jsonl [--json OUT]`.
+"""Compares two systems on the same utterances: `python -m asr_jax.compare A.jsonl B.jsonl [--json OUT]`.
 
-A and B are what `asr_jax.evaluate --predictions` writes, or lines of JSON with id, reference and hypothesis (and where
-they are known set, source, speaker, duration_s, normaliser). Recordings are matched by set and id, or by id alone where
-the files have no name of a set in common. The difference comes with its interval, by bootstrap over speakers, and with
-the p-value of NIST's matched pairs test (MAPSSWE): how often two systems that are equally good would differ as much.
+A and B are files of `asr_jax.evaluate --predictions`, or lines of JSON with id, reference and hypothesis and,
+optionally, set, source, speaker, duration_s and normaliser. Utterances are matched by set and id, or by id alone if
+the files have no set in common. Prints the difference of the word error rates, its bootstrap interval over speakers,
+and the p-value of NIST's matched pairs test (MAPSSWE): the probability of a difference of at least this size if both
+systems are equally good.
 """
 
 import json
@@ -30,15 +31,15 @@ class CompareOptions:
     """Options of `asr_jax.compare`."""
 
     first: Annotated[Positional[Path], arg(metavar="A.jsonl")]
-    """Predictions of one system."""
+    """Predictions of the first system."""
     second: Annotated[Positional[Path], arg(metavar="B.jsonl")]
-    """Predictions of the other."""
+    """Predictions of the second system."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
-    """File to write all figures to, as JSON."""
+    """File to write all figures to, in JSON."""
     show: Annotated[int, arg(metavar="N")] = 10
-    """Number of utterances to show, those that differ most."""
+    """Number of utterances to show; those with the largest difference are shown."""
     normaliser: Annotated[str, arg(metavar="NAME")] = ""
-    """Normaliser of both sides, instead of the one that the files name."""
+    """Normaliser of references and hypotheses. Default: the one that the files name."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -55,8 +56,8 @@ def main(arguments: Sequence[str]) -> None:
     except UserError as error:
         raise UserError(f"{options.first} (first) and {options.second} (second): {error}") from error
     rows = [table_row(str(path), found[name]) for path, name in zip(paths, ("first", "second"), strict=True)]
-    print_table(rows, title=f"{found['first']['utterances']} utterances of both, text normalised by {normaliser}")
-    for line in (*_said(found, paths), *_differing(found["differing"])):
+    print_table(rows, title=f"{found['first']['utterances']} utterances in both files, text normalised by {normaliser}")
+    for line in (*_summary(found, paths), *_differing(found["differing"])):
         say(console_for(), line)
     if options.json:
         result = {"files": [str(path) for path in paths], **found}
@@ -64,14 +65,18 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def read_predictions(path: Path) -> tuple[list[Recognised], set[str]]:
-    """What was recognised, and the normalisers that the lines name.
+    """Reads a file of predictions.
 
-    Raises: UserError where the file cannot be read or a line lacks id, reference or hypothesis.
+    Returns:
+        The predictions, and the names of the normalisers in the file.
+
+    Raises:
+        UserError: If the file cannot be read, or a line lacks id, reference or hypothesis.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}; expected what evaluate --predictions writes") from error
+        raise UserError(f"{path} cannot be read: {error}; expected a file of evaluate --predictions") from error
     rows = [_row(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
     return [recognised for recognised, _ in rows], {name for _, name in rows if name}
 
@@ -92,7 +97,7 @@ def _row(line: str, place: str) -> tuple[Recognised, str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{place}: {line[:60]!r} is not a prediction ({type(error).__name__}: {error}); expected an object with "
-            "id, reference and hypothesis, as evaluate --predictions writes"
+            "id, reference and hypothesis, as written by evaluate --predictions"
         ) from error
     return recognised, row.get("normaliser") or ""
 
@@ -100,45 +105,45 @@ def _row(line: str, place: str) -> tuple[Recognised, str]:
 def _one_normaliser(named: dict[Path, set[str]]) -> str:
     names = set().union(*named.values())
     if len(names) != 1 or not all(named.values()):
-        told = "; ".join(f"{path}: {', '.join(sorted(found)) or 'none'}" for path, found in named.items())
+        names_of_files = "; ".join(f"{path}: {', '.join(sorted(found)) or 'none'}" for path, found in named.items())
         raise UserError(
-            f"the files do not name one normaliser ({told}): expected the same in both, or --normaliser NAME"
+            f"the files do not name one normaliser ({names_of_files}): expected the same in both, or --normaliser NAME"
         )
     return names.pop()
 
 
-def _said(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:
-    """The difference, its significance, and what was left out."""
+def _summary(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:
+    """Yields the difference, its significance, and the utterances of one file alone."""
     difference, pairs = found["difference"], found["matched_pairs"]
     bootstrap = difference["bootstrap"]
     if difference["wer"] is not None and not difference["wer_interval"]:
         yield (
-            f"difference, second less first: {100 * difference['wer']:+.2f} points; no interval of "
+            f"difference, second minus first: {100 * difference['wer']:+.2f} points; no interval, since there are only "
             f"{bootstrap['units']} {bootstrap['over']}"
         )
     if difference["wer_interval"]:
         low, high = (100 * bound for bound in difference["wer_interval"])
         yield (
-            f"difference, second less first: {100 * difference['wer']:+.2f} points ({low:+.2f} to {high:+.2f} in "
+            f"difference, second minus first: {100 * difference['wer']:+.2f} points ({low:+.2f} to {high:+.2f} in "
             f"{100 * bootstrap['level']:g} % of {bootstrap['resamples']} resamples of {bootstrap['units']} "
             f"{bootstrap['over']}); the second has fewer errors in {percent(difference['probability_of_improvement'])}"
         )
-    few = "; below 50 segments p is rough" if pairs["segments"] < 50 else ""
+    few = "; p is inaccurate for fewer than 50 segments" if pairs["segments"] < 50 else ""
     z = "" if pairs["z"] is None else f"z = {pairs['z']:.2f}, "
-    none = "too few segments" if pairs["segments"] < 2 else "all segments differ by as much, which leaves no deviation"
+    none = "too few segments" if pairs["segments"] < 2 else "the difference is the same in all segments"
     p = f"no p-value: {none}" if pairs["p_value"] is None else f"p = {pairs['p_value']:.2g}"
-    yield f"matched pairs (MAPSSWE): {z}{p}, {pairs['segments']} segments in which either erred{few}"
+    yield f"matched pairs (MAPSSWE): {z}{p}, {pairs['segments']} segments with an error of either system{few}"
     for path, name in zip(paths, ("only_first_ids", "only_second_ids"), strict=True):
         if found[name]:
-            yield f"left out, in {path} alone: {len(found[name])} utterances: {some(found[name])}"
+            yield f"not compared: {len(found[name])} utterances that only {path} contains: {some(found[name])}"
 
 
 def _differing(differing: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Each utterance with both systems' words under the reference's."""
+    """Yields each utterance with the words of both systems, aligned with the reference."""
     if differing:
-        yield "where they differ most:"
+        yield "utterances with the largest difference:"
     for row in differing:
         name = f"{row['set']} {row['id']}".strip()
-        yield f"{name}: {row['first_errors']} errors of the first, {row['second_errors']} of the second"
+        yield f"{name}: {row['first_errors']} errors of the first system, {row['second_errors']} of the second"
         for name in ("first", "second"):
             yield from (f"  {line}" for line in aligned_lines(row["reference"], row[name]))

@@ -1,4 +1,4 @@
-"""Any manifest or data folder to our JSONL, or to fairseq's lists: `python -m asr_jax.convert IN … OUT`."""
+"""Converts manifests or data folders to JSONL, or to fairseq's lists: `python -m asr_jax.convert IN … OUT`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class ConvertOptions:
     """Options of `asr_jax.convert`."""
 
     paths: Annotated[Positional[tuple[str, ...]], arg(metavar="IN … OUT")]
-    """Files, folders or patterns of any format that is read; then OUT.jsonl, or OUT.tsv for fairseq's lists (with
-    OUT.ltr, OUT.wrd and, if there is none, dict.ltr.txt)."""
+    """Files, folders or patterns of any supported format; then OUT.jsonl, or OUT.tsv for fairseq's lists (with OUT.ltr,
+    OUT.wrd and, if it does not exist, dict.ltr.txt)."""
     role: Literal["train", "validation"] = "train"
-    """Set to convert of a folder that has both."""
+    """Set to convert if an input is a folder with both sets."""
     force: bool = False
-    """Overwrite OUT."""
+    """Overwrite an existing OUT."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -50,30 +50,37 @@ def main(arguments: Sequence[str]) -> None:
         else:
             write_manifest(options.out, utterances)
     except BaseException:
-        unpacked.unlink(missing_ok=True)  # no manifest names it
+        unpacked.unlink(missing_ok=True)  # no manifest refers to it
         raise
     for entry in utterances.rejected:
-        print(f"left out {entry.id}: {entry.location}: {entry.reason}")
-    kept = f"; their bytes in {unpacked}" if unpacked.exists() else ""
+        print(f"rejected {entry.id}: {entry.location}: {entry.reason}")
+    kept = f"; embedded data in {unpacked}" if unpacked.exists() else ""
     print(
-        f"{len(utterances)} utterances, {utterances.hours:.2f} h, to {options.out}{kept}; {len(utterances.rejected)} left out"
+        f"{len(utterances)} utterances, {utterances.hours:.2f} h, to {options.out}{kept}; "
+        f"{len(utterances.rejected)} rejected"
     )
 
 
 def _check(options: ConvertOptions) -> None:
-    """Raises: UserError if there is no input, and for an OUT that is no manifest, is an input, or exists."""
+    """Checks the paths.
+
+    Raises:
+        UserError: If there is no input, or OUT has another ending, is an input, or exists.
+    """
     out = options.out
     if not options.inputs:
-        raise UserError(f"{out} is the only path: expected IN … OUT, the last of which is written")
+        raise UserError(f"{out} is the only path: expected inputs and then the output, IN … OUT")
     if out.suffix not in (".jsonl", ".tsv"):
-        raise UserError(f"{out}: expected a name that ends in .jsonl, or in .tsv for fairseq's lists")
+        raise UserError(f"OUT is {out}: expected a name that ends in .jsonl, or in .tsv for fairseq's lists")
     if any(out.exists() and Path(path).exists() and out.samefile(path) for path in options.inputs):
-        raise UserError(f"{out} is an input as well: give another name to what is written")
+        raise UserError(f"OUT, the last argument, is {out}, which is also an input: choose another name for OUT")
     if out.exists() and not options.force:
-        raise UserError(f"{out} is there already, and OUT, the last argument, is written: give another, or --force")
+        raise UserError(
+            f"OUT, the last argument, is {out}, which already exists: choose another name, or overwrite it with --force"
+        )
 
 
 def _new(out: Path) -> Path:
-    """Where bytes that lie in tables go: a file that is not there yet, since manifests may name the others."""
+    """Path of a new file for audio and features that inputs embed; existing ones may be in use by other manifests."""
     names = (f"{out.name}.bytes", *(f"{out.name}.{number}.bytes" for number in range(2, 10_000)))
     return next(path for path in map(out.absolute().with_name, names) if not path.exists())

@@ -1,7 +1,8 @@
 """Error rates of runs on manifests: `python -m asr_jax.evaluate RUN … --data MANIFEST … [--json OUT]`.
 
-A set's rate comes with the interval that holds it in 95 % of resamples, by bootstrap over its speakers. `--predictions`
-of two runs are compared by `python -m asr_jax.compare`. Of a run that was only pre-trained: its losses and metrics.
+The error rate of each set has a 95 % interval by bootstrap over the speakers. `python -m asr_jax.compare` compares the
+`--predictions` of two runs. For a run without a recognising head, such as after pre-training, evaluates the losses and
+metrics.
 """
 
 import json
@@ -38,23 +39,23 @@ class EvaluateOptions(RecognitionOptions):
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN …")]
     """Folders of trained runs, or checkpoints."""
     data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")]
-    """Manifests to evaluate on."""
+    """Manifests to evaluate on, each as a set."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()
-    """Heads that texts come from, a row of the table each. Default: that of the run's validation."""
+    """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
     by: Literal["source", "speaker", "length"] = "source"
-    """What the rows below each set's row are grouped by."""
+    """Grouping of the rows below the row of each set."""
     calibrate: bool = False
-    """Fit the words' confidence on these sets, and keep the fit with the run."""
+    """Calibrate the confidence of words on these sets and store the calibration in the run."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
-    """File to write the figures to, as JSON."""
+    """File to write the figures to, in JSON."""
     predictions: Annotated[Path | None, arg(metavar="OUT")] = None
-    """File to write a line of JSON for each recording to; a folder for several runs or heads."""
+    """File for one line of JSON per utterance; a folder for several runs or heads."""
     log_probs: Annotated[Path | None, arg(metavar="OUT")] = None
-    """Where to write log-probabilities: OUT.safetensors, or a folder for .npy files."""
+    """Output of the log-probabilities: OUT.safetensors, or a folder for .npy files."""
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of heads; an empty one is the head of the run's validation."""
+        """Names of the heads; an empty name is the primary head."""
         return self.head or ("",)
 
     @property
@@ -69,11 +70,11 @@ def main(arguments: Sequence[str]) -> None:
     )
     if options.are_several and options.log_probs:
         raise UserError(
-            f"--log-probs with {len(options.runs)} runs and {len(options.heads)} heads: expected one of each; call it "
-            "once for each"
+            f"--log-probs with {len(options.runs)} runs and {len(options.heads)} heads: expected one run and one head; "
+            "call the command once for each"
         )
     if len(set(options.head)) < len(options.head):
-        raise UserError(f"--head {' '.join(options.head)}: a head is named twice; expected each once")
+        raise UserError(f"--head {' '.join(options.head)}: a head is given twice; expected each head once")
     check_names(options)
     in_folder = options.log_probs is not None and options.log_probs.suffix != ".safetensors"
     outs = ((options.json, False), (options.predictions, options.are_several), (options.log_probs, in_folder))
@@ -99,19 +100,30 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
     if nothing:
-        raise RunError(f"{', '.join(nothing)}: nothing could be scored; the reasons are above")
+        raise RunError(f"{', '.join(nothing)}: no utterance could be scored; the reasons are above")
     num_rejected, num_scored = max(numbers(result["sets"]) for result in results)
     if num_rejected:
         raise RunError(
-            f"{num_rejected} of {num_rejected + num_scored} recordings could not be evaluated, and no rate counts them; "
-            "the reasons are above"
+            f"{num_rejected} of {num_rejected + num_scored} utterances could not be evaluated and are not part of the "
+            "rates; the reasons are above"
         )
 
 
 def evaluate_run(
     trained: Trained, head: str, decoding: Decoding, utterances: Mapping[str, Utterances], options: EvaluateOptions
 ) -> dict[str, Any]:
-    """What one set of weights gives on all sets: what it is, and the counts of each set."""
+    """Evaluates one set of weights with one head on all sets; writes predictions, log-probabilities and calibration.
+
+    Args:
+        trained: The weights and their run.
+        head: Name of the recognising head.
+        decoding: Settings of the search.
+        utterances: Utterances by manifest.
+        options: Options of the command.
+
+    Returns:
+        A description of the weights and the counts of each set, as in the JSON file.
+    """
     decoder = trained.decoder(decoding, head=head, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
     log_probs = None
     if options.log_probs:
@@ -156,22 +168,31 @@ def evaluate_run(
 
 
 def recognises(run: Path) -> bool:
-    """Whether a run finds texts; True where there is none, of which its loading tells."""
+    """Whether a run has a recognising head; True if the run does not exist, which `load` reports."""
     path = run_folder(run.resolve()) / EXPERIMENT
     return not path.exists() or load_experiment(path).model.recognises
 
 
 def check_options_of_losses(run: Path, options: EvaluateOptions, flags: Sequence[str]) -> None:
-    """Raises: UserError where texts are asked for of a run that finds none."""
+    """Checks the options for a run without a recognising head.
+
+    Args:
+        run: Folder of the run.
+        options: Options of the command.
+        flags: Flags of the decoding.
+
+    Raises:
+        UserError: If an option or a flag requires recognised texts.
+    """
     names = ("predictions", "log_probs", "calibrate")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)] + list(flags[:1])
     given += ["--head"] * bool(options.head)
     if given:
-        raise UserError(f"{run} was only pre-trained and finds no texts: expected no {given[0]}")
+        raise UserError(f"{run} has no head that recognises texts (it is only pre-trained): remove {given[0]}")
 
 
 def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> dict[str, Any]:
-    """What one set of weights that finds no texts gives on all sets: what it is, and the losses of each set."""
+    """Computes the losses of weights without a recognising head; returns a description and the losses of each set."""
     losses, sets = trained.losses(), {}
     for manifest, of_set in utterances.items():
         figures, rejected = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
@@ -182,7 +203,7 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
 
 
 def what_it_is(trained: Trained) -> dict[str, Any]:
-    """Which weights a result is of, and what they are computed in."""
+    """Run, checkpoint, kind of weights and precision of a result."""
     return {
         "run": str(trained.folder),
         "checkpoint": trained.updates,
@@ -192,27 +213,41 @@ def what_it_is(trained: Trained) -> dict[str, Any]:
 
 
 def check_names(options: EvaluateOptions) -> None:
-    """Raises: UserError where two sets, or the files of two runs, would have one name."""
+    """Checks that names are unique.
+
+    Raises:
+        UserError: If a set or a run is given twice, or the prediction files of two runs would have the same name.
+    """
     if len(set(options.data)) < len(options.data):
-        raise UserError(f"--data {' '.join(options.data)}: a set is named twice; expected each once")
+        raise UserError(f"--data {' '.join(options.data)}: a set is given twice; expected each set once")
     names = [run.resolve() for run in options.runs]
     if len(set(names)) < len(names):
-        raise UserError(f"{' '.join(map(str, options.runs))}: a run is named twice; expected each once")
+        raise UserError(f"{' '.join(map(str, options.runs))}: a run is given twice; expected each run once")
     folders = {run_folder(run) for run in names}
     if options.predictions and len({folder.name for folder in folders}) < len(folders):
         raise UserError(
             f"--predictions with runs of the same name ({', '.join(map(str, options.runs))}): their files would have "
-            "one name; expected other names, or one call for each"
+            "the same name; rename a run, or call the command once for each"
         )
 
 
 def run_folder(run: Path) -> Path:
-    """Of a run, or of one of its checkpoints."""
+    """Folder of a run, given the run or one of its checkpoints."""
     return run.parent.parent if run.name.isdecimal() else run
 
 
 def predictions_of(path: Path, trained: Trained, *, is_folder: bool, head: str = "") -> Path:
-    """The file of a run's predictions: the path itself, or one in it named by run, checkpoint and head."""
+    """Returns the file for the predictions of a run.
+
+    Args:
+        path: Value of --predictions.
+        trained: The weights and their run.
+        is_folder: Whether `path` is a folder; the file is then named after run, checkpoint and head.
+        head: Name of the head; empty if only one head is evaluated.
+
+    Raises:
+        UserError: If a file in the folder cannot be written.
+    """
     if is_folder:
         path = path / f"{trained.folder.name}-{trained.updates}{f'-{head}' * bool(head)}.jsonl"
         check_writable(path)

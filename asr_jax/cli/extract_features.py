@@ -1,9 +1,9 @@
-"""Audio to ready features in Parquet: `python -m asr_jax.extract_features --input IN … --output OUT`.
+"""Extracts features of audio to Parquet: `python -m asr_jax.extract_features --input IN … --output OUT`.
 
-The features are those that training would compute, by the same compiled front-end; `--data.train OUT` trains on them.
-`RUN --layer 6` writes what a layer of a trained encoder gives instead, `RUN --codes` the codes of a pre-trained one's
-quantiser, a number for each group and frame.
-An interrupted call goes on where it was: what is done is kept in parts beside OUT until a file is whole.
+The features equal those of training, since the same compiled front-end computes them; `--data.train OUT` trains on
+them. `RUN --layer 6` writes the output of a layer of a trained encoder instead, and `RUN --codes` the codes of the
+quantiser of a pre-trained run, one integer for each group and frame. An interrupted command can be repeated and
+continues: finished parts are stored beside OUT until the file is complete.
 """
 
 import functools
@@ -34,33 +34,33 @@ class ExtractOptions:
     """Options of `asr_jax.extract_features`."""
 
     trained: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
-    """Folder of a run, or a checkpoint, as --run; the first of all arguments."""
+    """Folder of a run, or a checkpoint, as --run; must be the first argument."""
     input: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="IN …")]
-    """Data of any kind that is read."""
+    """Manifests, folders or patterns of any supported format."""
     output: Path
-    """A .parquet file or, if an input is a folder, a folder: NNNN-NAME.parquet for each file in it."""
+    """A .parquet file; or, if an input is a folder, a folder for a file NNNN-NAME.parquet per input file."""
     config: Annotated[str, arg(metavar="FILE")] = ""
-    """Config whose front-end is used. Default: Kaldi's filter bank of 80 bins."""
+    """Config whose front-end is used. Default: Kaldi's filter bank with 80 bins."""
     run: Annotated[Path | None, arg(metavar="RUN")] = None
     """Folder of a run, or a checkpoint, whose front-end or weights are used."""
     layer: str = ""
-    """Layer of RUN's encoder: its number, from 0, another of its taps, such as features, or output."""
+    """Layer of the encoder of RUN: its number from 0, the name of another tap, such as features, or output."""
     codes: bool = False
-    """Write the codes of RUN's quantiser."""
+    """Write the codes of the quantiser of RUN."""
     tokenizer: Annotated[str, arg(metavar="PATH")] = ""
-    """Also write token ids, by the tokenizer at this path, as data.tokenizer.path."""
+    """Tokenizer for token ids to write with the features, as data.tokenizer.path."""
     normaliser: str = "lower.v1"
     """Normaliser of the texts before they are tokenised."""
     max_duration_s: float = 30.0
-    """Longer recordings are left out."""
+    """Maximum duration in seconds; longer utterances are rejected."""
     max_samples: int = 0
-    """Use only the first recordings of each input, this number of them; 0: all."""
+    """Maximum number of utterances of each input, counted from its beginning; 0: all."""
     jobs: int = 0
     """Number of processes that read audio; 0: threads."""
 
     @property
     def source(self) -> Path | None:
-        """The run, however it is given."""
+        """The run of --run or of the first argument."""
         return self.run or self.trained
 
 
@@ -69,11 +69,11 @@ def main(arguments: Sequence[str]) -> None:
     _check_one({"RUN": options.trained, "--config": options.config, "--run": options.run})
     _check_one({"--layer": options.layer, "--codes": options.codes})
     if (options.layer or options.codes) and not options.source:
-        raise UserError("--layer and --codes are of a trained run: expected asr_jax.extract_features RUN --layer …")
+        raise UserError("--layer and --codes need a trained run: expected asr_jax.extract_features RUN --layer …")
     if not options.max_duration_s > 0 or options.max_samples < 0 or options.jobs < 0:
         raise UserError(
             f"--max-duration-s {options.max_duration_s:g}, --max-samples {options.max_samples}, --jobs {options.jobs}: "
-            "expected more than 0, and 0 or more of the others"
+            "expected a duration above 0, and 0 or more for the others"
         )
 
     extractor = _extractor(options)
@@ -81,23 +81,28 @@ def main(arguments: Sequence[str]) -> None:
     try:
         unread = sum(extractor(out, paths) for out, paths in groups)
     except KeyboardInterrupt:
-        print("what is done is kept: the same command goes on with the rest", file=sys.stderr)
+        print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
         raise
     if unread:
-        raise RunError(f"{unread} utterances cannot be used; they are named in *.rejected.jsonl beside the output")
+        raise RunError(f"{unread} utterances are rejected; *.rejected.jsonl beside the output lists them with reasons")
 
 
 def _check_one(options: Mapping[str, object]) -> None:
-    """Raises: UserError if more than one of the options is given."""
+    """Checks options that exclude each other.
+
+    Raises:
+        UserError: If more than one of them is given.
+    """
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
         raise UserError(f"{' and '.join(given)} exclude each other: expected one of them")
 
 
 def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[str]]]:
-    """Each file to write, and the inputs that go into it.
+    """Files to write, each with its inputs.
 
-    Raises: UserError for an output that is no .parquet file, or a folder with others than those that will be written.
+    Raises:
+        UserError: If the output is not a .parquet file, or is a folder that contains other .parquet files.
     """
     if not any(os.path.isdir(path) for path in inputs):
         if output.suffix != ".parquet":
@@ -110,14 +115,14 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
     others = sorted({path.name for path in output.glob("*.parquet")} - {out.name for out, _ in groups})
     if others:
         raise UserError(
-            f"--output {output} holds {', '.join(others[:5])}{' …' * (len(others) > 5)}, which are not made of these "
-            "inputs, and training on the folder would read them too: delete them, or give another --output"
+            f"--output {output} contains {', '.join(others[:5])}{' …' * (len(others) > 5)}, which these inputs do not "
+            "produce and which training on the folder would read too: delete them, or choose another --output"
         )
     return groups
 
 
 def _extractor(options: ExtractOptions) -> Callable[..., int]:
-    """What extracts the features of some inputs into one file, and gives how many utterances cannot be used."""
+    """Function that writes the features of some inputs to one file and returns the number of rejected utterances."""
     tokenizer = None
     if options.tokenizer:
         tokenizer = given_tokenizer(TokenizerSettings(path=options.tokenizer, normaliser=options.normaliser))
@@ -129,9 +134,9 @@ def _extractor(options: ExtractOptions) -> Callable[..., int]:
 
 
 def _frames(options: ExtractOptions) -> Extractor:
-    """What makes the frames."""
+    """Extractor of the frames: the front-end, a layer of the encoder, or the quantiser."""
     if options.source and (options.layer or options.codes):
-        trained = load(options.source, RecognitionOptions())  # RUN/checkpoints/N names another checkpoint
+        trained = load(options.source, RecognitionOptions())  # a path RUN/checkpoints/N selects a checkpoint
         return of_codes(trained) if options.codes else of_layer(trained, options.layer)
     experiment = load_config(options.config) if options.config else None
     if options.source:

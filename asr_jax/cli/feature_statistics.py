@@ -1,8 +1,9 @@
 """Mean and deviation of each mel bin: `python -m asr_jax.feature_statistics --config FILE --data IN … --out O.json`.
 
-What the front-end of FILE gives of the data before it normalises. `NormaliseByDataSet.of_json("O.json")` reads them
-back, such as in `front_end=rnnt(NormaliseByDataSet.of_json("O.json", begin_share=0.0, begin_updates=N,
-ramp_updates=5000))`; the values become part of the run's experiment, and the file is not needed any more.
+Computes the statistics of the output of the front-end of FILE, before its normalisation, over the data. Configs read
+the file with `NormaliseByDataSet.of_json("O.json")`, such as in `front_end=rnnt(NormaliseByDataSet.of_json("O.json",
+begin_share=0.0, begin_updates=N, ramp_updates=5000))`. The experiment of a run contains the values, so the run does
+not need the file.
 """
 
 import json
@@ -26,13 +27,13 @@ class StatisticsOptions:
     config: Annotated[str, arg(metavar="FILE")] = ""
     """Config whose front-end is used."""
     preset: Annotated[str, arg(metavar="NAME")] = ""
-    """Front-end by its name in asr_jax.audio.presets, instead of --config."""
+    """Name of a front-end in asr_jax.audio.presets, instead of --config."""
     data: Annotated[tuple[str, ...], arg(metavar="IN …")]
-    """Data of any kind that is read."""
+    """Manifests, folders or patterns of any supported format."""
     out: Path
     """JSON file to write."""
     max_hours: float = 0.0
-    """Amount of the data to use, about, spread over all of it; 0: all."""
+    """Approximate hours of audio to use, evenly spaced in the data; 0: all."""
     workers: int = 0
     """Number of processes that read audio; 0: threads."""
 
@@ -40,11 +41,11 @@ class StatisticsOptions:
 def main(arguments: Sequence[str]) -> None:
     options = parse(StatisticsOptions, arguments, prog="python -m asr_jax.feature_statistics", about=__doc__)
     if bool(options.config) == bool(options.preset):
-        raise UserError(f"--config {options.config!r}, --preset {options.preset!r}: expected one of the two")
+        raise UserError(f"--config {options.config!r}, --preset {options.preset!r}: expected exactly one of the two")
     if not 0 <= options.max_hours < float("inf") or options.workers < 0:
         raise UserError(f"--max-hours {options.max_hours:g}, --workers {options.workers}: expected 0 or more")
     if not options.out.absolute().parent.is_dir():
-        raise UserError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
+        raise UserError(f"--out {options.out}: the folder {options.out.parent} does not exist; create it first")
 
     from asr_jax.audio.presets import preset
     from asr_jax.core.files import write_whole

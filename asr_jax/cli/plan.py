@@ -1,8 +1,8 @@
-"""What a run would train on, before it does: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
+"""Plans the training data of a run without training: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
 
-Prints what the data are and which of them are rejected, the buckets with their padding, the length of an epoch and of the
-run, and the gradient accumulation that reaches a wanted global batch. Nothing is compiled, and
-nothing written but the cache of what was read of the data.
+Prints the training data and the rejected utterances, the buckets with their padding, the length of an epoch and of the
+run, and the gradient accumulation for a requested global batch. Compiles nothing and writes nothing except the cache of
+the manifests.
 """
 
 import math
@@ -21,7 +21,7 @@ from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.dataset import PlannedData, plan_training, read_training
 
 RECOMMENDED = {"s": 5 * 3600.0, "utterances": 1025}
-"""A global batch as CAIMAN-ASR recommends it for transducers: more than 5 hours of audio, or than 1,024 utterances."""
+"""Global batch that CAIMAN-ASR recommends for transducers: over 5 hours of audio, or over 1,024 utterances."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,11 @@ class PlanOptions:
     """Options of `asr_jax.plan`."""
 
     global_seconds: Annotated[float | None, arg(metavar="S")] = None
-    """Audio of a global batch, in seconds without padding."""
+    """Size of a global batch in seconds of audio, without padding."""
     global_rows: Annotated[int | None, arg(metavar="N")] = None
-    """Utterances of a global batch."""
+    """Size of a global batch in utterances."""
     plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
-    """File for a drawing of the durations and the ends of the buckets."""
+    """File for a histogram of the durations with the boundaries of the buckets."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -59,9 +59,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
-    """A global batch by its audio (`s`), its `utterances`, or both; what is recommended where none is given.
+    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both. Default: RECOMMENDED.
 
-    Raises: UserError for nothing to reach.
+    Raises:
+        UserError: If a size is not a finite number above 0.
     """
     given = {"s": seconds, "utterances": rows}
     wanted = {unit: amount for unit, amount in given.items() if amount is not None} or RECOMMENDED
@@ -71,7 +72,7 @@ def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
 
 
 def plan(experiment: Experiment) -> PlannedData:
-    """The training set as `training.setup.set_up` plans it."""
+    """Plans the training set exactly as `training.setup.set_up` does."""
     from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
     from asr_jax.training.run import find_run
@@ -90,8 +91,8 @@ def plan(experiment: Experiment) -> PlannedData:
 
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
-    """A row per entry of data.train, or per source in it where it names several: what is there and what of it an epoch
-    has, at all speeds.
+    """One row for each entry of data.train and source in it: its utterances and hours, and the hours and the share in
+    an epoch, at all speeds.
     """
     index, plan = planned.index, planned.plan
     columns, rows = index.utterances.columns, index.utterances.rows
@@ -115,17 +116,17 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
 
 
 def rejected_rows(planned: PlannedData) -> list[dict[str, Any]]:
-    """A row per reason."""
+    """One row for each reason for rejection."""
     rejections = planned.rejections
     rows = [
         {"reason": name, "utterances": num, "hours": rejections.hours[name], "such as": rejections.examples[name]}
         for name, num in rejections.utterances.items()
     ]
-    return rows or [{"reason": "nothing", "utterances": 0, "hours": 0.0}]
+    return rows or [{"reason": "none", "utterances": 0, "hours": 0.0}]
 
 
 def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
-    """A row per bucket; what there is of it in an epoch."""
+    """One row for each bucket: its shape, and its entries, batches and padding in an epoch."""
     plan, per_s = planned.plan, planned.index.scale.per_s
     entries, batches, padded = plan.entries_by_bucket(), plan.batches_by_bucket(), plan.padded_by_bucket()
     return [
@@ -143,7 +144,13 @@ def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
 
 
 def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:
-    """An epoch, the run, and the accumulation that reaches each batch that is wanted."""
+    """Lines on padding, an epoch, the run, and the accumulation for each requested global batch.
+
+    Args:
+        planned: The planned training set.
+        experiment: The experiment.
+        wanted: Size of the global batch, as from `wanted_batch`.
+    """
     from asr_jax.training.setup import run_length
     from asr_jax.training.timetable import Groups
 
@@ -153,19 +160,19 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     mean = {"s": seconds / batches, "utterances": plan.entries_per_epoch / batches}
     updates = Groups(batches, accumulate, training.epoch_end).updates_per_epoch
     num_updates = run_length(training.num_updates, training.num_epochs, updates)
-    moved = f", each moved by up to {plan.jitter:g}" if plan.jitter else ""
+    moved = f", each changed at random by up to {plan.jitter:g}" if plan.jitter else ""
     at_speeds = f" (each utterance at {speeds} speed{'s' * (speeds > 1)}{moved})" if speeds > 1 or moved else ""
     entries = f"{plan.entries_per_epoch:,} entries{at_speeds}"
     found = [
         f"padding: {plan.padding_share:.1%} of all batches, in {len(plan.buckets)} shapes",
         f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batches, {updates:,.6g} updates",
         f"the run: {num_updates:,} updates, {num_updates / updates:,.4g} epochs",
-        f"a batch, in the mean: {_amounts(mean, 1)}",
-        f"a global batch now, training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
+        f"mean batch: {_amounts(mean, 1)}",
+        f"current global batch, training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
     ]
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
-        more = "; an epoch has fewer batches: make them larger" if reaching > batches else ""
+        more = "; an epoch has fewer batches, so use larger ones" if reaching > batches else ""
         what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else f"{amount:,} utterances"
         found.append(f"a global batch of {what}: --training.accumulate {reaching}{more}")
     return found

@@ -1,7 +1,7 @@
-"""The whole way in one command: made speech, training, evaluation on unheard voices, three transcripts, a summary.
+"""Quickstart: makes synthetic speech, trains, evaluates on new voices, transcribes three files, writes a summary.
 
-`./scripts/quickstart.sh` calls it. Every step prints the command that does the same by itself, and is passed over when
-its result is there already.
+`./scripts/quickstart.sh` runs this module. Every stage prints the equivalent command and does nothing if its result
+exists.
 """
 
 import json
@@ -48,9 +48,10 @@ def main(arguments: Sequence[str]) -> None:
     }
     (run / "summary.json").write_text(json.dumps(final, indent=2) + "\n")
     print(
-        f"\nWER {scores['wer']:.2%}, CER {scores['cer']:.2%} on {scores['utterances']} sentences of voices never heard"
+        f"\nWER {scores['wer']:.2%}, CER {scores['cer']:.2%} on {scores['utterances']} sentences of voices that are "
+        "not in the training data"
     )
-    print("(made speech: it shows that training works, and says nothing about people's voices)")
+    print("(synthetic speech: the result shows that training works, and does not predict the WER on human speech)")
     for name, place in (
         ("checkpoint", checkpoint),
         ("events", run / "events.jsonl"),
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
         ("summary", run / "summary.json"),
     ):
         print(f"  {name:<11}{place}")
-    print(f"done in {time.monotonic() - started:.0f} s; your own recordings: README.md, five lines")
+    print(f"done in {time.monotonic() - started:.0f} s; README.md describes training on your own recordings")
 
 
 def speak(corpus: Path) -> dict[str, Any]:
@@ -81,7 +82,16 @@ def train(config: str) -> dict[str, Any]:
 
 
 def evaluate(run: Path, test: Path, last: str) -> tuple[dict[str, Any], str]:
-    """The scores on the test set, and the checkpoint that they are of: the best by validation."""
+    """Evaluates the best checkpoint on the test set.
+
+    Args:
+        run: Folder of the run.
+        test: Manifest of the test set.
+        last: Path of the last checkpoint; results that are newer than it are reused.
+
+    Returns:
+        The scores, and the path of the evaluated checkpoint.
+    """
     from asr_jax.cli.evaluate import main as evaluate_main
 
     out = run / "test.json"
@@ -103,7 +113,7 @@ def transcribe(run: Path, test: Path) -> None:
     files = [os.path.relpath(utterance.location) for utterance in chosen]
     _say(f"python -m asr_jax.transcribe {run} {' '.join(files)}")
     transcribe_main([str(run), *files])
-    print("said were:")
+    print("reference texts:")
     for file, utterance in zip(files, chosen, strict=True):
         print(f"{file}\t{utterance.text}")
 

@@ -25,37 +25,47 @@ PREFIX = "--decoding."
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 ABOUT_DECODING = """
 
-Decoding: that of the run's validation, changed by --decoding.FIELD VALUE, such as
+Decoding: the decoding of the run's validation. --decoding.FIELD VALUE changes a field, such as
 
   --decoding.kind beam --decoding.beam-width 20
   --decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5
   --decoding.reranking.kenlm lm.arpa
-  --decoding.hot-words anna otto (last of all)
+  --decoding.hot-words anna otto (takes all values up to the next flag)
   --decoding.lexicon words.txt
 
-python -m asr_jax.train --config FILE --help lists all of them."""
+python -m asr_jax.train --config FILE --help lists all fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecognitionOptions:
-    """Which weights, in what precision and where."""
+    """Options for the weights, the precision and the device of recognition."""
 
     checkpoint: Annotated[int | None, arg(metavar="UPDATES")] = None
-    """Checkpoint, by its number of updates. Default: the best by validation."""
+    """Number of updates of the checkpoint. Default: the checkpoint with the best validation."""
     live: bool = False
-    """Use the live weights instead of their average."""
+    """Use the live parameters instead of the averaged ones."""
     precision: Precision | None = None
-    """Precision to compute in. Default: that of training."""
+    """Precision of the computation. Default: the precision of training."""
     device: Literal["cpu", "gpu", "tpu"] | None = None
-    """Device to compute on. Default: the best that is present."""
+    """Kind of device to compute on. Default: JAX's default device."""
 
 
 def parse_recognition[Options: RecognitionOptions](
     kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None
 ) -> tuple[Options, list[str]]:
-    """The options, and the flags of the decoding, which may stand anywhere among them. Sets the device.
+    """Parses options and flags of the decoding, in any order, and selects the device.
 
-    Raises: UserError, as `parse`, and for a device that is not present.
+    Args:
+        kind: Class of the options.
+        arguments: Arguments of the command.
+        prog: The command, for messages.
+        about: Description of the command, for `--help`.
+
+    Returns:
+        The options, and the flags of the decoding with their values, for `decoding_of`.
+
+    Raises:
+        UserError: If `parse` rejects the options, or the device is not available.
     """
     others, flags = parted(arguments)
     options = parse(kind, others, prog=prog, about=about)
@@ -64,24 +74,32 @@ def parse_recognition[Options: RecognitionOptions](
 
 
 def use_device(device: str | None) -> None:
-    """Makes JAX compute on a kind of device; None: on the best that is present. To be called before JAX is used.
+    """Selects the kind of device that JAX computes on; must be called before the first use of JAX.
 
-    Raises: UserError for a device that is not present.
+    Args:
+        device: A key of PLATFORMS; None: JAX's default.
+
+    Raises:
+        UserError: If the device is not available.
     """
     if device is None:
         return
     jax.config.update("jax_platforms", PLATFORMS[device])
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the second if JAX has no support for it
+    except (RuntimeError, AssertionError) as error:  # AssertionError if JAX is installed without support for it
         raise UserError(
-            f"--device {device}: there is none that JAX can use: {error or 'it has no support for it'}"
+            f"--device {device} is not available to JAX: {error or 'JAX is installed without support for it'}"
         ) from error
 
 
 def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Arguments without the flags of the decoding and their values, and these flags with their values: one each or, of
-    a field with several values, all up to the next flag.
+    """Separates the flags of the decoding from the other arguments.
+
+    A flag takes one value; a flag of a field with several values takes all values up to the next flag.
+
+    Returns:
+        The other arguments, and the flags of the decoding with their values.
     """
     several = {flag for flag in field_flags(_with_name(CTCDecoding())) if flag.endswith(("hot-words",))}
     others, flags = list[str](), list[str]()
@@ -101,14 +119,19 @@ def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _with_name(decoding: Decoding) -> Any:
-    """Settings with one field, `decoding`, so that flags have that name before them."""
+    """Settings with one field `decoding`, which adds this name as a prefix to the flags."""
     return make_dataclass("_Named", [("decoding", type(decoding))], frozen=True)(decoding)
 
 
 def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
-    """A decoding with the fields replaced that `parted` found.
+    """Returns a decoding in which the fields of the flags are replaced.
 
-    Raises: UserError that names all wrong ones.
+    Args:
+        flags: Flags with their values, as from `parted`.
+        default: Decoding without the flags.
+
+    Raises:
+        UserError: If flags are invalid; the message names all of them.
     """
     if not flags:
         return default
@@ -117,19 +140,26 @@ def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
 
 
 def load(run: Path, options: RecognitionOptions) -> Trained:
-    """The run, or the checkpoint `RUN/checkpoints/N`, as the options say. Raises: as `load_trained`."""
+    """Loads a run, or a checkpoint given as `RUN/checkpoints/N`.
+
+    Raises:
+        UserError: If `load_trained` rejects the run, or --checkpoint contradicts the path.
+    """
     folder, updates = _chosen(run, options)
     return load_trained(folder, updates=updates, precision=options.precision, live=options.live)
 
 
 def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None, *, head: str = "") -> Maker:
-    """The maker of transcripts, without loading the weights.
+    """Describes what makes transcripts or alignments, without loading the weights.
 
     Args:
-        flags: those of the decoding; None: of alignments.
-        head: the head that texts come from; empty: that of the run's validation.
+        run: Folder of the run, or a checkpoint.
+        options: Options for the weights.
+        flags: Flags of the decoding; None for alignments.
+        head: Name of the recognising head; empty: the primary head.
 
-    Raises: UserError where the folder is not a run or has no such checkpoint.
+    Raises:
+        UserError: If the folder is not a run, or the checkpoint does not exist.
     """
     folder, updates = _chosen(run, options)
     experiment = load_experiment(folder / EXPERIMENT)
@@ -146,20 +176,28 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
 
 
 def uncalibrated(run: Path, options: RecognitionOptions, flags: Sequence[str]) -> str:
-    """Says so, and how that is mended: a calibration is of a checkpoint, a kind of weights and a decoding."""
+    """Message that confidences are not calibrated, with the command that calibrates them.
+
+    A calibration belongs to a checkpoint, a kind of weights and a decoding.
+
+    Args:
+        run: Folder of the run, or a checkpoint.
+        options: Options for the weights.
+        flags: Flags of the decoding.
+    """
     given = [] if options.checkpoint is None else ["--checkpoint", str(options.checkpoint)]
     command = shlex.join([str(run), *given, *["--live"] * options.live, *flags])
     return (
-        "confidences are the model's own, not calibrated; to fit them to what is right in data that it was not trained "
-        f"on: python -m asr_jax.evaluate {command} --calibrate --data VALIDATION"
+        "confidences are not calibrated; to calibrate them on data that the model was not trained on: "
+        f"python -m asr_jax.evaluate {command} --calibrate --data VALIDATION"
     )
 
 
 def _chosen(run: Path, options: RecognitionOptions) -> tuple[Path, int | None]:
-    """The run's folder and, where one is named, its checkpoint."""
+    """Folder of the run, and the number of updates of its checkpoint, or None if none is given."""
     updates = options.checkpoint
     if run.parent.name == CHECKPOINTS and run.name.isdecimal():
         if updates is not None:
-            raise UserError(f"{run} is a checkpoint, and --checkpoint {updates} names another: expected one of them")
+            raise UserError(f"{run} is a checkpoint: remove --checkpoint {updates}, or pass the folder of the run")
         run, updates = run.parent.parent, int(run.name)
     return run, updates

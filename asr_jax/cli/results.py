@@ -1,4 +1,4 @@
-"""Tables of what `asr_jax.evaluate` and `asr_jax.compare` find."""
+"""Tables of the results of `asr_jax.evaluate` and `asr_jax.compare`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,8 +9,14 @@ from asr_jax.observe.tables import console_for, percent, print_table, say
 
 
 def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
-    """Prints a table of all runs and sets with error rates, with what is to be known of them, and one of those with
-    losses; gives the sets of which nothing could be scored.
+    """Prints a table of the error rates and a table of the losses of all runs and sets.
+
+    Args:
+        results: Results of the runs.
+        by: Grouping of the utterances of a set: source, speaker or length.
+
+    Returns:
+        The sets without a scored utterance.
     """
     of_losses = [result for result in results if "decoding" not in result]
     results = [result for result in results if "decoding" in result]
@@ -18,7 +24,7 @@ def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
 
 
 def show_losses(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """As `show`."""
+    """Prints a table of losses and metrics; returns the sets without an utterance."""
     rows = []
     for result in results:
         for manifest, figures in result["sets"].items():
@@ -28,15 +34,15 @@ def show_losses(results: Sequence[Mapping[str, Any]]) -> list[str]:
             heads = {name.partition("/")[0] for name in parts}
             named = {name.partition("/")[2] if len(heads) == 1 else name: value for name, value in parts.items()}
             rows.append(run | {"set": manifest, "total": figures["loss"]} | named | counts)
-    told = [title(result) for result in results]
-    print_table(rows, title=told[0] if len(told) == 1 else "")
-    for line in told[1:] and told:
+    titles = [title(result) for result in results]
+    print_table(rows, title=titles[0] if len(titles) == 1 else "")
+    for line in titles[1:] and titles:
         say(console_for(), line)
     return [manifest for result in results for manifest, each in result["sets"].items() if not each["utterances"]]
 
 
 def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
-    """As `show`."""
+    """Prints a table of error rates with remarks; returns the sets without a scored utterance."""
     are_several = len(results) > 1
     rows = []
     for result in results:
@@ -44,10 +50,10 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
         name |= {"head": result["head"]} if len({each["head"] for each in results}) > 1 else {}
         for manifest, counts in result["sets"].items():
             rows += [name | row for row in table_rows(manifest, counts, by=by)]
-    told = [title(result) for result in results]
-    print_table(rows, title="" if are_several else told[0])
+    titles = [title(result) for result in results]
+    print_table(rows, title="" if are_several else titles[0])
     console = console_for()
-    for result, line in zip(results, told, strict=True):
+    for result, line in zip(results, titles, strict=True):
         if are_several:
             say(console, line)
         for manifest, counts in result["sets"].items():
@@ -59,12 +65,12 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
 
 
 def numbers(sets: Mapping[str, Any]) -> tuple[int, int]:
-    """Of recordings that were rejected, and of those that were scored."""
+    """Number of rejected and number of scored utterances."""
     return sum(counts["rejected"] for counts in sets.values()), sum(counts["utterances"] for counts in sets.values())
 
 
 def title(result: Mapping[str, Any]) -> str:
-    """Which weights a result is of, and how it was made."""
+    """Description of a result: weights, precision and, for error rates, head, decoding and normaliser."""
     of_texts = ""
     if "decoding" in result:
         of_texts = f", head {result['head']}, {result['decoding']}, text normalised by {result['normaliser']}"
@@ -73,14 +79,20 @@ def title(result: Mapping[str, Any]) -> str:
 
 
 def table_rows(manifest: str, counts: dict[str, Any], *, by: str) -> list[dict[str, Any]]:
-    """The set's row and, where it has several sources (or speakers, or classes of length), theirs."""
+    """Row of a set and, if the set has several groups, one row for each group.
+
+    Args:
+        manifest: Name of the set.
+        counts: Result of the set.
+        by: Grouping: source, speaker or length.
+    """
     groups = counts[f"by_{by}"]
     rows = [table_row(f"  {name or f'no {by}'}", group) for name, group in groups.items() if groups.keys() - {name}]
     return [table_row(manifest, counts) | {"rejected": counts["rejected"]}, *(row | {"rejected": ""} for row in rows)]
 
 
 def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
-    """One row of a result of `metrics.scoring.score`, the rate with its interval where there is one."""
+    """Row of a result of `metrics.scoring.score`, with the interval of the rate if there is one."""
     interval = counts.get("wer_interval")
     around = f" ({100 * interval[0]:.1f}–{100 * interval[1]:.1f})" if interval else ""
     return {
@@ -96,42 +108,48 @@ def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
 
 
 def about(manifest: str, counts: dict[str, Any]) -> str:
-    """What the intervals are of, which texts are empty, and which recordings were not computed at once."""
+    """Remark on the intervals, the empty texts, and the utterances that were recognised in windows."""
     bootstrap = counts["bootstrap"]
-    said = f"{manifest}: "
+    text = f"{manifest}: "
     if counts["wer_interval"]:
-        said += f"{100 * bootstrap['level']:g} % intervals by bootstrap over {bootstrap['units']} {bootstrap['over']}"
-        said += ", fewer than 10 of which make them too narrow" if bootstrap["units"] < 10 else ""
+        text += f"{100 * bootstrap['level']:g} % intervals by bootstrap over {bootstrap['units']} {bootstrap['over']}"
+        text += " (with fewer than 10, the intervals are too narrow)" if bootstrap["units"] < 10 else ""
     else:
-        said += "no interval: too few utterances"
+        text += "no interval: too few utterances"
     for what in ("reference", "hypothesis"):
         if ids := counts[f"empty_{what}_ids"]:
-            said += f"; {len(ids)} with an empty {what}: {some(ids)}"
+            text += f"; {len(ids)} with an empty {what}: {some(ids)}"
     if ids := counts["windowed_ids"]:
-        said += f"; {len(ids)} more than {WHOLE} × as long as training's longest, heard by windows: {some(ids)}"
-    return said
+        text += f"; {len(ids)} longer than {WHOLE} × the longest of training, recognised in windows: {some(ids)}"
+    return text
 
 
 def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated: bool) -> str:
-    """How far words can be trusted."""
+    """Remark on the confidence of words, beside the share of correct words.
+
+    Args:
+        manifest: Name of the set.
+        report: Report on the confidences of the set.
+        is_calibrated: Whether the confidences are calibrated.
+    """
     if not report["words"]:
         return f"{manifest}: no word was recognised"
     return (
         f"{manifest}: mean confidence {percent(report['mean'], digits=1)}, {percent(report['right'], digits=1)} of the "
-        f"words are right; calibration error {percent(report['calibration_error'], digits=1)} "
-        + ("(calibrated)" if is_calibrated else "(not calibrated: --calibrate on validation data)")
+        f"words are correct; calibration error {percent(report['calibration_error'], digits=1)} "
+        + ("(calibrated)" if is_calibrated else "(not calibrated: use --calibrate on validation data)")
     )
 
 
 def after_calibration(found: Mapping[str, Any] | None) -> Iterator[str]:
-    """What fitting gave."""
+    """Yields a line on the result of --calibrate."""
     if found and found["words"] < 2:
-        yield f"{found['words']} words were recognised: too few to calibrate by"
+        yield f"no calibration: it needs at least 2 recognised words, and there are {found['words']}"
     elif found:
         before, after = (percent(found[name], digits=1) for name in ("error_before", "error_after"))
-        yield f"calibrated on {found['words']:,} words: calibration error {before}, then {after}; in {found['file']}"
+        yield f"calibrated on {found['words']:,} words: calibration error {before}, now {after}; in {found['file']}"
 
 
 def some(ids: Sequence[str]) -> str:
-    """The first few of them."""
+    """The first five ids, for a message."""
     return ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")

@@ -1,7 +1,7 @@
-"""SentencePiece from the texts of any data: `python -m asr_jax.tokenizer --input IN [--input IN …]`.
+"""Trains a SentencePiece model on the texts of any data: `python -m asr_jax.tokenizer --input IN [--input IN …]`.
 
-Writes OUTPUT_DIR/PREFIX.model and .vocab, loads the model as training will, and tries some texts on it. A run trains
-with it by `--data.tokenizer.path OUTPUT_DIR/PREFIX.model` and the same normaliser.
+Writes OUTPUT_DIR/PREFIX.model and .vocab, then loads the model like training and checks that texts are restored from
+their token ids. To train a run with it, pass `--data.tokenizer.path OUTPUT_DIR/PREFIX.model` and the same normaliser.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 
 NUM_TRIED = 200
-"""Texts that go through the model and back."""
+"""Number of texts that are encoded and decoded as a check."""
 NUM_SHOWN = 10
 SPECIALS = ("unk", "bos", "eos", "pad")
 OURS = (
     "input", "output_dir", "model_prefix", "normaliser", "vocab_size", "keep_corpus", "corpus_output",
     "sentencepiece_command",
 )  # fmt: skip
-"""Options that SentencePiece does not have."""
+"""Options that are not options of SentencePiece."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,35 +30,35 @@ class TokenizerOptions:
     """Options of `asr_jax.tokenizer`."""
 
     input: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="IN")]
-    """File, folder or pattern of any format that is read, or a .txt file with a text on each line. May be repeated."""
+    """File, folder or pattern of any supported format, or a .txt file with one text per line. Can be repeated."""
     output_dir: Path = Path("tokenizer")
     """Folder to write to."""
     model_prefix: str = "tokenizer"
     """Name of the files, without their endings."""
     normaliser: str = "lower.v1"
-    """Normaliser of the texts, as data.tokenizer.normaliser; scoring uses no other."""
+    """Normaliser of the texts, as data.tokenizer.normaliser; scoring uses the same one."""
     sentencepiece_command: Annotated[str | None, arg(metavar="COMMAND")] = None
-    """Ignored; accepted for scripts that name a program: SentencePiece is a library here."""
+    """Ignored, since SentencePiece is used as a library; accepted for scripts that pass it."""
     vocab_size: int = 5000
-    """Number of pieces; the blank is one more."""
+    """Number of pieces, without the blank."""
     model_type: Literal["unigram", "bpe", "char", "word"] = "unigram"
-    """Type of the pieces."""
+    """Type of the SentencePiece model."""
     character_coverage: float = 0.9995
-    """Share of all characters that get pieces."""
+    """Share of all characters that have pieces, from 0.98 to 1."""
     input_sentence_size: int = 0
-    """Train on at most this number of texts; 0: on all."""
+    """Maximum number of texts to train on; 0: all."""
     shuffle_input_sentence: bool = False
-    """Draw these texts at random instead of from the beginning."""
+    """Select these texts at random instead of from the beginning."""
     train_extremely_large_corpus: bool = False
-    """For gigabytes of text and an old version of SentencePiece."""
+    """Needed by old versions of SentencePiece for gigabytes of text."""
     max_sentence_length: int = 4192
-    """Texts with more bytes are left out."""
+    """Maximum length of a text in bytes; longer texts are rejected."""
     user_defined_symbols: Annotated[str, arg(metavar="A,B")] = ""
     """Pieces that are never split."""
     control_symbols: Annotated[str, arg(metavar="A,B")] = ""
-    """Pieces that no text encodes to."""
+    """Pieces that are reserved and never produced by encoding."""
     byte_fallback: bool = False
-    """Spell characters without a piece as bytes."""
+    """Encode characters without a piece as bytes."""
     normalization_rule_name: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
     """SentencePiece's own normalisation, applied after the normaliser."""
     unk_id: int = 0
@@ -78,9 +78,9 @@ class TokenizerOptions:
     pad_piece: str = "<pad>"
     """Spelling of <pad>."""
     keep_corpus: bool = False
-    """Keep the normalised texts in PREFIX.corpus.txt."""
+    """Write the normalised texts to PREFIX.corpus.txt."""
     corpus_output: Path | None = None
-    """File to keep the normalised texts in."""
+    """File to write the normalised texts to."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -103,9 +103,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _texts(options: TokenizerOptions) -> list[str]:
-    """The normalised texts, each one line.
+    """Normalised texts, each on one line.
 
-    Raises: UserError where there are none.
+    Raises:
+        UserError: If there are none.
     """
     from asr_jax.data.manifests.texts import texts_of
     from asr_jax.text.normalise import normalise
@@ -116,12 +117,16 @@ def _texts(options: TokenizerOptions) -> list[str]:
         raise UserError(f"{', '.join(options.input)}: no text; expected at least one that is not empty")
     limit = options.max_sentence_length
     if long := sum(len(text.encode()) > limit for text in texts):
-        print(f"{long} of {len(texts)} texts are left out: they have more than --max-sentence-length {limit} bytes")
+        print(f"{long} of {len(texts)} texts are rejected: they have more than --max-sentence-length {limit} bytes")
     return texts
 
 
 def _check(options: TokenizerOptions) -> None:
-    """Raises: UserError for what SentencePiece would refuse in its own words."""
+    """Checks the options before SentencePiece does, for clearer messages.
+
+    Raises:
+        UserError: If options are invalid; the message names all of them.
+    """
     from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
     if options.normaliser not in NORMALISERS:
@@ -134,17 +139,17 @@ def _check(options: TokenizerOptions) -> None:
         f"--input-sentence-size {options.input_sentence_size}: expected 0, or more than 100":
             options.input_sentence_size and options.input_sentence_size <= 100,
         f"--max-sentence-length {options.max_sentence_length}: expected 10 or more": options.max_sentence_length < 10,
-        f"--unk-id {options.unk_id}: expected an id; characters without a piece become it": options.unk_id < 0,
+        f"--unk-id {options.unk_id}: expected 0 or more, for characters without a piece": options.unk_id < 0,
         f"ids {ids} of unk, bos, eos and pad: expected each once, all below --vocab-size {options.vocab_size}":
             len(set(ids)) != len(ids) or max(ids, default=0) >= options.vocab_size,
     }  # fmt: skip
-    if said := [message for message, is_wrong in wrong.items() if is_wrong]:
-        raise UserError("\n".join(said))
+    if messages := [message for message, is_wrong in wrong.items() if is_wrong]:
+        raise UserError("\n".join(messages))
 
 
 def _training(options: TokenizerOptions) -> dict[str, Any]:
-    """The options for SentencePiece, by its names. Flags that are not set are left out: newer versions warn of one that
-    they no longer need.
+    """Options for SentencePiece, with its names. Flags that are not set are omitted, since newer versions warn of a
+    flag that they no longer need.
     """
     given = {name: value for name, value in asdict(options).items() if name not in OURS and value is not False}
     listed = {name: given[name].split(",") for name in ("user_defined_symbols", "control_symbols")}
@@ -152,21 +157,28 @@ def _training(options: TokenizerOptions) -> dict[str, Any]:
 
 
 def _report(path: Path, texts: Sequence[str], *, normaliser: str, vocab_size: int) -> None:
-    """Loads what was written as training will, and prints what it is and how some of the texts fare.
+    """Loads the model like training and prints its vocabulary and the result of encoding and decoding some texts.
 
-    Raises: RunError for a text that does not come back.
+    Args:
+        path: File of the model.
+        texts: Normalised texts; at most about NUM_TRIED of them are checked.
+        normaliser: Normaliser of the texts.
+        vocab_size: Requested number of pieces.
+
+    Raises:
+        RunError: If a text whose parts all have pieces is not restored.
     """
     from asr_jax.text.sentencepiece import SentencePieceTokenizer
     from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
     tokenizer = given_tokenizer(TokenizerSettings(path=str(path), normaliser=normaliser))
-    assert isinstance(tokenizer, SentencePieceTokenizer)  # which is what a .model gives
+    assert isinstance(tokenizer, SentencePieceTokenizer)  # the only kind of tokenizer in .model files
     size, blank = tokenizer.vocab_size, tokenizer.blank_id
-    fewer = f"; --vocab-size asked for {vocab_size} pieces" if size - 1 < vocab_size and blank == size - 1 else ""
-    print(f"{path} and .vocab: a vocabulary of {size}, the blank ({blank}) among them{fewer}")
+    fewer = f"; --vocab-size is {vocab_size} pieces" if size - 1 < vocab_size and blank == size - 1 else ""
+    print(f"{path} and .vocab: a vocabulary of {size} labels, including the blank ({blank}){fewer}")
     tried = texts[:: max(len(texts) // NUM_TRIED, 1)][:NUM_TRIED]
     unknown = [found for text in tried if (found := tokenizer.without_piece(text))]
-    print(f"{len(tried) - len(unknown)} of {len(tried)} texts that were tried come back from their ids")
+    print(f"{len(tried) - len(unknown)} of {len(tried)} checked texts are restored from their token ids")
     if missing := sorted(set().union(*unknown)):
-        print(f"the others have parts without a piece, such as {', '.join(map(repr, missing[:NUM_SHOWN]))}")
-    print(f"train with --data.tokenizer.path {path} --data.tokenizer.normaliser {normaliser}")
+        print(f"the others contain parts without a piece, such as {', '.join(map(repr, missing[:NUM_SHOWN]))}")
+    print(f"to train with it: --data.tokenizer.path {path} --data.tokenizer.normaliser {normaliser}")

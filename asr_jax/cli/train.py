@@ -1,9 +1,9 @@
 """Trains a model: `python -m asr_jax.train --config configs/zipformer.py [--field.name VALUE …]`.
 
-`--dry-run` plans, compiles, computes a batch of each shape and writes nothing; `--show schedule` prints and draws the
-learning rate. Exit codes: 0 the run is complete, or has done the epochs of its job; 1 it had begun and could not go on;
-2 it could not begin; 75 a signal of a scheduler or training.max_hours ended the job (the same command goes on); 130
-Ctrl-C.
+`--dry-run` plans the data, compiles the programs, computes one batch of each shape and writes nothing. `--show
+schedule` prints and draws the learning rate. Exit codes: 0, the run is complete or the job has completed its epochs; 1,
+the run failed after it had started; 2, the run could not start; 75, a signal of a scheduler or training.max_hours ended
+the job, and the same command continues the run; 130, Ctrl-C.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from asr_jax.cli.command_line import parse_with_experiment
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options of `asr_jax.train` beside the experiment's fields."""
+    """Options of `asr_jax.train` in addition to the fields of the experiment."""
 
     show: Literal["schedule"] | None = None
-    """Print and draw the learning rate, and train nothing."""
+    """Print and draw the learning rate without training."""
 
 
 def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(TrainOptions, arguments, prog="python -m asr_jax.train", about=__doc__)
 
-    from asr_jax.core.processes import is_main, join  # after parsing: --help and mistakes need not wait for it
+    from asr_jax.core.processes import is_main, join  # imported late, since it is slow and --help does not need it
     from asr_jax.core.run_folder import CURVES, EVENTS
     from asr_jax.metrics.measure import NAMES, measure_of, shown
     from asr_jax.training.loop import train

@@ -1,9 +1,10 @@
-"""Text of audio of any format and length: `python -m asr_jax.transcribe RUN INPUT … [--format srt] [--out DIR]`.
+"""Transcribes audio of any format and length: `python -m asr_jax.transcribe RUN INPUT … [--format srt] [--out DIR]`.
 
-An INPUT is an audio file, a folder (searched through), a list (`.txt`, a path per line), a manifest or data folder of
-any kind that training reads, or `-`: standard input, audio if its first bytes are, else paths, one per line. Without
---out, results are printed in the order of the inputs: path, tab, text. What cannot be read is named with its reason,
-and the exit code is 1. With a folder as --out, a call that was interrupted goes on with the rest.
+An INPUT is an audio file, a folder (searched recursively), a list of files (`.txt`, one path per line), a manifest or
+data folder of any format that training supports, or `-` for standard input: audio if its first bytes are those of an
+audio file, otherwise one path per line. Without --out, results are printed in the order of the inputs: path, tab, text.
+Rejected recordings are reported with their reasons, and the exit code is 1. With a folder as --out, an interrupted
+command can be repeated and continues with the rest.
 """
 
 import functools
@@ -47,25 +48,25 @@ class TranscribeOptions(RecognitionOptions):
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of a trained run, or a checkpoint."""
     inputs: Annotated[Positional[tuple[str, ...]], arg(metavar="INPUT …")]
-    """What to transcribe."""
+    """Audio files, folders, lists of files, manifests, data folders, or - for standard input."""
     format: FormName = "text"
     """Format of the transcripts."""
     json: bool = False
-    """Short for --format json."""
+    """Short form of --format json."""
     out: Annotated[Path | None, arg(metavar="DIR|FILE")] = None
-    """Where to write instead of printing: a folder, with a file for each recording, or (with an ending) one file."""
+    """Output instead of printing: a folder for one file per recording or, if it has an ending, one file."""
     force: bool = False
-    """Write transcripts again that are there already."""
+    """Overwrite existing transcripts."""
     head: Annotated[str, arg(metavar="NAME")] = ""
-    """Head that texts come from. Default: that of the run's validation."""
+    """Name of the recognising head. Default: the primary head."""
     window_seconds: Annotated[float, arg(metavar="S")] = 0.0
-    """Length of the windows that long audio is split into; 0: the longest utterance of training."""
+    """Length of the windows for long audio in seconds; 0: the longest utterance of training."""
     overlap_seconds: Annotated[float | None, arg(metavar="S")] = None
-    """Overlap of windows. Default: a third of a window."""
+    """Overlap of windows in seconds. Default: a third of a window."""
     to_manifest: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
-    """Manifest to write the transcripts to as pseudo-labels, to train on."""
+    """Manifest of the transcripts to write, as pseudo-labels for training."""
     min_confidence: Annotated[float, arg(metavar="C")] = 0.9
-    """Least confidence of a pseudo-label; the others are named in OUT.rejected.jsonl."""
+    """Minimum confidence of a pseudo-label, 0 to 1; OUT.rejected.jsonl contains the others."""
 
     @property
     def form(self) -> FormName:
@@ -82,7 +83,10 @@ def main(arguments: Sequence[str]) -> None:
         output = _output(options, flags, entries)
         todo = [entry for entry in entries if not output.has(entry.id)]
         if len(todo) < len(entries):
-            print(f"{len(entries) - len(todo)} are in {options.out} already (--force: anew)", file=sys.stderr)
+            print(
+                f"{len(entries) - len(todo)} recordings are already in {options.out} (--force overwrites them)",
+                file=sys.stderr,
+            )
         if not todo:
             return
         with output, ExitStack() as stack:
@@ -101,7 +105,7 @@ def main(arguments: Sequence[str]) -> None:
         if labels:
             print(labels.summary(), file=sys.stderr)
         if len(rejected) == len(entries):
-            raise UserError("none of the inputs is audio that can be read")
+            raise UserError("no input is readable audio; the reasons are above")
         failed = RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
         if len(broken) == len(todo):
             raise failed
@@ -115,26 +119,33 @@ def _say_rejected(entries: Sequence[Rejected]) -> None:
 
 
 def check(options: TranscribeOptions) -> None:
-    """Raises: UserError for options that cannot be used together, or are out of range."""
+    """Checks the options.
+
+    Raises:
+        UserError: If options cannot be combined, a value is out of range, or the manifest exists.
+    """
     if options.to_manifest and options.to_manifest.suffix != ".jsonl":
         raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
     if options.to_manifest and options.to_manifest.exists() and not options.force:
-        raise UserError(f"{options.to_manifest} is there already: give another --to-manifest, or --force")
+        raise UserError(f"{options.to_manifest} already exists: choose another --to-manifest, or use --force")
     if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
         raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
     if not 0 <= options.min_confidence <= 1 or not 0 <= options.window_seconds < 86400:
         raise UserError(
-            f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected 0 to "
-            "1, and 0 or more"
+            f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected "
+            "--min-confidence of 0 to 1, and --window-seconds of 0 or more and less than 86400"
         )
 
 
 @contextmanager
 def _kept(options: TranscribeOptions) -> Iterator[Path]:
-    """A folder for audio that lies in tables or comes by standard input: until the end or, where a manifest names it,
-    beside that, unless the work is broken off.
+    """Yields a folder for audio that is embedded in tables or read from standard input.
 
-    Raises: UserError where a manifest cannot be written.
+    Without --to-manifest, the folder is temporary. With it, the folder is kept beside the manifest, which refers to its
+    files, and a new folder is deleted if the command fails.
+
+    Raises:
+        UserError: If the manifest or the folder cannot be written.
     """
     if not options.to_manifest:
         with tempfile.TemporaryDirectory(prefix="asr_jax-") as temporary:
@@ -155,7 +166,7 @@ def _kept(options: TranscribeOptions) -> Iterator[Path]:
 
 
 def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[Utterance | Rejected]) -> Output:
-    """Where transcripts go; nowhere, where a manifest alone is asked for."""
+    """Output of the transcripts; one that writes nothing if only a manifest is requested."""
     if options.to_manifest and not options.out:
         return Output()
     maker = functools.partial(maker_of, options.run, options, flags, head=options.head)
@@ -170,7 +181,7 @@ def _transcribe(
     labels: PseudoLabels | None,
     folder: Path,
 ) -> list[Rejected]:
-    """What could not be read, in order."""
+    """Transcribes the utterances; returns the rejected recordings, in order."""
     broken = [entry for entry in entries if isinstance(entry, Rejected)]
     utterances = [entry for entry in entries if isinstance(entry, Utterance)]
     if not utterances:
@@ -196,13 +207,19 @@ def _transcribe(
                     labels.add(each.utterance, each.transcript, most_s=transcriber.longest_s)
         except KeyboardInterrupt:
             if output.goes_on:
-                print(f"{options.out} keeps what is done: the same command goes on with the rest", file=sys.stderr)
+                print(f"{options.out} keeps what is finished: the same command continues with the rest", file=sys.stderr)
             raise
     print(f"{len(utterances)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
     return broken
 
 
 def named(utterance: Utterance, transcript: Transcript, folder: Path) -> Named:
-    """`folder`: what lies there has no path that anybody knows."""
+    """Returns a transcript with its name.
+
+    Args:
+        utterance: The recording.
+        transcript: Its transcript.
+        folder: Folder of the command's own audio files; the id replaces their path, which is not known to the user.
+    """
     path = utterance.id if Path(utterance.location).is_relative_to(folder) else None
     return Named.of(utterance, transcript, path=path)

@@ -1,4 +1,4 @@
-"""The types that every layer speaks: a batch, frames, what an encoder gives. See DESIGN in BUILD_NOTES.md."""
+"""Data types that all layers share: a padded batch, a sequence of frames and an encoder's output."""
 
 from collections.abc import Iterable
 
@@ -10,58 +10,59 @@ from asr_jax.core.pytrees import AnyArray
 
 
 class Batch(struct.PyTreeNode):
-    """A padded batch of one bucket's static shape. It has `audio` or `features`, never both.
+    """A padded batch with the static shape of one bucket. It has either `audio` or `features`.
 
-    B rows, S samples, T frames, F feature values, U labels.
+    B: rows, S: samples, T: frames, F: values per frame, U: labels.
     """
 
     audio: Int16[AnyArray, "B S"] | None
-    """Samples at the front-end's rate, full scale ±32767; 0 beyond the length."""
+    """Samples at the front-end's rate, in -32767..32767; 0 in the padding. None with `features`."""
     features: Float[AnyArray, "B T F"] | None
-    """Ready features, for who brings them: these skip the front-end."""
+    """Precomputed features, which bypass the front-end. None with `audio`."""
     lengths: Int32[AnyArray, " B"]
-    """Valid samples (with audio) or frames (with features) per row."""
+    """Valid samples (with audio) or valid frames (with features) of each row."""
     tokens: Int32[AnyArray, "B U"]
-    """Label ids, 0 beyond the length."""
+    """Label ids; 0 in the padding."""
     token_lengths: Int32[AnyArray, " B"]
     weights: Float[AnyArray, " B"]
-    """1 for a row that counts, 0 for padding and for rows that could not be read."""
+    """1 for rows that count; 0 for padding rows and for rows that cannot be read."""
     utterances: Int32[AnyArray, " B"]
-    """Row of the index that each row came from; -1 for padding."""
+    """Index row of each utterance; -1 for padding rows."""
 
     @property
     def signal(self) -> AnyArray:
-        """The audio or the features, whichever there is."""
+        """`audio`, or `features` if there are any."""
         return self.audio if self.features is None else self.features
 
 
 class Frames(struct.PyTreeNode):
-    """A sequence of vectors per row and how many of them are valid."""
+    """Padded sequences of vectors, with the number of valid frames of each row."""
 
     values: Real[AnyArray, "B T D"]
     lengths: Int[AnyArray, " B"]
 
 
 OUTPUT = ""
-"""Name of an encoder's output, beside the names of its taps."""
+"""Name of the encoder's output, for `Encoded.at`; the taps have other names."""
 
 
 class Encoded(struct.PyTreeNode):
-    """What an encoder gives: its output, and inner layers that a head asked for by name."""
+    """Output of an encoder: the frames of its last layer and the taps, outputs of inner layers that heads read."""
 
     frames: Frames
     taps: dict[str, Frames] = struct.field(default_factory=dict)
     mask: Bool[Array, "B T"] | None = None
-    """Frames that the encoder masked (pre-training)."""
+    """True for frames that the encoder masked (masked pre-training). None: no frame was masked."""
     sub_batches: int = struct.field(pytree_node=False, default=1)
-    """Parts of the batch, of as many rows each, that count as a batch of their own."""
+    """Number of micro-batches, of equal numbers of rows, that the batch consists of."""
     views: int = struct.field(pytree_node=False, default=1)
-    """How many rows after one another are of the same utterance, each changed by augmentation in another way."""
+    """Number of consecutive rows that are differently augmented views of one utterance."""
 
     def at(self, name: str) -> Frames:
-        """The tap of that name, or the output by the name `OUTPUT`.
+        """Returns the tap `name`, or the encoder's output if `name` is `OUTPUT`.
 
-        Raises: ValueError where there is no such tap.
+        Raises:
+            ValueError: If there is no such tap.
         """
         if name != OUTPUT and name not in self.taps:
             raise ValueError(no_such_tap(name, self.taps))
@@ -69,17 +70,17 @@ class Encoded(struct.PyTreeNode):
 
 
 def no_such_tap(name: str, taps: Iterable[str]) -> str:
-    """What to say where a head reads a tap that is not there."""
+    """Returns the error message for a head that reads the missing tap `name`; `taps` are the existing ones."""
     there = ", ".join(taps) or "it has none"
     return f"tap is {name!r}: expected one of the encoder's taps ({there}); name it there, encoder.taps=({name!r},)"
 
 
 def length_mask(lengths: Int[Array, " B"], num_frames: int) -> Bool[Array, "B T"]:
-    """True on the first `lengths[b]` of `num_frames` frames: the one place where masks are made."""
+    """Returns a mask that is True on the first `lengths[b]` of `num_frames` frames."""
     return jnp.arange(num_frames)[None] < lengths[:, None]
 
 
 def zero_padding(x: Shaped[Array, "B T ..."], lengths: Int[Array, " B"]) -> Shaped[Array, "B T ..."]:
-    """`x` with 0 beyond each row's length, whatever lies there."""
+    """Returns `x` with all values behind each row's length, including NaN, replaced by 0."""
     mask = length_mask(lengths, x.shape[1])
     return jnp.where(mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)), x, 0)

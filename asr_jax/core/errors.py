@@ -1,4 +1,4 @@
-"""Errors that are for a person: commands print their message without a traceback and exit with their code."""
+"""Errors for the user: commands print the message without a traceback and exit with the error's code."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,22 +6,22 @@ from typing import Any
 
 
 class UserError(Exception):
-    """A wrong beginning: a setting, a path or a file that cannot work. Nothing was written.
+    """An invalid setting, path or file, found before anything is written.
 
-    The message gives the value, what was expected and the mend.
+    The message contains the value, what was expected, and the fix.
     """
 
     exit_code = 2
 
 
 class RunError(UserError):
-    """Work that had begun and could not go on (too many broken files, a full disk, a loss that stays infinite)."""
+    """A failure after work has begun: too many unreadable files, a full disk, a loss that stays infinite."""
 
     exit_code = 1
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the most similar of `names`, or an empty string where none is similar."""
+    """Returns `"; did you mean 'x'?"` for the most similar of `names`, or "" if none is similar."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {found[0]!r}?" if found else ""
 
@@ -29,7 +29,18 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def check_numbers(
     settings: Any, *names: str, above: float | None = None, least: float | None = None, most: float | None = None
 ) -> None:
-    """Raises: ValueError where one of some fields is not within limits, or not finite."""
+    """Checks that fields of `settings` are finite and within limits.
+
+    Args:
+        settings: Object with the fields.
+        *names: Names of the fields to check.
+        above: Exclusive lower limit. None: no limit.
+        least: Inclusive lower limit. None: no limit.
+        most: Inclusive upper limit. None: no limit.
+
+    Raises:
+        ValueError: If a field is outside of a limit, infinite or NaN.
+    """
     limits = {"above": above, "at least": least, "at most": most}
     expected = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
     for name in names:

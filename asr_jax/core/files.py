@@ -1,4 +1,4 @@
-"""Files that are whole or not there, however a process ends."""
+"""Atomic writes, checks of output paths, and lock files."""
 
 import contextlib
 import fcntl
@@ -13,8 +13,10 @@ from asr_jax.core.errors import UserError
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file under a name that no other process has, flushes it to the disk and renames it: a reader never sees
-    a part of it, nor something of two writers.
+    """Writes a file atomically.
+
+    The content is written to a temporary file with a unique name in the same folder, flushed to the disk and renamed.
+    Readers never see a part of a file or a mixture of the files of two writers.
     """
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
@@ -30,10 +32,19 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
-    """Tries what is to be written after the work, a file or files in a folder, and leaves no file; gives the folders
-    that it made, innermost first.
+    """Checks before the work that its output can be written, by creating and removing a file.
 
-    Raises: UserError where it cannot be written.
+    Missing folders are created and remain.
+
+    Args:
+        out: Path of a file, or of a folder for several files.
+        is_folder: Whether `out` is a folder.
+
+    Returns:
+        The folders that were created, innermost first.
+
+    Raises:
+        UserError: If `out` cannot be written. The created folders are then removed.
     """
     folder = out if is_folder else out.parent
     made = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -53,7 +64,7 @@ def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Removes those folders that nothing is in."""
+    """Removes those folders that are empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -61,9 +72,18 @@ def remove_empty(folders: Iterable[Path]) -> None:
 
 @contextlib.contextmanager
 def held(path: Path, what: str, *, otherwise: str = "wait for it, or stop it") -> Iterator[None]:
-    """Keeps other processes out of the block by a lock on a file, which says who has it. `what`: is being done.
+    """Context manager that holds an exclusive lock on a file, which contains the owner's process id and host.
 
-    Raises: UserError where another process is in the block; OSError where the file cannot be written.
+    On file systems without locks, other processes are not kept out.
+
+    Args:
+        path: Lock file.
+        what: Begins the error message if the lock is taken, such as "x.tar is being made".
+        otherwise: Ends the error message: what the user can do.
+
+    Raises:
+        UserError: If another process holds the lock.
+        OSError: If the file cannot be written.
     """
     with path.open("a+") as file:
         try:
@@ -73,7 +93,7 @@ def held(path: Path, what: str, *, otherwise: str = "wait for it, or stop it") -
             by = file.read().strip() or "by another process"
             raise UserError(f"{what} already ({by}); {otherwise}") from error
         except OSError:
-            pass  # a file system without locks
+            pass  # the file system has no locks
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()

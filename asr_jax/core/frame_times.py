@@ -1,4 +1,4 @@
-"""From the frames of an encoder to seconds."""
+"""Conversion of frame numbers of an encoder to seconds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,27 +7,32 @@ from typing import Any
 import numpy as np
 
 MANY = 4096
-"""Frames over which a stride is measured: front-ends and encoders have smaller ones."""
+"""Number of input frames over which an encoder's hop is measured; the hop must be smaller."""
 
 
 @dataclass(frozen=True)
 class FrameTimes:
-    """Where the frames that a head reads are in their recording."""
+    """Positions in the recording of the frames that a head reads."""
 
     shift: int
-    """From one frame to the next, in samples."""
+    """Hop: distance between frames in samples."""
     first: float
-    """Where the first frame begins, likewise; negative where it is centred on the first sample."""
+    """Begin of the first frame in samples; negative if that frame is centred on the first sample."""
     rate_hz: float
     """Samples per second."""
 
     @classmethod
     def of(cls, output_length: Callable[[Any], Any], *, hop: int, rate_hz: float) -> "FrameTimes":
-        """Of an encoder by what its lengths say. `hop`: samples of a frame before the encoder.
+        """Measures the hop and the first frame of an encoder from its output lengths.
 
-        An encoder that loses frames at the edges of its convolutions, or adds some, does so at both alike: a frame is
-        as long as the shift, and centred on what it is computed from. Where an encoder's last frame is padded, this is
-        wrong by half the padding (icefall's Zipformer: 10 ms).
+        A frame is taken to be as long as the hop and to be centred on its receptive field. Convolutions are taken to
+        remove or add equally many frames at both edges. If an encoder pads only the end, times are off by half the
+        padding (icefall's Zipformer: 10 ms).
+
+        Args:
+            output_length: Function from numbers of samples to numbers of output frames, for ints and arrays.
+            hop: Hop of the encoder's input frames in samples.
+            rate_hz: Samples per second.
         """
         long, longer = MANY * hop, 2 * MANY * hop
         shift = round((longer - long) / (int(output_length(longer)) - int(output_length(long))))
@@ -40,5 +45,5 @@ class FrameTimes:
         return self.shift / self.rate_hz
 
     def seconds(self, frame: float) -> float:
-        """Where a frame begins, or the one before it ends; never before the recording's beginning."""
+        """Returns the time in seconds at which a frame begins and the previous one ends; never less than 0."""
         return max(self.first + frame * self.shift, 0.0) / self.rate_hz

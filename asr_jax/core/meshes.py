@@ -1,4 +1,4 @@
-"""The mesh of all devices with one axis, `data`, and how arrays lie on it: batches by rows, state replicated."""
+"""The mesh of all devices with one axis, `data`: batches are sharded by rows, state is replicated."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 def data_mesh(num_devices: int | None = None) -> Mesh:
-    """All devices of all processes (or the first `num_devices`) along one axis named `data`."""
-    # Not jax.make_mesh, which may order devices for their links: each process loads its contiguous rows of a batch.
+    """Returns a mesh of all devices of all processes, or of the first `num_devices`, with one axis named `data`."""
+    # jax.make_mesh may reorder devices, but each process loads contiguous rows of a batch.
     return Mesh(np.array(jax.devices()[:num_devices]), ("data",), axis_types=(AxisType.Auto,))
 
 
@@ -22,7 +22,8 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
     Each process passes the same values.
 
-    Raises: AssertionError if the values of several processes differ.
+    Raises:
+        AssertionError: If the values of the processes differ.
     """
     if jax.process_count() > 1:
         # The outputs of an exported program are committed to one device, from which JAX does not copy to the devices of
@@ -36,11 +37,11 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 
 def global_batch(batch: Any, mesh: Mesh) -> Any:
-    """Global arrays, split over rows, from this process's rows of a batch."""
+    """Returns global arrays, sharded by rows, from this process's rows of a batch."""
     sharding = by_rows(mesh)
     return jax.tree.map(lambda rows: jax.make_array_from_process_local_data(sharding, np.asarray(rows)), batch)
 
 
 def abstract(tree: Any, sharding: NamedSharding) -> Any:
-    """Shapes and types of a tree (of arrays or of shapes), lying so: what to compile for, or to restore into."""
+    """Returns the tree's shapes and dtypes with a sharding, as jit compiles for and Orbax restores into."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)

@@ -1,6 +1,6 @@
-"""Former names of modules: configs and run folders that were written with them still load.
+"""Former names of modules, so that old configs and run folders still load.
 
-Only modules that a config file imports, an experiment.json names, or a command line runs are listed.
+Only modules that a config file imports, an experiment.json refers to, or a command line runs are listed.
 """
 
 import importlib
@@ -34,28 +34,28 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 class _Loader(importlib.abc.InspectLoader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """The module of the present name itself, so that its classes exist once."""
+        """Returns the module of the present name, so that its classes exist only once."""
         module = importlib.import_module(MOVED[spec.name])
         self._own_spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Executes nothing: the module has been executed under its present name, which its `__spec__` keeps."""
+        """Restores the module's own `__spec__`; the module was executed under its present name."""
         module.__spec__ = self._own_spec
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """For `python -m`."""
+        """Returns the code of the module of the present name; `python -m` needs it."""
         spec = importlib.util.find_spec(MOVED[fullname])
         assert spec
         assert isinstance(spec.loader, importlib.abc.InspectLoader)
         return spec.loader.get_code(MOVED[fullname])
 
     def get_source(self, fullname: str) -> str | None:
-        """None: the source is that of the present name."""
+        """Returns None: there is no source under the former name."""
         return None
 
 
 def find_moved_modules() -> None:
-    """Lets `import` find modules by their former names."""
-    # First of all finders: another one would execute asr_jax/search/ctc.py again as asr_jax.decoding.ctc.
+    """Makes `import` find modules by their former names."""
+    # Ours must come first: other finders would execute asr_jax/search/ctc.py again as asr_jax.decoding.ctc.
     sys.meta_path.insert(0, _Finder())

@@ -1,11 +1,11 @@
-"""Names that are told apart."""
+"""Unique names."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """The same names, with `#2`, `#3` … behind those that were there before."""
+    """Returns the names with `#2`, `#3` … appended to repetitions."""
     taken, seen, found = set(names), Counter[str](), list[str]()
     for name in names:
         seen[name] += 1

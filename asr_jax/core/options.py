@@ -1,7 +1,7 @@
-"""Parses the options of a command: a frozen dataclass, one field for each option, whose docstring is its help text.
+"""Parses the options of a command into a frozen dataclass: one field per option, its docstring is the help text.
 
-Positional arguments have the type `tyro.conf.Positional[...]`. A field with a dataclass as its value adds that one's
-options; with `tyro.conf.arg(name="")` they have no prefix.
+Positional arguments have the type `tyro.conf.Positional[...]`. A field whose type is a dataclass adds the options of
+that class; with `tyro.conf.arg(name="")` they have no prefix.
 """
 
 import contextlib
@@ -20,15 +20,17 @@ POSITIONAL = get_args(tyro.conf.Positional[int])[1]
 
 
 def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None) -> Options:
-    """The options that the arguments give. `--help` prints `about` and the options, and exits.
+    """Parses arguments. `--help` prints `about` and the options, and exits.
 
     Args:
-        prog: the command, for messages.
-        about: the command's description.
+        kind: Dataclass of the options.
+        arguments: Command line without the command.
+        prog: Name of the command, for messages.
+        about: Description of the command, for the help.
 
     Raises:
-        UserError: if options are unknown (all of them are named, with the nearest known option), are missing, or have
-            values of another type.
+        UserError: If options are unknown (all of them are listed, each with the nearest known option), are missing, or
+            have values of another type.
     """
     if asks_for_help(arguments):
         print_help(kind, prog=prog, about=about)
@@ -42,10 +44,15 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
 
 
 def parse_known[Options](kind: type[Options], arguments: Sequence[str], *, prog: str) -> tuple[Options, list[str]]:
-    """The options that the arguments give, and the arguments that belong to none of them, in their order.
+    """Parses arguments and returns the options and, in their order, the arguments that belong to no option.
+
+    Args:
+        kind: Dataclass of the options.
+        arguments: Command line without the command.
+        prog: Name of the command, for messages.
 
     Raises:
-        UserError: if options are missing or have values of another type.
+        UserError: If options are missing or have values of another type.
     """
     message = io.StringIO()
     try:
@@ -62,11 +69,17 @@ def parse_known[Options](kind: type[Options], arguments: Sequence[str], *, prog:
 
 
 def print_help(kind: type[Any], *, prog: str, about: str | None) -> None:
-    """Prints the description of a command and its options."""
+    """Prints the description of a command and its options.
+
+    Args:
+        kind: Dataclass of the options.
+        prog: Name of the command.
+        about: Description of the command.
+    """
     text = io.StringIO()
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text):
         tyro.cli(kind, args=["--help"], prog=prog, description=about)
-    # Options that need not be given: their help text says what holds without them. Spaces keep the frame straight.
+    # The help texts state the meaning of an empty default. Spaces keep the frame aligned.
     shown = re.sub(r"\{None\}\|(\S+)", r"\1       ", text.getvalue())
     print(re.sub(r"\(default: (None|'')?\)", lambda hint: " " * len(hint[0]), shown))
 
@@ -80,7 +93,7 @@ def is_flag(argument: str) -> bool:
 
 
 def option_flags(kind: type[Any]) -> Iterator[str]:
-    """The flags of a class of options, such as `--batch-size`."""
+    """Yields the flags of a class of options, such as `--batch-size`."""
     for field in dataclasses.fields(kind):
         hint = get_type_hints(kind)[field.name]
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -90,7 +103,7 @@ def option_flags(kind: type[Any]) -> Iterator[str]:
 
 
 def plain_message(text: str) -> str:
-    """An error message of tyro without its frame and title, such as `--rows: 'x' is not a whole number`."""
+    """Returns an error message of tyro without its frame and title, such as `--rows: 'x' is not a whole number`."""
     lines = [re.sub(r"[╭╮╰╯│─|+]+|-{5,}", " ", line).strip() for line in text.splitlines()]
     message = " ".join(line for line in lines[1:] if line and "For full helptext" not in line)
     message = re.sub(r"^Error parsing ([\w.-]+: )", r"\1", " ".join(message.split()))
@@ -108,7 +121,7 @@ def _is_positional(kind: type[Any], name: str) -> bool:
 
 
 def _shown(kind: type[Any], name: str) -> str:
-    """An option as it is written on the command line."""
+    """Returns an option as it is written on the command line."""
     markers = _markers(kind, name)
     if _is_positional(kind, name):
         return next((marker.metavar for marker in markers if getattr(marker, "metavar", None)), name.upper())
@@ -117,7 +130,7 @@ def _shown(kind: type[Any], name: str) -> str:
 
 
 def _required(kind: type[Any]) -> list[str]:
-    """Names of the options without a default."""
+    """Returns the names of the options without a default."""
     missing = dataclasses.MISSING
     return [each.name for each in dataclasses.fields(kind) if each.default is missing is each.default_factory]
 

@@ -1,4 +1,4 @@
-"""The processes of one run: who writes, and how all of them come to know the same."""
+"""The processes of one run: how they start, exchange values and fail together."""
 
 import json
 import os
@@ -12,17 +12,18 @@ from jax.experimental import multihost_utils
 
 from asr_jax.core.errors import RunError, UserError
 
-# What processes exchange goes in messages of one size: each other size would compile a program in the middle of a run.
+# Each size of a message compiles a program, so all messages have one size.
 MESSAGE_BYTES = 4096
 
 
 def join(environment: Mapping[str, str] = os.environ) -> None:
-    """Joins the processes of a run where the environment says that there are several; call it before JAX is used.
+    """Joins the processes of a run if the environment describes several. Call it before JAX is used.
 
-    JAX_COORDINATOR_ADDRESS (host:port of the first one), JAX_NUM_PROCESSES and JAX_PROCESS_ID say so by hand; srun,
-    mpirun and Cloud TPU pods say it themselves.
+    JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID describe them explicitly.
+    srun, mpirun and Cloud TPU pods set variables that JAX detects.
 
-    Raises: UserError where one of the three is missing or no number.
+    Raises:
+        UserError: If one of the three variables is missing or invalid.
     """
     by_hand = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     given = [name for name in by_hand if name in environment]
@@ -32,8 +33,8 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
         if not (host and port.isdecimal() and count.isdecimal() and number.isdecimal() and int(number) < int(count)):
             values = ", ".join(f"{name}={environment.get(name, '')!r}" for name in by_hand)
             raise UserError(
-                f"{values}: expected host:port, the number of processes and this one's, from 0 to one less; "
-                "set all three in every process, or none"
+                f"{values}: expected host:port, the number of processes, and this process's number from 0 to that "
+                "number less 1; set all three variables in every process, or none"
             )
         jax.distributed.initialize(address, int(count), int(number))
     elif _launched(environment):
@@ -41,7 +42,7 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _launched(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher that JAX knows has started several processes."""
+    """Returns whether a launcher that JAX detects has started several processes."""
     tasks = (environment.get(name, "") for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
     return any(task.isdecimal() and int(task) > 1 for task in tasks) or "," in environment.get(
         "TPU_WORKER_HOSTNAMES", ""
@@ -49,19 +50,23 @@ def _launched(environment: Mapping[str, str]) -> bool:
 
 
 def is_main() -> bool:
-    """True on the one process that writes."""
+    """Returns whether this is the one process that writes files."""
     return jax.process_index() == 0
 
 
 def on_main(function: Callable[[], Any]) -> Any:
-    """What `function` gives on the main process, as JSON carries it, on all; what it raises ends all of them."""
+    """Runs `function` on the main process and returns its JSON value on all; if it raises, all processes raise."""
     value = together(lambda: function() if is_main() else None)
     return gathered(value)[0]
 
 
 def together(function: Callable[[], Any]) -> Any:
-    """What `function` gives on this process; what it raises on any of them ends all of them, at once and with the same
-    words: one that went on would wait for ever.
+    """Runs `function` on every process, and raises the same error on all of them if any of them fails.
+
+    Without this, the processes that did not fail would wait forever for the one that did.
+
+    Returns:
+        The value of this process.
     """
     if jax.process_count() == 1:
         return function()
@@ -74,20 +79,24 @@ def together(function: Callable[[], Any]) -> Any:
         gathered([RunError.exit_code, f"process {jax.process_index()} ended: {error!r}"])
         _wait_for_all()
         raise
-    if told := next(filter(None, gathered(wrong)), None):
+    if message := next(filter(None, gathered(wrong)), None):
         _wait_for_all()
-        raise (RunError if told[0] == RunError.exit_code else UserError)(told[1])
+        raise (RunError if message[0] == RunError.exit_code else UserError)(message[1])
     return value
 
 
 def _wait_for_all() -> None:
-    """Waits until all have heard why they end: who ends first would cut off who still listens."""
+    """Waits until all processes have the error: the first one to exit would disconnect the others."""
     with suppress(Exception):
         gathered(None)
 
 
 def agree(values: Mapping[str, Any]) -> None:
-    """Raises: UserError on all processes where one of them has another value, JSON all, than the first one."""
+    """Checks that JSON values are equal on all processes.
+
+    Raises:
+        UserError: On all processes, if one of them has values that differ from those of process 0.
+    """
     everyone = gathered(dict(values))
     lines = [
         f"  {name}: {everyone[0].get(name)!r} in process 0, {other.get(name)!r} in process {number}"
@@ -98,13 +107,13 @@ def agree(values: Mapping[str, Any]) -> None:
     if lines:
         _wait_for_all()
         raise UserError(
-            "the processes of this run were not started alike:\n" + "\n".join(lines[:20])
-            + "\ngive each of them the same settings and the same data"
+            "the processes of this run have different settings or data:\n" + "\n".join(lines[:20])
+            + "\nstart every process with the same settings and the same data"
         )  # fmt: skip
 
 
 def gathered(value: Any) -> list[Any]:
-    """The JSON values of all processes, in their order; every process must call it."""
+    """Returns the JSON values of all processes in their order. Every process must call it."""
     if jax.process_count() == 1:
         return [value]
     content, position, longest = json.dumps(value).encode(), 0, 1

@@ -1,9 +1,9 @@
-"""Traced programs, kept between starts: tracing a model takes longer than loading what was compiled from it.
+"""A cache of traced programs: tracing a model takes longer than loading its compiled program.
 
-JAX's cache of compiled programs is found by the text of a program, which has to be traced and lowered for that. Here
-the text itself is found again, by what it was made of: the package's sources, the versions of the libraries, JAX's own
-settings, the device, the shapes of the arguments, and what the caller names (`Programs.inputs`). The same text goes to
-the compiler the first time and every other, kept or not, so that a continued run computes the same bits.
+JAX's compilation cache is keyed by the text of a program, so a program is traced and lowered before each look-up. This
+cache stores that text. Its key has the package's sources, the versions of the libraries, JAX's settings, the device,
+the shapes of the arguments and the inputs that the caller adds (`Programs.inputs`). The compiler gets the same text on
+the first start and on later ones, with and without the cache, so a continued run computes the same bits.
 """
 
 import contextlib
@@ -29,33 +29,33 @@ from asr_jax.core.files import write_whole
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
 UNUSED_DAYS = 30.0
 Kept = tuple[export.Exported, Any, float]
-"""A program of the leaves of its arguments, the tree of its outputs, and its floating-point operations."""
+"""An exported program of the flat arguments, the tree structure of its outputs, and its floating-point operations."""
 logger = logging.getLogger(__name__)
 
 
 class Program(NamedTuple):
-    """What there is of a program before it is compiled."""
+    """A program before compilation."""
 
     lowered: Lowered
     flops: float
-    """`products` of it, of all devices together."""
+    """Floating-point operations on all devices together, as `products` counts them."""
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Lowers functions, and keeps their traced programs between starts.
+    """Lowers functions and caches their traced programs between starts.
 
-    A kept program is found by all that it is made of: the sources of this package, the versions of `LIBRARIES`, JAX's
-    settings, XLA's flags, the devices, the function's name, the structure, shapes, types and shardings of its
-    arguments, and `inputs`. What the function closes over belongs in `inputs`, or in these sources.
+    The key of a program consists of the package's sources, the versions of `LIBRARIES`, JAX's settings, XLA's flags,
+    the devices, the function's name, the tree structure, shapes, dtypes and shardings of its arguments, and `inputs`.
+    All values that the function closes over must be in `inputs` or be constants of the package's sources.
     """
 
     inputs: tuple[tuple[str, str], ...] | None = None
-    """Names and values of what functions close over, such as settings and sizes. None: functions are traced at every
-    start, as where a user's own classes are among them, whose sources are not watched."""
+    """Names and values that functions close over, such as settings and sizes. None: functions are traced at every
+    start, for example because a user's own classes are used, which are not part of the package's sources."""
 
     def given(self, **more: object) -> "Programs":
-        """With more inputs, by their names; without any, functions are still traced at every start."""
+        """Returns `Programs` with more named inputs. If `inputs` is None, it remains None."""
         if self.inputs is None:
             return self
         return Programs((*self.inputs, *((name, repr(value)) for name, value in sorted(more.items()))))
@@ -68,13 +68,14 @@ class Programs:
         donate_argnums: tuple[int, ...] = (),
         out_shardings: Any = None,
     ) -> Program:
-        """The same as `jax.jit(function, …).lower(*arguments)`, and its floating-point operations, without tracing if
-        the same program is kept.
+        """Returns `jax.jit(function, …).lower(*arguments)` and its floating-point operations; traces only if needed.
 
         Args:
-            name: of the function, one for each.
-            arguments: trees of `jax.ShapeDtypeStruct`.
-            out_shardings: one for all outputs, or None.
+            name: Unique name of the function.
+            function: Function of trees of arrays.
+            *arguments: Trees of `jax.ShapeDtypeStruct`.
+            donate_argnums: Arguments whose buffers are donated to the outputs, as for `jax.jit`.
+            out_shardings: One sharding for all outputs, or None for JAX's choice.
         """
         jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
         shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
@@ -90,7 +91,7 @@ class Programs:
         if not found:
             try:
                 found = _export(function, leaves, in_tree, shardings)
-            except (ValueError, NotImplementedError) as error:  # a kernel that JAX does not promise to read again
+            except (ValueError, NotImplementedError) as error:  # a kernel that jax.export cannot serialise stably
                 logger.warning("%s is traced at every start: %s", name, str(error).partition("\n")[0])
                 return _traced(jitted(function, **shardings), arguments)
             if folder:
@@ -100,12 +101,12 @@ class Programs:
         def call(*arguments: Any) -> Any:
             return jax.tree.unflatten(out_tree, program.call(*jax.tree.leaves(arguments)))
 
-        call.__name__ = name  # as profiles show it
+        call.__name__ = name  # profiles show it
         return Program(jitted(call, **shardings).lower(*arguments), flops)
 
 
 TRACED = Programs()
-"""Traces each function at every start."""
+"""Traces every function at every start."""
 
 
 def _traced(jitted: Any, arguments: tuple[Any, ...]) -> Program:
@@ -114,7 +115,7 @@ def _traced(jitted: Any, arguments: tuple[Any, ...]) -> Program:
 
 
 def _export(function: Callable[..., Any], leaves: list[Any], in_tree: Any, shardings: dict[str, Any]) -> Kept:
-    """The function of the arguments' leaves, the tree of its outputs, and its floating-point operations."""
+    """Exports a function of the flat arguments. Returns it, the tree structure of its outputs, and its operations."""
     out_trees = []
 
     def flat(*leaves: Any) -> list[Any]:
@@ -124,12 +125,17 @@ def _export(function: Callable[..., Any], leaves: list[Any], in_tree: Any, shard
 
     jitted = jax.jit(flat, **shardings)
     flops = products(jitted.trace(*leaves).jaxpr.jaxpr)
-    return export.export(jitted)(*leaves), out_trees[0], flops  # without tracing again
+    return export.export(jitted)(*leaves), out_trees[0], flops  # jit's cache avoids a second trace
 
 
 def products(jaxpr: Any, *, loops: bool = True) -> float:
-    """Floating-point operations of a jaxpr's matrix products and convolutions. With `loops` what is scanned counts as
-    often as it runs; of the branches of a condition the largest counts; bodies of other loops count once.
+    """Returns the floating-point operations of a jaxpr's matrix products and convolutions.
+
+    Of the branches of a condition, the one with the most operations counts. The body of a while loop counts once.
+
+    Args:
+        jaxpr: A jaxpr with `eqns`.
+        loops: Whether the body of a scan counts as often as it runs; otherwise it counts once.
     """
     total = 0.0
     for equation in jaxpr.eqns:
@@ -140,7 +146,7 @@ def products(jaxpr: Any, *, loops: bool = True) -> float:
             total += 2 * out * float(np.prod([inputs[0].aval.shape[axis] for axis in contracted]))
         elif name == "conv_general_dilated":
             kernel, numbers = inputs[1].aval.shape, params["dimension_numbers"]
-            spread = float(np.prod(params["lhs_dilation"]))  # between the values lie zeros
+            spread = float(np.prod(params["lhs_dilation"]))  # products with the zeros between values do not count
             total += 2 * out * float(np.prod(kernel)) / kernel[numbers.rhs_spec[0]] / spread
         elif name == "cond":
             total += max(products(branch.jaxpr, loops=loops) for branch in params["branches"])
@@ -152,8 +158,10 @@ def products(jaxpr: Any, *, loops: bool = True) -> float:
 
 
 def _folder() -> Path | None:
-    """Beside JAX's compiled programs; None where it keeps none, or none on this machine, or where the sources that are
-    running are no longer those that lie there.
+    """Returns the folder of traced programs, beside JAX's compiled ones.
+
+    Returns None if JAX has no cache or a remote one, or if the sources on disk were edited since this process loaded
+    them.
     """
     folder = jax.config.jax_compilation_cache_dir
     if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache or _sources() != SOURCES:
@@ -162,16 +170,16 @@ def _folder() -> Path | None:
 
 
 def _read(path: Path) -> Kept | None:
-    """None where there is no such file, or not as it was written."""
+    """Returns the program of a file, or None if the file is missing or damaged."""
     try:
         seal, content = path.read_bytes().split(b"\n", 1)
     except (OSError, ValueError):
         return None
-    with contextlib.suppress(OSError):  # a folder that others fill
+    with contextlib.suppress(OSError):  # the file may belong to another user
         os.utime(path)
     if seal.decode(errors="replace") != hashlib.sha256(content).hexdigest():
         return None
-    # Pickled by this package, into a folder that holds machine code as well.
+    # JAX's cache has machine code in the same place, so unpickling from it adds no risk.
     program, out_tree, flops = pickle.loads(content)
     return export.deserialize(bytearray(program)), out_tree, flops
 
@@ -185,17 +193,17 @@ def _write(path: Path, program: export.Exported, out_tree: Any, flops: float) ->
             if time.time() - other.stat().st_mtime > UNUSED_DAYS * 86400:
                 other.unlink(missing_ok=True)
     except (OSError, ValueError, NotImplementedError, pickle.PicklingError) as error:
-        logger.warning("%s could not be kept, and the next start takes longer: %s", path, error)
+        logger.warning("%s cannot be written, so the next start takes longer: %s", path, error)
 
 
 def _sources() -> str:
-    """A digest of the package's sources as they lie on the disk."""
+    """Returns a digest of the package's sources on disk."""
     root = Path(__file__).parents[1]
     return _digest(*(f"{path.relative_to(root)} {path.read_text()}" for path in sorted(root.rglob("*.py"))))
 
 
 def _surroundings() -> str:
-    """Of the libraries, JAX's settings and the device."""
+    """Returns a digest of the versions of the libraries, JAX's settings and the devices."""
     versions = [importlib.metadata.version(library) for library in LIBRARIES]
     client = jax.devices()[0].client
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
@@ -209,5 +217,5 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-# As they were when this process loaded them; they may be edited while it reads its data.
+# Digest at the time this process loads the sources; they may be edited later.
 SOURCES = _sources()

@@ -1,4 +1,4 @@
-"""Pytrees of nested dicts seen as flat dicts with readable paths: `encoder/stack_0/layers/norm/bias`."""
+"""Pytrees of nested dicts as flat dicts with paths such as `encoder/stack_0/layers/norm/bias`."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -10,25 +10,26 @@ from flax import struct
 
 Tree = Any
 AnyArray = Any
-"""NumPy's on the host, JAX's on a device, or what stands for one before it is computed: shapes are checked of all."""
+"""A NumPy array, a JAX array, or a placeholder such as `jax.ShapeDtypeStruct`. Shapes are checked for all of them."""
 
 
 class Node(struct.PyTreeNode):
-    """A frozen dataclass that is a pytree. Its fields are not checked: JAX and Orbax build it of stand-ins as well,
-    which have no shapes.
+    """Base of frozen dataclasses that are pytrees.
+
+    Field types are not checked at run time, because JAX and Orbax also build nodes from placeholders without shapes.
     """
 
     __no_type_check__: ClassVar[bool] = True
 
 
 def flatten(tree: Tree) -> dict[str, Any]:
-    """Leaves by path, its parts joined by '/', of any pytree; `unflatten` inverts it for nested dicts."""
+    """Returns the leaves of any pytree by path, with parts joined by '/'. `unflatten` inverts it for nested dicts."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dicts from paths."""
+    """Returns nested dicts from leaves by path."""
     tree: dict[str, Any] = {}
     for path, leaf in flat.items():
         *parents, name = path.split("/")
@@ -40,17 +41,17 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pick(tree: Tree, chosen: Callable[[str], bool]) -> dict[str, Any]:
-    """The part of nested dicts whose paths are chosen."""
+    """Returns the part of nested dicts for whose paths `chosen` returns True."""
     return unflatten({path: leaf for path, leaf in flatten(tree).items() if chosen(path)})
 
 
 def join(*parts: Tree) -> dict[str, Any]:
-    """Nested dicts from parts that have no path in common."""
+    """Merges nested dicts that have no path in common."""
     return unflatten({path: leaf for part in parts for path, leaf in flatten(part).items()})
 
 
 def digest_of(tree: Tree) -> str:
-    """Equal where all leaves are."""
+    """Returns a digest of all paths, types, shapes and values of a tree."""
     digest = hashlib.sha256()
     for path, leaf in flatten(tree).items():
         array = np.asarray(leaf)
@@ -60,10 +61,10 @@ def digest_of(tree: Tree) -> str:
 
 
 def num_elements(tree: Tree) -> int:
-    """How many numbers a tree of arrays or shapes holds: for parameters, their count."""
+    """Returns the number of values in a tree of arrays or shapes; for parameters, their count."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
 def num_bytes(tree: Tree) -> int:
-    """Bytes of a tree of arrays or shapes."""
+    """Returns the size in bytes of a tree of arrays or shapes."""
     return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -1,4 +1,4 @@
-"""Every number that a person sees is a ratio of two sums, which merge by adding over rows, devices and batches."""
+"""Metrics as ratios of two sums, which are added over rows, devices and batches."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from asr_jax.core.pytrees import Node
 
 
 class Sum(Node):
-    """`total / weight` is the mean; a weight of zero means that there was nothing to count."""
+    """The mean is `total / weight`; a weight of 0 means that nothing was counted."""
 
     total: Float[Array, ""] | float
     weight: Float[Array, ""] | float
@@ -18,7 +18,7 @@ class Sum(Node):
         return Sum(self.total + other.total, self.weight + other.weight)
 
     def mean(self) -> float:
-        """The mean as a Python number; NaN where the weight is zero."""
+        """Returns the mean as a Python number; NaN if the weight is 0."""
         weight = float(self.weight)
         return float(self.total) / weight if weight else float("nan")
 
@@ -27,12 +27,12 @@ Sums = dict[str, Sum]
 
 
 def empty_sums(names: Iterable[str]) -> Sums:
-    """Sums of nothing, on the device."""
+    """Returns sums of zero on the device."""
     return {name: Sum(jnp.zeros(()), jnp.zeros(())) for name in names}
 
 
 def merge(all_sums: Iterable[Sums]) -> Sums:
-    """Adds sums by name; a name may be absent from some."""
+    """Adds the sums of equal names. A name may be missing in some of them."""
     merged: Sums = {}
     for sums in all_sums:
         for name, value in sums.items():

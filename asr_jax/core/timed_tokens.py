@@ -1,4 +1,4 @@
-"""Token sequences with their times: what every search gives, whatever the head."""
+"""Token sequences with frame times: the output of every search, for all heads."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,18 +10,18 @@ from asr_jax.core.pytrees import AnyArray, Node
 
 
 class TokenSequence(NamedTuple):
-    """One hypothesis of an utterance, on the host. Frames are those that the head reads."""
+    """One hypothesis of an utterance, on the host. Frame numbers refer to the frames that the head reads."""
 
     tokens: tuple[int, ...]
     starts: tuple[int, ...]
-    """The frame in which each token begins."""
+    """First frame of each token."""
     ends: tuple[int, ...]
-    """The frame after the last one of each token."""
+    """Frame behind the last frame of each token."""
     log_probs: tuple[float, ...]
     """Natural logarithm of each token's probability."""
     score: float
-    """Natural logarithm that hypotheses of one utterance are ordered by: a log-probability, and what language models
-    and hot words add to it."""
+    """Score that orders the hypotheses of an utterance: natural logarithm of the probability, plus the contributions
+    of language models and hot words."""
 
     @classmethod
     def of(
@@ -33,25 +33,37 @@ class TokenSequence(NamedTuple):
         *,
         score: float,
     ) -> "TokenSequence":
+        """Returns a sequence from arrays.
+
+        Args:
+            tokens: Label ids.
+            starts: First frame of each token.
+            ends: Frame behind the last frame of each token.
+            log_probs: Natural logarithm of each token's probability.
+            score: Score of the hypothesis.
+        """
         return cls(
             tuple(tokens.tolist()), tuple(starts.tolist()), tuple(ends.tolist()), tuple(log_probs.tolist()), score
         )
 
 
 class TimedTokens(Node):
-    """N-best lists of a batch, best first, with static shapes. `U` is the largest number of tokens."""
+    """N-best lists of a batch, best first, with static shapes.
+
+    B: rows, N: hypotheses, U: the largest number of tokens.
+    """
 
     tokens: Int[AnyArray, "B N U"]
     starts: Int[AnyArray, "B N U"]
     ends: Int[AnyArray, "B N U"]
     log_probs: Float[AnyArray, "B N U"]
     lengths: Int[AnyArray, "B N"]
-    """Number of tokens; -1 where a list has fewer than N hypotheses."""
+    """Number of tokens; -1 if the list has fewer hypotheses."""
     scores: Float[AnyArray, "B N"]
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[TokenSequence]]) -> "TimedTokens":
-        """NumPy arrays of n-best lists, padded to the longest list and the longest sequence."""
+        """Returns n-best lists as NumPy arrays, padded to the longest list and the longest sequence."""
         num = max((len(hypotheses) for hypotheses in lists), default=0)
         longest = max((len(each.tokens) for hypotheses in lists for each in hypotheses), default=0)
         tokens, starts, ends = (np.zeros((len(lists), num, longest), np.int32) for _ in range(3))
@@ -66,7 +78,7 @@ class TimedTokens(Node):
         return cls(tokens, starts, ends, log_probs, lengths, scores)
 
     def sequences(self, row: int) -> list[TokenSequence]:
-        """The n-best list of a row. The arrays are on the host."""
+        """Returns the n-best list of a row. The arrays must be on the host."""
         found = []
         for place, size in enumerate(self.lengths[row].tolist()):
             if size >= 0:

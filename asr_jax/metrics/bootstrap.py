@@ -1,4 +1,4 @@
-"""How far an error rate may be off by chance: speakers are drawn anew, with replacement, many times.
+"""Bootstrap confidence intervals of error rates, resampled over speakers.
 
 Source: Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation", ICASSP 2004.
 """
@@ -10,28 +10,35 @@ import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 
 AT_ONCE = 1 << 22
-"""Draws that are in memory at once."""
+"""Number of draws that are in memory at once."""
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """What is drawn, and how often: a deterministic function of the seed."""
+    """Settings of a bootstrap. Its draws are a deterministic function of the seed."""
 
     level: float = 0.95
-    """Share of resamples that lie within an interval."""
+    """Share of resamples within the interval, in 0..1."""
     resamples: int = 1000
+    """Number of resamples."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1 or self.resamples < 1:
-            raise ValueError(f"level {self.level}, resamples {self.resamples}: expected within 0..1, and >= 1")
+            raise ValueError(
+                f"level is {self.level} and resamples is {self.resamples}: expected a level within 0 and 1, and at "
+                "least 1 resample"
+            )
 
 
 def resampling_units(speakers: Sequence[str]) -> tuple[Int64[np.ndarray, " N"], str]:
-    """The unit that each utterance is drawn with, numbered from 0, and what units are.
+    """Assigns each utterance to the unit that it is resampled with.
 
-    A speaker's utterances have errors in common, so they are drawn together; an utterance without a speaker is drawn
-    by itself, as are all of them where there is one speaker alone.
+    The utterances of a speaker have correlated errors, so they are one unit. An utterance without a speaker is a unit
+    of its own. If there are fewer than two speakers, every utterance is.
+
+    Returns:
+        The number of each utterance's unit, from 0, and a description of the units.
     """
     known = [speaker for speaker in speakers if speaker]
     if len(set(speakers)) < 2 or not known:
@@ -43,16 +50,23 @@ def resampling_units(speakers: Sequence[str]) -> tuple[Int64[np.ndarray, " N"], 
 
 
 def sums_by(groups: Int64[np.ndarray, " N"], counts: Int64[np.ndarray, "N K"]) -> Int64[np.ndarray, "G K"]:
-    """Sums of the rows of each group; groups are numbered from 0."""
+    """Returns the sum of the rows of each group. Groups are numbered from 0."""
     sums = np.zeros((int(groups.max(initial=-1)) + 1, counts.shape[1]), np.int64)
     np.add.at(sums, groups, counts)
     return sums
 
 
 def resampled(sums: Int64[np.ndarray, "U K"], bootstrap: Bootstrap) -> Float64[np.ndarray, "R K"]:
-    """Sums of as many units as there are, drawn with replacement; a row per resample.
+    """Resamples units with replacement, as many as there are, and returns the sums of each resample.
 
-    How often each unit is drawn is multinomial; the same seed and number of units give the same draws.
+    The draws depend only on the seed and the number of units.
+
+    Args:
+        sums: Counts of each unit; U: units, K: counts.
+        bootstrap: Settings.
+
+    Returns:
+        Sums of each of the R resamples.
     """
     num_units = len(sums)
     random = np.random.default_rng(bootstrap.seed)
@@ -62,17 +76,17 @@ def resampled(sums: Int64[np.ndarray, "U K"], bootstrap: Bootstrap) -> Float64[n
         rows = min(rows_at_once, bootstrap.resamples - start)
         drawn = random.integers(num_units, size=(rows, num_units)) + np.arange(rows)[:, None] * num_units
         times = np.bincount(drawn.ravel(), minlength=rows * num_units).reshape(rows, num_units)
-        parts.append(times.astype(np.float64) @ sums)  # exact: whole numbers below 2^53
+        parts.append(times.astype(np.float64) @ sums)  # exact: all sums are integers below 2^53
     return np.concatenate(parts)
 
 
 def rates(errors: Float64[np.ndarray, " R"], lengths: Float64[np.ndarray, " R"]) -> Float64[np.ndarray, " S"]:
-    """Errors over reference lengths, of those resamples that drew a reference word."""
+    """Returns errors divided by reference lengths, for the resamples that contain reference words."""
     return errors[lengths > 0] / lengths[lengths > 0]
 
 
 def percentiles(values: Shaped[np.ndarray, " S"], bootstrap: Bootstrap) -> list[float] | None:
-    """The interval that holds `level` of the values, as much being left out below as above; None of no values."""
+    """Returns the central interval that contains the share `level` of the values; None if there are no values."""
     if not len(values):
         return None
     tail = 50 * (1 - bootstrap.level)

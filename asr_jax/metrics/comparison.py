@@ -1,4 +1,4 @@
-"""Two systems on the same utterances: both results, their difference with its interval, and whether it is chance."""
+"""Comparison of two systems on the same utterances: results, difference with interval, and significance."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from asr_jax.metrics.scoring import Recognised, count_utterances, score
 from asr_jax.text.normalise import normalise
 
 Name = tuple[str, str]
-"""Set and id; no set where the id says enough."""
+"""Set and id of an utterance. The set is empty if utterances are matched by id alone."""
 
 
 def compare(
@@ -26,16 +26,35 @@ def compare(
     bootstrap: Bootstrap | None = None,
     num_shown: int = 10,
 ) -> dict[str, Any]:
-    """The comparison on the utterances that both systems have, made for JSON. They are matched by set and id; by id
-    alone where both have one and the same set, or no name of a set in common.
+    """Compares two systems on the utterances that both of them have.
 
-    `first`, `second`: as `score`. `difference`: `wer` of the second less that of the first, its `wer_interval`, and
-    `probability_of_improvement`, the share of resamples in which the second has fewer errors; None without words or
-    with fewer than two units. `matched_pairs`: fields of MatchedPairs. `differing`: the `num_shown` utterances whose
-    errors differ most. `only_first_ids`, `only_second_ids`: utterances that one system alone has, which are left out;
-    with the set before the id where they are matched by it.
+    Utterances are matched by set and id. They are matched by id alone if both systems have one and the same set, or
+    have no name of a set in common.
 
-    Raises: UserError where an utterance comes twice, none is in both, references differ, or the normaliser is unknown.
+    Args:
+        first: Utterances of the first system, with references and hypotheses.
+        second: Utterances of the second system.
+        normaliser: Name of the normaliser for references and hypotheses.
+        bootstrap: Settings of the intervals. None: the defaults.
+        num_shown: Largest number of utterances in `differing`.
+
+    Returns:
+        A JSON object:
+
+        - `normaliser`.
+        - `first`, `second`: results as `score` returns them.
+        - `difference`: `wer`, WER of the second system less that of the first; `wer_interval`, its interval;
+          `probability_of_improvement`, the share of resamples in which the second system has fewer errors;
+          `bootstrap`, as in `score`. Without reference words the first three are None, with fewer than two units the
+          second and third.
+        - `matched_pairs`: the fields of `MatchedPairs`.
+        - `differing`: the utterances whose numbers of word errors differ most.
+        - `only_first_ids`, `only_second_ids`: excluded utterances that only one system has. The ids follow the name of
+          the set if utterances are matched by it.
+
+    Raises:
+        UserError: If a system has an utterance twice, no utterance is in both, references differ, or the normaliser is
+            unknown.
     """
     bootstrap = bootstrap or Bootstrap()
     sets = [{utterance.set for utterance in system} for system in (first, second)]
@@ -54,48 +73,51 @@ def compare(
         "difference": _difference(errors, counts[0][:, 3], [u.speaker for u in systems[0]], bootstrap),
         "matched_pairs": dataclasses.asdict(pairs),
         "differing": _differing(systems, errors, num_shown),
-        "only_first_ids": [_said(name) for name in by_name[0] if name not in by_name[1]],
-        "only_second_ids": [_said(name) for name in by_name[1] if name not in by_name[0]],
+        "only_first_ids": [_text(name) for name in by_name[0] if name not in by_name[1]],
+        "only_second_ids": [_text(name) for name in by_name[1] if name not in by_name[0]],
     }
 
 
 def _by_name(system: Sequence[Recognised], which: str, normaliser: str) -> dict[Name, Recognised]:
-    """The utterances, their texts normalised. Raises: UserError where one comes twice."""
+    """Returns the utterances with normalised texts, by set and id. Raises a UserError if one occurs twice."""
     found: dict[Name, Recognised] = {}
     for utterance in system:
         name = utterance.set, utterance.id
         if name in found:
             raise UserError(
-                f"utterance {_said(name)} comes twice in the {which} system: expected ids that are unique, or sets of "
-                "the same names in both; compare one set at a time"
+                f"utterance {_text(name)} comes twice in the {which} system: expected unique ids, or sets with the "
+                "same names in both systems; compare one set at a time"
             )
         reference, hypothesis = (normalise(text, normaliser) for text in (utterance.reference, utterance.hypothesis))
         found[name] = replace(utterance, reference=reference, hypothesis=hypothesis)
     return found
 
 
-def _said(name: Name) -> str:
+def _text(name: Name) -> str:
     return " ".join(name).strip()
 
 
 def _matched(
     first: dict[Name, Recognised], second: dict[Name, Recognised]
 ) -> tuple[list[Recognised], list[Recognised]]:
-    """The utterances of both, in the first's order. Raises: UserError where none is in both or references differ."""
+    """Returns the common utterances in the first system's order. Raises a UserError if there are none or texts differ.
+
+    The references must be equal except for white space.
+    """
     names = [name for name in first if name in second]
     if not names:
-        one, other = (_said(next(iter(system), ("", "none"))) for system in (first, second))
+        one, other = (_text(next(iter(system), ("", "none"))) for system in (first, second))
         raise UserError(
-            f"no utterance is in both systems, of {len(first)} and {len(second)}: expected the same ids, but found "
-            f"{one!r} in the first and {other!r} in the second; give predictions for the same set"
+            f"no utterance is in both systems: the first has {len(first)}, the second {len(second)}; expected equal "
+            f"ids, but found {one!r} in the first and {other!r} in the second; pass predictions for the same set"
         )
     others = [name for name in names if first[name].reference.split() != second[name].reference.split()]
     if others:
         one, other = first[others[0]].reference, second[others[0]].reference
         raise UserError(
-            f"{len(others)} of {len(names)} references are not the same in both systems, the first of them "
-            f"{_said(others[0])}: {one!r} and {other!r}; expected predictions for the same set, or "
-            "a normaliser that makes them equal"
+            f"{len(others)} of {len(names)} references are not the same in both systems, the first of them is "
+            f"{_text(others[0])}: {one!r} and {other!r}; expected predictions for the same set, or a normaliser after "
+            "which the references are equal"
         )
     return [first[name] for name in names], [second[name] for name in names]
 
@@ -103,7 +125,7 @@ def _matched(
 def _difference(
     errors: Int64[np.ndarray, "N 2"], words: Int64[np.ndarray, " N"], speakers: Sequence[str], bootstrap: Bootstrap
 ) -> dict[str, Any]:
-    """Both systems are drawn together: what makes an utterance hard for both is no difference."""
+    """Returns `difference` of `compare`. Both systems are resampled together, because their errors are correlated."""
     units, over = resampling_units(speakers)
     gained = errors[:, 1] - errors[:, 0]
     sums = sums_by(units, np.column_stack((gained, words)))
@@ -122,7 +144,7 @@ def _difference(
 def _differing(
     systems: Sequence[Sequence[Recognised]], errors: Int64[np.ndarray, "N 2"], num_shown: int
 ) -> list[dict[str, Any]]:
-    """The utterances whose word errors differ most; of equal ones the first."""
+    """Returns the utterances whose numbers of word errors differ most; equal differences are in order of the rows."""
     apart = np.abs(errors[:, 1] - errors[:, 0])
     rows = [row for row in np.argsort(-apart, kind="stable")[:num_shown].tolist() if apart[row]]
     return [

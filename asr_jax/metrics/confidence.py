@@ -1,4 +1,4 @@
-"""How well confidences say what share of words is right, and the mapping that makes them say it."""
+"""Calibration of confidences, and measures of their quality."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ CLIP = 1e-6
 
 @dataclass(frozen=True)
 class Calibration:
-    """From a model's confidence to the probability that a word is right: a line in log-odds.
+    """Maps a model's confidence to the probability that a word is right, by a linear function of the log-odds.
 
     Source: Platt 1999, "Probabilistic outputs for support vector machines", on the log-odds of the confidence instead
     of a margin.
@@ -23,18 +23,25 @@ class Calibration:
     offset: float = 0.0
 
     def __call__(self, confidences: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """From 0 to 1; in the same order where the slope is above 0."""
+        """Returns calibrated confidences in 0..1. Their order is preserved if the slope is positive."""
         return _logistic(self.slope * _log_odds(confidences) + self.offset)
 
 
 def fit_calibration(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndarray, " N"]) -> Calibration:
-    """The one of highest likelihood, by Newton's method. Both sides count one word more than there are (Platt's
-    targets), so that a set without a wrong word gives a finite line.
+    """Fits a calibration by maximum likelihood, with Newton's method.
 
-    Raises: ValueError where there are no words.
+    The targets are Platt's: `(right + 1) / (right + 2)` for right words and `1 / (wrong + 2)` for wrong ones. The
+    result is therefore finite even if all words are right.
+
+    Args:
+        confidences: Confidence of each word, in 0..1.
+        is_right: Whether each word is right.
+
+    Raises:
+        ValueError: If there are no words.
     """
     if not len(confidences):
-        raise ValueError("there are no words to fit a calibration to")
+        raise ValueError("there are no words to fit a calibration to: expected at least one")
     num_right = int(is_right.sum())
     targets = np.where(is_right, (num_right + 1) / (num_right + 2), 1 / (len(is_right) - num_right + 2))
     rows = np.stack([_log_odds(confidences), np.ones(len(confidences))], 1)
@@ -53,11 +60,25 @@ def fit_calibration(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndar
 
 
 def confidence_report(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndarray, " N"]) -> dict[str, Any]:
-    """`calibration_error`: the mean distance between confidence and share of right words, over 15 bins of equal width
-    weighted by their words (ECE); `cross_entropy_gain`: the share of the entropy of right and wrong that confidences
-    take away (NIST's normalised cross entropy: 1 at best, 0 for the same confidence everywhere, below for worse);
-    `mean` confidence; `words` and `right`, the share of them. None where there are no words, and of the gain where all
-    or none of them are right.
+    """Returns measures of the quality of confidences.
+
+    Args:
+        confidences: Confidence of each word, in 0..1.
+        is_right: Whether each word is right.
+
+    Returns:
+        A dict:
+
+        - `words`: number of words.
+        - `right`: share of right words.
+        - `mean`: mean confidence.
+        - `calibration_error`: expected calibration error (ECE), the mean distance between confidence and share of
+          right words over 15 bins of equal width, weighted by their numbers of words.
+        - `cross_entropy_gain`: NIST's normalised cross entropy (NCE), the relative reduction of the entropy of
+          right and wrong. 1 is perfect, 0 is the value of a constant confidence equal to `right`, and negative values
+          are worse. None if all words are right or all are wrong.
+
+        Without words, all of them but `words` are None.
 
     Source: Naeini et al. 2015, "Obtaining Well Calibrated Probabilities Using Bayesian Binning"; NIST, "The NIST
     Speaker Recognition/RT evaluations: a tutorial introduction to NCE".

@@ -1,4 +1,4 @@
-"""Word and character edits of utterances, counted once, and the rates that their sums give."""
+"""Edit counts of words and characters, and the error rates computed from their sums."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ EDITS = (
     "substitutions", "deletions", "insertions", "words",
     "character_substitutions", "character_deletions", "character_insertions", "characters",
 )  # fmt: skip
-"""Columns of `count_errors`: edits and the length of the reference, in words and in characters."""
+"""Columns of `count_errors`: edits and reference length, in words and in characters."""
 
 
 @dataclass(frozen=True)
 class ErrorCounts:
-    """Edits that make hypotheses of references; adds up over utterances."""
+    """Edits between references and hypotheses. Counts of several utterances are added with `+`."""
 
     substitutions: int = 0
     deletions: int = 0
-    """Reference words that are missing in the hypothesis."""
+    """Reference words that are missing in the hypotheses."""
     insertions: int = 0
-    """Hypothesis words that are not in the reference."""
+    """Hypothesis words that are missing in the references."""
     words: int = 0
-    """Words (or characters) of the references."""
+    """Words (or characters) in the references."""
     utterances: int = 0
 
     @property
@@ -33,23 +33,24 @@ class ErrorCounts:
 
     @property
     def hits(self) -> int:
-        """Reference words that were recognised."""
+        """Number of correctly recognised reference words."""
         return self.words - self.substitutions - self.deletions
 
     @property
     def rate(self) -> float:
-        """Errors per reference word: 1 may be exceeded; NaN where the references have no word."""
+        """Errors per reference word; may exceed 1. NaN if there are no reference words."""
         return self.errors / self.words if self.words else float("nan")
 
     @property
     def match_error_rate(self) -> float:
-        """Errors per pair of the alignment, in 0..1 (Morris et al. 2004); 0 where both sides are empty."""
+        """Match error rate: errors per aligned pair, in 0..1 (Morris et al. 2004); 0 if both sides are empty."""
         return self.errors / (self.hits + self.errors) if self.errors else 0.0
 
     @property
     def information_lost(self) -> float:
-        """Word information lost (Morris et al. 2004), in 0..1: one less hits² / (reference · hypothesis words); 0 where
-        both sides are empty.
+        """Word information lost, in 0..1 (Morris et al. 2004); 0 if both sides are empty.
+
+        The formula is `1 - hits² / (reference words · hypothesis words)`.
         """
         hypothesis_words = self.hits + self.substitutions + self.insertions
         if not self.words or not hypothesis_words:
@@ -67,21 +68,23 @@ class ErrorCounts:
 
 
 def word_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Edits between the words, which white space parts, of one utterance."""
+    """Counts the word edits of one utterance. Words are separated by white space."""
     return ErrorCounts(*_edits(reference.split(), hypothesis.split()), utterances=1)
 
 
 def character_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Edits between the characters, inner spaces among them, of one utterance; `words` counts characters."""
+    """Counts the character edits of one utterance, including inner spaces; `words` is the number of characters."""
     return ErrorCounts(*_edits(reference.strip(), hypothesis.strip()), utterances=1)
 
 
 def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Int64[np.ndarray, "N 8"]:
-    """`EDITS` of each utterance, as `word_errors` and `character_errors` count them.
+    """Counts the `EDITS` of each utterance, as `word_errors` and `character_errors` do.
 
     Source: jiwer 4.0.0 (`process_words`, `process_characters`), with the same alignment.
-    Differs from: jiwer parts words at spaces alone, and counts insertions as the rate of empty references.
-    Raises: ValueError where the numbers of texts differ.
+    Differs from: jiwer separates words only at spaces, and its rate for empty references is the number of insertions.
+
+    Raises:
+        ValueError: If the numbers of references and hypotheses differ.
     """
     words, characters = (count_edits(references, hypotheses, parts=parts) for parts in (str.split, str.strip))
     return np.concatenate((words, characters), axis=1)
@@ -90,7 +93,13 @@ def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Int64[
 def count_edits(
     references: Sequence[str], hypotheses: Sequence[str], *, parts: Callable[[str], Sequence[str]]
 ) -> Int64[np.ndarray, "N 4"]:
-    """Substitutions, deletions, insertions and reference length of each utterance, in `parts` of its texts."""
+    """Counts substitutions, deletions, insertions and the reference length of each utterance.
+
+    Args:
+        references: Reference texts.
+        hypotheses: Hypothesis texts.
+        parts: Function that splits a text into the units to count.
+    """
     rows = [
         (0, 0, 0, len(parts(reference))) if reference == hypothesis else _edits(parts(reference), parts(hypothesis))
         for reference, hypothesis in zip(references, hypotheses, strict=True)
@@ -99,24 +108,25 @@ def count_edits(
 
 
 def right_words(reference: Sequence[str], hypothesis: Sequence[str]) -> Bool[np.ndarray, " H"]:
-    """Which words of a hypothesis are right, by an alignment with the fewest edits."""
+    """Returns for each word of a hypothesis whether it is right, by an alignment with the fewest edits."""
     is_right = np.ones(len(hypothesis), bool)
     for tag, _, place in Levenshtein.editops(reference, hypothesis).as_list():
-        if tag != "delete":  # an editop of a missing word names the place before which it is missing
+        if tag != "delete":  # the position of a deletion is that of the next word, which may be right
             is_right[place] = False
     return is_right
 
 
 def _edits(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, int, int, int]:
-    """Substitutions, deletions, insertions and reference length, of an alignment with the fewest edits.
+    """Returns substitutions, deletions, insertions and the reference length of an alignment with the fewest edits.
 
-    Which of several such alignments is taken is RapidFuzz's choice, as in jiwer. It compares the words' hashes: of 64
-    bits, so that two words of one pair that look alike to it are not to be expected.
+    If there are several such alignments, RapidFuzz chooses one, as in jiwer. RapidFuzz compares 64-bit hashes of the
+    words; collisions within an utterance are not expected.
     """
     edits = Levenshtein.editops(reference, hypothesis)
     surplus = len(reference) - len(hypothesis)  # deletions less insertions
     substitutions = len(edits) - abs(surplus)
-    if substitutions > 1:  # or a deletion and an insertion: one edit beyond the surplus is a substitution in any case
+    # If only one edit is not accounted for by the surplus, it is a substitution: an insertion with a deletion is two.
+    if substitutions > 1:
         substitutions = [tag for tag, _, _ in edits.as_list()].count("replace")
     insertions = (len(edits) - substitutions - surplus) // 2
     return substitutions, insertions + surplus, insertions, len(reference)

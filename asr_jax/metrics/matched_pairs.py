@@ -1,8 +1,8 @@
-"""Whether two systems differ by more than chance: the matched pairs sentence segment word error test.
+"""Significance of the difference between two systems: the matched pairs sentence segment word error (MAPSSWE) test.
 
 Sources: Gillick and Cox, "Some statistical issues in the comparison of speech recognition algorithms", ICASSP 1989;
 Pallett, Fisher and Fiscus, "Tools for the analysis of benchmark speech recognition tests", ICASSP 1990 (the segments of
-NIST's sc_stats). Differs from: sc_stats, in the alignments alone, which here have the fewest edits.
+NIST's sc_stats). Differs from: sc_stats uses its own alignments; these have the fewest edits.
 """
 
 import math
@@ -14,28 +14,38 @@ from jaxtyping import Int64
 from rapidfuzz.distance import Levenshtein
 
 MIN_CORRECT_WORDS = 2
-"""So many words in a row that both systems recognised part two segments (NIST's choice): errors that far apart are
-taken to be independent."""
+"""Number of consecutive words, recognised by both systems, that separates two segments (NIST's choice). Errors in
+different segments are assumed to be independent."""
 
 
 @dataclass(frozen=True)
 class MatchedPairs:
-    """Errors of the second system less those of the first, over segments in which either erred."""
+    """Result of the test on the segments in which at least one system has an error.
+
+    A difference is the number of errors of the second system less that of the first.
+    """
 
     segments: int
+    """Number of segments."""
     mean_difference: float | None
-    """Errors per segment; None of no segments."""
+    """Mean difference per segment; None if there are no segments."""
     z: float | None
-    """Mean over its standard error; None where there are fewer than two segments, or all differ equally."""
+    """Mean difference divided by its standard error; None with fewer than two segments or equal differences."""
     p_value: float | None
-    """Two-sided, of the normal approximation, which wants some tens of segments: that systems which are equally good
-    differ as much. 1 where nothing differs; None where z is None for another reason."""
+    """Two-sided p-value of the null hypothesis that both systems are equally good. The normal approximation needs some
+    tens of segments. 1 if all differences are 0; otherwise None if `z` is None."""
 
 
 def matched_pairs(references: Sequence[str], *, first: Sequence[str], second: Sequence[str]) -> MatchedPairs:
-    """The test on two systems' hypotheses of the same utterances, normalised before.
+    """Tests whether two systems differ on the same utterances.
 
-    Raises: ValueError where the numbers of texts differ.
+    Args:
+        references: Normalised references.
+        first: Normalised hypotheses of the first system.
+        second: Normalised hypotheses of the second system.
+
+    Raises:
+        ValueError: If the numbers of texts differ.
     """
     differences = segment_differences(references, first=first, second=second)
     num = len(differences)
@@ -52,16 +62,21 @@ def matched_pairs(references: Sequence[str], *, first: Sequence[str], second: Se
 def segment_differences(
     references: Sequence[str], *, first: Sequence[str], second: Sequence[str]
 ) -> Int64[np.ndarray, " S"]:
-    """Errors of the second system less those of the first, of each segment in which either erred.
+    """Returns the errors of the second system less those of the first, for each segment with errors.
 
-    Segments end with the utterance, and where `MIN_CORRECT_WORDS` in a row are recognised by both.
+    A segment ends with the utterance, or before `MIN_CORRECT_WORDS` consecutive words that both systems recognise.
+
+    Args:
+        references: Normalised references.
+        first: Normalised hypotheses of the first system.
+        second: Normalised hypotheses of the second system.
     """
     words = [reference.split() for reference in references]
     places = [_places_of_errors(words, hypotheses) for hypotheses in (first, second)]
     all_places = np.concatenate(places)
     order = np.argsort(all_places, kind="stable")
     sorted_places = all_places[order]
-    # Words are at odd places, so this is the number of words between neighbouring errors.
+    # Words have odd positions, so this is the number of words between neighbouring errors.
     between = sorted_places[1:] // 2 - (sorted_places[:-1] + 1) // 2
     segments = np.concatenate(([0], np.cumsum(between >= MIN_CORRECT_WORDS)))[: len(order)]
     signs = np.repeat((-1, 1), [len(of_system) for of_system in places])[order]
@@ -71,10 +86,10 @@ def segment_differences(
 
 
 def _places_of_errors(references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> Int64[np.ndarray, " E"]:
-    """A place for each error of a system, in one row for all utterances.
+    """Returns the position of each error of a system, in a common numbering of all utterances.
 
-    Word w of an utterance is at 2w + 1 from its beginning, words inserted before it are at 2w; utterances lie so far
-    apart that no segment reaches over.
+    Word w of an utterance has position 2w + 1 from the utterance's start; insertions before it have position 2w. The
+    gaps between utterances are so large that no segment spans two of them.
     """
     places: list[int] = []
     beginning = 0

@@ -1,20 +1,20 @@
-"""The measure that the best checkpoint is chosen by: the word error rate or, where nothing is recognised, the loss."""
+"""Measure by which the best checkpoint is chosen: the word error rate, or the loss if no head recognises text."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
 Measure = Literal["wer", "loss"]
-"""Of a validation; the lower the better."""
+"""Name of a measure of a validation. Lower values are better."""
 NAMES: dict[Measure, str] = {"wer": "WER", "loss": "loss"}
 
 
 def measure_of(figures: Mapping[str, Any]) -> Measure:
-    """Of the figures of a validation, which may have both, or of what a checkpoint says of its own."""
+    """Returns the measure in the figures of a validation or of a checkpoint; WER is preferred if there are both."""
     return "wer" if "wer" in figures else "loss"
 
 
 def shown(measure: Measure, value: float | None) -> str:
-    """`8.12 %` of an error rate, `2.345` of a loss; `nan` for what was not finite."""
+    """Returns a measure as text: `8.12 %` for an error rate, `2.345` for a loss, `nan` for None (not finite)."""
     if value is None:
         return "nan"
     return f"{100 * value:.2f} %" if measure == "wer" else f"{value:.4g}"

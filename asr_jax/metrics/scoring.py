@@ -1,4 +1,4 @@
-"""The result of a set: word and character errors in all, by source, speaker and length, with their interval."""
+"""Results of a set: word and character errors of all utterances and by source, speaker and length, with intervals."""
 
 import dataclasses
 import functools
@@ -15,15 +15,15 @@ from asr_jax.metrics.errors import EDITS, ErrorCounts, count_errors
 from asr_jax.text.normalise import normalise
 
 COUNTS = (*EDITS, "utterances", "utterances_with_errors", "empty_references", "empty_hypotheses")
-"""What is counted of each utterance and summed over every group; empty: without a word."""
+"""Counts of each utterance, which are summed over groups. A text without words is empty."""
 
 LENGTHS_S = (2, 5, 10, 20, 30)
-"""Edges of the classes of length, in seconds of audio: an utterance of 2 s is in the second."""
+"""Boundaries of the classes of length in seconds of audio. An utterance of exactly 2 s is in the second class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What was said in a recording, and what was recognised."""
+    """Reference and hypothesis of an utterance."""
 
     id: str
     reference: str
@@ -31,21 +31,32 @@ class Recognised:
     source: str = ""
     speaker: str = ""
     duration_s: float = math.nan
-    """NaN where it is not known."""
+    """Duration of the audio in seconds; NaN if unknown."""
     set: str = ""
-    """That it is of, where the ids of several may be equal."""
+    """Name of the set; needed if the ids of several sets may be equal."""
 
 
 def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Bootstrap | None = None) -> dict[str, Any]:
-    """Rates and counts of a set, made for JSON, after the normaliser of this name on both sides.
+    """Computes the rates and counts of a set.
 
-    In all, and in each row of `by_source`, `by_speaker` and `by_length`: `wer`, `cer`, `mer` (match error rate), `wil`
-    (word information lost) and `COUNTS`. Of the set alone: `normaliser`, `wer_interval` and `cer_interval` (low and
-    high), `bootstrap` (its settings, what it is `over` and how many `units` there were), `empty_reference_ids`,
-    `empty_hypothesis_ids`. Groups without a name are under `""`. A rate is None where there are no reference words, and
-    so is an interval where there are fewer than two units.
+    Args:
+        recognised: Utterances of the set.
+        normaliser: Name of the normaliser for references and hypotheses.
+        bootstrap: Settings of the intervals. None: the defaults.
 
-    Raises: UserError for an unknown normaliser.
+    Returns:
+        A JSON object:
+
+        - `wer`, `cer`, `mer` (match error rate), `wil` (word information lost) and `COUNTS`, for the set and for each
+          row of `by_source`, `by_speaker` and `by_length`. `wer` and `cer` are None without reference words. Groups
+          without a name have the key `""`.
+        - `normaliser`.
+        - `wer_interval`, `cer_interval`: lower and upper bound; None with fewer than two units.
+        - `bootstrap`: its settings, a description of the units (`over`) and their number (`units`).
+        - `empty_reference_ids`, `empty_hypothesis_ids`.
+
+    Raises:
+        UserError: If the normaliser is unknown.
     """
     counts = count_utterances(recognised, normaliser=normaliser)
     empty = {what: counts[:, COUNTS.index(what)].nonzero()[0].tolist() for what in COUNTS[-2:]}
@@ -65,7 +76,7 @@ def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Boots
 
 
 def count_utterances(recognised: Sequence[Recognised], *, normaliser: str) -> Int64[np.ndarray, "N 12"]:
-    """`COUNTS` of each utterance, after the normaliser of this name on both sides."""
+    """Returns the `COUNTS` of each utterance after normalising references and hypotheses."""
     tidy = functools.partial(normalise, name=normaliser)
     edits = count_errors(
         [tidy(utterance.reference) for utterance in recognised],
@@ -90,7 +101,7 @@ def _row(sums: Int64[np.ndarray, " 12"]) -> dict[str, Any]:
 
 
 def _by(keys: Iterable[Any], counts: Int64[np.ndarray, "N 12"]) -> dict[Any, dict[str, Any]]:
-    """A row for each key, in their order."""
+    """Returns a row of figures for each key, sorted by key."""
     numbers: dict[Any, int] = {}
     groups = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
     sums = sums_by(groups, counts)

@@ -1,4 +1,4 @@
-"""How fast a run goes and where its time goes: ratios of sums over the batches since the last reset."""
+"""Throughput and time shares of training: ratios of sums over the batches since the last reset."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,32 +8,39 @@ from typing import Any, Literal, SupportsFloat, get_args
 from asr_jax.core.sums import Sum
 
 Spent = Literal["waiting", "host", "device"]
-"""Waiting for a batch; the host's own work (dispatch, logging); waiting for the device to finish."""
+"""Kind of wall time: `waiting` for a batch, `host` work (dispatch, logging), or blocked by the `device`."""
 
 COUNTS = ("utterances", "audio_s", "padded_audio_s", "frames", "tokens")
 
 
 class Throughput:
-    """Adds up what batches held and the wall time they took.
+    """Sums the contents of batches and the wall time spent on them.
 
-    Counts are those of the whole batch, over all devices and processes; `num_devices` divides them into rates per
-    device. The first `num_warmup` batches and the time up to their end are left out (compilation, first reads).
-    Steps are dispatched without waiting for the device, so `device` is the time that the host is blocked by it: the
-    three kinds together are the wall time, and a device that is never waited for is starved by the other two.
+    The counts refer to whole batches on all devices of all processes. The first batches are excluded, with the time up
+    to their end, because they include compilation and first reads. Updates are dispatched asynchronously, so `device`
+    is the time for which the device blocks the host. The three kinds of time add up to the wall time. If the device
+    never blocks the host, the other two kinds limit the speed.
+
+    Args:
+        num_devices: Number of devices, for the rates per device.
+        num_warmup: Number of batches to exclude at the start.
+        clock: Function that returns the time in seconds.
     """
 
     def __init__(
         self, *, num_devices: int = 1, num_warmup: int = 0, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         if num_devices < 1 or num_warmup < 0:
-            raise ValueError(f"num_devices {num_devices}, num_warmup {num_warmup}: expected >= 1 and >= 0")
+            raise ValueError(
+                f"num_devices is {num_devices} and num_warmup is {num_warmup}: expected at least 1 and at least 0"
+            )
         self.num_devices = num_devices
         self._num_warmup = num_warmup
         self._clock = clock
         self.reset()
 
     def reset(self) -> None:
-        """Begins a new window; a warm-up that is not over goes on."""
+        """Starts a new window. An unfinished warm-up continues."""
         self._num_batches = 0
         self._counts = dict.fromkeys(COUNTS, 0.0)
         self._spent_s: dict[Spent, float] = dict.fromkeys(get_args(Spent), 0.0)
@@ -50,8 +57,17 @@ class Throughput:
         host_s: float = 0.0,
         device_s: float = 0.0,
     ) -> None:
-        """One batch: its rows that count, their seconds of audio, the seconds of all rows with padding, valid frames
-        and tokens, and the wall time it took where `timed` does not measure it.
+        """Adds one batch.
+
+        Args:
+            utterances: Number of rows that count.
+            audio_s: Seconds of audio of these rows.
+            padded_audio_s: Seconds of all rows, including padding.
+            frames: Valid frames.
+            tokens: Valid tokens.
+            waiting_s: Seconds of waiting for the batch that `timed` did not measure.
+            host_s: Seconds of host work that `timed` did not measure.
+            device_s: Seconds blocked by the device that `timed` did not measure.
         """
         self._num_batches += 1
         values = (utterances, audio_s, padded_audio_s, frames, tokens)
@@ -66,8 +82,9 @@ class Throughput:
 
     @contextmanager
     def timed(self, kind: Spent) -> Iterator[None]:
-        """Adds the wall time of a `with` block. Blocks are not nested; what is outside of all blocks (validation,
-        checkpoints) does not count.
+        """Adds the wall time of a `with` block. Blocks must not be nested.
+
+        Time outside of all blocks (validation, checkpoints) does not count.
         """
         start = self._clock()
         try:
@@ -76,9 +93,12 @@ class Throughput:
             self._spent_s[kind] += self._clock() - start
 
     def rates(self) -> dict[str, Any]:
-        """`utterances_per_s`, `audio_s_per_s`, `padded_audio_s_per_s`, `frames_per_s`, `tokens_per_s` in all and
-        `per_device`; `padding_share`, `waiting_share`, `host_share`, `device_share` in 0..1; `batch_s` seconds per
-        batch over `num_batches`. NaN where there was nothing to count.
+        """Returns the rates since the last reset.
+
+        Returns:
+            `utterances_per_s`, `audio_s_per_s`, `padded_audio_s_per_s`, `frames_per_s` and `tokens_per_s`, in total and
+            under `per_device`; `padding_share`, `waiting_share`, `host_share` and `device_share` in 0..1; `batch_s`,
+            seconds per batch; `num_batches`. Ratios with a denominator of 0 are NaN.
         """
         wall_s = sum(self._spent_s.values(), start=0.0)
         per_s = {f"{name}_per_s": Sum(count, wall_s).mean() for name, count in self._counts.items()}

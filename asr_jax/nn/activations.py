@@ -9,8 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 ActivationName = Literal["relu", "clipped_relu", "hardtanh", "selu", "silu", "gelu", "gelu_tanh", "identity"]
-"""clipped_relu is relu up to 20, hardtanh the identity from -1 to 1, gelu_tanh gelu with the tanh in the place of the
-normal distribution."""
+"""Name of an activation in `ACTIVATIONS`.
+
+clipped_relu is relu clipped at 20. hardtanh clips to [-1, 1]. gelu_tanh is the tanh approximation of gelu.
+"""
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "clipped_relu": lambda x: jnp.clip(x, 0, 20),
@@ -24,26 +26,33 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """X times the normal distribution's share below x, in the type of `x`, computed in float32: 1 + erf cancels in half
-    precision. By erf, as PyTorch has it: `jax.nn.gelu` takes erfc, which is slower on CPUs (BUILD_NOTES.md) and exacter
-    where the result is next to 0. Source: arXiv:1606.08415.
+    """Gaussian error linear unit, 0.5 x (1 + erf(x / √2)), in the dtype of `x`.
+
+    The function computes in float32, since 1 + erf cancels in half precision. It uses erf, as PyTorch does.
+    `jax.nn.gelu` uses erfc, which is slower on CPUs (BUILD_NOTES.md) and more accurate if the result is close to 0.
+
+    Source: Hendrycks and Gimpel 2016 (arXiv:1606.08415).
     """
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1 + jax.lax.erf(wide * (0.5**0.5)))).astype(x.dtype)
 
 
 def swoosh_l(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log(1 + exp(x - 4)) - 0.08 x - 0.035, in the type of `x`, computed in float32.
+    """Swoosh-L activation, log(1 + exp(x - 4)) - 0.08 x - 0.035, in the dtype of `x`, computed in float32.
 
-    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.4. For its derivative, only `x` is kept.
+    Only `x` is stored for the backward pass.
+
+    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.4.
     """
     return _swoosh(x, 4.0, 0.035)
 
 
 def swoosh_r(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log(1 + exp(x - 1)) - 0.08 x - 0.313261687, in the type of `x`, computed in float32: swoosh_r(0) = 0.
+    """Swoosh-R activation, log(1 + exp(x - 1)) - 0.08 x - 0.313261687, in the dtype of `x`, computed in float32.
 
-    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.4. For its derivative, only `x` is kept.
+    The activation of 0 is 0. Only `x` is stored for the backward pass.
+
+    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.4.
     """
     return _swoosh(x, 1.0, 0.313261687)
 

@@ -1,4 +1,7 @@
-"""Attention whose weights are computed once and used by several modules (Yao et al. 2023, arXiv:2310.11230)."""
+"""Zipformer's attention, whose weights are computed once and shared by several modules.
+
+Source: Yao et al. 2023 (arXiv:2310.11230).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +14,16 @@ from asr_jax.nn.positions import relative_shift
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
 
-# Masked scores: finite, so that a row without any key stays finite; exp of it is exactly zero.
+# The score of masked keys is finite, which keeps the softmax of a row without valid keys finite. Its exp is exactly 0.
 MASKED_SCORE = -1000.0
 SKIP_POSITIONS = piecewise_linear((0, 0.5), (4000, 0.0))
 
 
 class AttentionWeights(nn.Module):
-    """Softmax over keys of query · key + position query · W position, without a 1/√d, which W_in begins with instead.
+    """Attention weights with relative positions: softmax over keys of query · key + position query · W position.
 
-    While training, the part of the positions is left out in some calls, and scores beyond ±25 are penalised.
+    The scores are not divided by √d; the initial scale of the input projection accounts for it. During training,
+    the position scores are skipped in some calls, and scores beyond ±25 are penalised.
 
     Source: `RelPositionMultiheadAttentionWeights` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
     """
@@ -40,7 +44,18 @@ class AttentionWeights(nn.Module):
         step: Step,
         regularise: Regulariser,
     ) -> Float[Array, "{self.num_heads} B T T"]:
-        """`allowed`: which key (last axis) each query may see. The weights are in `dtype`, summing to 1 over keys."""
+        """Computes the attention weights of all heads.
+
+        Args:
+            x: Input frames.
+            positions: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order.
+            allowed: Keys (last axis) that each query may attend to.
+            step: Step of the schedules while training; None in evaluation.
+            regularise: Regularisers of keys and scores.
+
+        Returns:
+            Weights in `dtype`, which sum to 1 over the keys (last axis).
+        """
         heads, width = self.num_heads, self.num_heads * self.query_dim
         projected = Linear(2 * width + heads * self.position_dim, self.query_dim**-0.25, dtype=self.dtype, name="in")(x)
         query, key, position_query = jnp.split(projected, [width, 2 * width], axis=-1)
@@ -54,7 +69,7 @@ class AttentionWeights(nn.Module):
             offsets *= kept(self.make_rng("dropout"), SKIP_POSITIONS(step), ()).astype(offsets.dtype)
         offsets = offsets.reshape(-1, heads, self.position_dim)
         by_offset = jnp.einsum("hbtc,rhc->hbtr", position_query, offsets, preferred_element_type=jnp.float32)
-        # The barrier keeps XLA from shifting the gradient anew for each of its uses.
+        # The barrier keeps XLA from recomputing the shift of the gradient for each of its uses.
         scores += relative_shift(jax.lax.optimization_barrier(by_offset))
 
         allowed = allowed[None]
@@ -63,7 +78,7 @@ class AttentionWeights(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Values averaged by given weights, between two projections.
+    """Self-attention with precomputed weights: a value projection, a weighted sum, and an output projection.
 
     Source: `SelfAttention` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
     """
@@ -84,7 +99,9 @@ class SelfAttention(nn.Module):
 
 
 class NonlinearAttention(nn.Module):
-    """out(c · attend(b · tanh(a))) with (a, b, c) projected from x to 3/4 of its width, by one head's weights.
+    """Gated attention with the weights of one head: out(c · attend(b · tanh(a))).
+
+    a, b and c are projections of x, each of 3/4 of its width.
 
     Source: Yao et al. 2023, figure 3; `NonlinAttention` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
     """

@@ -1,4 +1,4 @@
-"""What Conformer, Squeezeformer and W2V-BERT are made of: relative attention, convolution and feed-forward."""
+"""Modules of Conformer, Squeezeformer and W2V-BERT: relative attention, convolution and feed-forward."""
 
 from functools import partial
 from typing import Any, Literal
@@ -18,31 +18,38 @@ from asr_jax.nn.positions import clipped_distances, relative_shift
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 
-# Added to masked scores: finite, so that a row without any key stays finite, exp of it is exactly zero, and so large
-# that float32 rounds away what it is added to.
+# Added to the scores of masked keys. It is finite, which keeps the softmax of a query without valid keys finite. Its exp
+# is exactly 0, and it is large enough that the sum with any score rounds to it in float32.
 MASKED_SCORE = -1e10
 ConvNorm = Literal["batch", "batch_padded", "layer"]
-"""The norm within a convolution module. batch: over the valid frames; batch_padded: over all frames of the padded
-batch, as PyTorch's trainers have it; layer: over the channels of a frame."""
+"""Norm of a convolution module.
+
+batch: batch norm over the valid frames. batch_padded: batch norm over all frames of the padded batch, as in PyTorch's
+trainers. layer: layer norm over the channels of a frame.
+"""
 
 
 class RelativeAttention(nn.Module):
-    """Self-attention whose scores are (q + u) · k + (q + v) · W position, divided by √d of a head; or with `distances`
-    q · k + q · a, a learned for each distance of key and query; or q · k alone.
+    """Multi-head self-attention with relative positions.
 
-    Source: Dai et al. 2019, "Transformer-XL" (arXiv:1901.02860), section 3.3, as in Conformer (arXiv:2005.08100); of
-    `distances` Shaw et al. 2018 (arXiv:1803.02155), equation 4.
+    All scores are divided by √d, where d is the width of a head. With positions, the scores are
+    (q + u) · k + (q + v) · W position. With `distances`, they are q · k + q · a, where a is a learned embedding of the
+    distance between key and query. Otherwise they are q · k.
+
+    Source: Dai et al. 2019, "Transformer-XL" (arXiv:1901.02860), section 3.3, as in Conformer (arXiv:2005.08100).
+    Distances: Shaw et al. 2018 (arXiv:1803.02155), equation 4.
     """
 
     num_heads: int
     use_bias: bool = True
     dropout: float = 0.0
-    """Of attention weights."""
+    """Dropout rate of the attention weights."""
     distances: tuple[int, int] | None = None
-    """How many frames before and behind a query have learned keys of their own; all beyond have that of the last."""
+    """Largest distances, in frames, of keys before and behind a query that have a learned embedding of their own.
+    Larger distances are clipped to these. None: no learned embeddings."""
     blind: Literal["mean", "zeros"] = "mean"
-    """What a query takes that may see no key: the mean of all values, or zeros. It is padding, and matters to what
-    looks at padding alone."""
+    """Output for queries whose keys are all masked: the mean of all values, or zeros. Such queries are padding, and
+    this changes results only if padding is part of a later computation."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -56,16 +63,26 @@ class RelativeAttention(nn.Module):
         biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
         turned: Float[Array, "B T D"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`positions`: encodings of the R = 2T - 1 offsets of keys from queries, rising; without them scores are those
-        of `distances`. `allowed`: which keys (last axis) each query may see. `biases`: u and v where layers share
-        them. `turned`: what queries and keys are made of instead of x, such as x with rotary positions.
+        """Applies attention to `x`.
+
+        Args:
+            x: Input frames.
+            positions: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order. None: the scores
+                use `distances`, or no positions.
+            allowed: Keys (last axis) that each query may attend to.
+            step: Step of the schedules while training; None in evaluation, without dropout.
+            biases: u and v, if the layers share them. None: the module has its own.
+            turned: Input of the query and key projections, such as `x` with rotary positions. None: `x`.
+
+        Returns:
+            Output frames.
         """
         width, looking = x.shape[-1], x if turned is None else turned
         query, key, value = (
             self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(given))
             for name, given in (("query", looking), ("key", looking), ("value", x))
         )
-        # The sums of scores are in float32, in which they stay: float16 would overflow, bfloat16 blur the softmax.
+        # Scores are summed and kept in float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
         in_float32 = partial(jnp.einsum, preferred_element_type=jnp.float32)
         if positions is None:
             scores = in_float32("bthc,bshc->bhts", query, key)
@@ -76,7 +93,7 @@ class RelativeAttention(nn.Module):
             by_content, by_position = self._biases(query.shape[-1]) if biases is None else biases
             scores = in_float32("bthc,bshc->bhts", query + per_head(by_content, query), key)
             by_offset = in_float32("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
-            # The barrier keeps XLA from shifting the gradient anew for each of its uses.
+            # The barrier keeps XLA from recomputing the shift of the gradient for each of its uses.
             scores += relative_shift(jax.lax.optimization_barrier(by_offset))
         scores *= query.shape[-1] ** -0.5
         scores += jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
@@ -88,11 +105,11 @@ class RelativeAttention(nn.Module):
         return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
 
     def _by_distance(self, query: Float[Array, "B T H C"], left: int, right: int) -> Float[Array, "B H T T"]:
-        """All queries times the keys of all distances, and of these products for each key that of its distance."""
+        """Scores of the learned distance embeddings, by query (third axis) and key (last axis)."""
         shape = (left + 1 + right, query.shape[-1])
         table = self.param("distance_embedding", nn.initializers.normal(0.02), shape).astype(query.dtype)
         scores = jnp.einsum("bthc,rc->bhtr", query, table, preferred_element_type=jnp.float32)
-        return clipped_distances(jax.lax.optimization_barrier(scores), left)  # the barrier as above
+        return clipped_distances(jax.lax.optimization_barrier(scores), left)  # barrier: see __call__
 
     def _heads(self, x: Float[Array, "*rest D"]) -> Float[Array, "*rest H C"]:
         return x.reshape(*x.shape[:-1], self.num_heads, -1)
@@ -103,22 +120,25 @@ class RelativeAttention(nn.Module):
 
 
 class ConformerConvolution(nn.Module):
-    """Projection, gate, depthwise convolution, norm, activation, projection. Padding enters no valid frame.
+    """Convolution module: projection, gate, depthwise convolution, norm, activation, projection.
 
-    Source: Gulati et al. 2020 (arXiv:2005.08100), figure 2; Kim et al. 2022, "Squeezeformer" (arXiv:2206.00888), for
-    SiLU in the place of the gated linear unit.
+    Padding does not change valid frames, except through the statistics of the norm "batch_padded".
+
+    Source: Gulati et al. 2020 (arXiv:2005.08100), figure 2. SiLU instead of the gated linear unit: Kim et al. 2022,
+    "Squeezeformer" (arXiv:2206.00888).
     """
 
     kernel_size: int
     gated: bool = True
-    """A gated linear unit after the first projection; without it SiLU, at twice the width from there on."""
+    """Whether a gated linear unit follows the first projection. Otherwise SiLU follows it, and the inner width is
+    twice that of the input."""
     norm: ConvNorm = "batch"
     norm_eps: float = 1e-5
     norm_momentum: float = 0.1
     norm_ddof: int = 1
-    """Of the running variance: see `BatchNorm`."""
+    """Delta degrees of freedom of the running variance. See `BatchNorm`."""
     causal: bool = False
-    """A frame sees itself and those before it."""
+    """Whether the depthwise convolution has no right context. Otherwise it is symmetric."""
     activation: ActivationName = "silu"
     use_bias: bool = True
     dtype: DTypeLike = jnp.float32
@@ -145,7 +165,7 @@ class ConformerConvolution(nn.Module):
 
 
 class ConformerFeedForward(nn.Module):
-    """Projection to `hidden_dim`, activation, dropout, projection."""
+    """Feed-forward module: projection to `hidden_dim`, activation, dropout, projection."""
 
     hidden_dim: int
     dropout: float = 0.0
@@ -162,5 +182,5 @@ class ConformerFeedForward(nn.Module):
 
 
 def per_head(bias: Float[Array, "H C"], x: Any) -> Float[Array, "1 1 H C"]:
-    """`bias` with the rank and the type of `x`."""
+    """Returns `bias` with leading axes of size 1, in the dtype of `x`."""
     return bias.astype(x.dtype)[None, None]

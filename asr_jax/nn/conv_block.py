@@ -1,4 +1,4 @@
-"""Blocks of convolutions over time, which QuartzNet, Jasper and Citrinet are made of."""
+"""Blocks of convolutions over time, as in QuartzNet, Jasper and Citrinet."""
 
 import math
 from collections.abc import Sequence
@@ -28,67 +28,76 @@ from asr_jax.nn.time_conv import (
 BlockNorm = Literal[
     "batch", "layer", "instance", "group", "batch_padded", "layer_padded", "instance_padded", "group_padded"
 ]
-"""What is brought to mean 0 and variance 1 together. batch: each channel over the batch; layer: all of an utterance;
-instance: each channel of an utterance; group: each group of channels of an utterance. All over the valid frames, and
-those named padded over all frames of the padded batch, as PyTorch's trainers have it."""
+"""Set of values that a norm brings to mean 0 and variance 1.
+
+batch: each channel over the batch. layer: all values of an utterance. instance: each channel of an utterance. group:
+each group of channels of an utterance. The statistics are over the valid frames, and with the suffix _padded over all
+frames of the padded batch, as in PyTorch's trainers.
+"""
 Residual = Literal["none", "add", "max", "dense"]
-"""What joins a block's layers. none: nothing; add: the block's input, projected, is added; max: the greater of both is
-taken; dense: inputs of the dense blocks before are added as well, each by a projection of its own."""
+"""Residual connection of a block.
+
+none: no residual. add: the projected input of the block is added. max: the elementwise maximum with the projected input.
+dense: as add, and also adds the inputs of the directly preceding dense blocks, each with a projection of its own.
+"""
 
 EPS, MOMENTUM = 1e-3, 0.1
-"""Of batch norms."""
+"""Epsilon and momentum of batch norms."""
 
 
 @dataclass(frozen=True)
 class ConvBlock:
-    """One block, or several alike that follow each other: layers of a convolution, a norm and an activation, and beside
-    them a projection of the block's input.
+    """Settings of a block, or of several equal blocks in sequence.
+
+    A block consists of layers, each with a convolution, a norm and an activation, and of a residual connection.
     """
 
     width: int
-    """Channels that come out."""
+    """Output channels."""
     kernel_size: int
-    """Taps of the convolutions over time, odd."""
+    """Taps of the convolutions over time. Must be odd."""
     copies: int = 1
-    """Blocks like this, one after the other."""
+    """Number of blocks with these settings in sequence."""
     repeat: int = 1
-    """Layers of a block."""
+    """Number of layers of a block."""
     stride: int = 1
-    """Frames that each layer goes on by."""
+    """Stride of each layer in frames."""
     stride_last: bool = False
-    """Only the last layer has the stride."""
+    """Whether only the last layer has the stride."""
     dilation: int = 1
-    """Frames between taps."""
+    """Distance between taps in frames."""
     separable: bool = True
-    """A depthwise convolution over time and a projection, instead of one convolution over both."""
+    """Whether a depthwise convolution over time and a projection replace a full convolution."""
     residual: Residual = "add"
-    """What joins the block's layers."""
+    """Residual connection of the block: none, add, max or dense."""
     dropout: float = 0.0
-    """After each activation."""
+    """Dropout rate after each activation."""
     groups: int = 1
-    """Groups of channels that projections (of what is not separable: convolutions) keep apart; above 1, channels of
-    all groups are shuffled after each norm."""
+    """Groups of channels in the projections, or in the convolutions of layers that are not separable. Above 1, channels
+    are shuffled across groups after each norm."""
     heads: int = 0
-    """Filters that the channels of a depthwise convolution share in turn; 0: one for each channel."""
+    """Number of depthwise filters, which the channels share in turn. 0: one filter per channel."""
     squeeze: int = 0
-    """Squeeze-and-excitation at the end of the layers, through a width of this part of the channels; 0: none."""
+    """Reduction factor of squeeze-and-excitation, which follows the last layer. 0: no squeeze-and-excitation."""
     squeeze_frames: int = 0
-    """Frames that it looks at while training, at a random place; 0, and always when evaluating: all."""
+    """Frames that squeeze-and-excitation averages over in training, from a random start. 0: all. Evaluation always
+    uses all frames."""
     future_frames: int | None = None
-    """Frames ahead that each convolution sees; None: as many as behind."""
+    """Right context of each convolution in frames. None: symmetric."""
 
     def __post_init__(self) -> None:
         checks = {
             f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size % 2 == 1,
             f"dropout is {self.dropout}, expected at least 0 and less than 1": 0 <= self.dropout < 1,
-            f"stride {self.stride} and dilation {self.dilation}: expected one of them to be 1": self.stride == 1
-            or self.dilation == 1,
-            f"residual is dense and the stride {self.stride}, expected 1": self.residual != "dense" or self.stride == 1,
-            f"groups are {self.groups}, expected a divisor of the width, {self.width}": self.groups > 0
+            f"stride is {self.stride} and dilation is {self.dilation}, expected at least one of them to be 1": (
+                self.stride == 1 or self.dilation == 1
+            ),
+            f"stride is {self.stride}, expected 1 with a dense residual": self.residual != "dense" or self.stride == 1,
+            f"groups is {self.groups}, expected a divisor of width, {self.width}": self.groups > 0
             and self.width % self.groups == 0,
-            f"heads are {self.heads} without separable, expected 0": self.separable or not self.heads,
-            f"squeeze is {self.squeeze}, expected at most the width, {self.width}": self.squeeze <= self.width,
-            f"future_frames is {self.future_frames}, expected None or 0 to kernel_size - 1, with a dilation of 1": (
+            f"heads is {self.heads}, expected 0 because separable is False": self.separable or not self.heads,
+            f"squeeze is {self.squeeze}, expected at most width, {self.width}": self.squeeze <= self.width,
+            f"future_frames is {self.future_frames}, expected None, or 0 to kernel_size - 1 with a dilation of 1": (
                 self.future_frames is None or (0 <= self.future_frames < self.kernel_size and self.dilation == 1)
             ),
         }
@@ -107,7 +116,7 @@ class ConvBlock:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of each layer."""
+        """Stride of each layer in frames."""
         before = 1 if self.stride_last else self.stride
         return (before,) * (self.repeat - 1) + (self.stride,)
 
@@ -117,7 +126,7 @@ class ConvBlock:
 
     @property
     def padding(self) -> tuple[int, int]:
-        """Zeros before and after the frames, so that with a stride of 1 as many come out."""
+        """Zero frames before and after the input, which keep the number of frames at a stride of 1."""
         if self.future_frames is not None:
             return self.kernel_size - 1 - self.future_frames, self.future_frames
         side = self.kernel_size // 2 * self.dilation
@@ -126,14 +135,14 @@ class ConvBlock:
 
 @dataclass(frozen=True)
 class Policy:
-    """What is the same for all blocks of a model."""
+    """Settings that all blocks of a model share."""
 
     activation: ActivationName = "relu"
     norm: BlockNorm = "batch"
     norm_groups: int = 1
-    """Of the norm "group"."""
+    """Number of groups of the norm "group"."""
     mask_padding: bool = True
-    """Set frames beyond a row's length to 0 before every convolution."""
+    """Whether frames beyond a row's length are set to 0 before every convolution."""
     remat: Remat = "elementwise"
     dtype: DTypeLike = jnp.float32
 
@@ -144,7 +153,7 @@ class Policy:
         return zero_padding(x, lengths) if self.mask_padding else x
 
     def normaliser(self, width: int, *, name: str) -> nn.Module:
-        """A module that is called as `BatchNorm` is."""
+        """Returns a norm module with the call signature of `BatchNorm`."""
         kind, _, padded = self.norm.partition("_")
         if kind == "batch":
             return BatchNorm(MOMENTUM, EPS, bool(padded), name=name)
@@ -153,17 +162,18 @@ class Policy:
 
 
 Given = tuple[Float[Array, "B T _"], Int[Array, " B"]]
-"""Frames and their lengths."""
+"""Input frames and their lengths."""
 Kept = tuple[Float[Array, "B S _"], Int[Array, " B"]]
-"""Those that a stride keeps."""
+"""Output frames, after the stride, and their lengths."""
 
 
 class Block(nn.Module):
-    """One block: [B T D] to [B S width], S being T over its stride, rounded up.
+    """One block: [B T D] to [B S width], with S = ⌈T / stride⌉.
 
     Source: `JasperBlock` in NVIDIA's DeepLearningExamples (QuartzNet, quartznet/model.py) and NeMo
-    (parts/submodules/jasper.py). Differs from: what is added goes on by the layers' stride, as NeMo has it with
-    `stride_add` alone; a block that follows dense ones, and is none, adds its own input, where theirs is the oldest.
+    (parts/submodules/jasper.py). Differs from: the residual has the stride of the layers, as NeMo's has only with
+    `stride_add`; a block after dense blocks that is not dense itself adds its own input, while the sources add the
+    oldest one.
     """
 
     block: ConvBlock
@@ -171,7 +181,17 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Sequence[Float[Array, "B T _"]], given: Int[Array, " B"], step: Step) -> Kept:
-        """`inputs`: of the dense blocks just before, where this is one, and its own; `given`: their lengths."""
+        """Applies the block.
+
+        Args:
+            inputs: Sources of the residual, with the input of the block last. A dense block also has the inputs of the
+                directly preceding dense blocks.
+            given: Length of each row of the inputs in frames.
+            step: Step of the schedules while training; None in evaluation.
+
+        Returns:
+            Output frames and their lengths.
+        """
         block, policy, strides = self.block, self.policy, self.block.strides
         carry, _ = ConvLayer(block, policy, strides[0], activates=False, name="first")((inputs[-1], given), step)
         if num_alike := strides[1:].count(1):
@@ -197,7 +217,7 @@ class Block(nn.Module):
 
 
 class ConvLayer(nn.Module):
-    """Activation (of what the layer before gave) and dropout, then convolution and norm."""
+    """One layer of a block: activation and dropout of the previous layer's output, then convolution and norm."""
 
     block: ConvBlock
     policy: Policy
@@ -222,7 +242,7 @@ class ConvLayer(nn.Module):
 
 
 class Projection(nn.Module):
-    """What is added to a block's layers: a projection of frames, as many as the layers keep, and a norm."""
+    """Residual branch of a block: a projection of every `total_stride`-th frame, and a norm."""
 
     block: ConvBlock
     policy: Policy
@@ -231,7 +251,17 @@ class Projection(nn.Module):
     def __call__(
         self, x: Float[Array, "B T _"], given: Int[Array, " B"], lengths: Int[Array, " B"], step: Step
     ) -> Float[Array, "B S E"]:
-        """`given`: lengths of x; `lengths`: of what comes out."""
+        """Projects `x` to the width and the frames of the block's output.
+
+        Args:
+            x: Source of the residual.
+            given: Length of each row of `x` in frames.
+            lengths: Length of each row of the output in frames.
+            step: Step of the schedules while training; None in evaluation.
+
+        Returns:
+            Residual of the block.
+        """
         block, policy = self.block, self.policy
         x = policy.masked(x.astype(policy.dtype), given)[:, :: block.total_stride]
         x = Pointwise(block.width, 1, policy.dtype, name="pointwise")(x)

@@ -1,4 +1,4 @@
-"""Convolution modules over time."""
+"""Zipformer's convolution module and its depthwise convolutions over time."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from asr_jax.nn.stochastic import Regulariser, whitening_limit
 
 
 class DepthwiseConv(nn.Module):
-    """One filter over time per channel, which sees half of its taps on either side; T frames in, T out."""
+    """Depthwise convolution over time with symmetric padding, which keeps the number of frames."""
 
     kernel_size: int
 
@@ -30,18 +30,20 @@ class DepthwiseConv(nn.Module):
 
 
 class ChunkDepthwiseConv(nn.Module):
-    """As `DepthwiseConv`, but no frame sees beyond its chunk of `chunk_frames`: for streaming.
+    """Depthwise convolution for streaming, whose right context ends with the chunk of the frame.
 
-    A causal filter of half the taps, plus a filter that sees only its chunk, scaled by how near the chunk's ends are.
-    With `chunk_frames` None each row is one chunk, which ends at its length.
+    The output is the sum of a causal convolution with half of the taps and of a symmetric convolution within the chunk.
+    The latter is multiplied by a learned scale of the distance from the ends of the chunk.
 
-    Source: `ChunkCausalDepthwiseConv1d` in icefall's zipformer/scaling.py. Differs from: there a chunk ends at the end
-    of the padded batch, where that is shorter; here it does so only where `ends_at_batch`.
+    Source: `ChunkCausalDepthwiseConv1d` in icefall's zipformer/scaling.py. Differs from: in icefall the last chunk ends
+    with the padded batch if the batch is shorter; here this requires `ends_at_batch`.
     """
 
     kernel_size: int
     chunk_frames: int | None
+    """Length of a chunk in frames. None: each row is one chunk, which ends at the row's length."""
     ends_at_batch: bool = False
+    """Whether the last chunk ends at the end of the padded batch, as in icefall."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
@@ -70,7 +72,10 @@ class ChunkDepthwiseConv(nn.Module):
 def _edge_scale(
     edges: Float[Array, "2 K D"], position: Int[Array, "1 T"], ends: Int[Array, "C 1"]
 ) -> Float[Array, "C T D"]:
-    """1 + what is learned for the K frames from a chunk's left end, and for the K frames up to its right end."""
+    """Returns 1 + the learned scales of the first K and of the last K frames of a chunk.
+
+    `position` is the frame's index within its chunk, and `ends` is the length of the chunk.
+    """
     size = edges.shape[1]
     nothing = jnp.zeros_like(edges[:, :1])
     left, right = jnp.concatenate([edges, nothing], axis=1)
@@ -80,7 +85,9 @@ def _edge_scale(
 
 
 class ConvolutionModule(nn.Module):
-    """Projection, gated linear unit, depthwise convolution, Swoosh-R, projection. Padding enters no valid frame.
+    """Convolution module: projection, gated linear unit, depthwise convolution, Swoosh-R, projection.
+
+    Padding does not change valid frames.
 
     Source: `ConvolutionModule` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
     """
@@ -89,7 +96,7 @@ class ConvolutionModule(nn.Module):
     causal: bool = False
     chunk_frames: int | None = None
     ends_at_batch: bool = False
-    """See `ChunkDepthwiseConv`."""
+    """Whether the last chunk ends at the end of the padded batch. See `ChunkDepthwiseConv`."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact

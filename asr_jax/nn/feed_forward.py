@@ -1,4 +1,4 @@
-"""Feed-forward modules."""
+"""Zipformer's feed-forward module."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -12,11 +12,11 @@ from asr_jax.nn.stochastic import Regulariser, dropout, whitening_limit
 
 
 class FeedForward(nn.Module):
-    """Projection, Swoosh-L, dropout with one choice for all frames, projection."""
+    """Feed-forward module: projection, Swoosh-L, dropout with one mask for all frames, projection."""
 
     hidden_dim: int
     dropout: tuple[float, float]
-    """At the start and after 20000 batches."""
+    """Dropout rate at the start and after 20000 batches."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact

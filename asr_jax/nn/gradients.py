@@ -1,4 +1,4 @@
-"""Regularisers by single values: each gives its input back, and changes the gradient that passes through it.
+"""Elementwise regularisers, which return their input unchanged and modify its gradient.
 
 Source: limit_param_value, penalize_abs_values_gt and ScaleGrad in icefall's egs/librispeech/ASR/zipformer/scaling.py.
 """
@@ -16,7 +16,17 @@ Scalar = float | Float[Array, ""]
 def limit_values(
     x: Float[Array, "..."], apply: Bool[Array, ""], *, minimum: Scalar, maximum: Scalar
 ) -> Float[Array, "..."]:
-    """Turns the sign of gradients that would drive values further outside of [minimum, maximum], where `apply`."""
+    """Negates gradients that would move values further outside of [minimum, maximum].
+
+    Args:
+        x: Values, which are returned unchanged.
+        apply: Whether gradients are modified.
+        minimum: Lower limit of the values.
+        maximum: Upper limit of the values.
+
+    Returns:
+        `x`.
+    """
     return _limit_values(x, apply, jnp.float32(minimum), jnp.float32(maximum))
 
 
@@ -28,9 +38,19 @@ def penalize_large(
     penalty: float,
     mask: Bool[Array, "..."] | None = None,
 ) -> Float[Array, "..."]:
-    """As if the loss had `penalty` times the sum of what exceeds `limit` in absolute value, where `apply` and `mask`.
+    """Adds the gradient of penalty · Σ max(|x| - limit, 0).
 
-    `mask` broadcasts with `x`. One byte per value is kept for the gradient.
+    One byte per value is stored for the backward pass.
+
+    Args:
+        x: Values, which are returned unchanged.
+        apply: Whether the penalty is applied.
+        limit: Absolute value above which values are penalised.
+        penalty: Factor of the sum.
+        mask: Values that the penalty includes; broadcasts with `x`. None: all.
+
+    Returns:
+        `x`.
     """
     counts = apply & (jnp.abs(x) > limit)
     excess = jnp.where(counts if mask is None else counts & mask, jnp.sign(x), 0).astype(jnp.int8)
@@ -39,7 +59,7 @@ def penalize_large(
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def scale_gradient(x: Float[Array, "..."], scale: float) -> Float[Array, "..."]:
-    """Multiplies the gradient by `scale`."""
+    """Returns `x`, and multiplies its gradient by `scale`."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""Linear layers that begin as PyTorch's do, which published recipes rely on."""
+"""Linear layers with PyTorch's initialisation, on which published recipes rely."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 
 def uniform(bound: float) -> Callable[..., Array]:
-    """Values drawn evenly from (-bound, bound)."""
+    """Returns an initializer that draws uniformly from [-bound, bound)."""
 
     def draw(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -19,17 +19,18 @@ def uniform(bound: float) -> Callable[..., Array]:
 
 
 class Linear(nn.Module):
-    """x W + b, in `dtype` with float32 parameters.
+    """Linear layer, x W + b, computed in `dtype` with float32 parameters.
 
-    Both begin evenly in ±1/√width_in. With an `initial_scale`, W is multiplied by it and b begins in ±0.1 of it; with a
-    `deviation`, W begins with a normal distribution of it and b with 0.
+    W and b are initialised uniformly in ±1/√width_in, as in torch.nn.Linear.
 
     Source: torch.nn.Linear; `ScaledLinear` in icefall's egs/librispeech/ASR/zipformer/scaling.py.
     """
 
     features: int
     initial_scale: float | None = None
+    """Factor of the initial W; b is then initialised uniformly in ±0.1 times this. None: PyTorch's initialisation."""
     deviation: float | None = None
+    """Standard deviation of a normal initialisation of W; b is then initialised with 0. None: uniform."""
     use_bias: bool = True
     dtype: DTypeLike = jnp.float32
 
@@ -49,12 +50,14 @@ class Linear(nn.Module):
 
 
 def project(x: Float[Array, "*rest D"], kernel: Float[Array, "D E"]) -> Float[Array, "*rest E"]:
-    """X W, with all but the last axis of x as one: the kernel's gradient is then a product of two matrices. With more
-    axes to sum over, XLA writes what comes before the product once more, transposed, on CPUs (BUILD_NOTES.md).
+    """Matrix product of `x` and `kernel`, with all axes of `x` but the last flattened.
+
+    The gradient of the kernel is then a product of two matrices. Without flattening, XLA on CPUs writes the input of
+    that product once more, transposed (BUILD_NOTES.md).
     """
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
 
 
 def per_channel(values: Float[Array, " D"], x: Float[Array, "*rest D"]) -> Float[Array, "*ones D"]:
-    """`values` with the rank and the type of `x`, so that they combine channel by channel."""
+    """Reshapes `values` to broadcast over all axes of `x` but the last, in the dtype of `x`."""
     return values.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))

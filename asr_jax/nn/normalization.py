@@ -1,4 +1,4 @@
-"""Normalisation layers: always computed in float32."""
+"""Normalisation layers, which always compute in float32."""
 
 from functools import partial
 from typing import Any
@@ -15,16 +15,17 @@ from asr_jax.nn.stochastic import Regulariser
 
 
 def layer_norm(eps: float, *, name: str) -> nn.LayerNorm:
-    """Over the last axis, in float32. The variance is of deviations from the mean: Flax's own default subtracts
-    squares, which cancel where the mean is large.
+    """Returns a layer norm over the last axis, computed in float32.
+
+    The variance is the mean of squared deviations. Flax's default, E[x²] - E[x]², cancels if the mean is large.
     """
     return nn.LayerNorm(epsilon=eps, use_fast_variance=False, name=name)
 
 
 class BiasNorm(nn.Module):
-    """x · exp(log_scale) / RMS(x - bias), over the last axis; the result has the type of `x`.
+    """Bias norm: x · exp(log_scale) / RMS(x - bias) over the last axis, in the dtype of `x`.
 
-    While training with regularisers, log_scale is kept within ±1.5.
+    During training with regularisers, log_scale is kept within ±1.5.
 
     Source: Yao et al. 2023 (arXiv:2310.11230), section 3.3; `BiasNorm` in icefall's zipformer/scaling.py.
     """
@@ -39,32 +40,42 @@ class BiasNorm(nn.Module):
 def bias_norm(
     x: Float[Array, "*rest D"], bias: Float[Array, " D"], log_scale: Float[Array, ""]
 ) -> Float[Array, "*rest D"]:
-    """The function of `BiasNorm`."""
+    """Computes `BiasNorm` with given parameters.
+
+    Args:
+        x: Values, of which the last axis is normalised.
+        bias: Bias of each channel.
+        log_scale: Logarithm of the scale.
+
+    Returns:
+        Normalised values in the dtype of `x`.
+    """
     wide = x.astype(jnp.float32)
     deviation = wide - per_channel(bias, wide)
-    # The small number keeps padding, which may equal the bias, from giving infinity times zero.
+    # Padding may equal the bias. The small constant then avoids infinity times zero.
     inverse = jax.lax.rsqrt(jnp.mean(deviation**2, axis=-1, keepdims=True) + 1e-20)
     return (wide * (inverse * jnp.exp(log_scale))).astype(x.dtype)
 
 
 class BatchNorm(nn.Module):
-    """Each channel's values over the valid frames of the batch, to mean 0 and variance 1; then a gain and a bias.
+    """Batch norm over the valid frames of the batch, with a gain and a bias per channel.
 
-    The batch is the global one: under jit the sums go over all devices. Padding and rows of length 0 have no influence
-    and come out as anything. Running statistics take `momentum` of each batch; a batch without frames leaves them as
-    they are.
+    Statistics are of the global batch: under jit the sums are over all devices. Padding and rows of length 0 do not
+    contribute, and their outputs are arbitrary. A batch without frames does not change the running statistics.
 
     Source: Ioffe and Szegedy 2015 (arXiv:1502.03167), algorithm 1.
-    Differs from: flax.linen.BatchNorm, whose momentum is the share that is kept and whose running variance is with n;
-    PyTorch is equal where nothing is padded, or with `counts_padding`.
+    Differs from: flax.linen.BatchNorm, whose momentum is the factor of the old statistics and whose running variance
+    divides by n. PyTorch's is equal if nothing is padded, or with `counts_padding`.
     """
 
     momentum: float = 0.1
+    """Weight of each batch in the running statistics."""
     eps: float = 1e-5
     counts_padding: bool = False
-    """Take statistics over all frames of the padded batch, as PyTorch's trainers do: it matters how it is padded."""
+    """Whether statistics include padding, as in PyTorch's trainers. Results then depend on the amount of padding."""
     ddof: int = 1
-    """The running variance is that with n - `ddof`: 1 as in PyTorch, 0 as in TensorFlow."""
+    """Delta degrees of freedom of the running variance, which divides by n - `ddof`: 1 as in PyTorch, 0 as in
+    TensorFlow."""
 
     @nn.compact
     def __call__(
@@ -100,14 +111,15 @@ def _forward(x: Array, lengths: Array, gain: Array, bias: Array, eps: float) -> 
     return (_scaled(x, mean, variance, gain, bias, eps), mean, variance), (x, lengths, gain, mean, variance)
 
 
-# With a derivative of its own, which passes over the frames twice where that of the formula passes five times and keeps
-# several arrays of their size.
+# The custom derivative reads the frames twice. Automatic differentiation reads them five times and stores several arrays
+# of their size.
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _normalised(
     x: Float[Array, "B T D"], lengths: Int[Array, " B"], gain: Float[Array, " D"], bias: Float[Array, " D"], eps: float
 ) -> tuple[Float[Array, "B T D"], Float[Array, " D"], Float[Array, " D"]]:
-    """What a batch norm gives while training, and the mean and variance (with n) that it takes; these two send no
-    gradient.
+    """Returns the output of batch norm in training, and the batch's mean and biased variance.
+
+    The mean and the variance have no gradient.
     """
     return _forward(x, lengths, gain, bias, eps)[0]
 
@@ -117,7 +129,7 @@ def _backward(eps: float, saved: Any, cotangents: Any) -> tuple[Any, ...]:
     mask, num = length_mask(lengths, x.shape[1])[..., None], jnp.maximum(jnp.sum(lengths), 1).astype(jnp.float32)
     inverse, dy = jax.lax.rsqrt(variance + eps), cotangents[0].astype(jnp.float32)
     unit = (x.astype(jnp.float32) - per_channel(mean, dy)) * per_channel(inverse, dy)
-    of_gain = jnp.sum(jnp.where(dy != 0, dy * unit, 0), (0, 1))  # padding may be anything
+    of_gain = jnp.sum(jnp.where(dy != 0, dy * unit, 0), (0, 1))  # x may be NaN in padding
     of_bias = jnp.sum(dy, (0, 1))
     through = (per_channel(of_bias, dy) + unit * per_channel(of_gain, dy)) / num
     dx = per_channel(gain * inverse, dy) * (dy - jnp.where(mask, through, 0))
@@ -128,22 +140,23 @@ _normalised.defvjp(_forward, _backward)
 
 
 class GroupNorm(nn.Module):
-    """All frames of an utterance and all channels of a group to mean 0 and variance 1; then a gain and a bias for each
-    channel. With one group it is a layer norm over time as well, with a group per channel an instance norm.
+    """Group norm over the valid frames of an utterance, with a gain and a bias per channel.
 
-    Padding has no influence, unless the norm `counts_padding`. Source: Wu and He 2018 (arXiv:1803.08494);
-    torch.nn.GroupNorm, which counts padding.
+    With one group it is a layer norm over time and channels. With one group per channel it is an instance norm.
+
+    Source: Wu and He 2018 (arXiv:1803.08494); torch.nn.GroupNorm, which includes padding.
     """
 
     num_groups: int
     counts_padding: bool = False
+    """Whether statistics include padding."""
     eps: float = 1e-5
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, use_running: bool = True
     ) -> Float[Array, "B T D"]:
-        """`use_running`: of no use, as there are no running statistics."""
+        """Normalises `x`. `use_running` has no effect, since there are no running statistics."""
         rows, frames, width = x.shape
         gain = self.param("gain", nn.initializers.ones, (width,))
         bias = self.param("bias", nn.initializers.zeros, (width,))

@@ -1,4 +1,4 @@
-"""The convolution that tells wav2vec 2.0's layers where frames are."""
+"""Convolutional position embedding of wav2vec 2.0."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -11,10 +11,10 @@ from asr_jax.nn.remat import saved
 
 
 class PositionalConv(nn.Module):
-    """A grouped convolution over many frames, and a GELU: in float32, as sums of so many terms need.
+    """Grouped convolution with a large kernel, and a GELU. It computes in float32, since the sums have many terms.
 
-    The kernel is a direction for each tap, times a gain (weight normalisation, Salimans and Kingma 2016,
-    arXiv:1602.07868). With an even number of taps, one more of them lies before the frame than behind it.
+    Weight normalisation (Salimans and Kingma 2016, arXiv:1602.07868) has one gain per tap. With an even number of taps,
+    the left context has one frame more than the right context.
 
     Source: `make_conv_pos` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
     """
@@ -24,7 +24,7 @@ class PositionalConv(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """`x` is to be 0 beyond a row's length."""
+        """Computes the position embedding of `x`, which must be 0 beyond each row's length."""
         width, taps = x.shape[-1], self.kernel_size
         shape = (taps, width // self.groups, width)
         deviation = (4.0 / (taps * width)) ** 0.5

@@ -1,4 +1,4 @@
-"""Relative positions in attention."""
+"""Position encodings, and shifts of attention scores from offsets to keys."""
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,14 @@ from jaxtyping import Array, Float
 def compact_positions(num_frames: int, width: int) -> Float[np.ndarray, "R P"]:
     """Encodings of the R = 2 · num_frames - 1 offsets from -(num_frames - 1) to num_frames - 1, float32.
 
-    Offsets are compressed by a logarithm and then by atan to (-π/2, π/2), so that near ones are told apart and far ones
-    hardly; cosines and sines of 1 to width/2 times that follow each other, and the last value is 1, for a bias.
+    Offsets are compressed by a logarithm and then by atan to (-π/2, π/2), which resolves small offsets well and large
+    ones coarsely. The encoding interleaves cosines and sines of 1 to width/2 times this angle. The last value is 1, for
+    a bias.
 
     Source: `CompactRelPositionalEncoding` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
 
     Raises:
-        ValueError: an odd `width`.
+        ValueError: If `width` is odd.
     """
     if width % 2:
         raise ValueError(f"the width of positions must be even, got {width}")
@@ -29,12 +30,12 @@ def compact_positions(num_frames: int, width: int) -> Float[np.ndarray, "R P"]:
 
 
 def sinusoids(positions: Float[np.ndarray, " N"], width: int) -> Float[np.ndarray, "N D"]:
-    """sin(p / 10000^(2i/width)) in the even values, cos in the odd ones; float32.
+    """Sinusoidal position encodings: sin(p / 10000^(2i/width)) at even indices, cos at odd ones; float32.
 
     Source: Vaswani et al. 2017, "Attention is all you need" (arXiv:1706.03762), section 3.5.
 
     Raises:
-        ValueError: an odd `width`.
+        ValueError: If `width` is odd.
     """
     if width % 2:
         raise ValueError(f"the width of positions must be even, got {width}")
@@ -43,8 +44,9 @@ def sinusoids(positions: Float[np.ndarray, " N"], width: int) -> Float[np.ndarra
 
 
 def relative_sinusoids(num_frames: int, width: int) -> Float[np.ndarray, "R D"]:
-    """Encodings of how far a query lies behind a key, R = 2 · num_frames - 1, in the order that `relative_shift` reads:
-    offsets s - t of key s from query t rise from -(num_frames - 1), and what is encoded is t - s.
+    """Sinusoidal encodings of the R = 2 · num_frames - 1 relative positions t - s of query t and key s.
+
+    They are ordered by the offset s - t, from -(num_frames - 1) to num_frames - 1, as `relative_shift` expects.
 
     Source: Transformer-XL (arXiv:1901.02860), appendix B.
     """
@@ -52,9 +54,10 @@ def relative_sinusoids(num_frames: int, width: int) -> Float[np.ndarray, "R D"]:
 
 
 def relative_shift(scores: Float[Array, "... T R"]) -> Float[Array, "... T T"]:
-    """From scores by query t and offset s - t, R = 2T - 1, those by query t and key s: y[t, s] = x[t, T - 1 + s - t].
+    """Converts scores by query t and offset s - t to scores by query t and key s, y[t, s] = x[t, T - 1 + s - t].
 
-    In row-major order row t begins 2T - 2 further on than row t - 1, so two slices and two reshapes do it.
+    The last axis has R = 2T - 1 offsets. In row-major order, the values of query t start 2T - 2 elements after those of
+    query t - 1, and two slices and two reshapes suffice.
     """
     *rest, num_frames, num_offsets = scores.shape
     flat = scores.reshape(*rest, num_frames * num_offsets)[..., num_frames - 1 :]
@@ -65,11 +68,11 @@ def relative_shift(scores: Float[Array, "... T R"]) -> Float[Array, "... T T"]:
 
 
 def clipped_distances(scores: Float[Array, "... T R"], left: int) -> Float[Array, "... T T"]:
-    """From scores by query t and distance -left, …, right, those by query t and key s, where a distance s - t beyond
-    these counts as the last of them: y[t, s] = x[t, left + clip(s - t, -left, right)].
+    """Converts scores by query t and distance -left, …, right to scores by query t and key s, with clipped distances.
 
-    As `relative_shift`: in rows of one value less, each row begins one place earlier in its own. A gather would have a
-    scatter for its gradient.
+    y[t, s] = x[t, left + clip(s - t, -left, right)]. As in `relative_shift`, reshaping to rows that are shorter by one
+    shifts each row by one more element than the row before. The gradient of a gather would be a scatter, which is
+    avoided.
     """
     *rest, num_frames, num_distances = scores.shape
     size = max(num_distances, num_frames + 1)
@@ -85,9 +88,10 @@ def clipped_distances(scores: Float[Array, "... T R"], left: int) -> Float[Array
 
 
 def rotated(x: Float[Array, "B T H C"], base: float) -> Float[Array, "B T H C"]:
-    """Each pair of channels (c, c + C/2) turned by the frame's number · base^(-2c/C).
+    """Applies rotary position embeddings: rotates each pair of channels (c, c + C/2) by t · base^(-2c/C) at frame t.
 
-    Source: Su et al. 2021, "RoFormer" (arXiv:2104.09864), with halves for pairs.
+    Source: Su et al. 2021, "RoFormer" (arXiv:2104.09864). Differs from: pairs are c and c + C/2, instead of adjacent
+    channels.
     """
     half = x.shape[-1] // 2
     angles = np.arange(x.shape[1])[:, None] * base ** (-np.arange(half) / half)

@@ -1,4 +1,4 @@
-"""Product quantisation of frames by Gumbel softmax, as wav2vec 2.0 makes its targets."""
+"""Product quantisation of frames with Gumbel softmax, which computes the targets of wav2vec 2.0."""
 
 import math
 from dataclasses import dataclass
@@ -16,66 +16,69 @@ from asr_jax.nn.schedules import Step
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Settings of a quantiser: each frame becomes one entry of each group's codebook, one behind the other."""
+    """Settings of a product quantiser, which maps each frame to the concatenation of one entry per codebook."""
 
     groups: int = 2
-    """Codebooks."""
+    """Number of codebooks."""
     entries: int = 320
-    """Entries of each."""
+    """Number of entries of each codebook."""
     depth: int = 1
-    """Layers of the projection to the entries, with a GELU between them."""
+    """Number of layers of the projection to the entries, with a GELU between layers."""
     factor: int = 3
-    """Width of its inner layers, as a multiple of the frames' width."""
+    """Width of the projection's inner layers, as a multiple of the frames' width."""
     start_temperature: float = 2.0
-    """Of the softmax, at the first update."""
+    """Temperature of the softmax at the first update."""
     end_temperature: float = 0.5
-    """The lowest."""
+    """Minimum of the temperature."""
     decay: float = 0.999995
-    """Factor of the temperature from one update to the next."""
+    """Factor of the temperature per update."""
 
     def __post_init__(self) -> None:
         if min(self.groups, self.entries, self.depth, self.factor) < 1:
             raise ValueError(
-                f"quantizer has groups {self.groups}, entries {self.entries}, depth {self.depth}, factor "
-                f"{self.factor}: expected at least 1 of each"
+                f"quantizer has groups {self.groups}, entries {self.entries}, depth {self.depth} and factor "
+                f"{self.factor}, expected at least 1 each"
             )
         if not (0 < self.end_temperature <= self.start_temperature and 0 < self.decay <= 1):
             raise ValueError(
-                f"quantizer's temperature goes from {self.start_temperature} to {self.end_temperature} by "
-                f"{self.decay}: expected to fall, above 0, by a factor of at most 1"
+                f"quantizer has start_temperature {self.start_temperature}, end_temperature {self.end_temperature} and "
+                f"decay {self.decay}, expected 0 < end_temperature <= start_temperature and 0 < decay <= 1"
             )
 
     def temperature(self, step: Int[Array, ""]) -> Float[Array, ""]:
-        """Before the update number `step`, the first being 0."""
-        # By the logarithm: the decay itself, in float32, would be off by 1e-3 after 100,000 updates.
+        """Temperature of the softmax at update `step`, counted from 0."""
+        # The logarithm of the decay is more accurate: powers of the decay in float32 are off by 1e-3 after 100,000
+        # updates.
         fallen = self.start_temperature * jnp.exp(math.log(self.decay) * step.astype(jnp.float32))
         return jnp.maximum(fallen, self.end_temperature)
 
 
 class Quantized(NamedTuple):
-    """What a quantiser gives."""
+    """Output of a quantiser."""
 
     values: Float[Array, "B T E"]
     codes: Int[Array, "B T G"]
-    """The entries that the values are made of: while training, those drawn."""
+    """Indices of the selected entries: drawn ones in training, the most probable ones in evaluation."""
     best: Int[Array, "B T G"]
-    """The most probable entries."""
+    """Indices of the most probable entries."""
     probabilities: Float[Array, "B T G V"]
-    """Of all entries, without noise and temperature."""
+    """Probabilities of all entries, without noise and temperature."""
 
 
 class GumbelQuantizer(nn.Module):
-    """While training, an entry is drawn with its probability, and the gradient is that of the softmax (straight
-    through); otherwise it is the most probable. In float32.
+    """Product quantiser with Gumbel softmax, computed in float32.
+
+    Training draws an entry with its probability, and the gradient is that of the softmax (straight-through estimator).
+    Evaluation selects the most probable entry.
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), section 2, equation 1; Jang et al. 2017 (arXiv:1611.01144);
     fairseq's modules/gumbel_vector_quantizer.py at commit 3d262bb2. Differs from: NVIDIA's train.py counts updates
-    from 1, fairseq and this from 0: there each has the temperature of the next one here.
+    from 1, while fairseq and this module count from 0. Each update there has the temperature of the next update here.
     """
 
     settings: Quantizer
     features: int
-    """Width of the values, a multiple of the groups."""
+    """Width of the values. Must be a multiple of `settings.groups`."""
 
     def setup(self) -> None:
         settings = self.settings
@@ -86,7 +89,16 @@ class GumbelQuantizer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *, step: Step, noise: Float[Array, "B T G V"] | None = None
     ) -> Quantized:
-        """`noise`: the Gumbel noise to take instead of a drawn one."""
+        """Quantises `x`.
+
+        Args:
+            x: Input frames.
+            step: Number of the update, from 0, while training; None in evaluation.
+            noise: Gumbel noise for training. None: drawn from the stream "dropout".
+
+        Returns:
+            Values, codes and probabilities of each frame.
+        """
         settings, width = self.settings, x.shape[-1]
         x = x.astype(jnp.float32)
         for number in range(settings.depth - 1):
@@ -106,14 +118,17 @@ class GumbelQuantizer(nn.Module):
         return Quantized(values.reshape(*x.shape[:2], -1), codes, best, probabilities)
 
     def values(self, codes: Int[Array, "*rest G"]) -> Float[Array, "*rest E"]:
-        """The values of entries."""
+        """Concatenates the codebook entries with the given indices."""
         parts = [self.codebook[group][codes[..., group]] for group in range(self.settings.groups)]
         return jnp.concatenate(parts, axis=-1)
 
 
 def perplexity(probabilities: Float[Array, "B T G V"], weights: Float[Array, "B T"]) -> Float[Array, ""]:
-    """Sum over the groups of exp of the entropy of the mean distribution over weighted frames: from the number of
-    groups, where all frames take the same entry, to that of all entries. Source: as `GumbelQuantizer`.
+    """Perplexity of the codebooks: Σ over groups of exp(entropy of the mean probabilities over weighted frames).
+
+    It ranges from the number of groups, if all frames use the same entry, to the total number of entries of all groups.
+
+    Source: as `GumbelQuantizer`.
     """
     total = jnp.maximum(jnp.sum(weights), 1.0)
     mean = jnp.einsum("btgv,bt->gv", probabilities, weights) / total

@@ -1,10 +1,10 @@
-"""Regularisers by a batch's statistics: each gives its input back, and changes the gradient that passes through it.
+"""Regularisers by batch statistics, which return their input unchanged and modify its gradient.
 
-`apply` is a traced boolean, drawn by the caller; where it is false, nothing is computed. `mask`, where given, marks the
-frames that count, [B T] for an input [B T ... D]. Statistics are float32, over all rows of the (global) batch.
+`apply` is a traced boolean that the caller draws; if it is false, nothing is computed. `mask` selects the frames of the
+statistics and has shape [B T] for an input [B T ... D]. Statistics are float32, over all rows of the global batch.
 
-Source: Balancer and Whiten in icefall's egs/librispeech/ASR/zipformer/scaling.py. Differs from: there, statistics are
-over one GPU's batch and include the padding.
+Source: Balancer and Whiten in icefall's egs/librispeech/ASR/zipformer/scaling.py. Differs from: icefall's statistics
+are over the batch of one GPU and include the padding.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 Scalar = float | Float[Array, ""]
 Mask = Bool[Array, "B T"] | None
 Shares = Float[Array, " N"] | None
-"""How much each frame counts, summing to 1; None for all alike."""
+"""Weight of each frame in the statistics, with a sum of 1. None: equal weights."""
 
 
 def balance(
@@ -31,9 +31,22 @@ def balance(
     grad_scale: Scalar = 0.04,
     mask: Mask = None,
 ) -> Float[Array, "*rest D"]:
-    """Pushes each channel's share of positive values and mean absolute value into the given ranges.
+    """Pushes the proportion of positive values and the mean absolute value of each channel into the given ranges.
 
-    The ranges are turned into ranges of mean/deviation and of RMS, as they are for normally distributed values.
+    The ranges are converted to ranges of mean/deviation and of RMS under the assumption of a normal distribution.
+
+    Args:
+        x: Values, which are returned unchanged.
+        apply: Whether the gradient is modified.
+        min_positive: Least proportion of positive values, in (0, 1).
+        max_positive: Largest proportion of positive values.
+        min_abs: Least mean absolute value.
+        max_abs: Largest mean absolute value.
+        grad_scale: Size of the added gradient relative to that of `x`.
+        mask: Frames of the statistics. None: all.
+
+    Returns:
+        `x`.
     """
     limits = (_mean_for(min_positive), _mean_for(max_positive), _rms_for(min_abs), _rms_for(max_abs), grad_scale)
     return _balance(x, apply, tuple(jnp.float32(limit) for limit in limits), _shares(x, mask))
@@ -48,28 +61,48 @@ def whiten(
     num_groups: int = 1,
     mask: Mask = None,
 ) -> Float[Array, "*rest D"]:
-    """Pushes the covariance within each group of channels towards λ·I where its `whitening_metric` exceeds `limit`.
+    """Pushes the covariance within each group of channels towards λ·I if the `whitening_metric` is at least `limit`.
 
-    Differs from: the peer asks seldom (2.5 % instead of 25 % of the time) after it found the metric below the limit, to
-    save time; a random choice with a memory is no pure function, so the caller's chance stays at the higher value.
+    Differs from: icefall lowers the probability of the computation from 25 % to 2.5 % after the metric was below the
+    limit, to save time. This requires state, and the caller's probability here stays at the higher value.
+
+    Args:
+        x: Values, which are returned unchanged.
+        apply: Whether the gradient is modified.
+        limit: Least metric for which the gradient is modified.
+        grad_scale: Norm of the added gradient relative to that of `x`.
+        num_groups: Number of groups of channels.
+        mask: Frames of the statistics. None: all.
+
+    Returns:
+        `x`.
     """
     return _whiten(x, apply, jnp.float32(limit), jnp.float32(grad_scale), _shares(x, mask), num_groups)
 
 
 def whitening_metric(x: Float[Array, "*rest D"], *, num_groups: int = 1, mask: Mask = None) -> Float[Array, ""]:
-    """mean(λ²) / mean(λ)² of the eigenvalues λ of the groups' covariances: 1 for white, larger otherwise."""
+    """Computes mean(λ²) / mean(λ)² of the eigenvalues λ of the groups' covariances: 1 if white, larger otherwise.
+
+    Args:
+        x: Values with channels in the last axis.
+        num_groups: Number of groups of channels.
+        mask: Frames of the statistics. None: all.
+
+    Returns:
+        Metric of all groups together.
+    """
     scaled = _scaled(_covariance(_centred(x, _shares(x, mask)), num_groups))
     return jnp.sum(scaled**2) / x.shape[-1]
 
 
 def _mean_for(share_positive: Scalar) -> Array:
-    """mean/deviation where a share of normally distributed values is positive, through a crude inverse of erf."""
+    """Mean/deviation of a normal distribution with a proportion of positive values, by an approximate inverse erf."""
     x = 2.0 * jnp.float32(share_positive) - 1.0
     return 0.8139535143 * 0.5 * (jnp.log(1.0 + x + 1e-10) - jnp.log(1.0 - x + 1e-10))
 
 
 def _rms_for(mean_abs: Scalar) -> Array:
-    """RMS of normally distributed values of a mean absolute value: √(π/2) of it."""
+    """RMS of a zero-mean normal distribution with a mean absolute value: √(π/2) times the latter."""
     return 1.25331413732 * jnp.float32(mean_abs)
 
 
@@ -88,11 +121,11 @@ _balance.defvjp(lambda x, apply, limits, shares: (x, (x, apply, limits, shares))
 
 
 def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Any, ...], shares: Any) -> Array:
-    """Dy + grad_scale · |dy| · g / RMS(g), g being the gradient by channel of |m - clip(m)| + |log(r / clip(r))| with
-    m = mean/deviation and r = RMS.
+    """Computes dy + grad_scale · |dy| · g / RMS(g) with the gradient g of the penalty of each channel.
 
-    With z = (x - mean)/deviation, dm/dx ∝ 1 - m z and d(log r)/dx ∝ deviation x / r², by the same factor, which RMS(g)
-    takes out again. The two are uncorrelated, and their mean squares are 1 + m² and (deviation/r)².
+    The penalty is |m - clip(m)| + |log(r / clip(r))| with m = mean/deviation and r = RMS. With z = (x - mean)/deviation,
+    dm/dx ∝ 1 - m z and d(log r)/dx ∝ deviation x / r², with the same factor, which cancels in g / RMS(g). The two are
+    uncorrelated, and their mean squares are 1 + m² and (deviation/r)².
     """
     min_mean, max_mean, min_rms, max_rms, grad_scale = limits
     frames = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
@@ -125,13 +158,16 @@ _whiten.defvjp(lambda x, *rest: (x, (x, *rest[:4])), _whiten_backward)
 
 
 def _whitened_gradient(x: Array, dy: Array, *, limit: Any, grad_scale: Any, shares: Any, num_groups: int) -> Array:
-    """Dy + grad_scale · ‖dy‖ · p / ‖p‖, p ∝ the gradient of the metric: x (C/v - metric · I), v = mean variance."""
+    """Computes dy + grad_scale · ‖dy‖ · p / ‖p‖ with p = x (C/v - metric · I), which is ∝ the gradient of the metric.
+
+    C is the covariance of a group, and v is the mean variance.
+    """
     centred = _centred(x, shares)
     covariance = _covariance(centred, num_groups)
     scaled = _scaled(covariance)
     metric = jnp.sum(scaled**2) / x.shape[-1]
     direction = scaled - metric * jnp.eye(scaled.shape[-1])[None]
-    squared = jnp.sum(direction * jnp.einsum("gcd,gde->gce", covariance, direction))  # ‖p‖², without p
+    squared = jnp.sum(direction * jnp.einsum("gcd,gde->gce", covariance, direction))  # ‖p‖² without computing p
     wide_dy = dy.astype(jnp.float32)
     scale = grad_scale * jnp.sqrt(jnp.sum(wide_dy**2) / jnp.maximum(squared, 1e-20))
     direction *= jnp.where(metric >= limit, scale, 0.0)
@@ -153,20 +189,20 @@ def _mean(frames: Float[Array, "N D"], shares: Shares) -> Float[Array, " D"]:
 
 
 def _centred(x: Array, shares: Shares) -> Float[Array, "N D"]:
-    """All frames, float32, of mean 0; those that do not count are 0."""
+    """Subtracts the mean of all frames, in float32, and sets frames of weight 0 to 0."""
     frames = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
     frames -= _mean(frames, shares)[None]
     return frames if shares is None else jnp.where(shares[:, None] > 0, frames, 0.0)
 
 
 def _covariance(frames: Float[Array, "N D"], num_groups: int) -> Float[Array, "G C C"]:
-    """The sum over frames, not the mean."""
+    """Covariance of each group as a sum over frames, without division by their number."""
     grouped = frames.reshape(len(frames), num_groups, -1)
     return jnp.einsum("ngc,ngd->gcd", grouped, grouped)
 
 
 def _scaled(covariance: Float[Array, "G C C"]) -> Float[Array, "G C C"]:
-    """Divided by the mean variance."""
+    """Divides covariances by the mean variance of all groups."""
     num_groups, width, _ = covariance.shape
     variance = jnp.sum(covariance * jnp.eye(width)[None]) / (num_groups * width)
     return covariance / (variance + 1e-20)

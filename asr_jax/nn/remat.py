@@ -1,4 +1,4 @@
-"""Activation rematerialisation of the layers of a stack, by named policies."""
+"""Rematerialisation of the activations of layers in a stack, with named policies."""
 
 from typing import Any, Literal
 
@@ -8,29 +8,32 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 Remat = Literal["none", "elementwise", "products", "layers"]
-"""What of a layer is kept for the backward pass. none: all of it is kept, and nothing computed again. elementwise:
-what comes out of products and convolutions, and statistics of batches; activations, norms, masks and dropout are
-computed again, which takes less time than to write and read them. products: what comes out of products with weights
-alone, and the rest (attention's scores and products, depthwise convolutions) computed again too. layers: each layer's
-input alone is kept, and all of it computed again."""
+"""Rematerialisation policy: the activations that the backward pass recomputes instead of storing.
+
+none: all activations are stored. elementwise: outputs of matrix products and convolutions and batch statistics are
+stored; activation functions, norms, masks and dropout are recomputed, which is faster than to write and read them.
+products: only outputs of products with weights are stored; attention scores and products and depthwise convolutions are
+recomputed too. layers: only the input of each layer is stored.
+"""
 
 SAVED, WEIGHTED = "saved", "weighted"
 
 
 def saved(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x`, marked as what `elementwise` keeps, as it does products without a mark."""
+    """Returns `x`, marked to be stored by the policy "elementwise". Matrix products need no mark."""
     return checkpoint_name(x, SAVED)
 
 
 def weighted(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x`, marked as a product with weights: where such a product is a convolution or has axes that are no sums, the
-    policies do not see it themselves.
+    """Returns `x`, marked as a product with weights.
+
+    The policies do not recognise such products if they are convolutions or have batch dimensions.
     """
     return checkpoint_name(x, WEIGHTED)
 
 
 def rematerialised(module: Any, remat: Remat) -> Any:
-    """A class of modules that computes again in the backward pass what the policy says; inside of a scan."""
+    """Returns a module class that applies the policy `remat` in the backward pass, for use within `nn.scan`."""
     if remat == "none":
         return module
     policies = jax.checkpoint_policies

@@ -1,4 +1,4 @@
-"""Values that change while training: piecewise linear functions of the number of updates."""
+"""Schedules of values during training, as piecewise linear functions of the number of updates."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -7,23 +7,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 Step = Num[Array, ""] | None
-"""Updates applied so far when training, in the unit that a module's schedules count in; None when evaluating."""
+"""Number of applied updates, in the unit of the module's schedules, while training; None in evaluation."""
 
 Schedule = Callable[[Num[Array, ""]], Float[Array, ""]]
 Value = float | Float[Array, ""] | Schedule
-"""A constant, or what changes with the step."""
+"""A constant, or a schedule over the step."""
 
 
 def piecewise_linear(*points: tuple[float, float]) -> Schedule:
-    """The function through `points` (x, y), x ascending, constant before the first and after the last.
+    """Interpolates linearly between `points` (x, y), and is constant before the first and after the last point.
 
     Source: `ScheduledFloat` in icefall's egs/librispeech/ASR/zipformer/scaling.py.
 
     Raises:
-        ValueError: no point, or x not ascending.
+        ValueError: If there are no points, or x is not ascending.
     """
     if not points or any(left[0] >= right[0] for left, right in pairwise(points)):
-        raise ValueError(f"points of a schedule must be given, x ascending, got {points}")
+        raise ValueError(f"a schedule has points {points}, expected at least one point (x, y), with ascending x")
 
     def value(step: Num[Array, ""]) -> Float[Array, ""]:
         total = jnp.float32(points[0][1])
@@ -35,10 +35,10 @@ def piecewise_linear(*points: tuple[float, float]) -> Schedule:
 
 
 def over_training(start: float, end: float) -> Schedule:
-    """From `start` to `end` over the 20000 batches in which the published schedules of icefall change most."""
+    """Interpolates linearly from `start` to `end` over 20000 batches, in which most of icefall's schedules change."""
     return piecewise_linear((0, start), (20000, end))
 
 
 def at(value: Value, step: Num[Array, ""]) -> Float[Array, ""]:
-    """What a constant or a schedule is worth at `step`."""
+    """Returns the value of a constant or a schedule at `step`, as float32."""
     return jnp.float32(value(step) if callable(value) else value)

@@ -1,4 +1,4 @@
-"""Spans of frames, or of channels, that are hidden from an encoder: as wav2vec 2.0 draws them, on static shapes."""
+"""Random spans of masked frames or channels, as in wav2vec 2.0, with static shapes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,39 +10,52 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 @dataclass(frozen=True)
 class SpanMask:
-    """How spans are drawn for each row: ⌊probability · L / length + u⌋ of them, u uniform in [0, 1), but no fewer than
-    `min_spans`; their starts are different places, and spans may overlap. So fewer than `probability` of the frames are
-    masked: 49 % with 0.65 and 10.
+    """Settings of random masks that consist of spans.
+
+    A row of L frames has max(⌊probability · L / length + u⌋, min_spans) spans, with u uniform in [0, 1). The spans have
+    distinct starts and may overlap. The masked proportion is therefore less than `probability`: 49 % with 0.65 and a
+    length of 10.
 
     Source: compute_mask_indices in fairseq/data/data_utils.py; Baevski et al. 2020 (arXiv:2006.11477), section 3.1.
     """
 
     probability: float = 0.65
-    """Frames that spans without overlap would cover, as a share of all; 0: nothing is masked."""
+    """Proportion of frames that spans would mask without overlap. 0: no masks."""
     length: int = 10
-    """Length of a span; with another `selection` than static what its lengths are drawn around."""
+    """Length of a span in frames, or the centre of the distribution of lengths if `selection` is not static."""
     min_spans: int = 2
-    """Least number of spans of a row."""
+    """Minimum number of spans of a row."""
     same_count: bool = True
-    """Unmask frames at random in all rows but the one with the fewest, until all have as many as it has."""
+    """Whether random frames are unmasked until all rows have as many masked frames as the row with the fewest."""
     selection: Literal["static", "uniform", "normal", "poisson"] = "static"
-    """Lengths of spans: all `length`; uniform from `other` to twice `length`; normal with the deviation `other`, at
-    least 1; Poisson."""
+    """Distribution of the lengths of spans. static: all have `length`. uniform: from `other` to twice `length`. normal:
+    mean `length` and standard deviation `other`, at least 1. poisson: mean `length`."""
     other: float = 0.0
-    """See `selection`."""
+    """Second parameter of the distribution of lengths. See `selection`."""
     draws_last_start: bool = False
-    """Whether a span may end with the row's last frame, as Hugging Face has it; fairseq leaves one frame behind it."""
+    """Whether a span may end with the last frame of a row, as in Hugging Face's code. Otherwise a frame is left behind
+    it, as in fairseq."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability is {self.probability}: expected within 0 and 1")
+            raise ValueError(f"probability is {self.probability}, expected a value between 0 and 1")
         if self.length < 1 or self.min_spans < 0 or not self.other >= 0:
             raise ValueError(
-                f"length {self.length}, min_spans {self.min_spans}, other {self.other}: expected at least 1, 0 and 0"
+                f"length is {self.length}, min_spans is {self.min_spans} and other is {self.other}, expected at least "
+                "1, 0 and 0"
             )
 
     def __call__(self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int) -> Bool[Array, "B size"]:
-        """True where masked: never beyond a row's length; rows of length 0 have no masks and do not count."""
+        """Draws a mask for each row.
+
+        Args:
+            key: Random key.
+            lengths: Length of each row in frames. Rows of length 0 are not masked, and `same_count` ignores them.
+            size: Length of the padded rows in frames.
+
+        Returns:
+            True for masked frames, which are within the row's length.
+        """
         if not self.probability:
             return jnp.zeros((len(lengths), size), bool)
 
@@ -65,7 +78,7 @@ class SpanMask:
         place, spans = jnp.arange(size), self._lengths(of_lengths, size)
         least = jnp.min(jnp.where(place < num, spans, size))
         places = length - least + self.draws_last_start
-        if not self.draws_last_start:  # short rows: spans that do not fit begin where they can, and are cut off
+        if not self.draws_last_start:  # in short rows, spans that do not fit are cut off
             places = jnp.where(places <= num, num + 1, places)
         places = jnp.clip(places, 0, length)
         ranks = _ranks(jnp.where(place < places, jax.random.uniform(of_starts, (size,)), 2.0)[None])[0]
@@ -74,7 +87,7 @@ class SpanMask:
         return (place < ends) & (place < length)
 
     def _lengths(self, key: Array, size: int) -> Int[Array, " size"]:
-        """Of the first span that is drawn, the second …"""
+        """Draws the length of each span, in frames."""
         if self.selection == "static":
             return jnp.full(size, self.length, jnp.int32)
         if self.selection == "uniform":
@@ -86,5 +99,5 @@ class SpanMask:
 
 
 def _ranks(scores: Array) -> Int[Array, "B size"]:
-    """Of each score how many of its row are smaller."""
+    """Rank of each score within its row, from 0 for the smallest."""
     return jnp.argsort(jnp.argsort(scores, axis=1), axis=1)

@@ -1,4 +1,4 @@
-"""What Squeezeformer is made of: subsampling, layers with norms behind their modules, halved and recovered frame rates.
+"""Layers of Squeezeformer, with norms after their modules, and its reduction and recovery of the frame rate.
 
 Source: Kim et al. 2022, "Squeezeformer" (arXiv:2206.00888), figure 2; kssteven418/Squeezeformer src/models at commit
 ab49eec5; NVIDIA/NeMo nemo/collections/asr at commit 8cfedd72.
@@ -24,24 +24,24 @@ Variant = Literal["paper", "nemo", "rust"]
 
 
 class Details(NamedTuple):
-    """Where the published implementations differ, other than in what users choose."""
+    """Differences of the published implementations that are not settings of the encoder."""
 
     frames_before: int
-    """Zeros before the first frame and bin of each convolution of the subsampling; behind the last, there is one."""
+    """Zero frames and bins before the input of each subsampling convolution. One follows the input."""
     masks: bool
-    """Whether the subsampling masks what is beyond a row's length."""
+    """Whether the subsampling always sets frames beyond a row's length to 0."""
     reduction_size: int
     """Taps of the convolution that halves the frame rate."""
     reduction_before: int
-    """Zero frames before its first."""
+    """Zero frames before the input of that convolution."""
     eps: float
-    """Of all norms."""
+    """Epsilon of all norms."""
     momentum: float
-    """Share of a batch in running statistics."""
+    """Weight of a batch in the running statistics."""
     ddof: int
-    """Of running variances."""
+    """Delta degrees of freedom of the running variances."""
     blind: Literal["mean", "zeros"]
-    """What padding takes from attention: see `RelativeAttention`."""
+    """Attention output for queries whose keys are all masked. See `RelativeAttention`."""
 
 
 DETAILS: dict[Variant, Details] = {
@@ -52,14 +52,19 @@ DETAILS: dict[Variant, Details] = {
 
 
 def peer_lengths(lengths: Any, factor: int) -> Any:
-    """The lengths that the paper's code masks by, up to two more than there are frames: n // 2 + 1 for each halving."""
+    """Lengths that the paper's code masks with: n // 2 + 1 for each halving, up to two more than the number of frames.
+
+    Args:
+        lengths: Length of each row in frames of features.
+        factor: Subsampling factor, a power of 2.
+    """
     while factor > 1:
         lengths, factor = lengths // 2 + 1, factor // 2
     return lengths
 
 
 class ScaleBias(nn.Module):
-    """x · scale + bias, channel by channel, in the place of a norm before a module."""
+    """Learned scale and bias of each channel, x · scale + bias, which replace a norm before a module."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
@@ -84,26 +89,27 @@ class LayerSizes(NamedTuple):
 
 @struct.dataclass
 class Shared:
-    """What all layers at a frame rate get."""
+    """Inputs that all layers at a frame rate share."""
 
     positions: Float[Array, "R D"] | None
-    """Encodings of offsets; None without relative positions."""
+    """Encodings of offsets. None: no relative positions."""
     biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None
-    """Attention's two biases, where layers share them."""
+    """Content and position biases of attention that all layers share. None: each layer has its own."""
     allowed: Bool[Array, "B #T T"]
-    """Keys (last axis) that each query may see."""
+    """Keys (last axis) that each query may attend to."""
     lengths: Int[Array, " B"]
     step: Step
 
 
 class SqueezeformerLayer(nn.Module):
-    """Attention, feed-forward, convolution, feed-forward: norm(x + module(x · scale + bias)) each.
+    """Attention, feed-forward, convolution and feed-forward modules, each as norm(x + module(x · scale + bias)).
 
-    It has the signature that `nn.scan` asks for; with `gives_all`, its output is what the scan collects, too.
+    The signature is that of a body of `nn.scan`: the layer returns the carry and an output to collect.
     """
 
     sizes: LayerSizes
     gives_all: bool = False
+    """Whether the layer's output is also returned for the scan to collect."""
 
     @nn.compact
     def __call__(
@@ -151,12 +157,13 @@ class SqueezeformerLayer(nn.Module):
 
 
 class SqueezeformerStack(nn.Module):
-    """Layers one after the other; with `gives_all`, what each of them gives, too, else no layer."""
+    """Stack of layers. Returns the last output, and the outputs of all layers with `gives_all` (otherwise of none)."""
 
     sizes: LayerSizes
     num_layers: int
     remat: Remat = "elementwise"
     gives_all: bool = False
+    """Whether the outputs of all layers are returned."""
 
     @nn.compact
     def __call__(
@@ -175,10 +182,10 @@ class SqueezeformerStack(nn.Module):
 
 
 class ReduceTime(nn.Module):
-    """A depthwise convolution with a stride of 2, and a pointwise one: T frames to the half, rounded up.
+    """Halves the frame rate with a depthwise convolution of stride 2 and a pointwise convolution: S = ⌈T / 2⌉.
 
-    Source: `TimeReductionLayer` of the paper's code, `TimeReductionModule` of NeMo. Differs from: where the padded
-    batch has an odd number of frames, the paper's code puts a frame of zeros in the place of the last one; here so only
+    Source: `TimeReductionLayer` of the paper's code, `TimeReductionModule` of NeMo. Differs from: if the padded batch
+    has an odd number of frames, the paper's code replaces the last output frame with zeros; here this happens only
     without `mask_padding`.
     """
 
@@ -201,7 +208,7 @@ class ReduceTime(nn.Module):
 
 
 class RecoverTime(nn.Module):
-    """Each frame twice, in order, projected and added to the frames from before the reduction."""
+    """Duplicates each frame in order, projects the frames, and adds them to the frames before the reduction."""
 
     dtype: DTypeLike = jnp.float32
 

@@ -1,4 +1,4 @@
-"""A stack of Zipformer layers at one frame rate, and what joins stacks of different widths.
+"""A stack of Zipformer layers at one frame rate, and functions that join stacks of different widths.
 
 Source: Yao et al. 2023 (arXiv:2310.11230), figure 1; `Zipformer2Encoder`, `DownsampledZipformer2Encoder` and parts of
 `Zipformer2` in icefall's egs/librispeech/ASR/zipformer/zipformer.py, with their schedules.
@@ -23,7 +23,10 @@ MASKED_FEATURES = 0.125
 
 
 class ZipformerStack(nn.Module):
-    """Layers at 1/`downsampling` of the rate of the input, mixed with it again at its own rate by a learned bypass."""
+    """Stack of layers at 1/`downsampling` of the input's frame rate.
+
+    The output is upsampled to the input's frame rate and combined with the input by a learned bypass.
+    """
 
     sizes: StackSizes
     policy: Policy
@@ -38,7 +41,18 @@ class ZipformerStack(nn.Module):
         feature_mask: Float[Array, "B 1 D"] | None,
         step: Step,
     ) -> Float[Array, "B T D"]:
-        """`skip_rates`: how often a row skips each layer while training."""
+        """Applies the layers.
+
+        Args:
+            x: Input frames.
+            lengths: Length of each row in frames.
+            skip_rates: Probability that a row skips each layer in training.
+            feature_mask: 0 for the masked channels of each row, otherwise 1. None: no masks.
+            step: Number of the recipe's batches while training; None in evaluation.
+
+        Returns:
+            Output frames at the input's frame rate.
+        """
         factor, original = self.sizes.downsampling, x
         if factor > 1:
             x = Downsample(factor, self.policy.mask_padding, name="downsample")(x, lengths)
@@ -67,7 +81,7 @@ class ZipformerStack(nn.Module):
         return dropout(positions, self.make_rng("dropout"), rate=POSITION_DROPOUT)
 
     def _allowed(self, num_frames: int, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
-        """Keys within the row's length and, with chunks, in the query's chunk or up to `left_chunks` before it."""
+        """Keys (last axis) within the row's length and, with chunks, in the query's chunk or its left context."""
         keys = length_mask(lengths, num_frames)[:, None, :]
         if self.sizes.chunk_frames is None:
             return keys
@@ -78,9 +92,20 @@ class ZipformerStack(nn.Module):
 
 
 def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: Step) -> Float[Array, " L"]:
-    """How often a row skips each layer of stack `number`: half the time, until it is the layer's turn to warm up.
+    """Probability that a row skips each layer of a stack in training.
 
-    The embedding has the first part of the warm-up for itself; each stack has a part, and each of its layers a share.
+    It is 0.5 at the start and decreases linearly to 0.035 · √downsampling during the layer's part of the warm-up. The
+    first of num_stacks + 1 equal parts of the warm-up belongs to the embedding, and each of the others to a stack, whose
+    layers divide it equally.
+
+    Args:
+        number: Index of the stack, from 0.
+        num_stacks: Number of stacks.
+        sizes: Sizes of the stack.
+        step: Number of the recipe's batches while training; None in evaluation.
+
+    Returns:
+        Probability for each layer of the stack; 0 in evaluation.
     """
     if step is None:
         return jnp.zeros(sizes.num_layers)
@@ -93,10 +118,20 @@ def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: S
 def feature_masks(
     key: PRNGKeyArray | None, num_rows: int, *, widths: tuple[int, ...], unmasked: tuple[int, ...], dtype: DTypeLike
 ) -> list[Float[Array, "B 1 _"] | None]:
-    """Per stack, 0 for the channels that a row goes without: the same rows in every stack, so that the masks agree.
+    """Draws masks of channels, which are consistent across stacks: the same rows are masked in every stack.
 
-    An eighth of the rows goes without all channels beyond the unmasked ones, another ninth without half of those.
-    Without a key there are none.
+    On average, 1/8 of the rows have all maskable channels masked, and about another 1/9 have the upper half of them
+    masked.
+
+    Args:
+        key: Random key. None: no masks.
+        num_rows: Rows of the batch.
+        widths: Width of each stack.
+        unmasked: Number of channels of each stack that are never masked.
+        dtype: Dtype of the masks.
+
+    Returns:
+        Mask of each stack, 0 for masked channels and otherwise 1; None without a key.
     """
     if key is None:
         return [None] * len(widths)
@@ -111,12 +146,12 @@ def feature_masks(
 
 
 def to_width(x: Float[Array, "B T D"], width: int) -> Float[Array, "B T E"]:
-    """Channels cut off, or zeros added."""
+    """Truncates the channels to `width`, or pads them with zeros."""
     return jnp.pad(x[..., :width], ((0, 0), (0, 0), (0, max(width - x.shape[-1], 0))))
 
 
 def widest(outputs: list[Float[Array, "B T _"]]) -> Float[Array, "B T D"]:
-    """The channels of the last output, then those that only earlier ones have, each from the latest."""
+    """Returns the last output, extended by the further channels of wider earlier outputs, each from the latest one."""
     x = outputs[-1]
     for earlier in reversed(outputs[:-1]):
         x = jnp.concatenate([x, earlier[..., x.shape[-1] :]], axis=-1)

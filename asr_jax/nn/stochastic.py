@@ -1,4 +1,4 @@
-"""What happens at random, and only while training: dropout, and the regularisers with their chances."""
+"""Random parts of training: dropout, LayerDrop, and the regularisers with their probabilities."""
 
 import itertools
 from collections.abc import Callable
@@ -21,19 +21,35 @@ MOST_DRAWS = 64
 
 
 def whitening_limit(start: float, *, ratio: float = 2.0) -> Schedule:
-    """The published limits of whitening metrics."""
+    """Schedule of the limit of a whitening metric, from `start` to `ratio` times `start`, as published."""
     return over_training(start, ratio * start)
 
 
 def kept(key: PRNGKeyArray, rate: float | Float[Array, "..."], shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """False with a chance of `rate`, which broadcasts to `shape`."""
+    """Draws booleans that are False with a probability of `rate`.
+
+    Args:
+        key: Random key.
+        rate: Probability of False; broadcasts to `shape`.
+        shape: Shape of the result.
+    """
     return jax.random.uniform(key, shape) >= rate
 
 
 def dropout(
     x: Float[Array, "..."], key: PRNGKeyArray, *, rate: float | Float[Array, ""], shared_axis: int | None = None
 ) -> Float[Array, "..."]:
-    """Zeroes values with a chance of `rate` and divides the others by 1 - rate; one choice for all of `shared_axis`."""
+    """Sets values to 0 with a probability of `rate` and divides the others by 1 - rate.
+
+    Args:
+        x: Values.
+        key: Random key.
+        rate: Probability of a value to be set to 0.
+        shared_axis: Axis along which all values share one draw. None: each value has its own.
+
+    Returns:
+        Values in the dtype of `x`.
+    """
     shape = [1 if axis == shared_axis else size for axis, size in enumerate(x.shape)]
     return x * (kept(key, rate, tuple(shape)) / (1.0 - rate)).astype(x.dtype)
 
@@ -46,10 +62,21 @@ def unless_left_out(
     rate: float,
     step: Step,
 ) -> Float[Array, "B T D"]:
-    """`transform(layer, x)`; while training, with a chance of `rate` drawn from the stream "dropout", x itself.
+    """Applies a layer with LayerDrop: in training, a call skips the layer with a probability of `rate`.
 
-    It is a branch of the program: what is left out takes no time.
-    Source: LayerDrop (Fan et al. 2019, arXiv:1909.11556).
+    The program branches, and a skipped layer takes no time. The draw is from the stream "dropout".
+
+    Source: Fan et al. 2019 (arXiv:1909.11556).
+
+    Args:
+        layer: Module of the layer.
+        transform: Function of `layer` and `x` that computes the layer.
+        x: Input frames.
+        rate: Probability of skipping the layer.
+        step: Step of the schedules while training; None in evaluation, where the layer is never skipped.
+
+    Returns:
+        `transform(layer, x)`, or `x` if the layer is skipped.
     """
     if not rate or step is None:
         return transform(layer, x)
@@ -58,24 +85,32 @@ def unless_left_out(
 
 @dataclass
 class Regulariser:
-    """The regularisers as one call of a module uses them: each time with a new draw, ranges and chances by the step.
+    """Regularisers for one call of a module.
 
-    `key` None switches them off (evaluation always does): every method then gives its input back.
+    Each use has a draw of its own, and the ranges and probabilities at `step`.
     """
 
     key: PRNGKeyArray | None
+    """Random key. None: regularisers are off, as in evaluation, and every method returns its input."""
     step: Step
     mask: Mask = None
-    """Frames that count in statistics; None for all."""
+    """Frames of the statistics, [B T]. None: all."""
 
     @classmethod
     def of(cls, module: nn.Module, *, step: Step, use: bool, mask: Mask = None) -> "Regulariser":
-        """With a key from the module's stream "regularise", where it is training and has `use` of it."""
+        """Creates the regularisers of a module, with a key from the module's stream "regularise".
+
+        Args:
+            module: Module that uses the regularisers.
+            step: Step of the schedules while training; None in evaluation, where regularisers are off.
+            use: Whether regularisers are used in training.
+            mask: Frames of the statistics, [B T]. None: all.
+        """
         key = module.make_rng("regularise") if use and step is not None else None
         return cls(key, step, mask)
 
     def __post_init__(self) -> None:
-        # One draw of many numbers: a generator call of its own for each would cost more than what it decides.
+        # All numbers are drawn at once: a generator call per regulariser would cost more time than the regulariser.
         self._uniforms = None if self.key is None else jax.random.uniform(self.key, (MOST_DRAWS,))
         self._draws = itertools.count()
 
@@ -90,7 +125,20 @@ class Regulariser:
         chance: Value = BALANCE_CHANCE,
         mask: Mask = None,
     ) -> Float[Array, "... D"]:
-        """`regularizers.balance`; `mask` for an input whose frames are not those of `self.mask`."""
+        """Applies `regularizers.balance` with a random draw.
+
+        Args:
+            x: Values, which are returned unchanged.
+            min_positive: Least proportion of positive values.
+            max_positive: Largest proportion of positive values.
+            min_abs: Least mean absolute value.
+            max_abs: Largest mean absolute value.
+            chance: Probability that the gradient is modified.
+            mask: Frames of the statistics, if those of `x` are not those of `self.mask`. None: `self.mask`.
+
+        Returns:
+            `x`.
+        """
         if self.key is None:
             return x
         return balance(
@@ -106,14 +154,33 @@ class Regulariser:
     def whiten(
         self, x: Float[Array, "... D"], *, limit: Value, grad_scale: float = 0.01, num_groups: int = 1
     ) -> Float[Array, "... D"]:
-        """`regularizers.whiten`."""
+        """Applies `regularizers.whiten` with a probability of `WHITEN_CHANCE`.
+
+        Args:
+            x: Values, which are returned unchanged.
+            limit: Least metric for which the gradient is modified.
+            grad_scale: Norm of the added gradient relative to that of `x`.
+            num_groups: Number of groups of channels.
+
+        Returns:
+            `x`.
+        """
         if self.key is None:
             return x
         drawn, limit = self._drawn(WHITEN_CHANCE), self._now(limit)
         return whiten(x, drawn, limit=limit, grad_scale=grad_scale, num_groups=num_groups, mask=self.mask)
 
     def limit(self, x: Float[Array, "..."], *, minimum: Value, maximum: Value) -> Float[Array, "..."]:
-        """`gradients.limit_values`."""
+        """Applies `gradients.limit_values` with a probability of `LIMIT_CHANCE`.
+
+        Args:
+            x: Values, which are returned unchanged.
+            minimum: Lower limit of the values.
+            maximum: Upper limit of the values.
+
+        Returns:
+            `x`.
+        """
         if self.key is None:
             return x
         return limit_values(x, self._drawn(LIMIT_CHANCE), minimum=self._now(minimum), maximum=self._now(maximum))
@@ -121,14 +188,23 @@ class Regulariser:
     def penalize_scores(
         self, scores: Float[Array, "H B T T"], *, limit: float, penalty: float
     ) -> Float[Array, "H B T T"]:
-        """`gradients.penalize_large`, for what frames that count give each other."""
+        """Applies `gradients.penalize_large` to scores between frames of `self.mask`, at random (`PENALIZE_CHANCE`).
+
+        Args:
+            scores: Attention scores, which are returned unchanged.
+            limit: Absolute value above which scores are penalised.
+            penalty: Factor of the sum of what exceeds the limit.
+
+        Returns:
+            `scores`.
+        """
         if self.key is None:
             return scores
         mask = None if self.mask is None else (self.mask[:, :, None] & self.mask[:, None, :])[None]
         return penalize_large(scores, self._drawn(PENALIZE_CHANCE), limit=limit, penalty=penalty, mask=mask)
 
     def scale(self, x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
-        """`gradients.scale_gradient`."""
+        """Applies `gradients.scale_gradient` if regularisers are on."""
         return x if self.key is None else scale_gradient(x, factor)
 
     def _drawn(self, chance: Value) -> Bool[Array, ""]:

@@ -1,4 +1,4 @@
-"""Convolutions with strides: with which Conformer and Squeezeformer begin, and of W2V-BERT's adapters."""
+"""Strided convolutions: the subsampling of Conformer and Squeezeformer, and those of W2V-BERT's adapters."""
 
 from typing import Any, Literal
 
@@ -13,21 +13,31 @@ from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
 from asr_jax.nn.linear import Linear, per_channel, project, uniform
 
 Subsampling = Literal["striding", "dw_striding"]
-"""striding: each convolution sees all channels. dw_striding: from the second on, one for each channel and a product
-over channels after it."""
+"""Kind of subsampling.
+
+striding: full convolutions. dw_striding: depthwise-separable convolutions from the second one on, each a depthwise and a
+pointwise convolution.
+"""
 
 
 def strided_length(num_frames: Any, factor: int, *, before: int = 1) -> Any:
-    """Frames (or bins) that come out of `Subsample`; for ints and arrays."""
+    """Number of output frames (or bins) of `Subsample`.
+
+    Args:
+        num_frames: Number of input frames; an int or an array.
+        factor: Subsampling factor, a power of 2.
+        before: Zero frames before the input of each convolution.
+    """
     while factor > 1:
         num_frames, factor = (num_frames + before) // 2, factor // 2
     return num_frames
 
 
 class Subsample(nn.Module):
-    """3×3 convolutions of stride 2 over time and frequency, each with a ReLU: log2(`factor`) of them.
+    """Subsampling by log2(`factor`) 3×3 convolutions of stride 2 over time and frequency, each with a ReLU.
 
-    With `mask_padding`, what lies beyond a row's length is 0 for each convolution, as if the row were alone.
+    With `mask_padding`, frames beyond a row's length are set to 0 before each convolution, and the result does not
+    depend on padding.
 
     Source: `ConvSubsampling` in NeMo's nemo/collections/asr/parts/submodules/subsampling.py at commit 8cfedd72, which
     masks since 0fd4de53; `Conv2dSubsampling` in kssteven418/Squeezeformer at commit ab49eec5.
@@ -35,16 +45,20 @@ class Subsample(nn.Module):
 
     channels: int
     factor: int
-    """A power of 2, at least 2."""
+    """Ratio of the input's to the output's frame rate. Must be a power of 2, at least 2."""
     kind: Subsampling = "striding"
     before: int = 1
-    """Zeros before the first frame and bin of each convolution; behind the last, there is one."""
+    """Zero frames and bins before the input of each convolution. One follows the input."""
     mask_padding: bool = True
+    """Whether frames beyond a row's length are set to 0 before each convolution."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"]) -> Float[Array, "B S E"]:
-        """S and the bins as `strided_length` says. E: the channels of the first bin that is left, then of the next."""
+        """Subsamples frames and bins, whose numbers `strided_length` returns.
+
+        The last axis of the output has the channels of the first bin, then those of the second, and so on.
+        """
         x = x.astype(self.dtype)[..., None]
         for number in range(self.factor.bit_length() - 1):
             x = self._masked(x, lengths)
@@ -60,11 +74,12 @@ class Subsample(nn.Module):
 
 
 class HalvingConv(nn.Module):
-    """A 3×3 convolution of stride 2, depthwise or full, with `before` zeros before frames and bins and one behind."""
+    """A depthwise or full 3×3 convolution of stride 2 over time and frequency."""
 
     channels: int
     depthwise: bool
     before: int
+    """Zero frames and bins before the input. One follows the input."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -83,15 +98,21 @@ class HalvingConv(nn.Module):
 
 
 def gated_length(num_frames: Any, kernel_size: int, stride: int) -> Any:
-    """Frames that come out of `GatedConv`; for ints and arrays."""
+    """Number of output frames of `GatedConv`.
+
+    Args:
+        num_frames: Number of input frames; an int or an array.
+        kernel_size: Taps of the convolution.
+        stride: Stride of the convolution in frames.
+    """
     return ((num_frames + 2 * (kernel_size // 2) - kernel_size) // stride + 1) * (num_frames > 0)
 
 
 class GatedConv(nn.Module):
-    """A convolution over time, whose first window begins stride / 2 frames before the first, and a gated linear unit.
+    """Strided convolution over time with stride // 2 zero frames before the input, and a gated linear unit.
 
-    Source: `Wav2Vec2BertAdapterLayer` in transformers 5.23. Differs from: there it gives a frame more or less than its
-    own lengths tell, where kernel and stride have other halves.
+    Source: `Wav2Vec2BertAdapterLayer` in transformers 5.23. Differs from: if kernel_size // 2 and stride // 2 differ,
+    the number of output frames in transformers differs by one from the lengths that it computes.
     """
 
     kernel_size: int

@@ -1,6 +1,4 @@
-"""What the files of models in this package list: formats of weights in `FORMATS`, and in `DESCRIPTIONS` files that say
-what model they are of.
-"""
+"""Types of the entries that modules of this package list: weight formats (`FORMATS`), model files (`DESCRIPTIONS`)."""
 
 import importlib
 import pkgutil
@@ -18,54 +16,58 @@ from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.pretrained.keymap import NamedWeights
 
 Symbols = Sequence[str | None]
+"""Text of each label; None for the blank."""
 Paths = tuple[dict[str, np.ndarray], list[str]]
-"""Weights by our paths, `params/…` and `batch_stats/…`, as far as they are the model's, and the names there of those
-that are not."""
+"""Weights by parameter path (`params/…`, `batch_stats/…`), and the names of the file's weights that the model does not
+have."""
 
 
 class Format(NamedTuple):
-    """Weights of an encoder, and of a CTC head on it, by the names of another system."""
+    """Weight names that another system uses for an encoder and its heads."""
 
     names: str
-    """Whose, in a word."""
+    """Identifier of the system, such as `nemo`, as passed to `--names`."""
     of: str
-    """Whose, and of what model."""
+    """System and model in words, for messages."""
     encoder: type[EncoderSettings]
     claims: Callable[[NamedWeights], bool]
-    """Whether the names are such."""
+    """`claims(weights)` returns whether the weights have this format's names."""
     find: Callable[..., Paths]
-    """`find(weights, encoder's settings, **heads)`."""
+    """`find(weights, encoder_settings, **heads)` returns the weights by parameter path, and the names that are left."""
     export: Callable[..., dict[str, np.ndarray]]
-    """`export(variables, encoder's settings, **heads)`: the other way, or an error where a weight has no name."""
+    """`export(variables, encoder_settings, **heads)` returns the weights under this format's names. It raises a
+    UserError if a parameter has no name."""
     folder: Callable[[Model, Symbols], dict[str, Any]] | None = None
-    """What lies beside the weights in a folder of Hugging Face's: JSON files by name; None where none is written."""
+    """`folder(model, symbols)` returns the JSON files of a Hugging Face folder, keyed by file name. None: such folders
+    cannot be written."""
     heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
-    """The heads that have names there."""
+    """`heads(model)` returns the keyword arguments of `find` and `export` that describe the model's heads."""
 
 
 def ctc_head(model: Model) -> str | None:
-    """Path of the parameters of the model's first CTC head on the encoder's output."""
+    """Returns the parameter path of the first CTC head on the encoder's output; None if the model has none."""
     of_output = (name for name, head in model.heads.items() if isinstance(head, CTC) and head.tap == OUTPUT)
     return next((f"heads_{name}" for name in of_output), None)
 
 
 class Description(NamedTuple):
-    """Files or folders of another system that say what model they are of."""
+    """Reader of the encoder and front-end settings in one kind of file or folder of another system."""
 
     name: str
-    """What they say: the class of the encoder in a `.nemo` file, the model_type of a folder of Hugging Face's; or their
-    ending, .pt."""
+    """Identifier of the kind: encoder class in a `.nemo` file, `model_type` of a Hugging Face folder, or `.pt`."""
     is_of: Callable[[Path], bool]
-    """Whether a file or folder says so."""
+    """`is_of(path)` returns whether the file or folder is of this kind."""
     encoder: Callable[..., EncoderSettings]
-    """`encoder(path, **changes of its fields)`."""
+    """`encoder(path, **changes)` returns the encoder's settings, with `changes` of their fields."""
     front_end: Callable[[Path], FrontEnd]
-    """The front-end that the model was trained with. Raises: UserError where there is none such here."""
+    """`front_end(path)` returns the front-end that the model was trained with. It raises a UserError if this package
+    has no such front-end."""
 
 
 def listed(name: str) -> tuple[Any, ...]:
-    """What the files of this package list under a name, in the files' order: a file that is deleted takes with it what
-    it lists.
+    """Returns the entries of the tuples called `name` in all modules of this package, in alphabetical order of modules.
+
+    Deleting a module also removes its entries.
     """
     found = sorted(each.name for each in pkgutil.iter_modules(pretrained.__path__))
     modules = [importlib.import_module(f"{pretrained.__name__}.{each}") for each in found if each not in COLLECT]
@@ -73,4 +75,4 @@ def listed(name: str) -> tuple[Any, ...]:
 
 
 COLLECT = ("formats", "encoders")
-"""The files that collect what the others list."""
+"""Modules that collect the entries of the others."""

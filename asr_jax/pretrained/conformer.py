@@ -1,5 +1,6 @@
-"""Conformer and FastConformer by the names of NeMo (commit 8cfedd72) and of Hugging Face's Parakeet (transformers 5):
-weights, and the settings that their files hold.
+"""Weight names and settings of Conformer and FastConformer in NeMo and in Hugging Face's Parakeet.
+
+Source: NeMo at commit 8cfedd72; transformers 5.
 """
 
 import json
@@ -34,10 +35,10 @@ from asr_jax.pretrained.nemo_files import check_settings, nemo_config, nemo_enco
 
 Names = Literal["nemo", "huggingface"]
 NEVER_USED = r"preprocessor\..*|.*\.num_batches_tracked"
-"""Names that hold no weights: what the front-end computes with, and how many batches a norm has seen."""
+"""Names that are ignored: buffers of the front-end, and batch counters of batch norms."""
 NEMO_NORMS: dict[str, ConvNorm] = {"batch_norm": "batch", "layer_norm": "layer"}
 
-# Of NeMo's names, those that Hugging Face has others for.
+# Parts of NeMo's names, and Hugging Face's names for them.
 HUGGING_FACE = (
     ("encoder.pre_encode.conv.",    "encoder.subsampling.layers."),
     ("encoder.pre_encode.out.",     "encoder.subsampling.linear."),
@@ -58,7 +59,7 @@ LAYER_NORMS = (
     ("norm_feed_forward2",          "feed_forward_2_norm"),
     ("norm_out",                    "norm"),
 )  # fmt: skip
-# With a bias each, where the settings have it.
+# Each of these has a bias if the settings enable it.
 FEED_FORWARD_AND_ATTENTION = (
     ("feed_forward1.linear1",       "feed_forward_1/in",      LINEAR),
     ("feed_forward1.linear2",       "feed_forward_1/out",     LINEAR),
@@ -87,45 +88,72 @@ BATCH_NORM = (
 
 
 def claims_nemo(weights: NamedWeights) -> bool:
-    """Whether names are those of a Conformer of NeMo."""
+    """Returns whether the weights have NeMo's names of a Conformer."""
     return any(name.startswith("encoder.pre_encode.") for name in weights)
 
 
 def claims_huggingface(weights: NamedWeights) -> bool:
-    """Whether names are those of a Parakeet of Hugging Face."""
+    """Returns whether the weights have Hugging Face's names of a Parakeet."""
     return any(name.startswith("encoder.subsampling.") for name in weights)
 
 
 def find(
     weights: NamedWeights, settings: Conformer, *, ctc_head: str | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As far as a file of either system has them: parameters and running statistics of a model by our paths,
-    `params/encoder/…`, `batch_stats/encoder/…` and those of its CTC head (`ctc_head`, where it has one), and the names
-    of all weights that found no place, without those that hold none.
+    """Returns the weights of a NeMo or Parakeet file by parameter path, and the names that are left.
+
+    Args:
+        weights: Weights by NeMo's or Hugging Face's names; parameters that they lack are not returned.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Returns:
+        Parameters and running statistics (`params/encoder/…`, `batch_stats/encoder/…` and those of the CTC head), and
+        the names of weights that the model does not have, except those that match `NEVER_USED`.
     """
     names: Names = "huggingface" if claims_huggingface(weights) else "nemo"
-    # NeMo's hybrids of a transducer and CTC.
+    # NeMo's hybrid transducer-CTC models call the CTC decoder `ctc_decoder`.
     weights = {re.sub(r"^ctc_decoder\.", "decoder.", name): array for name, array in weights.items()}
     found = find_params(weights, rows(settings, ctc_head=ctc_head, names=names))
     return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
 
 
 def export_nemo(variables: Any, settings: Conformer, *, ctc_head: str | None) -> dict[str, np.ndarray]:
-    """A model's variables, `{"params": …, "batch_stats": …}` (or parts of them, or anything of their structure), by
-    NeMo's names.
+    """Returns the variables of a model under NeMo's names.
 
-    Raises: UserError for a weight that has no name there.
+    Args:
+        variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in NeMo.
     """
     return export_params(variables, rows(settings, ctc_head=ctc_head, names="nemo"))
 
 
 def export_huggingface(variables: Any, settings: Conformer, *, ctc_head: str | None) -> dict[str, np.ndarray]:
-    """`export_nemo` by the names of Hugging Face's Parakeet."""
+    """Returns the variables of a model under the names of Hugging Face's Parakeet.
+
+    Args:
+        variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in Parakeet.
+    """
     return export_params(variables, rows(settings, ctc_head=ctc_head, names="huggingface"))
 
 
 def rows(settings: Conformer, *, ctc_head: str | None, names: Names) -> list[Row]:
-    """The table for a model of these sizes."""
+    """Returns the table of names for a model.
+
+    Args:
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        names: System whose names the table has.
+    """
     table = nemo_subsampling("params/encoder/subsample", settings.subsampling_factor, settings.subsampling)
     channels = settings.subsampling_channels or settings.dim
     table.append(Row("encoder.pre_encode.out.weight", "params/encoder/embed/kernel", flattened(channels)))
@@ -166,19 +194,20 @@ def _layer_rows(settings: Conformer, layer: int) -> list[Row]:
     result = [Row(f"{theirs}.{name}", path, layout, layer) for name, path, layout in table]
     if settings.positions == "rel_pos":
         for name, leaf in POSITION_BIASES:
-            # Tied ones have a name in each layer there and are one array.
+            # NeMo lists tied biases in every layer, although they are a single array.
             row = Row(f"{theirs}.{name}", f"params/{ours}/attention/{leaf}", SAME, layer)
             result.append(Row(row.theirs, f"params/encoder/{leaf}") if settings.tied_biases else row)
     return result
 
 
 def conformer_of(path: str | Path, **changes: Any) -> Conformer:
-    """The settings that a `.nemo` file or the folder of a Parakeet of Hugging Face was made with, and `changes`.
+    """Returns the encoder settings of a `.nemo` file or a Hugging Face Parakeet folder, with `changes` of their fields.
 
-    Dropping of whole layers is passed over; there is none here. Hugging Face's folders name a `layerdrop` that their
-    converter of NeMo's files makes up, and that these were not trained with.
+    Layer drop is ignored, because `Conformer` does not implement it. The `layerdrop` in Hugging Face's folders comes
+    from their converter of NeMo files; the models were not trained with it.
 
-    Raises: UserError where it says nothing of a Conformer, or says what is not there here.
+    Raises:
+        UserError: If the path does not describe a Conformer, or if a setting is not supported.
     """
     config, names = config_of(Path(path))
     try:
@@ -190,9 +219,10 @@ def conformer_of(path: str | Path, **changes: Any) -> Conformer:
 
 
 def config_of(path: Path) -> tuple[dict[str, Any], Names]:
-    """What a `.nemo` file or the folder of a Parakeet says of itself, and whose words these are.
+    """Returns the configuration of a `.nemo` file or a Parakeet folder, and the system that it is written for.
 
-    Raises: UserError where it is neither.
+    Raises:
+        UserError: If the path is neither.
     """
     if path.suffix == ".nemo":
         return nemo_config(path), "nemo"
@@ -200,60 +230,63 @@ def config_of(path: Path) -> tuple[dict[str, Any], Names]:
     try:
         config = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {error}; expected a .nemo file or a folder of Hugging Face's Parakeet") from error
+        raise UserError(f"{path}: {error}; expected a .nemo file or a Hugging Face Parakeet folder") from error
     if not isinstance(config, dict) or not isinstance(config.get("encoder_config"), Mapping):
-        said = config.get("model_type") if isinstance(config, dict) else None
-        raise UserError(f"{file}: model_type is {said!r}; expected a parakeet_ctc, a wav2vec2 or a wav2vec2-bert")
+        found = config.get("model_type") if isinstance(config, dict) else None
+        raise UserError(f"{file}: model_type is {found!r}; expected parakeet_ctc, wav2vec2 or wav2vec2-bert")
     return config, "huggingface"
 
 
-def settings_of_nemo(said: Any, path: str | Path) -> Conformer:
-    """Of the settings of its encoder in NeMo; `path` is where they come from.
+def settings_of_nemo(encoder: Any, path: str | Path) -> Conformer:
+    """Returns the settings of a Conformer from the `encoder` section of a NeMo configuration.
 
-    Raises: UserError as `conformer_of`.
+    `path` is the file that the section was read from, for messages.
+
+    Raises:
+        UserError: If the encoder is not a Conformer, or if a setting is not supported.
     """
-    if not isinstance(said, Mapping) or not str(said.get("_target_", "")).endswith("ConformerEncoder"):
-        raise UserError(f"{path}: its encoder is {said and said.get('_target_')}, expected a ConformerEncoder")
-    if missing := sorted({"feat_in", "n_layers", "d_model"} - said.keys()):
-        raise UserError(f"{path}: its encoder has no {', '.join(missing)}: expected settings that NeMo wrote")
+    if not isinstance(encoder, Mapping) or not str(encoder.get("_target_", "")).endswith("ConformerEncoder"):
+        raise UserError(f"{path}: the encoder is {encoder and encoder.get('_target_')}, expected a ConformerEncoder")
+    if missing := sorted({"feat_in", "n_layers", "d_model"} - encoder.keys()):
+        raise UserError(f"{path}: the encoder has no {', '.join(missing)}; expected settings that NeMo wrote")
     expected = {
-        "feat_out": (-1, said["d_model"]), "causal_downsampling": False, "reduction": None, "conv_context_size": None,
-        "subsampling": get_args(Subsampling), "conv_norm_type": (*NEMO_NORMS,),
+        "feat_out": (-1, encoder["d_model"]), "causal_downsampling": False, "reduction": None,
+        "conv_context_size": None, "subsampling": get_args(Subsampling), "conv_norm_type": (*NEMO_NORMS,),
         "self_attention_model": ("rel_pos", "abs_pos"), "att_context_style": "regular",
         "att_context_size": ([-1, -1], [[-1, -1]], None),
     }  # fmt: skip
-    check_settings(path, "encoder", said, expected)
-    channels = said.get("subsampling_conv_channels", -1)
-    positions = said.get("self_attention_model", "rel_pos")
+    check_settings(path, "encoder", encoder, expected)
+    channels = encoder.get("subsampling_conv_channels", -1)
+    positions = encoder.get("self_attention_model", "rel_pos")
     return Conformer(
-        num_mels=said["feat_in"],
-        dim=said["d_model"],
-        num_layers=said["n_layers"],
-        num_heads=said.get("n_heads", 4),
-        feedforward_dim=said["d_model"] * said.get("ff_expansion_factor", 4),
-        kernel_size=said.get("conv_kernel_size", 31),
-        subsampling=said.get("subsampling", "striding"),
-        subsampling_factor=said.get("subsampling_factor", 4),
+        num_mels=encoder["feat_in"],
+        dim=encoder["d_model"],
+        num_layers=encoder["n_layers"],
+        num_heads=encoder.get("n_heads", 4),
+        feedforward_dim=encoder["d_model"] * encoder.get("ff_expansion_factor", 4),
+        kernel_size=encoder.get("conv_kernel_size", 31),
+        subsampling=encoder.get("subsampling", "striding"),
+        subsampling_factor=encoder.get("subsampling_factor", 4),
         subsampling_channels=None if channels == -1 else channels,
         positions=positions,
-        tied_biases=positions == "rel_pos" and not said.get("untie_biases", True),
-        scale_input=said.get("xscaling", True),
-        norm=NEMO_NORMS[said.get("conv_norm_type", "batch_norm")],
-        use_bias=said.get("use_bias", True),
-        convolution_bias=said.get("use_bias", True),
-        dropout=said.get("dropout", 0.1),
-        input_dropout=said.get("dropout_pre_encoder", 0.1),
-        position_dropout=said.get("dropout_emb", 0.1),
-        attention_dropout=said.get("dropout_att", 0.0),
+        tied_biases=positions == "rel_pos" and not encoder.get("untie_biases", True),
+        scale_input=encoder.get("xscaling", True),
+        norm=NEMO_NORMS[encoder.get("conv_norm_type", "batch_norm")],
+        use_bias=encoder.get("use_bias", True),
+        convolution_bias=encoder.get("use_bias", True),
+        dropout=encoder.get("dropout", 0.1),
+        input_dropout=encoder.get("dropout_pre_encoder", 0.1),
+        position_dropout=encoder.get("dropout_emb", 0.1),
+        attention_dropout=encoder.get("dropout_att", 0.0),
     )
 
 
-def _settings_of_huggingface(said: Mapping[str, Any], path: str | Path) -> Conformer:
+def _settings_of_huggingface(encoder: Mapping[str, Any], path: str | Path) -> Conformer:
     expected = {
         "model_type": "parakeet_encoder", "hidden_act": "silu", "subsampling_conv_kernel_size": 3,
         "subsampling_conv_stride": 2,
     }  # fmt: skip
-    check_settings(path, "encoder_config", said, expected)
+    check_settings(path, "encoder_config", encoder, expected)
     names = {
         "num_mels": "num_mel_bins", "dim": "hidden_size", "num_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads", "feedforward_dim": "intermediate_size", "kernel_size": "conv_kernel_size",
@@ -262,15 +295,15 @@ def _settings_of_huggingface(said: Mapping[str, Any], path: str | Path) -> Confo
         "dropout": "dropout", "input_dropout": "dropout", "position_dropout": "dropout_positions",
         "attention_dropout": "attention_dropout",
     }  # fmt: skip
-    if missing := sorted(set(names.values()) - {"convolution_bias", *said}):
-        raise UserError(f"{path}: its encoder_config has no {', '.join(missing)}: expected one that transformers wrote")
-    # transformers 4 knew no convolution_bias: there was one always.
-    return Conformer(subsampling="dw_striding", **{ours: said.get(theirs, True) for ours, theirs in names.items()})
+    if missing := sorted(set(names.values()) - {"convolution_bias", *encoder}):
+        raise UserError(f"{path}: encoder_config has no {', '.join(missing)}; expected a file that transformers wrote")
+    # transformers 4 has no setting convolution_bias: the bias is always there.
+    return Conformer(subsampling="dw_striding", **{ours: encoder.get(theirs, True) for ours, theirs in names.items()})
 
 
 FORMATS = (
-    Format("nemo", "NeMo's of a Conformer", Conformer, claims_nemo, find, export_nemo),
-    Format("huggingface", "Hugging Face's of a Conformer", Conformer, claims_huggingface, find, export_huggingface),
+    Format("nemo", "NeMo (Conformer)", Conformer, claims_nemo, find, export_nemo),
+    Format("huggingface", "Hugging Face (Parakeet)", Conformer, claims_huggingface, find, export_huggingface),
 )
 
 

@@ -1,4 +1,4 @@
-"""Settings of encoders and front-ends that other systems' files were made with, read from those files."""
+"""Settings of encoders and front-ends, read from model files of other systems."""
 
 from pathlib import Path
 from typing import Any
@@ -14,38 +14,46 @@ DESCRIPTIONS: tuple[Description, ...] = listed("DESCRIPTIONS")
 
 
 def describes_itself(path: str) -> bool:
-    """Whether a file or folder of weights says what model it is of, as `encoder_of` and `front_end_of` read it."""
+    """Returns whether a file or folder of weights may contain settings that `encoder_of` and `front_end_of` read."""
     return path.endswith((".nemo", ".pt")) or (bool(path) and (Path(path) / huggingface.CONFIG).is_file())
 
 
 def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
-    """The encoder of a `.nemo` file (Conformer, FastConformer, Squeezeformer, QuartzNet, Jasper, Citrinet), of the
-    folder of a Parakeet, a W2V-BERT or a wav2vec 2.0 of Hugging Face, or of a wav2vec 2.0 of fairseq or NVIDIA (.pt),
-    with `changes` of its fields.
+    """Returns the encoder settings of another system's model, with `changes` of their fields.
 
-    Raises: UserError where it is another model, or has what there is none of here.
+    Supported are `.nemo` files (Conformer, FastConformer, Squeezeformer, QuartzNet, Jasper, Citrinet), Hugging Face
+    folders (Parakeet, W2V-BERT, wav2vec 2.0) and `.pt` files of fairseq and NVIDIA (wav2vec 2.0).
+
+    Raises:
+        UserError: If the model is a different one, or if a setting is not supported.
     """
     return _description(Path(path)).encoder(Path(path), **changes)
 
 
 def front_end_of(path: str | Path) -> FrontEnd:
-    """The front-end that such a model was trained with: the preset `nemo` with its number of mel bins, `w2v_bert` or
-    `wav2vec2`.
+    """Returns the front-end that a model of `encoder_of` was trained with.
 
-    Raises: UserError where the file's is another.
+    This is the preset `nemo` with the model's number of mel bins, `w2v_bert` or `wav2vec2`.
+
+    Raises:
+        UserError: If the model's front-end is a different one.
     """
     return _description(Path(path)).front_end(Path(path))
 
 
 def _description(path: Path) -> Description:
-    """Raises: UserError where the path says nothing that is known."""
+    """Returns the description that matches a file or folder.
+
+    Raises:
+        UserError: If none matches.
+    """
     for each in DESCRIPTIONS:
         if each.is_of(path):
             return each
     names = ", ".join(each.name for each in DESCRIPTIONS)
     if path.suffix == ".nemo":
-        raise UserError(f"{path}: its encoder is {nemo_encoder(path)}, expected one of {names}")
+        raise UserError(f"{path}: the encoder is {nemo_encoder(path)}, expected one of {names}")
     if not (path / huggingface.CONFIG).is_file():
-        raise UserError(f"{path}: expected a .nemo file or a folder of Hugging Face's, with {huggingface.CONFIG}")
-    said = huggingface.model_type(path)
-    raise UserError(f"{path / huggingface.CONFIG}: model_type is {said!r}; expected one of {names}")
+        raise UserError(f"{path}: expected a .nemo file or a Hugging Face folder with {huggingface.CONFIG}")
+    found = huggingface.model_type(path)
+    raise UserError(f"{path / huggingface.CONFIG}: model_type is {found!r}; expected one of {names}")

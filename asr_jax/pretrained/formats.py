@@ -1,4 +1,4 @@
-"""Weights of a file, by our names or by those of a system that we know."""
+"""Reading and writing of weight files, under this package's names or under those of other systems."""
 
 import json
 from pathlib import Path
@@ -24,23 +24,34 @@ from asr_jax.text.vocabularies import read_vocabulary
 SUFFIXES = (".safetensors", ".nemo", *TORCH_SUFFIXES)
 OURS = ("params/", "batch_stats/")
 SYMBOLS = "symbols"
-"""What our files say of themselves: the tokenizer's symbols, None for the blank, as JSON."""
-
+"""Metadata key of `.safetensors` files of this package: the tokenizer's symbols as a JSON list, null for the blank."""
 
 FORMATS: tuple[Format, ...] = listed("FORMATS")
 
 
 def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
-    """Writes a .safetensors file of weights by our names, with the symbols that their labels stand for."""
+    """Writes weights to a `.safetensors` file, with the symbols of their labels as metadata.
+
+    Args:
+        weights: Tree of arrays; each is stored under its path.
+        symbols: Text of each label; None for the blank.
+        out: File to write. Missing parent folders are created.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     arrays = {path: np.asarray(value, order="C") for path, value in flatten(weights).items()}
     write_whole(out, save(arrays, metadata={SYMBOLS: json.dumps(symbols)}))
 
 
 def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
-    """A model's weights, `{"params": …, "batch_stats": …}`, by the names of another system.
+    """Returns the weights of a model under the names of another system.
 
-    Raises: UserError where that has no such model, or no name for one of its weights.
+    Args:
+        weights: `{"params": …, "batch_stats": …}`.
+        model: Model that the weights belong to.
+        names: Identifier of the system, such as `nemo`.
+
+    Raises:
+        UserError: If the system has no such model, or no name for one of the weights.
     """
     known = _format(model, names)
     return known.export(weights, model.encoder, **known.heads(model))
@@ -50,36 +61,55 @@ def _format(model: Model, names: str) -> Format:
     known = {each.names: each for each in FORMATS if isinstance(model.encoder, each.encoder)}
     if names not in known:
         raise UserError(
-            f"no weights of {type(model.encoder).__name__} by the names of {names}: "
-            + (f"expected one of {', '.join(known)}" if known else "no other system has such a model")
+            f"{type(model.encoder).__name__} has no weight names of the system {names}: "
+            + (f"expected one of {', '.join(known)}" if known else "no other system has this model")
         )
     return known[names]
 
 
 def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -> None:
-    """Writes a folder that transformers reads: weights, settings and tokenizer.
+    """Writes a folder with weights, settings and tokenizer that transformers reads.
 
-    Raises: UserError where that has no such model, front-end, head or labels.
+    Args:
+        weights: `{"params": …, "batch_stats": …}`.
+        model: Model that the weights belong to.
+        symbols: Text of each label; None for the blank.
+        out: Folder to write.
+
+    Raises:
+        UserError: If transformers does not support the model, its front-end, its heads or its labels.
     """
     known = _format(model, "huggingface")
     if known.folder is None:
         raise UserError(
-            f"no folder of {type(model.encoder).__name__} is written; expected --out NAME.safetensors, for its weights"
+            f"Hugging Face folders of {type(model.encoder).__name__} cannot be written; expected "
+            "--out NAME.safetensors, which contains the weights alone"
         )
     files = known.folder(model, symbols)
     huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))
 
 
 def save_exported(weights: NamedWeights, names: str, symbols: Symbols, out: Path, *, like: Path | None) -> None:
-    """Writes weights by another system's `names` as that system reads them: `.pt` as its programs lay them out,
-    `.nemo` as a copy of the file `like`, or `.safetensors` with the symbols that labels stand for.
+    """Writes weights in a file format that another system reads.
 
-    Raises: UserError where a .nemo file is to be written and there is none to copy.
+    Args:
+        weights: Weights under the names of that system, from `exported`.
+        names: Identifier of the system, such as `nemo`.
+        symbols: Text of each label; None for the blank. Only `.safetensors` files contain them.
+        out: File to write. `.safetensors`: weights and symbols. `.nemo`: a copy of `like` with other weights. Any other
+            suffix: a file as torch.save writes it, with the system's checkpoint layout.
+        like: `.nemo` file to copy.
+
+    Raises:
+        UserError: If `out` is a `.nemo` file and `like` is None, or if `names` is not `nemo`.
     """
     if out.suffix == ".safetensors":
         return save_weights(weights, symbols, out)
     if out.suffix == ".nemo" and (names != "nemo" or like is None):
-        raise UserError(f"{out} has settings and a tokenizer, too: expected --names nemo and --like ORIGINAL.nemo")
+        raise UserError(
+            f"{out}: a .nemo file also contains settings and a tokenizer; expected --names nemo and "
+            "--like ORIGINAL.nemo"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     if like is not None and out.suffix == ".nemo":
         return save_nemo(weights, out, like=like)
@@ -92,14 +122,15 @@ def save_exported(weights: NamedWeights, names: str, symbols: Symbols, out: Path
 
 
 def is_weights(path: Path) -> bool:
-    """Whether it is a file that holds weights, by its name, or a folder as Hugging Face's libraries write them."""
+    """Returns whether the path has a suffix of weight files or is a Hugging Face folder."""
     return path.suffix in SUFFIXES or (path / HF_CONFIG).is_file()
 
 
 def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
-    """Weights of a file or a folder by its names, and its symbols, where it says them.
+    """Returns the weights of a file or folder under their stored names, and its symbols if it contains them.
 
-    Raises: UserError where it cannot be read.
+    Raises:
+        UserError: If the path cannot be read.
     """
     if path.suffix == ".nemo":
         nemo = load_nemo(path)
@@ -113,14 +144,14 @@ def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
     try:
         with safe_open(path, framework="numpy") as file:
             about: dict[str, Any] = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (file is not a dict)
             return weights, json.loads(about[SYMBOLS]) if SYMBOLS in about else None
     except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}; expected a whole .safetensors file") from error
+        raise UserError(f"{path} cannot be read: {error}; expected a complete .safetensors file") from error
 
 
 def _tokenizer_symbols(path: Path) -> Symbols | None:
-    """Of the tokenizer that lies with the weights; None where there is none that can be read."""
+    """Returns the symbols of the tokenizer that is stored with the weights; None if it cannot be read."""
     try:
         return read_vocabulary(path, normaliser="none", blank_id=None).symbols
     except UserError:
@@ -128,9 +159,10 @@ def _tokenizer_symbols(path: Path) -> Symbols | None:
 
 
 def imported(weights: NamedWeights, model: Model) -> Paths:
-    """All weights of a file by our paths.
+    """Returns the weights of a file by parameter path, and the names of weights that the model does not have.
 
-    Raises: UserError where the names are nobody's that is known for this model.
+    Raises:
+        UserError: If the names match no format of this model.
     """
     if weights and all(name.startswith(OURS) for name in weights):
         return dict(weights), []
@@ -139,6 +171,6 @@ def imported(weights: NamedWeights, model: Model) -> Paths:
             return known.find(weights, model.encoder, **known.heads(model))
     names = ", ".join(sorted(weights)[:3]) or "nothing"
     raise UserError(
-        f"weights named {names} … for {type(model.encoder).__name__}: expected our own names ({OURS[0]}encoder/…), or "
-        + ", or ".join(known.of for known in FORMATS)
+        f"the names {names} … match no weight format of {type(model.encoder).__name__}: expected parameter paths of "
+        f"this package ({OURS[0]}encoder/…), or names of {', '.join(known.of for known in FORMATS)}"
     )

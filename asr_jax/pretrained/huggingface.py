@@ -1,4 +1,4 @@
-"""Folders as Hugging Face's transformers writes and reads them: settings, weights in one file or more, vocabulary."""
+"""Folders of Hugging Face's transformers: settings, weights in one or more files, and vocabulary."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,28 +14,32 @@ from asr_jax.text.vocabularies import BOUNDARY
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
-"""Settings of the front-end as transformers 4 writes them, and as 5 does, among others."""
+"""Files with the front-end's settings: of transformers 4, and of transformers 5, which also stores others there."""
 PAD, UNKNOWN, BEGIN, END = "<pad>", "<unk>", "<s>", "</s>"
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Raises: UserError where it is missing or no object."""
+    """Returns the object in a JSON file.
+
+    Raises:
+        UserError: If the file cannot be read or does not contain an object.
+    """
     try:
         found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: {error}; expected a file that transformers wrote") from error
     if not isinstance(found, dict):
-        raise UserError(f"{file} is no object: expected settings that transformers wrote")
+        raise UserError(f"{file} does not contain a JSON object; expected settings that transformers wrote")
     return found
 
 
 def model_type(folder: Path) -> str:
-    """What a folder says that it holds; empty where it says nothing."""
+    """Returns `model_type` of the folder's config.json; empty if there is none."""
     return str(read_json(folder / CONFIG).get("model_type", "")) if (folder / CONFIG).is_file() else ""
 
 
 def front_end_settings(folder: Path) -> dict[str, Any]:
-    """Of its feature extractor; empty where the folder says nothing of it."""
+    """Returns the settings of the folder's feature extractor; empty if there are none."""
     if (folder / PREPROCESSOR).is_file():
         return read_json(folder / PREPROCESSOR)
     if (folder / PROCESSOR).is_file():
@@ -44,9 +48,10 @@ def front_end_settings(folder: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights: one, or all that an index names.
+    """Returns the files that contain the weights: a single file, or all files that an index lists.
 
-    Raises: UserError where there are none, or one that the index names is missing.
+    Raises:
+        UserError: If there are no weights, or if a file that the index lists is missing.
     """
     for name in (WEIGHTS, "pytorch_model.bin"):
         if (folder / name).is_file():
@@ -56,37 +61,49 @@ def weight_files(folder: Path) -> list[Path]:
             named = read_json(index).get("weight_map")
             files = sorted({folder / str(part) for part in named.values()}) if isinstance(named, dict) else []
             if lacking := [part.name for part in files if not part.is_file()]:
-                raise UserError(f"{folder} has no {', '.join(lacking)}, which {index.name} names: fetch them too")
+                raise UserError(f"{folder} has no {', '.join(lacking)}, which {index.name} lists: download them too")
             if files:
                 return files
     if files := sorted(folder.glob("*.safetensors")):
         return files
-    raise UserError(f"{folder} has a {CONFIG} and no {WEIGHTS}: expected weights there")
+    raise UserError(f"{folder} has {CONFIG} and no weights: expected {WEIGHTS} or pytorch_model.bin")
 
 
 def save_folder(out: Path, *, files: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> None:
-    """Writes weights, and JSON files by name."""
+    """Writes a folder of weights and JSON files.
+
+    Args:
+        out: Folder to write; it is created if it is missing.
+        files: Content of each JSON file, by file name.
+        weights: Arrays by their names.
+    """
     out.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (out / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-    # Without the format transformers 4 refuses it; save_file would let nobody else read it.
+    # transformers 4 refuses files without the format. save_file would create a file that only its owner can read.
     write_whole(out / WEIGHTS, save(arrays, metadata={"format": "pt"}))
 
 
 def label_files(symbols: Sequence[str | None], *, processor: str) -> dict[str, Any]:
-    """The vocabulary and the settings of `Wav2Vec2CTCTokenizer`; `processor`: the class that has it. The blank is its
-    padding, and a space its word delimiter.
+    """Returns vocab.json and tokenizer_config.json of a `Wav2Vec2CTCTokenizer`, keyed by file name.
 
-    Raises: UserError where labels are no characters: that tokenizer has no others.
+    The blank becomes the padding token, and a space the word delimiter.
+
+    Args:
+        symbols: Text of each label; None for the blank.
+        processor: Class of the processor that contains the tokenizer.
+
+    Raises:
+        UserError: If a label is not a single character, which the tokenizer requires.
     """
     named = {PAD if symbol is None else BOUNDARY if symbol == " " else symbol: i for i, symbol in enumerate(symbols)}
     special = {"pad_token": PAD, "unk_token": UNKNOWN, "bos_token": BEGIN, "eos_token": END}
     others = [name for name in named if len(name) != 1 and name not in special.values()]
     if others or len(named) != len(symbols):
         raise UserError(
-            f"labels such as {', '.join(map(repr, others[:3])) or BOUNDARY}: expected characters, which transformers "
-            "has a tokenizer for; --out NAME.safetensors writes the weights alone"
+            f"labels such as {', '.join(map(repr, others[:3])) or BOUNDARY}: expected characters, because the "
+            "tokenizer of transformers has no others; use --out NAME.safetensors to write the weights alone"
         )
     settings = {
         "tokenizer_class": "Wav2Vec2CTCTokenizer",
@@ -100,7 +117,7 @@ def label_files(symbols: Sequence[str | None], *, processor: str) -> dict[str, A
 
 
 def label_ids(symbols: Sequence[str | None]) -> dict[str, int | None]:
-    """What a config.json says of labels."""
+    """Returns the settings of labels in a config.json."""
     ids = {symbol: number for number, symbol in enumerate(symbols)}
     return {
         "vocab_size": len(symbols),

@@ -1,4 +1,4 @@
-"""Weights of icefall's zipformer recipe (egs/librispeech/ASR/zipformer at commit 36e0420c) by its names."""
+"""Weight names of icefall's zipformer recipe (egs/librispeech/ASR/zipformer at commit 36e0420c)."""
 
 import re
 from dataclasses import replace
@@ -24,7 +24,7 @@ from asr_jax.pretrained.keymap import (
 )
 
 NEVER_USED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
-"""Names of parameters that are created there, and never used."""
+"""Names of parameters that icefall creates and never uses."""
 CTC = (
     Row("ctc_output.1.weight", "output/kernel", LINEAR),
     Row("ctc_output.1.bias",   "output/bias"),
@@ -48,7 +48,7 @@ EMBED = (
     ("out_norm.log_scale",               "norm/log_scale",                 SAME),
 )  # fmt: skip
 
-# Linear layers: each has a weight and a bias.
+# Linear layers, each with a weight and a bias.
 LAYER_LINEAR = (
     ("self_attn_weights.in_proj",        "attention_weights/in"),
     ("self_attn1.in_proj",               "attention_1/in"),
@@ -79,7 +79,7 @@ LAYER = (
     ("norm.log_scale",                      "norm/log_scale",                     SAME),
 )  # fmt: skip
 
-# Of the two convolution modules of a layer.
+# Depthwise convolution of each of the two convolution modules of a layer.
 DEPTHWISE_CONV = (
     ("weight",                           "kernel",                         DEPTHWISE),
     ("bias",                             "bias",                           SAME),
@@ -94,38 +94,50 @@ DEPTHWISE_CONV_CAUSAL = (
 
 
 def claims(weights: NamedWeights) -> bool:
-    """Whether weights have icefall's names."""
+    """Returns whether the weights have icefall's names."""
     return any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
 
 
 def find(
     weights: NamedWeights, settings: Zipformer, *, ctc_head: str | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As far as a checkpoint has them: parameters of a model by our paths, `params/encoder/…` and those of its CTC head
-    (`ctc_head`, where it has one), and the names of all weights that found no place, without those that are never
-    used there.
+    """Returns the weights of an icefall checkpoint by parameter path, and the names that are left.
+
+    Args:
+        weights: Weights by icefall's names; parameters that they lack are not returned.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Returns:
+        Parameters (`params/encoder/…` and those of the CTC head), and the names of weights that the model does not
+        have, except those that icefall never uses.
     """
     found = find_params(weights, rows(settings, ctc_head=ctc_head))
     return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
 
 
 def export(variables: Any, settings: Zipformer, *, ctc_head: str | None) -> dict[str, np.ndarray]:
-    """A model's variables, `{"params": …}` (or anything of their structure), by icefall's names, without those that it
-    never uses.
+    """Returns the variables of a model under icefall's names, without parameters that icefall never uses.
 
-    Raises: UserError for a parameter that has no name there.
+    Args:
+        variables: `{"params": …}`, or a tree of the same structure.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in icefall.
     """
     return export_params(variables, rows(settings, ctc_head=ctc_head))
 
 
 def rows(settings: Zipformer, *, ctc_head: str | None) -> list[Row]:
-    """The table for a model of these sizes."""
+    """Returns the table of names for a model; `ctc_head` is the path of its CTC head, or None."""
     table = [replace(row, ours=f"params/encoder/{row.ours}") for row in encoder_rows(settings)]
     return table + [replace(row, ours=f"params/{ctc_head}/{row.ours}") for row in CTC if ctc_head]
 
 
 def encoder_rows(settings: Zipformer) -> list[Row]:
-    """The encoder's part, with paths from `encoder/` on."""
+    """Returns the encoder's rows, with parameter paths relative to `params/encoder/`."""
     rows = [Row(f"encoder_embed.{theirs}", f"embed/{ours}", layout) for theirs, ours, layout in EMBED]
     rows.append(Row("encoder_embed.out.weight", "embed/out/kernel", flattened(settings.embed_channels[-1])))
     depthwise = DEPTHWISE_CONV_CAUSAL if settings.causal else DEPTHWISE_CONV
@@ -153,4 +165,4 @@ def encoder_rows(settings: Zipformer) -> list[Row]:
     return rows
 
 
-FORMATS = (Format("icefall", "icefall's of a Zipformer", Zipformer, claims, find, export),)
+FORMATS = (Format("icefall", "icefall (Zipformer)", Zipformer, claims, find, export),)

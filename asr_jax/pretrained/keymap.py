@@ -1,4 +1,4 @@
-"""Weights under another system's names, as parameters under ours, and back: by a table of rows."""
+"""Conversion between another system's weights and parameters of this package, by a table of name pairs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,16 @@ NamedWeights = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array is stored by the other system: `ours` turns theirs into ours, `theirs` the other way."""
+    """Conversion between the array layouts of the two systems."""
 
     ours: Callable[[np.ndarray], np.ndarray]
+    """Converts an array of the other system to this package's layout."""
     theirs: Callable[[np.ndarray], np.ndarray]
+    """Converts an array of this package to the other system's layout."""
 
 
 def transposed(*axes: int) -> Layout:
-    """Ours has their axes in the order `axes`."""
+    """Returns a layout in which this package has the other system's axes in the order `axes`."""
     return Layout(lambda x: x.transpose(axes), lambda x: x.transpose(tuple(np.argsort(axes))))
 
 
@@ -43,7 +45,7 @@ DEPTHWISE_2D = Layout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.transpos
 
 
 def flattened(channels: int) -> Layout:
-    """[out channels·frequency] to [frequency·channels out]: of what reads the output of a convolution."""
+    """[out channels·frequency] to [frequency·channels out], for a linear layer on the output of a 2-D convolution."""
 
     def ours(x: np.ndarray) -> np.ndarray:
         return x.reshape(len(x), channels, -1).transpose(2, 1, 0).reshape(-1, len(x))
@@ -56,27 +58,31 @@ def flattened(channels: int) -> Layout:
 
 @dataclass(frozen=True)
 class Row:
-    """One of their arrays; with `layer`, ours holds it as that entry of its first axis."""
+    """Pair of an array of the other system and a parameter of this package."""
 
     theirs: str
+    """Name in the other system."""
     ours: str
+    """Parameter path in this package."""
     layout: Layout = SAME
     layer: int | None = None
+    """Index on the parameter's first axis that the array is stored at; None: the array is the whole parameter."""
 
 
 class Found(NamedTuple):
-    """What a table finds in a file."""
+    """Result of `find_params`."""
 
     params: dict[str, np.ndarray]
-    """float32, by our paths: those that are whole. What cannot be laid out as ours is as it is there."""
+    """Parameters in float32 by path, without those for which an array is missing. If an array does not fit its layout
+    or the other layers' shape, it is returned in place of the whole parameter."""
     missing: list[str]
-    """Their names that the table has and the file does not."""
+    """Names that the table has and the file does not."""
     left: list[str]
-    """Their names that the file has and the table does not."""
+    """Names that the file has and the table does not."""
 
 
 def find_params(weights: NamedWeights, rows: Sequence[Row]) -> Found:
-    """Our parameters as far as `weights` have them."""
+    """Returns the parameters for which `weights` contain all arrays."""
     of_path: dict[str, list[Row]] = {}
     for row in rows:
         of_path.setdefault(row.ours, []).append(row)
@@ -90,15 +96,16 @@ def find_params(weights: NamedWeights, rows: Sequence[Row]) -> Found:
 
 
 def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Their arrays from our parameters, or a part of them (or from anything of the same structure: gradients,
-    averages).
+    """Returns the arrays of the other system for a tree of parameters.
+
+    The tree may contain some of the parameters, or other values of the same structure, such as gradients and averages.
 
     Raises:
-        UserError: parameters that no row has.
+        UserError: If no row has a parameter of the tree.
     """
     flat = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()}
     if left := sorted(flat.keys() - {row.ours for row in rows}):
-        raise UserError("no name is known there for the parameters " + ", ".join(left))
+        raise UserError("the other system has no names for the parameters " + ", ".join(left))
     return {
         row.theirs: row.layout.theirs(flat[row.ours] if row.layer is None else flat[row.ours][row.layer])
         for row in rows
@@ -107,13 +114,13 @@ def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 
 def _laid_out(weights: NamedWeights, rows: Sequence[Row]) -> np.ndarray:
-    """One of our parameters, of its row or of one row for each layer."""
+    """Returns one parameter, from its only row or from one row per layer."""
     arrays = []
     for row in rows:
         array = np.asarray(weights[row.theirs], np.float32)
         try:
             arrays.append(row.layout.ours(array))
-        except (ValueError, IndexError):  # other axes: whoever compares shapes sees theirs
+        except (ValueError, IndexError):  # returned unconverted: the caller compares shapes and reports the mismatch
             return array
     if rows[0].layer is None:
         return arrays[0]

@@ -1,5 +1,6 @@
-"""NeMo's `.nemo` files: an archive of settings, weights and tokenizer, read without NeMo and without PyTorch; and what
-NeMo calls the modules that several of its encoders share.
+"""NeMo's `.nemo` files, which are archives of settings, weights and tokenizer, read without NeMo and without PyTorch.
+
+The module also has NeMo's weight names of the subsampling that several of its encoders share.
 """
 
 import tarfile
@@ -23,20 +24,22 @@ CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 
 
 class Nemo(NamedTuple):
-    """What a file holds."""
+    """Content of a `.nemo` file."""
 
     config: dict[str, Any]
-    """The model's settings."""
+    """Settings of the model."""
     weights: dict[str, np.ndarray]
-    """By NeMo's names."""
+    """Weights by NeMo's names."""
     symbols: tuple[str | None, ...] | None
-    """What the labels of its CTC decoder stand for, the blank last as None; None where the settings do not say."""
+    """Text of each label of the CTC decoder, with None for the blank at the end; None if the settings list no
+    vocabulary."""
 
 
 def load_nemo(path: Path) -> Nemo:
-    """A whole file.
+    """Returns the settings, weights and symbols of a `.nemo` file.
 
-    Raises: UserError where it is none, or cut.
+    Raises:
+        UserError: If the file is not a `.nemo` file or is truncated.
     """
     config = nemo_config(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -48,61 +51,75 @@ def load_nemo(path: Path) -> Nemo:
 
 
 def nemo_config(path: Path) -> dict[str, Any]:
-    """The model's settings alone.
+    """Returns the model's settings in a `.nemo` file.
 
-    Raises: as `load_nemo`.
+    Raises:
+        UserError: If the file is not a `.nemo` file or is truncated.
     """
     with tempfile.TemporaryDirectory() as folder:
         text = _extracted(path, CONFIG, Path(folder)).read_text()
     try:
         config = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"{path}: its {CONFIG} cannot be read ({error}): expected YAML as NeMo writes it") from error
+        raise UserError(f"{path}: {CONFIG} cannot be read ({error}): expected YAML that NeMo wrote") from error
     if not isinstance(config, dict):
-        raise UserError(f"{path}: its {CONFIG} is no tree of settings: expected a file that NeMo's save_to wrote")
+        raise UserError(f"{path}: {CONFIG} does not contain a mapping: expected a file that NeMo's save_to wrote")
     return config
 
 
 def nemo_encoder(path: Path) -> str:
-    """The class of a `.nemo` file's encoder; empty for another path, and `nothing` where the file says none.
+    """Returns the class of the encoder in a `.nemo` file.
 
-    Raises: UserError where a .nemo file cannot be read.
+    The result is empty for a path with another suffix, and `nothing` if the file has no encoder section.
+
+    Raises:
+        UserError: If a `.nemo` file cannot be read.
     """
     if path.suffix != ".nemo":
         return ""
-    said = nemo_config(path).get("encoder")
-    return str(said.get("_target_", "")).rpartition(".")[2] if isinstance(said, Mapping) else "nothing"
+    encoder = nemo_config(path).get("encoder")
+    return str(encoder.get("_target_", "")).rpartition(".")[2] if isinstance(encoder, Mapping) else "nothing"
 
 
 def nemo_front_end(path: Path) -> FrontEnd:
-    """The preset `nemo` with the mel bins of a `.nemo` file.
+    """Returns the preset `nemo` with the number of mel bins of a `.nemo` file.
 
-    Raises: UserError where the file's front-end differs in more.
+    Raises:
+        UserError: If the file's front-end differs from the preset in another setting.
     """
-    said = nemo_config(path).get("preprocessor", {})
+    preprocessor = nemo_config(path).get("preprocessor", {})
     expected = {
         "sample_rate": 16000, "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann",
         "n_fft": 512, "frame_splicing": 1, "log": True,
     }  # fmt: skip
-    check_settings(path, "preprocessor", said, expected)
-    return nemo(num_mels=said.get("features", 80))
+    check_settings(path, "preprocessor", preprocessor, expected)
+    return nemo(num_mels=preprocessor.get("features", 80))
 
 
 def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> None:
-    """A copy of the file `like` with other weights of the same names and shapes. What `weights` have not, the window of
-    the front-end and counts of batches, stays as it is there.
+    """Writes a copy of a `.nemo` file with other weights.
 
-    Raises: UserError where `like` is no such file, or of another model or vocabulary.
+    Arrays that `weights` lack keep their values; these are the front-end's window and the batch counters.
+
+    Args:
+        weights: New weights by NeMo's names; names and shapes must exist in `like`.
+        path: File to write.
+        like: File to copy.
+
+    Raises:
+        UserError: If `like` is not a `.nemo` file, or contains another model or vocabulary.
     """
     before = load_nemo(like).weights
     wrong = [
-        f"{name} of shape {list(array.shape)}, there " + (str(list(before[name].shape)) if name in before else "none")
+        f"{name} has shape {list(array.shape)}, in the file "
+        + (str(list(before[name].shape)) if name in before else "none")
         for name, array in weights.items()
         if name not in before or before[name].shape != array.shape
     ]
     if wrong:
         raise UserError(
-            f"{like} is of another model or vocabulary: {'; '.join(wrong[:3])}: expected the one begun with"
+            f"{like} contains another model or vocabulary: {'; '.join(wrong[:3])}; expected the file that the run was "
+            "initialised with"
         )
     with tempfile.TemporaryDirectory() as folder, tarfile.open(like) as archive, tarfile.open(path, "w") as out:
         save_torch({**before, **weights}, Path(folder) / WEIGHTS)
@@ -118,29 +135,35 @@ def _names(path: Path) -> list[str]:
         with tarfile.open(path) as archive:
             return archive.getnames()
     except (OSError, tarfile.TarError, EOFError) as error:
-        raise UserError(f"{path} cannot be read ({error}): expected a whole .nemo file") from error
+        raise UserError(f"{path} cannot be read ({error}): expected a complete .nemo file") from error
 
 
 def _extracted(path: Path, name: str, folder: Path) -> Path:
-    """The member of that name, wherever it lies in the archive."""
+    """Extracts the archive's member with a file name, in any of its folders, and returns the extracted file."""
     found = [member for member in _names(path) if Path(member).name == Path(name).name]
     if not found:
-        raise UserError(f"{path} holds no {name}: expected a file that NeMo's save_to wrote")
+        raise UserError(f"{path} contains no {name}: expected a file that NeMo's save_to wrote")
     target = folder / Path(name).name
     try:
         with tarfile.open(path) as archive:
             member = archive.extractfile(found[0])
             if member is None:
-                raise UserError(f"{path}: its {name} is no file")
+                raise UserError(f"{path}: {name} is not a regular file: expected a file that NeMo's save_to wrote")
             target.write_bytes(member.read())
     except (OSError, tarfile.TarError, EOFError) as error:
-        raise UserError(f"{path} cannot be read ({error}): expected a whole .nemo file") from error
+        raise UserError(f"{path} cannot be read ({error}): expected a complete .nemo file") from error
     return target
 
 
 def nemo_subsampling(ours: str, factor: int, kind: Subsampling) -> list[Row]:
-    """NeMo's names of the convolutions of `striding.Subsample`, whose path here is `ours`: places in a list of them,
-    their products and their ReLUs.
+    """Returns NeMo's names of the convolutions of `striding.Subsample`.
+
+    NeMo numbers the modules of a list that contains convolutions, pointwise convolutions and ReLUs.
+
+    Args:
+        ours: Parameter path of the subsampling in this package.
+        factor: Subsampling factor, a power of 2.
+        kind: Kind of the convolutions.
     """
     rows, place = list[Row](), 0
     for number in range(factor.bit_length() - 1):
@@ -156,9 +179,19 @@ def nemo_subsampling(ours: str, factor: int, kind: Subsampling) -> list[Row]:
     return rows
 
 
-def check_settings(path: str | Path, part: str, said: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raises: UserError where a setting is said and is none of those expected."""
+def check_settings(path: str | Path, part: str, settings: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Checks settings against the values that this package supports; settings that are missing pass.
+
+    Args:
+        path: File that contains the settings, for messages.
+        part: Section that contains the settings, for messages.
+        settings: Settings by their names.
+        expected: Supported value of each setting, or a tuple of supported values.
+
+    Raises:
+        UserError: If a setting has another value.
+    """
     for name, values in expected.items():
         choices = values if isinstance(values, tuple) else (values,)
-        if name in said and said[name] not in choices:
-            raise UserError(f"{path}: its {part}.{name} is {said[name]}, expected {' or '.join(map(str, choices))}")
+        if name in settings and settings[name] not in choices:
+            raise UserError(f"{path}: {part}.{name} is {settings[name]}, expected {' or '.join(map(str, choices))}")

@@ -1,5 +1,6 @@
-"""Weights and settings of NVIDIA's QuartzNet, Jasper and Citrinet: of DeepLearningExamples' checkpoints
-(PyTorch/SpeechRecognition/QuartzNet at commit 729963dd) and of NeMo's `.nemo` files (at commit 8cfedd72).
+"""Weight names and settings of QuartzNet, Jasper and Citrinet in NVIDIA's DeepLearningExamples and NeMo.
+
+Source: DeepLearningExamples' PyTorch/SpeechRecognition/QuartzNet at commit 729963dd; NeMo at commit 8cfedd72.
 """
 
 import re
@@ -26,7 +27,7 @@ from asr_jax.pretrained.keymap import (
 from asr_jax.pretrained.nemo_files import nemo_config, nemo_encoder, nemo_front_end
 
 NEVER_USED = r".*\.num_batches_tracked|preprocessor\..*"
-"""Names of what is no weight: counts of batches, and the front-end's window and mel filters."""
+"""Names that are ignored: batch counters, and the front-end's window and mel filters."""
 
 TIME_CONV = transposed(2, 1, 0)
 """[out in taps] to [taps in out]."""
@@ -37,21 +38,28 @@ ACTIVATIONS = {name: name for name in ("relu", "hardtanh", "selu", "silu", "gelu
 
 
 def claims(weights: NamedWeights) -> bool:
-    """Whether weights have DeepLearningExamples' names."""
+    """Returns whether the weights have DeepLearningExamples' names."""
     return any(re.fullmatch(r"encoder\.layers\.\d+\.mconv\..*", name) for name in weights)
 
 
 def claims_nemo(weights: NamedWeights) -> bool:
-    """Whether weights have NeMo's names."""
+    """Returns whether the weights have NeMo's names."""
     return any(re.fullmatch(r"encoder\.encoder\.\d+\.mconv\..*", name) for name in weights)
 
 
 def find(
     weights: NamedWeights, settings: QuartzNet, *, ctc_head: str | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As far as a checkpoint of either system has them: weights of a model by our paths, `params/encoder/…`,
-    `batch_stats/encoder/…` and those of its CTC head (`ctc_head`, where it has one), and the names of all others,
-    without those that are no weights.
+    """Returns the weights of a checkpoint of either system by parameter path, and the names that are left.
+
+    Args:
+        weights: Weights by NeMo's or DeepLearningExamples' names; parameters that they lack are not returned.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Returns:
+        Parameters and running statistics (`params/encoder/…`, `batch_stats/encoder/…` and those of the CTC head), and
+        the names of weights that the model does not have, except those that match `NEVER_USED`.
     """
     names = {_nvidia(name): name for name in weights}
     found = find_params({ours: weights[name] for ours, name in names.items()}, rows(settings, ctc_head=ctc_head))
@@ -59,16 +67,30 @@ def find(
 
 
 def export_nvidia(variables: Any, settings: QuartzNet, *, ctc_head: str | None) -> dict[str, np.ndarray]:
-    """`{"params": …, "batch_stats": …}` of a model, or one of them (or anything of their structure: gradients), by
-    DeepLearningExamples' names.
+    """Returns the variables of a model under DeepLearningExamples' names.
 
-    Raises: UserError where the model has other weights as well.
+    Args:
+        variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in DeepLearningExamples.
     """
     return export_params(variables, rows(settings, ctc_head=ctc_head))
 
 
 def export_nemo(variables: Any, settings: QuartzNet, *, ctc_head: str | None) -> dict[str, np.ndarray]:
-    """`export_nvidia` by NeMo's names."""
+    """Returns the variables of a model under NeMo's names.
+
+    Args:
+        variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in NeMo.
+    """
     infix = ".conv" if settings.mask_padding else ""
     layouts = {row.theirs: row.layout for row in rows(settings, ctc_head=ctc_head)}
     convolutions = (TIME_CONV, DEPTHWISE, POINTWISE_1D)
@@ -85,7 +107,7 @@ def export_nemo(variables: Any, settings: QuartzNet, *, ctc_head: str | None) ->
 
 
 def rows(settings: QuartzNet, *, ctc_head: str | None) -> list[Row]:
-    """The table for a model of these sizes, by DeepLearningExamples' names."""
+    """Returns the table of DeepLearningExamples' names for a model; `ctc_head` is the path of its CTC head, or None."""
     found = [row for number, block in enumerate(settings.every_block()) for row in _block(settings, number, block)]
     if ctc_head:
         found.append(Row("decoder.layers.0.weight", f"params/{ctc_head}/output/kernel", POINTWISE_1D))
@@ -95,7 +117,7 @@ def rows(settings: QuartzNet, *, ctc_head: str | None) -> list[Row]:
 
 def _block(settings: QuartzNet, number: int, block: ConvBlock) -> Iterator[Row]:
     theirs, ours = f"encoder.layers.{number}", f"encoder/block_{number}"
-    # What a layer has there: convolutions, norm, where there are groups their shuffle, activation and dropout.
+    # NVIDIA's modules of a layer: convolutions, norm, channel shuffle (only with groups), activation and dropout.
     place, num_modules = 0, (2 if block.separable else 1) + 1 + (block.groups > 1) + 2
     num_alike = block.strides[1:].count(1)
     for layer in range(block.repeat):
@@ -110,7 +132,7 @@ def _block(settings: QuartzNet, number: int, block: ConvBlock) -> Iterator[Row]:
         norm = place + (2 if block.separable else 1)
         yield from _norm(settings, f"{theirs}.mconv.{norm}", f"{here}/norm", stacked)
         place += num_modules
-    if block.squeeze:  # in the place of the last layer's activation
+    if block.squeeze:  # it has the number of the last layer's activation
         for module, name in ((0, "in"), (2, "out")):
             path = f"params/{ours}/squeeze/{name}/kernel"
             yield Row(f"{theirs}.mconv.{place - 2}.fc.{module}.weight", path, LINEAR)
@@ -126,7 +148,7 @@ def _norm(settings: QuartzNet, theirs: str, ours: str, layer: int | None) -> Ite
 
 
 def _num_sides(settings: QuartzNet, number: int) -> int:
-    """Projections beside the layers of a block."""
+    """Returns the number of residual projections of a block."""
     residuals = [block.residual for block in settings.every_block()[: number + 1]]
     if residuals[-1] != "dense":
         return int(residuals[-1] != "none")
@@ -134,34 +156,38 @@ def _num_sides(settings: QuartzNet, number: int) -> int:
 
 
 def _nvidia(name: str) -> str:
-    """DeepLearningExamples' name for NeMo's, or for its own."""
+    """Converts NeMo's name to DeepLearningExamples' name; names of DeepLearningExamples stay the same."""
     name = re.sub(r"^encoder\.encoder\.", "encoder.layers.", name)
     name = re.sub(r"^decoder\.decoder_layers\.", "decoder.layers.", name)
     return re.sub(r"\.conv\.weight$", ".weight", name)
 
 
 def settings_of_nemo(config: Mapping[str, Any], **changes: Any) -> QuartzNet:
-    """The encoder of a NeMo model by its `model_config.yaml` (`nemo_files.nemo_config`), with `changes`.
+    """Returns the encoder settings in a NeMo model's `model_config.yaml`, with `changes` of their fields.
 
-    Raises: UserError where it is none of convolutions, or has what is not known here.
+    Raises:
+        UserError: If the encoder is not a QuartzNet, Jasper or Citrinet, or if a setting is not supported.
     """
     encoder = config.get("encoder")
     if not isinstance(encoder, Mapping) or not isinstance(encoder.get("jasper"), list):
-        raise UserError("model_config has no encoder.jasper: expected QuartzNet, Jasper or Citrinet of NeMo")
+        raise UserError("model_config has no list encoder.jasper: expected QuartzNet, Jasper or Citrinet of NeMo")
     return settings_of(encoder, **changes)
 
 
 def settings_of(encoder: Mapping[str, Any], **changes: Any) -> QuartzNet:
-    """The encoder by NeMo's section `encoder` or DeepLearningExamples' `quartznet.encoder`, with `changes`. Keys of
-    blocks that neither system reads are passed over, as they do.
+    """Returns the encoder settings in an encoder section of either system, with `changes` of their fields.
 
-    Raises: UserError for what is not known here.
+    The section is `encoder` in NeMo and `quartznet.encoder` in DeepLearningExamples. Keys of blocks that neither system
+    reads are ignored.
+
+    Raises:
+        UserError: If a setting is missing or not supported.
     """
     try:
         blocks = encoder["jasper"] if "jasper" in encoder else encoder["blocks"]
         mode, made = encoder.get("residual_mode", "add"), []
         for block in blocks:
-            mode = block.get("residual_mode", mode)  # of NeMo's blocks, each has what the one before said
+            mode = block.get("residual_mode", mode)  # in NeMo, blocks without a mode have that of the block before
             made.append(_conv_block(block, mode))
         norm, groups = _norm_of(encoder, blocks)
         activation = encoder["activation"]
@@ -179,9 +205,9 @@ def settings_of(encoder: Mapping[str, Any], **changes: Any) -> QuartzNet:
         }
         return QuartzNet(**{**given, **changes})
     except KeyError as error:
-        raise UserError(f"the encoder's settings have no {error}: expected it of NVIDIA's QuartzNet") from error
+        raise UserError(f"the encoder's settings have no {error}: expected settings of NVIDIA's QuartzNet") from error
     except (TypeError, ValueError) as error:
-        raise UserError(f"the encoder's settings cannot be used here: {error}") from error
+        raise UserError(f"the encoder's settings are not supported: {error}") from error
 
 
 def _conv_block(block: Mapping[str, Any], mode: str) -> ConvBlock:
@@ -210,13 +236,18 @@ def _conv_block(block: Mapping[str, Any], mode: str) -> ConvBlock:
 
 
 def _norm_of(encoder: Mapping[str, Any], blocks: list[Mapping[str, Any]]) -> tuple[str, int]:
-    """The norm, which NeMo says once and DeepLearningExamples of each block, and its groups."""
+    """Returns the kind of norm and its number of groups.
+
+    NeMo sets both once for the encoder, DeepLearningExamples sets them per block.
+    """
     kinds = {block.get("normalization", "batch") for block in blocks}
     groups = {block.get("norm_groups", 1) for block in blocks}
     if "jasper" in encoder:
         kinds, groups = {encoder.get("normalization_mode", "batch")}, {encoder.get("norm_groups", -1)}
     if len(kinds) > 1 or len(groups) > 1:
-        raise UserError(f"blocks have the norms {sorted(kinds)} of {sorted(groups)} groups: expected the same of all")
+        raise UserError(
+            f"blocks have the norms {sorted(kinds)} with {sorted(groups)} groups: expected the same norm in all blocks"
+        )
     (kind,), (num,) = kinds, groups
     if kind == "group" and num == -1:
         return "instance", 1
@@ -228,9 +259,9 @@ def _one(value: Any) -> int:
 
 
 FORMATS = (
-    Format("nemo", "NeMo's of a QuartzNet", QuartzNet, claims_nemo, find, export_nemo),
+    Format("nemo", "NeMo (QuartzNet)", QuartzNet, claims_nemo, find, export_nemo),
     Format(
-        "deeplearningexamples", "NVIDIA's (DeepLearningExamples') of a QuartzNet", QuartzNet, claims, find,
+        "deeplearningexamples", "NVIDIA DeepLearningExamples (QuartzNet)", QuartzNet, claims, find,
         export_nvidia,
     ),
 )  # fmt: skip

@@ -1,6 +1,4 @@
-"""Weights of Squeezeformer by the names of the paper's authors (Keras, kssteven418/Squeezeformer at commit
-ab49eec5).
-"""
+"""Weight names of Squeezeformer in the authors' Keras code (kssteven418/Squeezeformer at commit ab49eec5)."""
 
 import re
 from collections.abc import Iterable
@@ -22,7 +20,7 @@ DEPTHWISE_KERAS = transposed(0, 1, 3, 2)
 """[time frequency channels 1] to [time frequency 1 channels]."""
 STATS = ("mean", "variance")
 
-# Of a layer; {half} is its first or its second half.
+# Names in {half} of a layer: attention and feed-forward in its first half, convolution and feed-forward in its second.
 HALF = (
     ("ln_mid/gamma",                     "{module}_norm/scale",            SAME),
     ("ln_mid/beta",                      "{module}_norm/bias",             SAME),
@@ -68,11 +66,11 @@ REDUCTION = (
     ("pw_conv_2/bias",                   "pointwise/bias",                 SAME),
 )  # fmt: skip
 ENCODER = "conformer_encoder"
-"""What the authors' code calls the encoder."""
+"""Name of the encoder in the authors' code."""
 DENSE = re.compile(r"/dense(?:_(\d+))?/")
-"""A layer without a name of its own."""
+"""Automatic name of a Keras layer that is created without a name."""
 MARK = "_preln/gamma:0"
-"""How the name of a weight ends that the encoder always has."""
+"""Suffix of a weight that every encoder has."""
 CTC = (
     Row("conformer_logits/kernel:0", "output/kernel", CONV_1),
     Row("conformer_logits/bias:0",   "output/bias"),
@@ -80,15 +78,23 @@ CTC = (
 
 
 def claims(weights: NamedWeights) -> bool:
-    """Whether weights have the authors' names."""
+    """Returns whether the weights have the authors' names."""
     return any(name.endswith(MARK) for name in weights)
 
 
 def find(
     weights: NamedWeights, settings: Squeezeformer, *, ctc_head: str | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As far as a file has them: variables by our paths from `params/` and `batch_stats/` on, and the names of weights
-    that found no place.
+    """Returns the weights of a file by parameter path, and the names that are left.
+
+    Args:
+        weights: Weights by the authors' names; parameters that they lack are not returned.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Returns:
+        Parameters and running statistics (`params/…`, `batch_stats/…`), and the names of weights that the model does
+        not have.
     """
     encoder, names = readable_names(weights)
     renamed = {names.get(name, name): array for name, array in weights.items()}
@@ -100,17 +106,27 @@ def find(
 def export(
     variables: Any, settings: Squeezeformer, *, ctc_head: str | None, encoder: str = ENCODER
 ) -> dict[str, np.ndarray]:
-    """Variables, `{"params": {"encoder": …}, "batch_stats": …}` or parts of them, by the authors' names, in whose
-    code the encoder is called `encoder`.
+    """Returns the variables of a model under the authors' names.
 
-    Raises: UserError for a weight that has no name there.
+    Args:
+        variables: `{"params": …, "batch_stats": …}`, or a part of it.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        encoder: Name of the encoder in the authors' code.
+
+    Raises:
+        UserError: If a parameter has no name in the authors' code.
     """
     return export_params(variables, rows(settings, encoder=encoder, ctc_head=ctc_head))
 
 
 def rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -> list[Row]:
-    """The authors' names of a model of these sizes, whose encoder they call `encoder`, with our paths from `params/`
-    and `batch_stats/` on.
+    """Returns the table of the authors' names for a model.
+
+    Args:
+        settings: Settings of the encoder.
+        encoder: Name of the encoder in the authors' code.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
     """
     table = []
     for number, (stack, layer) in enumerate(settings.layer_places):
@@ -162,7 +178,7 @@ def rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -> list
 
 
 def embed_rows(settings: Squeezeformer, encoder: str) -> list[Row]:
-    """The part of `rows` before the first layer."""
+    """Returns the rows of the modules before the first layer."""
     names = (*EMBED, *(SEPARABLE if settings.subsampling == "dw_striding" else FULL))
     return [
         Row(f"{encoder}/{encoder}_{name.format(encoder=encoder)}:0", f"params/encoder/embed/{ours}", layout)
@@ -171,8 +187,14 @@ def embed_rows(settings: Squeezeformer, encoder: str) -> list[Row]:
 
 
 def attention_rows(start: str, ours: str, unnamed: int, layer: int | None, settings: Squeezeformer) -> list[Row]:
-    """Rows of an attention module whose paths begin with `start` there and with `ours` here. `unnamed`: how many layers
-    without a name of their own Keras has counted before it.
+    """Returns the rows of an attention module.
+
+    Args:
+        start: Prefix of the module's names in the authors' code.
+        ours: Prefix of the module's parameter paths.
+        unnamed: Number of unnamed Keras layers before the module, which sets the numbers in its automatic names.
+        layer: Index of the layer in its stack; None: the parameters are not stacked.
+        settings: Settings of the encoder.
     """
     heads, width = settings.num_heads, settings.dim // settings.num_heads
     by_head = Layout(
@@ -197,8 +219,9 @@ def _dense(number: int) -> str:
 
 
 def readable_names(names: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """What a file calls the encoder, and its names by those of `rows`: without what stands before the encoder,
-    and with layers that have no name of their own counted from the first one.
+    """Returns the encoder's name in a file, and the names of `rows` for the file's names.
+
+    The new names lack path components before the encoder, and number unnamed Keras layers from the first one.
     """
     mark = next(name for name in names if name.endswith(MARK))
     encoder = mark.removesuffix(MARK).split("/")[-1]
@@ -212,4 +235,4 @@ def readable_names(names: Iterable[str]) -> tuple[str, dict[str, str]]:
     return encoder, renamed
 
 
-FORMATS = (Format("keras", "the paper's authors' (Keras) of a Squeezeformer", Squeezeformer, claims, find, export),)
+FORMATS = (Format("keras", "the authors' Keras code (Squeezeformer)", Squeezeformer, claims, find, export),)

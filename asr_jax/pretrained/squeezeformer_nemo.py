@@ -1,4 +1,4 @@
-"""Squeezeformer by the names of NeMo (commit 8cfedd72): weights, and the settings that a model tells of itself."""
+"""Weight names and settings of Squeezeformer in NeMo (commit 8cfedd72)."""
 
 import re
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from asr_jax.pretrained.keymap import (
 from asr_jax.pretrained.nemo_files import nemo_config, nemo_encoder, nemo_front_end, nemo_subsampling
 
 SKIPPED = r"preprocessor\..*|.*\.num_batches_tracked"
-"""Names of what is no weight."""
+"""Names that are ignored: buffers of the front-end, and batch counters."""
 UNLEARNED = r".*_scale\.(scale|bias)"
-"""The same, where scales are not learned."""
+"""Names that are also ignored if scales are not learned."""
 
 
-# Linear layers: each has a weight and a bias.
+# Linear layers, each with a weight and a bias.
 NEMO_LINEAR = (
     ("self_attn.linear_q",               "attention/query"),
     ("self_attn.linear_k",               "attention/key"),
@@ -85,22 +85,30 @@ NEMO_CTC = (
 )  # fmt: skip
 
 
-# What NeMo has and we have, too.
+# Choices of NeMo that `Squeezeformer` supports.
 NEMO_SUBSAMPLING = ("dw_striding", "striding")
 NEMO_NORMS = {"batch_norm": "batch", "layer_norm": "layer"}
 NEMO_POSITIONS = ("rel_pos", "abs_pos")
 
 
 def claims(weights: NamedWeights) -> bool:
-    """Whether weights have NeMo's names."""
+    """Returns whether the weights have NeMo's names."""
     return "encoder.pre_ln.weight" in weights
 
 
 def find(
     weights: NamedWeights, settings: Squeezeformer, *, ctc_head: str | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As far as NeMo's weights have them: variables by our paths from `params/` and `batch_stats/` on, and the names of
-    weights that found no place.
+    """Returns the weights of a NeMo file by parameter path, and the names that are left.
+
+    Args:
+        weights: Weights by NeMo's names; parameters that they lack are not returned.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Returns:
+        Parameters and running statistics (`params/…`, `batch_stats/…`), and the names of weights that the model does
+        not have, except buffers of the front-end, batch counters and scales that are not learned.
     """
     found = find_params(weights, rows(settings, ctc_head=ctc_head))
     skipped = SKIPPED if settings.adaptive_scale else f"{SKIPPED}|{UNLEARNED}"
@@ -108,18 +116,26 @@ def find(
 
 
 def export(variables: Any, settings: Squeezeformer, *, ctc_head: str | None) -> dict[str, np.ndarray]:
-    """Variables, `{"params": {"encoder": …}, "batch_stats": …}` or parts of them, by NeMo's names;
-    without what NeMo keeps beside them: counts of batches, and scales that are not learned.
+    """Returns the variables of a model under NeMo's names.
 
-    Raises: UserError for a weight that has no name there.
+    The result lacks NeMo's batch counters, and its scales if they are not learned.
+
+    Args:
+        variables: `{"params": …, "batch_stats": …}`, or a part of it.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in NeMo.
     """
     return export_params(variables, rows(settings, ctc_head=ctc_head))
 
 
 def settings_of_nemo(config: Mapping[str, Any], **changes: Any) -> Squeezeformer:
-    """The encoder's settings from those of a NeMo model (`nemo_config`), with `changes`.
+    """Returns the encoder settings of a NeMo configuration (`nemo_config`), with `changes` of their fields.
 
-    Raises: UserError where the model is another, or has what there is none of here.
+    Raises:
+        UserError: If the encoder is not a Squeezeformer, or if a setting is not supported.
     """
     given = config.get("encoder")
     if not isinstance(given, Mapping) or not str(given.get("_target_", "")).endswith("SqueezeformerEncoder"):
@@ -129,10 +145,12 @@ def settings_of_nemo(config: Mapping[str, Any], **changes: Any) -> Squeezeformer
 
 
 def settings_of_encoder(given: Mapping[str, Any], **changes: Any) -> Squeezeformer:
-    """Settings from the arguments of NeMo's SqueezeformerEncoder, with its defaults where they do not say.
-    Its dropout of positions is left out.
+    """Returns the encoder settings for arguments of NeMo's SqueezeformerEncoder, with `changes` of their fields.
 
-    Raises: as `settings_of_nemo`.
+    Missing arguments have NeMo's defaults. The dropout of position encodings is ignored.
+
+    Raises:
+        UserError: If an argument is not supported.
     """
     subsampling, norm = given.get("subsampling", "dw_striding"), given.get("conv_norm_type", "batch_norm")
     attention, context = given.get("self_attention_model", "rel_pos"), given.get("att_context_size") or [-1, -1]
@@ -150,7 +168,7 @@ def settings_of_encoder(given: Mapping[str, Any], **changes: Any) -> Squeezeform
         if value not in known
     ]
     if problems:
-        raise UserError("NeMo's encoder: " + "; ".join(problems) + ": there is no such Squeezeformer here")
+        raise UserError("NeMo's encoder is not supported: " + "; ".join(problems))
     settings: dict[str, Any] = {
         "num_mels": int(given["feat_in"]),
         "dim": given["d_model"],
@@ -177,9 +195,7 @@ def settings_of_encoder(given: Mapping[str, Any], **changes: Any) -> Squeezeform
 
 
 def rows(settings: Squeezeformer, *, ctc_head: str | None) -> list[Row]:
-    """NeMo's names of a whole model of these sizes, `encoder.…` and its CTC decoder, with our paths from
-    `params/` and `batch_stats/` on.
-    """
+    """Returns the table of NeMo's names for a model; `ctc_head` is the path of its CTC head, or None."""
     stats = (("running_mean", "mean"), ("running_var", "variance"))
     gain = "scale" if settings.norm == "layer" else "gain"
     layer_rows = [*NEMO_LAYER, ("conv.batch_norm.weight", f"convolution/norm/{gain}", SAME)]
@@ -223,7 +239,7 @@ def rows(settings: Squeezeformer, *, ctc_head: str | None) -> list[Row]:
 
 
 def _num_mels(config: Mapping[str, Any], given: Any) -> int:
-    """NeMo may have written `feat_in` as a reference to the preprocessor's."""
+    """Returns the number of mel bins. NeMo may write `feat_in` as a reference to the preprocessor's `features`."""
     preprocessor = config.get("preprocessor")
     if isinstance(given, str) and isinstance(preprocessor, Mapping):
         given = preprocessor.get("features")
@@ -233,7 +249,7 @@ def _num_mels(config: Mapping[str, Any], given: Any) -> int:
         raise UserError(f"NeMo's encoder.feat_in is {given!r}: expected a number") from error
 
 
-FORMATS = (Format("nemo", "NeMo's of a Squeezeformer", Squeezeformer, claims, find, export),)
+FORMATS = (Format("nemo", "NeMo (Squeezeformer)", Squeezeformer, claims, find, export),)
 
 DESCRIPTIONS = (
     Description(

@@ -1,7 +1,7 @@
-"""Arrays of PyTorch's files, read without PyTorch: `.pt`, `.pth`, `.ckpt` and `.bin` as torch.save writes them.
+"""Reader of files that torch.save wrote (`.pt`, `.pth`, `.ckpt`, `.bin`), without PyTorch.
 
-A file's pickle can make nothing but tensors, containers and plain holders of settings; whatever else it asks for
-becomes an inert stand-in, and nothing of it is run.
+A file's pickle can create only tensors, containers and plain objects that hold settings. Every other class is replaced
+by an inert stand-in, and no code of the file is run.
 """
 
 import pickle
@@ -35,7 +35,7 @@ PLAIN = {
 
 
 class Stand:
-    """What stands for an object of a class that is not known here: it holds what the file gave it."""
+    """Stand-in for an object of an unknown class; it stores the arguments and the state that the file contains."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         self.__dict__.update(named | ({"args": args} if args else {}))
@@ -50,13 +50,14 @@ class Stand:
         return Stand()
 
     def append(self, value: Any) -> None:
-        """Of stand-ins for lists: what is appended is left out."""
+        """Ignores a value that is appended to a stand-in for a list."""
 
 
 def load_torch(path: Path) -> Any:
-    """What torch.save was given, its tensors as NumPy arrays on the host.
+    """Returns the object that torch.save wrote, with tensors as NumPy arrays.
 
-    Raises: UserError where the file is none that it writes, or is cut.
+    Raises:
+        UserError: If torch.save did not write the file, or if the file is truncated.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -65,19 +66,23 @@ def load_torch(path: Path) -> Any:
         with path.open("rb") as file:
             return _read_legacy(file)
     except (OSError, pickle.UnpicklingError, zipfile.BadZipFile, *_DAMAGED) as error:
-        raise UserError(f"{path} cannot be read ({error}): expected a whole file that torch.save wrote") from error
+        raise UserError(f"{path} cannot be read ({error}): expected a complete file that torch.save wrote") from error
 
 
 _DAMAGED = (EOFError, KeyError, ValueError, IndexError, AttributeError, TypeError, struct.error, UnicodeDecodeError)
 
 
 def state_dict(loaded: Any) -> dict[str, np.ndarray]:
-    """The arrays by name of what a checkpoint holds: those under `model` where there is one, or the averaged ones under
-    `ema_state_dict`, or those under `state_dict`, without a prefix that all names have (`module.`, `model.`). Of
-    icefall's checkpoints that is the live model: its `model_avg` is the mean of a run from its start on, of which
-    icefall takes differences; the averages that it publishes are files of one `model`.
+    """Returns the weights of a loaded checkpoint, keyed by their names.
 
-    Raises: UserError where there are no arrays.
+    The search descends into `model`, `ema_state_dict` (the averaged weights), `state_dict` and `model_state_dict`, in
+    this order, if they exist. Prefixes that all names share (`module.`, `model.`) are removed.
+
+    For icefall's checkpoints the result is the live model: their `model_avg` is the mean since the start of the run, of
+    which icefall takes differences. The averages that icefall publishes are files with a single `model`.
+
+    Raises:
+        UserError: If there are no arrays.
     """
     for name in ("model", "ema_state_dict", "state_dict", "model_state_dict"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
@@ -88,7 +93,7 @@ def state_dict(loaded: Any) -> dict[str, np.ndarray]:
         if isinstance(name, str) and isinstance(value, np.ndarray)
     }
     if not arrays:
-        raise UserError("the file holds no weights by name: expected a state_dict, or one under `model`")
+        raise UserError("the file contains no named weights: expected a state_dict, or one under `model`")
     for prefix in ("module.", "model."):
         if all(name.startswith(prefix) for name in arrays):
             arrays = {name.removeprefix(prefix): value for name, value in arrays.items()}
@@ -101,7 +106,7 @@ class _Unpickler(pickle.Unpickler):
         self._load_storage = load_storage
 
     def find_class(self, module: str, name: str) -> Any:
-        """Tensors and plain containers; for all others a class of stand-ins."""
+        """Returns a known constructor of tensors or containers, or a new stand-in class."""
         if module == "torch._utils" and name in ("_rebuild_tensor_v2", "_rebuild_tensor"):
             return _tensor
         if module == "torch._utils" and name == "_rebuild_parameter":
@@ -111,7 +116,7 @@ class _Unpickler(pickle.Unpickler):
         return PLAIN.get((module, name)) or type(name, (Stand,), {})
 
     def persistent_load(self, pid: Any) -> Any:
-        """A storage of the file."""
+        """Returns the storage that a persistent id of the file names."""
         return self._load_storage(pid)
 
 
@@ -121,7 +126,10 @@ def _tensor(storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int,
     if 0 in size:
         return np.zeros(size, values.dtype)
     if not 0 <= offset < end <= len(values) or min((*size, *stride), default=0) < 0:
-        raise ValueError(f"a tensor of {size} from {offset} by {stride} does not lie within its {len(values)} values")
+        raise ValueError(
+            f"a tensor of shape {size}, offset {offset} and strides {stride} exceeds its storage of {len(values)} "
+            "values"
+        )
     steps = [step * values.itemsize for step in stride]
     return np.array(np.lib.stride_tricks.as_strided(values[offset:], size, steps))
 
@@ -129,7 +137,7 @@ def _tensor(storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int,
 def _read_archive(archive: zipfile.ZipFile) -> Any:
     pickles = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
     if len(pickles) != 1:
-        raise ValueError("no data.pkl")
+        raise ValueError(f"the archive has {len(pickles)} files data.pkl instead of one")
     folder = pickles[0].rpartition("/")[0]
     storages: dict[str, np.ndarray] = {}
 
@@ -144,16 +152,17 @@ def _read_archive(archive: zipfile.ZipFile) -> Any:
 
 
 def _read_legacy(file: Any) -> Any:
-    """As torch.save wrote before 1.6: pickles, and then the storages one after the other. Storages are known only when
-    the pickle is read, so it is read twice.
+    """Reads the format of torch.save before PyTorch 1.6: pickles, followed by the storages.
+
+    The storages' types are known only after the pickle is read; it is therefore read twice.
     """
 
     def unknown(pid: tuple[Any, ...]) -> Any:
         return np.zeros(int(pid[4]), pid[1])
 
     if _Unpickler(file, unknown).load() != LEGACY_MAGIC:
-        raise ValueError("it does not begin as one")
-    for _ in range(2):  # protocol, and what machine wrote it
+        raise ValueError("the magic number is missing")
+    for _ in range(2):  # protocol version and description of the machine
         _Unpickler(file, unknown).load()
     kinds: dict[str, Any] = {}
     content = file.tell()
@@ -169,7 +178,7 @@ def _read_legacy(file: Any) -> Any:
         size = count * kinds[str(key)].itemsize
         data = file.read(size)
         if len(data) != size:
-            raise ValueError("it ends too early")
+            raise ValueError("the file ends too early")
         storages[str(key)] = np.frombuffer(data, kinds[str(key)])
     file.seek(content)
     return _Unpickler(file, lambda pid: storages[str(pid[2])]).load()

@@ -1,4 +1,4 @@
-"""Files as torch.save writes them (a zip archive since PyTorch 1.6), written without PyTorch: arrays by name."""
+"""Writer of named arrays in the format of torch.save (a zip archive since PyTorch 1.6), without PyTorch."""
 
 import pickle
 import struct
@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 
 Tree = Mapping[str, Any]
-"""Arrays by name, and such trees by name."""
+"""Nested mappings from names to arrays."""
 
 
 def save_torch(tree: Tree, path: Path) -> None:
-    """Writes what `torch.load(path, weights_only=True)` gives back: dicts of tensors on the host, int64 those of whole
-    numbers and float32 all others.
+    """Writes a file that `torch.load(path, weights_only=True)` reads as nested dicts of CPU tensors.
 
-    Source: the layout that torch.save has: `data.pkl`, whose tensors name storages, and a file of bytes for each.
+    Integer arrays become int64 tensors, all others float32 tensors.
+
+    Source: the layout of torch.save: `data.pkl`, whose tensors refer to storages, and one file of bytes per storage.
     """
     arrays = list[np.ndarray]()
-    content = b"\x80\x02" + b"".join(_value(tree, arrays)) + b"."  # protocol 2, then the value, then the end
+    content = b"\x80\x02" + b"".join(_value(tree, arrays)) + b"."  # protocol 2, value, STOP
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("archive/data.pkl", content)
         archive.writestr("archive/byteorder", "little")
@@ -30,9 +31,9 @@ def save_torch(tree: Tree, path: Path) -> None:
 
 
 def _value(value: Any, arrays: list[np.ndarray]) -> Iterator[bytes]:
-    """The operations that make a value; its arrays are added to those that are written."""
+    """Yields the pickle operations that create a value, and appends its arrays to `arrays`."""
     if isinstance(value, Mapping):
-        yield b"}("  # an empty dict, and from here on what goes into it
+        yield b"}("  # EMPTY_DICT, MARK
         for name, inner in value.items():
             yield _plain(name)
             yield from _value(inner, arrays)
@@ -46,12 +47,12 @@ def _value(value: Any, arrays: list[np.ndarray]) -> Iterator[bytes]:
         + _global("torch", "LongStorage" if whole else "FloatStorage")
         + _plain(str(len(arrays)))
     )
-    storage += _plain("cpu") + _plain(array.size) + b"tQ"  # a tuple, and what it names outside of the pickle
+    storage += _plain("cpu") + _plain(array.size) + b"tQ"  # TUPLE, BINPERSID
     strides = [stride // array.itemsize for stride in array.strides]
     arrays.append(array)
     yield _global("torch._utils", "_rebuild_tensor_v2") + b"(" + storage + _plain(0)
     yield _numbers(array.shape) + _numbers(strides) + _plain(False)
-    yield _global("collections", "OrderedDict") + b")R" + b"tR"  # no hooks; then the call with the tuple of all
+    yield _global("collections", "OrderedDict") + b")R" + b"tR"  # empty dict of hooks, REDUCE
 
 
 def _numbers(numbers: Any) -> bytes:
@@ -63,8 +64,8 @@ def _global(module: str, name: str) -> bytes:
 
 
 def _plain(value: str | int | bool) -> bytes:
-    """A string, a whole number or a truth value."""
+    """Returns the pickle operations of a string, an integer or a Boolean."""
     if isinstance(value, str):
         encoded = value.encode()
         return b"X" + struct.pack("<I", len(encoded)) + encoded
-    return pickle.dumps(value, protocol=2)[2:-1]  # without the frame of a whole pickle
+    return pickle.dumps(value, protocol=2)[2:-1]  # without the protocol header and STOP

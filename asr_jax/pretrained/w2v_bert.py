@@ -1,4 +1,4 @@
-"""Weights of W2V-BERT 2.0 by the names of Hugging Face (transformers 5.23)."""
+"""Weight names of W2V-BERT 2.0 in Hugging Face's transformers (5.23)."""
 
 import re
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from asr_jax.pretrained.keymap import (
 from asr_jax.pretrained.w2v_bert_settings import folder_files
 
 PREFIX = "wav2vec2_bert."
-"""Of all names but the head's, in a model with a head."""
+"""Prefix of all names except the head's, in a model with a head."""
 COMPUTED = r"encoder\.embed_positions\.(inv_freq|pe)"
-"""Names that hold no weights: encodings of positions, which transformers 4 wrote."""
+"""Names that are ignored: position encodings, which transformers 4 stored."""
 
 NORMS_OF_LAYER = (
     ("ffn1_layer_norm",                  "feed_forward_1_norm"),
@@ -42,7 +42,7 @@ ATTENTION = (
     ("self_attn.linear_v",               "attention/value",        LINEAR),
     ("self_attn.linear_out",             "attention/out",          LINEAR),
 )  # fmt: skip
-# With a bias each.
+# Layers with a bias.
 PRODUCTS_OF_LAYER = (
     ("ffn1.intermediate_dense",          "feed_forward_1/in",      LINEAR),
     ("ffn1.output_dense",                "feed_forward_1/out",     LINEAR),
@@ -50,7 +50,7 @@ PRODUCTS_OF_LAYER = (
     ("ffn2.output_dense",                "feed_forward_2/out",     LINEAR),
     *ATTENTION,
 )  # fmt: skip
-# Without.
+# Arrays without a bias.
 ARRAYS_OF_LAYER = (
     ("conv_module.pointwise_conv1.weight", "convolution/in/kernel",  POINTWISE_1D),
     ("conv_module.depthwise_conv.weight",  "convolution/kernel",     DEPTHWISE),
@@ -83,34 +83,53 @@ PRODUCTS_OF_ADAPTER = (
 
 
 def claims(weights: NamedWeights) -> bool:
-    """Whether names are those of a W2V-BERT of Hugging Face."""
+    """Returns whether the weights have Hugging Face's names of a W2V-BERT."""
     return any(".conv_module." in name for name in weights)
 
 
 def find(weights: NamedWeights, settings: W2VBert, *, ctc_head: str | None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As far as a file has them: parameters of a model by our paths, `params/encoder/…` and those of its CTC head
-    (`ctc_head`, where it has one), and the names of all weights that found no place, without those that hold none.
+    """Returns the weights of a file by parameter path, and the names that are left.
+
+    Args:
+        weights: Weights by Hugging Face's names; parameters that they lack are not returned.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Returns:
+        Parameters (`params/encoder/…` and those of the CTC head), and the names of weights that the model does not
+        have, except position encodings and, for a model without masking, the learned mask vector.
     """
     names = {name.removeprefix(PREFIX): name for name in weights}
     found = find_params(
         {name: weights[theirs] for name, theirs in names.items()}, rows(settings, ctc_head=ctc_head, prefix="")
     )
-    # A model that masks nothing has no frame that is learned for it.
+    # A model without masking has no learned mask vector.
     needless = COMPUTED if settings.masks_anything else f"{COMPUTED}|masked_spec_embed"
     return found.params, [names[name] for name in found.left if not re.fullmatch(needless, name)]
 
 
 def export(variables: Any, settings: W2VBert, *, ctc_head: str | None) -> dict[str, np.ndarray]:
-    """A model's variables, `{"params": …}` (or parts of them, or anything of their structure), by Hugging Face's names:
-    those of Wav2Vec2BertForCTC, or without a head those of Wav2Vec2BertModel.
+    """Returns the variables of a model under the names of Wav2Vec2BertForCTC, or without a head of Wav2Vec2BertModel.
 
-    Raises: UserError for a weight that has no name there.
+    Args:
+        variables: `{"params": …}`, a part of it, or a tree of the same structure.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in transformers.
     """
     return export_params(variables, rows(settings, ctc_head=ctc_head, prefix=PREFIX if ctc_head else ""))
 
 
 def rows(settings: W2VBert, *, ctc_head: str | None, prefix: str) -> list[Row]:
-    """The table for a model of these sizes."""
+    """Returns the table of names for a model.
+
+    Args:
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        prefix: Prefix of all names except the head's.
+    """
     ours = "params/encoder"
     table = _norms("feature_projection", ours, (("layer_norm", "embed_norm"),))
     table += _products("feature_projection", ours, (("projection", "embed", LINEAR),))
@@ -154,4 +173,4 @@ def _products(theirs: str, ours: str, names: Sequence[tuple[str, str, Layout]], 
     return table + [Row(f"{theirs}.{name}.bias", f"{ours}/{module}/bias", SAME, layer) for name, module, _ in names]
 
 
-FORMATS = (Format("huggingface", "Hugging Face's of a W2V-BERT", W2VBert, claims, find, export, folder_files),)
+FORMATS = (Format("huggingface", "Hugging Face (W2V-BERT)", W2VBert, claims, find, export, folder_files),)

@@ -1,4 +1,4 @@
-"""Settings of W2V-BERT 2.0 in folders of Hugging Face's (transformers 5.23), in and out."""
+"""Reading and writing of W2V-BERT 2.0 settings in Hugging Face folders (transformers 5.23)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
 
 MODEL_TYPE = "wav2vec2-bert"
-# Settings that are the same there, by ours.
+# Settings of `W2VBert`, and transformers' names of the same settings.
 SETTINGS = {
     "num_mels":                "feature_projection_input_dim",
     "dim":                     "hidden_size",
@@ -55,55 +55,58 @@ WITHOUT_EFFECT = (
     r"|final_dropout|ctc_.*|use_weighted_layer_sum|classifier_.*|tdnn_.*|xvector_.*"
     r"|(num_)?codevector.*|num_negatives|proj_codevector_dim|contrastive_.*|diversity_.*|feat_quantizer_dropout"
 )
-"""Settings of labels, losses, other heads and how a model begins: with them an encoder gives the same."""
+"""Settings without effect on the encoder's output: labels, losses, other heads and initialisation."""
 
 
 def w2v_bert_of(path: str | Path, **changes: Any) -> W2VBert:
-    """The settings that a folder of Hugging Face's was made with, and `changes`. With adapters, padding enters these,
-    as it does there.
+    """Returns the encoder settings of a Hugging Face folder, with `changes` of their fields.
 
-    Raises: UserError where it says nothing of a W2V-BERT, or says what is not there here.
+    With adapters, `mask_padding` is False: padding enters their convolutions, as in transformers.
+
+    Raises:
+        UserError: If the folder does not describe a W2V-BERT, or if a setting is not supported.
     """
     file = Path(path) / huggingface.CONFIG
-    said = huggingface.read_json(file)
+    config = huggingface.read_json(file)
     expected = {
         "model_type": MODEL_TYPE, "position_embeddings_type": ("relative_key", "relative", "rotary", None),
         **dict.fromkeys(CHOICES.values(), tuple(ACTIVATIONS)),
     }  # fmt: skip
     spans = [f"mask_{axis}_{theirs}" for axis in SPAN_MASKS.values() for theirs in SPANS.values()]
     needed = {*SETTINGS.values(), *spans, *OF_ADAPTERS, *CHOICES.values(), "position_embeddings_type"}
-    if missing := sorted((needed | {"model_type"}) - said.keys()):
+    if missing := sorted((needed | {"model_type"}) - config.keys()):
         raise UserError(f"{file} has no {', '.join(missing)}: expected settings of a {MODEL_TYPE} model")
-    check_settings(path, "config", said, expected)
-    if unknown := sorted(name for name in said.keys() - needed if not re.fullmatch(WITHOUT_EFFECT, name)):
+    check_settings(path, "config", config, expected)
+    if unknown := sorted(name for name in config.keys() - needed if not re.fullmatch(WITHOUT_EFFECT, name)):
         raise UserError(
-            f"{file} has settings that are not known here: {', '.join(unknown)}; expected those of transformers' "
-            "Wav2Vec2BertConfig (take out of the file what changes nothing)"
+            f"{file} has unknown settings: {', '.join(unknown)}; expected those of transformers' Wav2Vec2BertConfig "
+            "(remove settings without effect from the file)"
         )
     try:
-        return replace(_settings(said), **changes)
+        return replace(_settings(config), **changes)
     except (ValueError, TypeError) as error:
         raise UserError(f"{file}: {error}") from error
 
 
-def _settings(said: Mapping[str, Any]) -> W2VBert:
-    ours: dict[str, Any] = {name: said[theirs] for name, theirs in SETTINGS.items()}
-    ours |= {name: ACTIVATIONS[said[theirs]] for name, theirs in CHOICES.items()}
+def _settings(config: Mapping[str, Any]) -> W2VBert:
+    ours: dict[str, Any] = {name: config[theirs] for name, theirs in SETTINGS.items()}
+    ours |= {name: ACTIVATIONS[config[theirs]] for name, theirs in CHOICES.items()}
     for name, axis in SPAN_MASKS.items():
-        found = {part: said[f"mask_{axis}_{theirs}"] for part, theirs in SPANS.items()}
+        found = {part: config[f"mask_{axis}_{theirs}"] for part, theirs in SPANS.items()}
         ours[name] = replace(getattr(W2VBert, name), **found)
-    if said["add_adapter"]:
-        width = said["output_hidden_size"]
-        ours["num_adapters"], ours["intermediate"] = (said[name] for name in OF_ADAPTERS[1:3])
-        ours["adapter_dim"] = None if width == said["hidden_size"] else width
+    if config["add_adapter"]:
+        width = config["output_hidden_size"]
+        ours["num_adapters"], ours["intermediate"] = (config[name] for name in OF_ADAPTERS[1:3])
+        ours["adapter_dim"] = None if width == config["hidden_size"] else width
         ours["mask_padding"] = False
-    return W2VBert(positions=said["position_embeddings_type"] or "none", **ours)
+    return W2VBert(positions=config["position_embeddings_type"] or "none", **ours)
 
 
 def front_end_of(folder: Path) -> FrontEnd:
-    """The preset `w2v_bert`.
+    """Returns the preset `w2v_bert`.
 
-    Raises: UserError where the folder's front-end is another.
+    Raises:
+        UserError: If the folder's front-end is a different one.
     """
     expected = {
         "feature_extractor_type": "SeamlessM4TFeatureExtractor", "feature_size": 80, "num_mel_bins": 80,
@@ -114,16 +117,19 @@ def front_end_of(folder: Path) -> FrontEnd:
 
 
 def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
-    """What lies beside the weights in a folder that transformers reads: settings of a Wav2Vec2BertForCTC, of its
-    front-end and of its tokenizer.
+    """Returns the JSON files of a Wav2Vec2BertForCTC folder, keyed by file name: model, front-end and tokenizer.
 
-    Raises: UserError for a model that is no such one.
+    Raises:
+        UserError: If transformers does not support the model.
     """
     settings, (head, *more) = model.encoder, model.heads.values()
     if not isinstance(settings, W2VBert) or not isinstance(head, CTC) or head.tap != OUTPUT or more:
-        raise UserError(f"heads are {', '.join(model.heads)}: expected one, of CTC on the output, as transformers has")
+        raise UserError(
+            f"the model has the heads {', '.join(model.heads)}: expected one CTC head on the encoder's output, as in "
+            "transformers"
+        )
     if model.front_end != w2v_bert():
-        raise UserError("the front-end is not the preset w2v_bert, which transformers has; expected that")
+        raise UserError("the front-end is not the preset w2v_bert: transformers supports no other")
     return {
         huggingface.CONFIG: {**config_of(settings), **huggingface.label_ids(symbols), "final_dropout": head.dropout},
         huggingface.PREPROCESSOR: {
@@ -136,13 +142,14 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
 
 
 def config_of(settings: W2VBert) -> dict[str, Any]:
-    """What a config.json says of a Wav2Vec2BertForCTC, but for its labels.
+    """Returns the content of a Wav2Vec2BertForCTC's config.json, without its labels.
 
-    Raises: UserError for an activation that transformers does not have.
+    Raises:
+        UserError: If transformers does not have one of the activations.
     """
     theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())} | {"silu": "swish"}
     if unknown := {settings.activation, settings.adapter_activation} - theirs_of.keys():
-        raise UserError(f"activation {', '.join(unknown)}: expected one of {', '.join(theirs_of)}")
+        raise UserError(f"activation is {', '.join(unknown)}: expected one of {', '.join(theirs_of)}")
     masks = {
         f"mask_{axis}_{theirs}": getattr(getattr(settings, name), part)
         for name, axis in SPAN_MASKS.items()
@@ -152,7 +159,7 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
         "architectures": ["Wav2Vec2BertForCTC"],
         "model_type": MODEL_TYPE,
         "dtype": "float32",
-        "ctc_zero_infinity": True,  # as CTC here
+        "ctc_zero_infinity": True,  # as in this package's CTC loss
         "ctc_loss_reduction": "mean",
         **{theirs: getattr(settings, ours) for ours, theirs in SETTINGS.items()},
         **{theirs: theirs_of[getattr(settings, ours)] for ours, theirs in CHOICES.items()},

@@ -1,5 +1,8 @@
-"""wav2vec 2.0 by the names of fairseq (commit 3d262bb2), of NVIDIA's DeepLearningExamples (729963dd) and of Hugging
-Face (transformers 5): weights. Their settings: `wav2vec2_fairseq`, `wav2vec2_huggingface`.
+"""Weight names of wav2vec 2.0 in fairseq, NVIDIA's DeepLearningExamples and Hugging Face's transformers.
+
+The modules `wav2vec2_fairseq` and `wav2vec2_huggingface` read their settings.
+
+Source: fairseq at commit 3d262bb2; DeepLearningExamples at commit 729963dd; transformers 5.
 """
 
 import re
@@ -18,7 +21,7 @@ Names = Literal["fairseq", "huggingface"]
 GAIN = Layout(lambda x: x.reshape(-1), lambda x: x[None, None])
 """[1 1 taps] to [taps]."""
 NEVER_USED = r".*\.(inv_freq|num_batches_tracked)"
-"""Names that hold no weights: what rotary positions are computed with."""
+"""Names that are ignored: frequencies of rotary positions, and batch counters."""
 LAYER = (
     ("self_attn.q_proj",            "attention/query",        "kernel",  LINEAR),
     ("self_attn.k_proj",            "attention/key",          "kernel",  LINEAR),
@@ -32,7 +35,7 @@ LAYER = (
 FAIRSEQ_STACKS = {"transformer": "layers", "before": "layers", "middle": "hourglass_layers", "after": "post_layers"}
 POSITIONS = "encoder.pos_conv_embed.conv"
 
-# Of fairseq's names, those that Hugging Face has others for, in this order.
+# Patterns of fairseq's names and Hugging Face's names for them. They are replaced in this order.
 HUGGING_FACE = (
     (r"^feature_extractor\.conv_layers\.(\d+)\.0\.",      r"feature_extractor.conv_layers.\1.conv."),
     (r"^feature_extractor\.conv_layers\.(\d+)\.2(\.1)?\.", r"feature_extractor.conv_layers.\1.layer_norm."),
@@ -51,25 +54,32 @@ HUGGING_FACE = (
     (r"^proj\.",                                          "lm_head."),
 )  # fmt: skip
 HEADS = ("quantizer.", "project_q.", "project_hid.", "lm_head.")
-"""What lies beside the model `wav2vec2.` there."""
+"""Prefixes of Hugging Face's names that are outside of the model `wav2vec2.`."""
 OF_PRETRAINING = r"(quantizer|project_q|project_hid|final_proj|target_glu)\..*"
-"""Names of what a pre-trained model has and a fine-tuned one has not."""
+"""Names of weights that pre-trained models have and fine-tuned ones lack."""
 
 
 def claims_fairseq(weights: NamedWeights) -> bool:
-    """Whether names are those of fairseq or of NVIDIA."""
+    """Returns whether the weights have fairseq's or NVIDIA's names."""
     return any(name.endswith("mask_emb") or ".pos_conv.0." in name for name in weights)
 
 
 def claims_huggingface(weights: NamedWeights) -> bool:
-    """Whether names are those of a wav2vec 2.0 of Hugging Face."""
+    """Returns whether the weights have Hugging Face's names of a wav2vec 2.0."""
     return any("encoder.pos_conv_embed." in name for name in weights)
 
 
 def rows(
     settings: Wav2Vec2, *, ctc_head: str | None, contrastive: tuple[str, Contrastive] | None, names: Names
 ) -> list[Row]:
-    """The table for a model of these sizes. `ctc_head`, `contrastive`: the paths of its heads, where it has them."""
+    """Returns the table of names for a model.
+
+    Args:
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        contrastive: Path and settings of the contrastive head; None if the model has none.
+        names: System whose names the table has.
+    """
     ours = "params/encoder"
     table = [Row("mask_emb", f"{ours}/mask"), *_module("layer_norm", f"{ours}/feature_norm", "scale")]
     table += _extractor_rows(settings, f"{ours}/extractor")
@@ -97,7 +107,7 @@ def rows(
 
 
 def _module(theirs: str, ours: str, leaf: str, layout: Layout = SAME, layer: int | None = None) -> list[Row]:
-    """A weight and a bias."""
+    """Returns the rows of a module's weight and bias."""
     return [
         Row(f"{theirs}.weight", f"{ours}/{leaf}", layout, layer),
         Row(f"{theirs}.bias", f"{ours}/bias", SAME, layer),
@@ -147,8 +157,16 @@ def find(
     ctc_head: str | None,
     contrastive: tuple[str, Contrastive] | None = None,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As far as a file of any of these systems has them: parameters of a model by our paths, and the names of all
-    weights that found no place, without those that hold none.
+    """Returns the weights of a file of any of these systems by parameter path, and the names that are left.
+
+    Args:
+        weights: Weights by the system's names; parameters that they lack are not returned.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        contrastive: Path and settings of the contrastive head; None if the model has none.
+
+    Returns:
+        Parameters, and the names of weights that the model does not have, except those that match `NEVER_USED`.
     """
     names: Names = "huggingface" if claims_huggingface(weights) else "fairseq"
     weights = _newest(weights, names)
@@ -159,10 +177,16 @@ def find(
 def export_fairseq(
     variables: Any, settings: Wav2Vec2, *, ctc_head: str | None, contrastive: tuple[str, Contrastive] | None = None
 ) -> dict[str, np.ndarray]:
-    """A model's variables, `{"params": …}` (or parts of them, or anything of their structure), by fairseq's names of a
-    model that is not fine-tuned; a CTC head as `proj`.
+    """Returns the variables of a model under fairseq's names of a pre-trained model, with the CTC head as `proj`.
 
-    Raises: UserError for a weight that has no name there.
+    Args:
+        variables: `{"params": …}`, a part of it, or a tree of the same structure.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        contrastive: Path and settings of the contrastive head; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in fairseq.
     """
     return export_params(variables, rows(settings, ctc_head=ctc_head, contrastive=contrastive, names="fairseq"))
 
@@ -170,17 +194,25 @@ def export_fairseq(
 def export_huggingface(
     variables: Any, settings: Wav2Vec2, *, ctc_head: str | None, contrastive: tuple[str, Contrastive] | None = None
 ) -> dict[str, np.ndarray]:
-    """`export_fairseq` by Hugging Face's names.
+    """Returns the variables of a model under Hugging Face's names.
 
-    Raises: UserError for a weight that has no name there.
+    Args:
+        variables: `{"params": …}`, a part of it, or a tree of the same structure.
+        settings: Settings of the encoder.
+        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        contrastive: Path and settings of the contrastive head; None if the model has none.
+
+    Raises:
+        UserError: If a parameter has no name in transformers.
     """
     return export_params(variables, rows(settings, ctc_head=ctc_head, contrastive=contrastive, names="huggingface"))
 
 
 def _newest(weights: NamedWeights, names: Names) -> dict[str, np.ndarray]:
-    """Weights by the newest of the names that a system has had for them."""
+    """Returns the weights under the names of the system's newest version."""
     if names == "fairseq":
-        # Of several GPUs; of a fine-tuned model; of NVIDIA's extractor that masks; of its attention in one product.
+        # Removed or split are: prefixes of data parallelism and of fine-tuned models, the modules of NVIDIA's extractor
+        # with padding masks, and NVIDIA's joint projection of query, key and value.
         prefixes, renamed = r"^(module\.)?(w2v_encoder\.)?(w2v_model\.)?", {}
         for name, array in weights.items():
             name = re.sub(prefixes, "", name)
@@ -201,18 +233,18 @@ def _newest(weights: NamedWeights, names: Names) -> dict[str, np.ndarray]:
 
 
 def named_heads(model: Model) -> dict[str, Any]:
-    """Its CTC head, and path and settings of its head of pre-training; None where there is none."""
+    """Returns the path of the CTC head, and the path and settings of the contrastive head; None for a missing head."""
     contrastive = ((f"heads_{name}", head) for name, head in model.heads.items() if isinstance(head, Contrastive))
     return {"ctc_head": ctc_head(model), "contrastive": next(contrastive, None)}
 
 
 FORMATS = (
     Format(
-        "huggingface", "Hugging Face's of a wav2vec 2.0", Wav2Vec2, claims_huggingface, find, export_huggingface,
+        "huggingface", "Hugging Face (wav2vec 2.0)", Wav2Vec2, claims_huggingface, find, export_huggingface,
         folder_files, named_heads,
     ),
     Format(
-        "fairseq", "fairseq's or NVIDIA's of a wav2vec 2.0", Wav2Vec2, claims_fairseq, find, export_fairseq,
+        "fairseq", "fairseq or NVIDIA (wav2vec 2.0)", Wav2Vec2, claims_fairseq, find, export_fairseq,
         heads=named_heads,
     ),
 )  # fmt: skip

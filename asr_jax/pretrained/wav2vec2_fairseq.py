@@ -19,55 +19,56 @@ from asr_jax.pretrained.nemo_files import check_settings
 from asr_jax.pretrained.torch_files import Stand, load_torch
 
 FAIRSEQ_EPS = 1e-5
-"""Added to the variance where samples are normalised: they have torch's layer norm for it."""
+"""Epsilon added to the variance of the samples: both systems normalise them with PyTorch's layer norm."""
 
 
 class Settings(NamedTuple):
-    """What a file says of its model."""
+    """Settings of a model, read from a file."""
 
     encoder: Wav2Vec2
     contrastive: Contrastive | None
-    """Of pre-training; None where the model has no such head."""
+    """Settings of the pre-training head; None if the file has none."""
     normalise: bool | None
-    """Whether samples are normalised; None where it does not say."""
+    """Whether samples are normalised; None if the file does not contain this setting."""
 
 
 def settings_of_checkpoint(path: Path) -> Settings:
-    """Of a checkpoint (.pt), pre-trained or fine-tuned.
+    """Returns the settings in a checkpoint (`.pt`) of a pre-trained or fine-tuned model.
 
-    Raises: UserError where it says nothing of a wav2vec 2.0, or what is not there here.
+    Raises:
+        UserError: If the checkpoint does not describe a wav2vec 2.0, or if a setting is not supported.
     """
     loaded = load_torch(path)
-    # Newer files of fairseq have `cfg`, older ones `args`; a fine-tuned model has what it began as within its own.
-    said = (loaded.get("cfg") or loaded.get("args")) if isinstance(loaded, Mapping) else None
-    outer = _model_of(said)
+    # Newer files of fairseq have `cfg`, older ones `args`. A fine-tuned model contains the pre-trained one's settings.
+    config = (loaded.get("cfg") or loaded.get("args")) if isinstance(loaded, Mapping) else None
+    outer = _model_of(config)
     inner = _model_of(outer.pop("w2v_args", None))
     settings = inner | {name: value for name, value in outer.items() if value is not None}
     if not {"conv_feature_layers", "encoder_embed_dim"} & settings.keys():
-        raise UserError(f"{path} says nothing of its model: expected a wav2vec 2.0 of fairseq or NVIDIA")
-    task = _plain(_plain(said).get("task"))
+        raise UserError(f"{path} contains no settings of its model: expected a wav2vec 2.0 of fairseq or NVIDIA")
+    task = _plain(_plain(config).get("task"))
     try:
         return settings_of_fairseq(settings, path, normalise=task.get("normalize", settings.get("normalize")))
     except (ValueError, TypeError, SyntaxError) as error:
         raise UserError(f"{path}: {error}; expected settings of a wav2vec 2.0 of fairseq or NVIDIA") from error
 
 
-def _model_of(said: Any) -> dict[str, Any]:
-    """Of what a file says of a run, the part on its model."""
-    plain = _plain(said)
+def _model_of(config: Any) -> dict[str, Any]:
+    """Returns the settings of the model in the settings of a run."""
+    plain = _plain(config)
     return _plain(plain["model"]) if _plain(plain.get("model")) else plain
 
 
-def _plain(said: Any) -> dict[str, Any]:
-    """Settings that are a dictionary, attributes of an object, or nodes of OmegaConf's, as stand-ins hold them."""
-    held = dict(said) if isinstance(said, Mapping) else dict(getattr(said, "__dict__", {}))
+def _plain(config: Any) -> dict[str, Any]:
+    """Converts settings to a dict: a mapping, an object with attributes, or a stand-in for an OmegaConf node."""
+    held = dict(config) if isinstance(config, Mapping) else dict(getattr(config, "__dict__", {}))
     if isinstance(nodes := held.get("_content"), Mapping):
         return {name: _value(node) for name, node in nodes.items()}
     return held
 
 
 def _value(node: Any) -> Any:
-    """What a node of OmegaConf's holds, of an enumeration its value; one that holds nodes by name stays as it is."""
+    """Returns the value of an OmegaConf node, for an enumeration its value; mapping nodes are returned unchanged."""
     held = getattr(node, "__dict__", {})
     if isinstance(nodes := held.get("_content"), list):
         return [_value(each) for each in nodes]
@@ -75,11 +76,16 @@ def _value(node: Any) -> Any:
     return value.args[0] if isinstance(value, Stand) and hasattr(value, "args") else value
 
 
-def settings_of_fairseq(said: Mapping[str, Any], path: Any, *, normalise: bool | None = None) -> Settings:
-    """Of the model's settings in a file of fairseq or NVIDIA; `path` is where they come from. Names that a file does
-    not have are at fairseq's defaults.
+def settings_of_fairseq(config: Mapping[str, Any], path: Any, *, normalise: bool | None = None) -> Settings:
+    """Returns the settings for a model section of fairseq or NVIDIA; missing settings have fairseq's defaults.
 
-    Raises: UserError where it says what is not there here.
+    Args:
+        config: Settings of the model by their names.
+        path: File that contains the settings, for messages.
+        normalise: Whether samples are normalised; None if the file does not contain this setting.
+
+    Raises:
+        UserError: If a setting is not supported.
     """
     expected = {
         "extractor_mode": ("default", "layer_norm"), "activation_fn": "gelu", "layer_type": "transformer",
@@ -88,8 +94,8 @@ def settings_of_fairseq(said: Mapping[str, Any], path: Any, *, normalise: bool |
         "pos_enc_type": "abs", "adp_num": (-1, None), "use_spectrogram_features": False,
         "hourglass_resample": ("naive", "linear"), "mha": ("fairseq", "pyt"),
     }  # fmt: skip
-    check_settings(path, "model", said, expected)
-    get = said.get
+    check_settings(path, "model", config, expected)
+    get = config.get
     layers = conv_layers(get("conv_feature_layers"), path)
     dim = get("encoder_embed_dim", 768)
     encoder = Wav2Vec2(
@@ -106,8 +112,8 @@ def settings_of_fairseq(said: Mapping[str, Any], path: Any, *, normalise: bool |
         position_groups=get("conv_pos_groups", 16),
         rotary=get("rotary_embeddings", False),
         hourglass=_hourglass(get("hourglass_transformer"), get("hourglass_resample", "naive")),
-        time_mask=_mask(said, "mask", probability=0.65, min_spans=2),
-        channel_mask=_mask(said, "mask_channel", probability=0.0, min_spans=0),
+        time_mask=_mask(config, "mask", probability=0.65, min_spans=2),
+        channel_mask=_mask(config, "mask_channel", probability=0.0, min_spans=0),
         channel_mask_first=get("mask_channel_before", False),
         dropout=get("dropout", 0.1),
         attention_dropout=get("attention_dropout", 0.1),
@@ -118,26 +124,30 @@ def settings_of_fairseq(said: Mapping[str, Any], path: Any, *, normalise: bool |
         extractor_gradient=get("feature_grad_mult", 1.0),
         taps=("features", "extractor"),
     )
-    return Settings(encoder, _contrastive(said, dim), normalise)
+    return Settings(encoder, _contrastive(config, dim), normalise)
 
 
-def conv_layers(said: str | None, path: Any) -> tuple[ConvLayer, ...]:
-    """Convolutions of fairseq's expression, such as "[(512, 10, 5)] + [(512, 3, 2)] * 4"; without it, Base's.
+def conv_layers(expression: str | None, path: Any) -> tuple[ConvLayer, ...]:
+    """Returns the convolutions of fairseq's expression, such as "[(512, 10, 5)] + [(512, 3, 2)] * 4".
 
-    Raises: UserError where it is none.
+    None stands for the extractor of wav2vec 2.0 Base.
+
+    Raises:
+        UserError: If the text is not such an expression.
     """
-    if said is None:
+    if expression is None:
         return BASE_EXTRACTOR
     try:
-        return tuple(ConvLayer(*map(int, layer)) for layer in _evaluated(ast.parse(said, mode="eval").body))
+        return tuple(ConvLayer(*map(int, layer)) for layer in _evaluated(ast.parse(expression, mode="eval").body))
     except (SyntaxError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path}: conv_feature_layers is {said!r}: expected lists of (channels, taps, stride), added and repeated"
+            f"{path}: conv_feature_layers is {expression!r}: expected lists of (channels, taps, stride), joined with + "
+            "and repeated with *"
         ) from error
 
 
 def _evaluated(node: ast.AST) -> Any:
-    """Lists of numbers, added and repeated: nothing of a file is run."""
+    """Evaluates literals, + and * of a syntax tree, and runs no other code of the file."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _evaluated(node.left) + _evaluated(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
@@ -145,58 +155,60 @@ def _evaluated(node: ast.AST) -> Any:
     return ast.literal_eval(node)
 
 
-def _hourglass(said: str | None, resample: Any) -> Hourglass:
-    """Of NVIDIA's "[before, (middle, factor), after]"."""
-    if not said:
+def _hourglass(expression: str | None, resample: Any) -> Hourglass:
+    """Returns the settings for NVIDIA's expression "[before, (middle, factor), after]"."""
+    if not expression:
         return Hourglass()
     try:
-        before, (middle, factor), after = ast.literal_eval(said)
+        before, (middle, factor), after = ast.literal_eval(expression)
     except (ValueError, TypeError, SyntaxError) as error:
-        raise ValueError(f"hourglass_transformer is {said!r}, expected [before, (middle, factor), after]") from error
+        raise ValueError(
+            f"hourglass_transformer is {expression!r}, expected [before, (middle, factor), after]"
+        ) from error
     return Hourglass(before=before, middle=middle, factor=factor, after=after, resample=resample)
 
 
-def _mask(said: Mapping[str, Any], prefix: str, *, probability: float, min_spans: int) -> SpanMask:
+def _mask(config: Mapping[str, Any], prefix: str, *, probability: float, min_spans: int) -> SpanMask:
     return SpanMask(
-        probability=said.get(f"{prefix}_prob", probability),
-        length=said.get(f"{prefix}_length", 10),
+        probability=config.get(f"{prefix}_prob", probability),
+        length=config.get(f"{prefix}_length", 10),
         min_spans=min_spans,
-        same_count=said.get("require_same_masks", True),
-        selection=said.get(f"{prefix}_selection", "static"),
-        other=said.get(f"{prefix}_other", 0.0),
+        same_count=config.get("require_same_masks", True),
+        selection=config.get(f"{prefix}_selection", "static"),
+        other=config.get(f"{prefix}_other", 0.0),
     )
 
 
-def _contrastive(said: Mapping[str, Any], dim: int) -> Contrastive:
-    final = said.get("final_dim", 0) or dim
-    start, end, decay = _temperatures(said.get("latent_temp", (2.0, 0.5, 0.999995)))
+def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive:
+    final = config.get("final_dim", 0) or dim
+    start, end, decay = _temperatures(config.get("latent_temp", (2.0, 0.5, 0.999995)))
     return Contrastive(
         quantizer=Quantizer(
-            groups=said.get("latent_groups", 2),
-            entries=said.get("latent_vars", 320),
-            depth=said.get("quantizer_depth", 1),
-            factor=said.get("quantizer_factor", 3),
+            groups=config.get("latent_groups", 2),
+            entries=config.get("latent_vars", 320),
+            depth=config.get("quantizer_depth", 1),
+            factor=config.get("quantizer_factor", 3),
             start_temperature=start,
             end_temperature=end,
             decay=decay,
         ),
-        codes_dim=said.get("latent_dim", 0) or final,
+        codes_dim=config.get("latent_dim", 0) or final,
         dim=final,
-        num_negatives=said.get("num_negatives", 100),
-        across_negatives=said.get("cross_sample_negatives", 0),
-        codebook_negatives=said.get("codebook_negatives", 0),
-        from_everywhere=said.get("negatives_from_everywhere", False),
-        gated_targets=said.get("target_glu", False),
-        temperature=said.get("logit_temp", 0.1),
+        num_negatives=config.get("num_negatives", 100),
+        across_negatives=config.get("cross_sample_negatives", 0),
+        codebook_negatives=config.get("codebook_negatives", 0),
+        from_everywhere=config.get("negatives_from_everywhere", False),
+        gated_targets=config.get("target_glu", False),
+        temperature=config.get("logit_temp", 0.1),
     )
 
 
-def _temperatures(said: Any) -> tuple[float, float, float]:
-    return tuple(ast.literal_eval(said) if isinstance(said, str) else said)
+def _temperatures(value: Any) -> tuple[float, float, float]:
+    return tuple(ast.literal_eval(value) if isinstance(value, str) else value)
 
 
 def front_end_of(settings: Settings, *, eps: float) -> FrontEnd:
-    """The preset `wav2vec2`: it normalises where the file says so, or says nothing and has its norms first."""
+    """Returns the preset `wav2vec2`; without a setting `normalise`, models with pre-layer norms normalise samples."""
     normalises = settings.normalise if settings.normalise is not None else settings.encoder.norm_first
     return wav2vec2(normalise=normalises, eps=eps)
 

@@ -1,4 +1,4 @@
-"""Settings of wav2vec 2.0 in folders of Hugging Face's (transformers 5.23), in and out."""
+"""Reading and writing of wav2vec 2.0 settings in Hugging Face folders (transformers 5.23)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from asr_jax.pretrained.w2v_bert_settings import SPAN_MASKS, SPANS
 from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, Settings, front_end_of
 
 MODEL_TYPE = "wav2vec2"
-# Settings that are the same there, by ours.
+# Settings of `Wav2Vec2`, and transformers' names of the same settings.
 ENCODER = {
     "extractor_bias":      "conv_bias",
     "dim":                 "hidden_size",
@@ -52,99 +52,103 @@ RATES = {
     "hidden_dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "feat_proj_dropout": 0.0,
     "feat_quantizer_dropout": 0.0, "layerdrop": 0.1,
 }  # fmt: skip
-"""What transformers takes where a file does not say it, as files of its first releases do not."""
+"""Defaults of transformers for settings that files of its first releases lack."""
 QUANTIZER = {"groups": "num_codevector_groups", "entries": "num_codevectors_per_group"}
 EXTRACTOR = {"channels": "conv_dim", "kernel_size": "conv_kernel", "stride": "conv_stride"}
 SAME = {
     "model_type": MODEL_TYPE, "feat_extract_activation": "gelu", "hidden_act": "gelu", "add_adapter": False,
     "adapter_attn_dim": None, "layer_norm_eps": 1e-5,
 }  # fmt: skip
-"""What no other than that is read and written of."""
+"""Settings for which this is the only supported value."""
 USUAL_TIME_MASK = 0.05
-"""Of Wav2Vec2Config."""
+"""Default of `mask_time_prob` in Wav2Vec2Config."""
 WITHOUT_EFFECT = (
     r"_.*|architectures|(torch_)?dtype|transformers_version|return_dict|output_(attentions|hidden_states)|vocab_size"
     r"|(pad|bos|eos|sep)_token_id|id2label|label2id|problem_type|initializer_range|num_feat_extract_layers"
     r"|final_dropout|ctc_.*|use_weighted_layer_sum|classifier_.*|tdnn_.*|xvector_.*|do_.*|gradient_checkpointing"
     r"|adapter_.*|num_adapter_layers|output_hidden_size|feat_extract_dropout|mask_channel_.*|mask_(time|feature)_.*"
     r"|apply_spec_augment|tokenizer_class|tie_word_embeddings|freeze_feat_extract_train|no_mask_.*"
-    r"|hidden_dropout_prob"  # of wav2vec2-base-960h, beside hidden_dropout
+    r"|hidden_dropout_prob"  # wav2vec2-base-960h has it in addition to hidden_dropout
 )
-"""Settings of labels, losses, other heads and how a model begins: with them an encoder gives the same."""
+"""Settings without effect on the encoder's output: labels, losses, other heads and initialisation."""
 
 
 def settings_of_folder(folder: Path) -> Settings:
-    """The settings that a folder was made with.
+    """Returns the settings of a Hugging Face folder.
 
-    Raises: UserError where it says nothing of a wav2vec 2.0, or says what is not there here.
+    Raises:
+        UserError: If the folder does not describe a wav2vec 2.0, or if a setting is not supported.
     """
     found = settings_of_huggingface(huggingface.read_json(folder / huggingface.CONFIG), folder / huggingface.CONFIG)
-    said = huggingface.front_end_settings(folder)
+    extractor = huggingface.front_end_settings(folder)
     expected = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 16000}
-    check_settings(folder, "feature_extractor", said, expected)
-    return found._replace(normalise=said.get("do_normalize"))
+    check_settings(folder, "feature_extractor", extractor, expected)
+    return found._replace(normalise=extractor.get("do_normalize"))
 
 
-def settings_of_huggingface(said: Mapping[str, Any], path: Any) -> Settings:
-    """Of what a config.json says; `path` is where it lies.
+def settings_of_huggingface(config: Mapping[str, Any], path: Any) -> Settings:
+    """Returns the settings for the content of a config.json; `path` is the file, for messages.
 
-    Raises: UserError as `settings_of_folder`.
+    Raises:
+        UserError: If a setting is missing, unknown or not supported.
     """
-    said = {**RATES, **said}
-    check_settings(path, "config", said, {**SAME, "feat_extract_norm": ("group", "layer")})
+    config = {**RATES, **config}
+    check_settings(path, "config", config, {**SAME, "feat_extract_norm": ("group", "layer")})
     needed = {*ENCODER.values(), *EXTRACTOR.values(), "model_type", "feat_extract_norm"}
-    if missing := sorted(needed - said.keys()):
+    if missing := sorted(needed - config.keys()):
         raise UserError(f"{path} has no {', '.join(missing)}: expected settings of a {MODEL_TYPE} model")
     known = {*needed, *CONTRASTIVE.values(), *QUANTIZER.values(), *SAME}
-    if unknown := sorted(name for name in said.keys() - known if not re.fullmatch(WITHOUT_EFFECT, name)):
+    if unknown := sorted(name for name in config.keys() - known if not re.fullmatch(WITHOUT_EFFECT, name)):
         raise UserError(
-            f"{path} has settings that are not known here: {', '.join(unknown)}; expected those of transformers' "
-            "Wav2Vec2Config (take out of the file what changes nothing)"
+            f"{path} has unknown settings: {', '.join(unknown)}; expected those of transformers' Wav2Vec2Config "
+            "(remove settings without effect from the file)"
         )
-    layers = zip(*(said[name] for name in EXTRACTOR.values()), strict=True)
+    layers = zip(*(config[name] for name in EXTRACTOR.values()), strict=True)
     try:
         encoder = Wav2Vec2(
             extractor=tuple(ConvLayer(*layer) for layer in layers),
-            extractor_norm=said["feat_extract_norm"],
+            extractor_norm=config["feat_extract_norm"],
             extractor_gradient=1.0,
             taps=("features",),
-            time_mask=_span_mask(said, SPAN_MASKS["time_mask"], Wav2Vec2.time_mask),
-            channel_mask=_span_mask(said, SPAN_MASKS["channel_mask"], Wav2Vec2.channel_mask),
-            **{ours: said[theirs] for ours, theirs in ENCODER.items()},
+            time_mask=_span_mask(config, SPAN_MASKS["time_mask"], Wav2Vec2.time_mask),
+            channel_mask=_span_mask(config, SPAN_MASKS["channel_mask"], Wav2Vec2.channel_mask),
+            **{ours: config[theirs] for ours, theirs in ENCODER.items()},
         )
         contrastive = None
-        if {*CONTRASTIVE.values(), *QUANTIZER.values()} <= said.keys():
-            quantizer = Quantizer(**{ours: said[theirs] for ours, theirs in QUANTIZER.items()})
-            same = {ours: said[theirs] for ours, theirs in CONTRASTIVE.items()}
+        if {*CONTRASTIVE.values(), *QUANTIZER.values()} <= config.keys():
+            quantizer = Quantizer(**{ours: config[theirs] for ours, theirs in QUANTIZER.items()})
+            same = {ours: config[theirs] for ours, theirs in CONTRASTIVE.items()}
             contrastive = Contrastive(quantizer=quantizer, penalty=0.0, **same)
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: {error}") from error
     return Settings(encoder, contrastive, None)
 
 
-def _span_mask(said: Mapping[str, Any], axis: str, usual: SpanMask) -> SpanMask:
-    there = {ours: said.get(f"mask_{axis}_{theirs}", getattr(usual, ours)) for ours, theirs in SPANS.items()}
+def _span_mask(config: Mapping[str, Any], axis: str, usual: SpanMask) -> SpanMask:
+    there = {ours: config.get(f"mask_{axis}_{theirs}", getattr(usual, ours)) for ours, theirs in SPANS.items()}
     mask = replace(usual, same_count=False, draws_last_start=True, **there)
-    return mask if said.get("apply_spec_augment", True) else replace(mask, probability=0.0)
+    return mask if config.get("apply_spec_augment", True) else replace(mask, probability=0.0)
 
 
 def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
-    """What lies beside the weights in a folder that transformers reads: settings of a Wav2Vec2ForCTC or a
-    Wav2Vec2ForPreTraining, of its front-end and, of the first, of its tokenizer.
+    """Returns the JSON files of a Wav2Vec2ForCTC or Wav2Vec2ForPreTraining folder, keyed by file name.
 
-    Raises: UserError for a model that is none of these.
+    These are the settings of model and front-end and, for CTC, of the tokenizer.
+
+    Raises:
+        UserError: If the model is neither.
     """
     settings, (head, *more) = model.encoder, model.heads.values()
     known = isinstance(head, Contrastive) or (isinstance(head, CTC) and head.tap == OUTPUT)
     if not isinstance(settings, Wav2Vec2) or not known or more:
         raise UserError(
-            f"heads are {', '.join(model.heads)}: expected one, of CTC on the output or of pre-training, as "
-            "transformers has"
+            f"the model has the heads {', '.join(model.heads)}: expected one CTC head on the encoder's output or one "
+            "contrastive head, as in transformers"
         )
-    # Theirs has another epsilon than fairseq's: it differs on recordings that are all but silent.
+    # transformers normalises with another epsilon than fairseq, which changes only recordings that are almost silent.
     normalises = model.front_end in (wav2vec2(normalise=True), wav2vec2(normalise=True, eps=FAIRSEQ_EPS))
     if not normalises and model.front_end != wav2vec2():
-        raise UserError("the front-end is not the preset wav2vec2, which transformers has; expected that")
+        raise UserError("the front-end is not the preset wav2vec2: transformers supports no other")
     labels: dict[str, Any] = {}
     config = config_of(settings, head)
     if isinstance(head, CTC):
@@ -162,25 +166,26 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
 
 
 def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
-    """What a config.json says of an encoder and its head, without labels.
+    """Returns the content of config.json for an encoder and its head, without labels.
 
-    Raises: UserError where transformers has no such model.
+    Raises:
+        UserError: If transformers does not support the model.
     """
-    there_is_none = {
+    unsupported = {
         "an hourglass": bool(settings.hourglass),
         "rotary positions": settings.rotary,
         "features instead of samples": not settings.extractor,
         "no projection": not settings.projected,
     }
-    if others := [what for what, used in there_is_none.items() if used]:
-        raise UserError(f"the encoder has {', '.join(others)}, which transformers' wav2vec 2.0 has not")
+    if others := [name for name, used in unsupported.items() if used]:
+        raise UserError(f"the encoder has {', '.join(others)}, which the wav2vec 2.0 of transformers does not support")
     masks = {
         f"mask_{axis}_{theirs}": getattr(getattr(settings, name), ours)
         for name, axis in SPAN_MASKS.items()
         for ours, theirs in SPANS.items()
     }
-    hides = settings.time_mask.probability > 0 or settings.channel_mask.probability > 0
-    if not hides:  # with rates of 0 transformers would have no learned frame, which the weights have
+    masks_spans = settings.time_mask.probability > 0 or settings.channel_mask.probability > 0
+    if not masks_spans:  # with both rates 0 transformers has no mask vector, but the weights contain one
         masks["mask_time_prob"] = USUAL_TIME_MASK
     return {
         **SAME,
@@ -189,7 +194,7 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
         "num_feat_extract_layers": len(settings.extractor),
         **{theirs: [getattr(layer, ours) for layer in settings.extractor] for ours, theirs in EXTRACTOR.items()},
         **{theirs: getattr(settings, ours) for ours, theirs in ENCODER.items()},
-        "apply_spec_augment": hides,
+        "apply_spec_augment": masks_spans,
         **masks,
         **_config_of_head(head),
     }
@@ -197,16 +202,18 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
 
 def _config_of_head(head: HeadSettings) -> dict[str, Any]:
     if isinstance(head, CTC):
-        as_here = {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}
-        return {"architectures": ["Wav2Vec2ForCTC"], "final_dropout": head.dropout, **as_here}
+        loss = {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}  # as in this package's CTC loss
+        return {"architectures": ["Wav2Vec2ForCTC"], "final_dropout": head.dropout, **loss}
     if not isinstance(head, Contrastive):
-        raise UserError(f"transformers has no wav2vec 2.0 with a head {type(head).__name__}")
-    there_is_none = {
+        raise UserError(
+            f"the head is {type(head).__name__}: the wav2vec 2.0 of transformers supports CTC or Contrastive"
+        )
+    unsupported = {
         "across_negatives": head.across_negatives, "codebook_negatives": head.codebook_negatives,
         "from_everywhere": head.from_everywhere, "gated_targets": head.gated_targets, "depth": head.quantizer.depth > 1,
     }  # fmt: skip
-    if others := [what for what, used in there_is_none.items() if used]:
-        raise UserError(f"pre-training has {', '.join(others)}, which transformers' wav2vec 2.0 has not")
+    if others := [name for name, used in unsupported.items() if used]:
+        raise UserError(f"pre-training has {', '.join(others)}, which the wav2vec 2.0 of transformers does not support")
     return {
         "architectures": ["Wav2Vec2ForPreTraining"],
         **{theirs: getattr(head, ours) for ours, theirs in CONTRASTIVE.items()},

@@ -1,4 +1,4 @@
-"""What the searches of all heads have in common: their settings, and the part of a search that runs on the host."""
+"""Interfaces that the searches of all heads share: their settings, and the stage of a search that runs on the host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from asr_jax.text.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class Decoding:
-    """Settings of a head's search. `str` of it is its name in tables and results."""
+    """Settings of a head's search. `str` returns its name for tables and results."""
 
     def digest(self) -> str:
-        """A text that is equal for two decodings if they find the same best texts."""
+        """Returns a text that is equal for two decodings if both find the same best texts."""
         raise NotImplementedError
 
     @property
@@ -22,29 +22,32 @@ class Decoding:
         return False
 
     def host_stage(self, tokenizer: Tokenizer, *, num_shares: int = 1) -> "HostStage | None":
-        """The part of the search that runs on the host; None if all of it runs on the device.
+        """Returns the stage of the search that runs on the host; None if the whole search runs on the device.
 
         Args:
-            num_shares: number of processes that share the rows of a batch, each calling the stage with its own.
+            tokenizer: Tokenizer of the head's labels.
+            num_shares: Number of processes that share the rows of a batch. Each calls the stage with its own rows.
 
-        Raises: UserError if a language model or a lexicon cannot be read, or does not fit the vocabulary.
+        Raises:
+            UserError: If a language model or a lexicon cannot be read or does not fit the vocabulary.
         """
         return None
 
 
 class HostStage:
-    """The last part of a search, for what a device cannot do, such as look-ups in an n-gram model."""
+    """Last stage of a search, for operations that a device cannot do, such as look-ups in an n-gram model."""
 
     name: str
-    """In profiles."""
+    """Name of the stage in profiles."""
 
     def prepare(self, given: Any) -> None:
-        """Compiles the stage for outputs of `Head.search` of these shapes."""
+        """Compiles the stage for outputs of `Head.search` with the shapes of `given`."""
 
     def __call__(self, given: Any, rows: Sequence[int]) -> TimedTokens:
-        """The n-best lists of some rows of a batch, at most a share of them, rounded up.
+        """Returns the n-best lists of some rows of a batch.
 
         Args:
-            given: what `Head.search` returned, replicated on every device.
+            given: Output of `Head.search`, replicated on every device.
+            rows: Row numbers; at most the rows of the batch divided by the number of shares, rounded up.
         """
         raise NotImplementedError

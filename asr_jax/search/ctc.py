@@ -1,4 +1,4 @@
-"""The searches of a CTC head: greedy on the device, or a prefix beam search with what is fused, a stage on the host."""
+"""Searches of a CTC head: greedy search on the device, and prefix beam search as a stage on the host."""
 
 import hashlib
 import json
@@ -30,27 +30,29 @@ from asr_jax.text.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class CTCDecoding(base.Decoding):
-    """How texts are found in the output of a CTC head."""
+    """Settings of the search in the output of a CTC head."""
 
     kind: Literal["greedy", "beam"] = "greedy"
-    """greedy: the likeliest symbol of each frame; beam: prefix beam search, n-best, with what is fused."""
+    """greedy: the most likely symbol of each frame; beam: prefix beam search with n-best lists and fusion."""
     search: Search = Search()
-    """Of the beam search."""
+    """Settings of the beam search."""
     fusion: Fusion = Fusion()
-    """Language model, hot words and lexicon within the beam search."""
+    """Language model, hot words and lexicon in the beam search (shallow fusion)."""
     reranking: Reranking = Reranking()
-    """A language model that puts the n-best list in another order."""
+    """Language model that re-ranks the n-best lists of the beam search."""
 
     def __post_init__(self) -> None:
         used = [name for name in ("fusion", "reranking") if getattr(self, name) != type(getattr(self, name))()]
         if self.kind == "greedy" and used:
-            raise ValueError(f"kind is 'greedy' and {used[0]} is set: expected kind 'beam', which alone uses it")
+            raise ValueError(
+                f"kind is 'greedy' and {used[0]} is set: expected kind 'beam', since greedy search does not use it"
+            )
         if self.fusion.unit == "labels":
-            raise ValueError("fusion.unit is 'labels': expected 'words', of which the device's search knows alone")
+            raise ValueError("fusion.unit is 'labels': expected 'words', the only unit that the search supports")
         if self.reranking.kenlm and (self.fusion.kenlm or self.fusion.hot_words):
             raise ValueError(
-                "reranking puts its own score in the place of what fusion.kenlm and fusion.hot_words add: expected one "
-                "of them"
+                "reranking.kenlm replaces the scores that fusion.kenlm and fusion.hot_words add: expected one of them "
+                "only"
             )
 
     def __str__(self) -> str:
@@ -68,7 +70,7 @@ class CTCDecoding(base.Decoding):
         return ", ".join(parts)
 
     def digest(self) -> str:
-        """Equal where the best texts are the same: whatever the number of others, and where files lie."""
+        """Returns a text that is equal if the best texts are: it excludes `num_best` and the folders of files."""
         if self.kind == "greedy":
             return "greedy"
         settings = asdict(self)
@@ -87,13 +89,19 @@ class CTCDecoding(base.Decoding):
 
 
 Decoding = CTCDecoding
-"""The former name, in run folders and configs."""
+"""Former name of `CTCDecoding`, for old run folders and configs."""
 
 
 class PrefixBeamSearch(HostStage):
     """Prefix beam search over log-probabilities, with language model, hot words, lexicon and re-ranking.
 
-    Raises: UserError as `Decoding.host_stage`, and for a vocabulary with parts of characters.
+    Args:
+        settings: Settings with kind `beam`.
+        tokenizer: Tokenizer of the head's labels.
+        num_shares: Number of processes that share the rows of a batch.
+
+    Raises:
+        UserError: If a file cannot be read or does not fit the vocabulary, or if labels are parts of characters.
     """
 
     name = "prefix beam search"
@@ -101,7 +109,7 @@ class PrefixBeamSearch(HostStage):
     def __init__(self, settings: CTCDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
         spelling = Spelling.of(tokenizer)
         if spelling.has_bytes:
-            raise UserError("the vocabulary has bytes of characters, which a beam search cannot spell: use greedy")
+            raise UserError("the vocabulary has bytes of characters, which beam search does not support: use greedy")
         scores = settings.fusion.build()
         if scores:
             check_spelling(scores, spelling, tokenizer.normaliser)
@@ -126,8 +134,12 @@ class PrefixBeamSearch(HostStage):
     def _share(
         self, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
     ) -> tuple[Float[Array, "S T V"], Int[np.ndarray, " S"], Sequence[int]]:
-        """The chosen rows, filled up to the size of a share with empty ones, and their places there; where there is one
-        share, all as they are.
+        """Selects this process's rows, padded with empty rows to the size of a share.
+
+        A share has a constant size, so that one program is compiled for it. With one share, all rows are selected.
+
+        Returns:
+            Log-probabilities, lengths, and the positions of `rows` in them.
         """
         if self._num_shares == 1:
             return values, lengths, rows
@@ -139,16 +151,22 @@ class PrefixBeamSearch(HostStage):
 
 
 def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> None:
-    """Tells of words of the lexicon that the vocabulary cannot spell, which cannot be found.
+    """Checks hot words and lexicon, and warns of words of the lexicon that the vocabulary cannot spell.
 
-    Raises: UserError where it can spell none of the lexicon's words, or not all hot words.
+    Args:
+        scores: Hot words and lexicon.
+        spelling: Text of each label.
+        normaliser: Name of the normaliser of the training texts, for the message.
+
+    Raises:
+        UserError: If the vocabulary cannot spell one of the hot words, or can spell no word of the lexicon.
     """
-    mend = f"write them as training had them (its texts were normalised by {normaliser})"
+    advice = f"write them as in the training texts, which were normalised by {normaliser}"
     if lost := sorted(word for word in scores.hot_words if not spelling.can_spell(word)):
-        raise UserError(f"hot words that the vocabulary cannot spell: {', '.join(lost[:5])}; {mend}")
+        raise UserError(f"hot words that the vocabulary cannot spell: {', '.join(lost[:5])}; {advice}")
     lost = sorted(word for word in scores.lexicon if not spelling.can_spell(word))
-    said = f"{len(lost)} of {len(scores.lexicon)} words of the lexicon cannot be spelt by the vocabulary"
+    message = f"{len(lost)} of {len(scores.lexicon)} words of the lexicon cannot be spelt by the vocabulary"
     if lost and len(lost) == len(scores.lexicon):
-        raise UserError(f"{said}, {', '.join(lost[:5])} …; {mend}")
+        raise UserError(f"{message}, {', '.join(lost[:5])} …; {advice}")
     if lost:
-        print(f"{said}: {', '.join(lost[:5])} …; {mend}", file=sys.stderr)
+        print(f"{message}: {', '.join(lost[:5])} …; {advice}", file=sys.stderr)

@@ -1,8 +1,9 @@
-"""Prefix beam search over CTC outputs, batched on static shapes on the device. `ctc_beam_reference` says what it does.
+"""Batched CTC prefix beam search with static shapes on the device. `ctc_beam_reference` has the readable algorithm.
 
-Without a language model, all frames are one program. With one, the device does a frame at a time and tells the host
-which prefixes grew; the host looks up in KenLM what the open words would add if they ended, each pair of a state and a
-word once and only where a word may begin, and gives that to the next frame.
+Without a language model, one program processes all frames. With one, the device processes one frame per call and
+returns the prefixes that were extended. The host then computes with KenLM by how much each open word would change the
+score if it ended, and passes these values to the next frame. It looks up each pair of state and word once, and only
+before frames in which a word may begin.
 """
 
 import functools
@@ -29,14 +30,24 @@ FIXED = ("search", "border", "blank_id")
 
 
 class CTCBeamSearch:
-    """A search for the n-best texts of batches, with its tables made once. Each shape of a batch is compiled once.
+    """N-best search for batches. Each shape of a batch is compiled once.
 
-    With T frames, V labels and a beam of W, a row takes about 13 T V + 26 T W + 6 W² + 2 W V bytes on the device, the
-    log-probabilities among them: 1.2 MB for 400 frames, 29 labels and a beam of 100. One object is for one thread.
+    With T frames, V labels and beam width W, a row needs about 13 T V + 26 T W + 6 W² + 2 W V bytes on the device,
+    including the log-probabilities: 1.2 MB for 400 frames, 29 labels and a beam of 100. An object must not be used by
+    several threads at once.
     """
 
     def __init__(self, spelling: Spelling, *, search: Search, scores: WordScores | None = None) -> None:
-        """Raises: ValueError for a language model of labels, which only the reference takes."""
+        """Builds the tables of a search.
+
+        Args:
+            spelling: Text of each label.
+            search: Settings.
+            scores: Language model, hot words and lexicon. None: no fusion.
+
+        Raises:
+            ValueError: If the language model is of labels, which only the reference supports.
+        """
         if scores and scores.settings.unit == "labels":
             raise ValueError("unit='labels': expected a language model of words")
         self._spelling, self._search, self._scores = spelling, search, scores
@@ -46,8 +57,8 @@ class CTCBeamSearch:
         self._fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": spelling.blank_id}
 
     def __call__(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> list[list[Hypothesis]]:
-        """The n-best texts of each row, the best first: those of `ctc_beam_reference.beam_search`, in float32."""
-        # On one device, as in `prepare`: what lies elsewhere would be compiled for anew.
+        """Returns the n-best list of each row, best first. Equals `ctc_beam_reference.beam_search` in float32."""
+        # `prepare` uses the same device. Arrays on other devices would be compiled for again.
         log_probs = jax.device_put(jnp.asarray(log_probs, jnp.float32), jax.local_devices()[0])
         if log_probs.shape[1] == 0:
             log_probs = jnp.zeros((len(log_probs), 1, log_probs.shape[2]))
@@ -66,14 +77,14 @@ class CTCBeamSearch:
         return [finish(_endings(*row), self._spelling, search=self._search, scores=self._scores) for row in rows]
 
     def prepare(self, num_rows: int, num_frames: int) -> None:
-        """Compiles all that batches of this shape take, where it was not compiled before."""
+        """Compiles the programs for batches of this shape, unless they are compiled already."""
         log_probs = jnp.zeros((num_rows, num_frames, len(self._spelling.texts)))
         self(log_probs, np.zeros(num_rows, np.int32))
 
     def _search_with_host(self, frames: Frames, states: WordStates) -> tuple[Beam, Found]:
-        """With the language model on the host."""
+        """Searches with the language model on the host."""
         states.begin(len(frames.num), self._search.beam_width)
-        # Committed to the device, as all that follows from it: the first frame has no program of its own.
+        # Arrays that follow are committed to this device. If the first ones were not, they would compile a program.
         beams, found = jax.device_put(_begin(frames, **self._fixed), jax.local_devices()[0])
         may_begin = np.asarray(_may_word_begin(frames, self._tables))
         for i in range(int(frames.num.max()) + 1):
@@ -84,7 +95,7 @@ class CTCBeamSearch:
 
 
 def _begin(frames: Frames, *, search: Search, border: int, blank_id: int) -> tuple[Beam, Found]:
-    """A beam for each row, and room for what each frame leaves behind: ways back that lead nowhere else."""
+    """Returns the initial beam of each row, and arrays for the results of all frames with identity back-pointers."""
     num_rows, num_frames, vocab_size = frames.growing.shape
     beam = start(search, border=border)
     steps, width = num_frames + 1, search.beam_width
@@ -110,7 +121,7 @@ def _advance(
     border: int,
     blank_id: int,
 ) -> tuple[Beam, Found, Moves]:
-    """One frame of every row: the i-th that is looked at."""
+    """Processes the i-th considered frame of every row."""
     advance = functools.partial(step, search=search, border=border, blank_id=blank_id, tables=tables)
     beams, new, moves = jax.vmap(advance)(beams, frames.at(i), closing=closing)
     return beams, jax.tree.map(lambda old, one: old.at[i].set(one.astype(old.dtype)), found, new), moves
@@ -120,7 +131,7 @@ def _advance(
 def _search(
     frames: Frames, tables: WordTables | None, *, search: Search, border: int, blank_id: int
 ) -> tuple[Beam, Found]:
-    """All frames of every row."""
+    """Processes all frames of every row."""
     fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": blank_id}
 
     def body(i: Array, carried: tuple[Beam, Found]) -> tuple[Beam, Found]:
@@ -131,7 +142,7 @@ def _search(
 
 @jax.jit
 def _may_word_begin(frames: Frames, tables: WordTables) -> Array:
-    """Whether a label that begins a word is looked at in the i-th frame that is looked at [B T+1]."""
+    """Returns whether a label that begins a word is a candidate in the i-th considered frame, [B T+1]."""
     is_begin = ((frames.growing > NEVER) & tables.opens[None, None]).any(-1)
     is_there = jnp.arange(is_begin.shape[1])[None] < frames.num[:, None]
     return jnp.pad(jnp.take_along_axis(is_begin, frames.order, axis=1) & is_there, ((0, 0), (0, 1)))
@@ -139,8 +150,11 @@ def _may_word_begin(frames: Frames, tables: WordTables) -> Array:
 
 @functools.partial(jax.jit, static_argnames="blank_id")
 def _ended(frames: Frames, beams: Beam, found: Found, *, blank_id: int) -> tuple[Array, Array, Array, Array]:
-    """Of both endings of every slot: log-probabilities and scores [B 2W], their paths and, but for blanks, the
-    log-probabilities of these paths' symbols [B 2W T].
+    """Backtracks the paths of both endings of every slot.
+
+    Returns:
+        Log-probabilities [B 2W], scores [B 2W], the symbols of the paths [B 2W T], and these symbols' log-probabilities
+        [B 2W T], which are undefined for blanks.
     """
     num_rows, width, _ = beams.endings.shape
     endings = jnp.tile(jnp.arange(2 * width), (num_rows, 1))
@@ -166,6 +180,6 @@ def _endings(
     logps: Float[np.ndarray, "E T"],
     length: int,
 ) -> list[Ending]:
-    """What one row ended with, the best first; nothing where a log-probability was not a number."""
+    """Returns the final paths of one row, best first; none if a log-probability is NaN."""
     order = np.argsort(-scores, kind="stable").tolist()
     return [Ending(float(totals[i]), paths[i, :length], logps[i, :length]) for i in order if totals[i] > -math.inf]

@@ -1,4 +1,4 @@
-"""Prefix beam search over CTC outputs in plain Python: what `ctc_beam` must equal. Meant to be read."""
+"""Readable reference implementation of CTC prefix beam search in plain Python, which `ctc_beam` must equal."""
 
 import sys
 from collections.abc import Iterator
@@ -16,39 +16,40 @@ from asr_jax.text.spelling import Spelling
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """A sequence of labels. There is one object for each, so that equal ones are the same."""
+    """A sequence of labels. Equal sequences are the same object."""
 
     label: int | None = None
-    """The last one; None of the empty prefix."""
+    """Last label; None for the empty prefix."""
     words: tuple[str, ...] = ()
+    """Finished words."""
     part: str = ""
-    """The open word; empty behind a border."""
+    """Open word; empty after a border."""
     state: Any = None
-    """Of the word scores, after `words`."""
+    """State of the word scores after `words`."""
     added: float = 0.0
-    """By `words`."""
+    """Score added by `words`."""
     extra: float = 0.0
-    """By these and the open word."""
+    """Score added by `words` and the open word."""
     longer: dict[int, "Prefix"] = field(default_factory=dict)
-    """Those of one more label that were met."""
+    """Prefixes with one more label that were created so far, by label."""
 
 
 class Path(NamedTuple):
-    """A path's last symbol, and what came before."""
+    """Last symbol of a path, and the path before it."""
 
     symbol: int
     before: "Path | None"
 
 
 class Alignments(NamedTuple):
-    """All paths that give a prefix and end in the same symbol: its last label, or the blank."""
+    """All alignments of a prefix that end in the same symbol: the prefix's last label or the blank."""
 
     prefix: Prefix
     last: int | None
-    """The symbol; None before the first frame of a vocabulary without a border."""
+    """Symbol that the alignments end in; None before the first frame if the vocabulary has no border."""
     logp: float
     path: Path | None
-    """One of them."""
+    """Path of one of the alignments, which determines the frames of words."""
 
     @property
     def score(self) -> float:
@@ -58,16 +59,24 @@ class Alignments(NamedTuple):
 def beam_search(
     log_probs: Float[AnyArray, "T V"], spelling: Spelling, *, search: Search, scores: WordScores | None = None
 ) -> list[Hypothesis]:
-    """The n-best texts of one utterance, the best first. What is not a number in `log_probs` leaves no path: the list
-    has one empty text of score minus infinity.
+    """Returns the n-best texts of one utterance, best first.
 
-    Each prefix that the beam keeps has two probabilities: of all its alignments that end in its last label, and of
-    those that end in a blank. A symbol keeps or extends it: the blank keeps it, and so does its last label after the
-    label; another label, or the same one after a blank, makes it longer. Equal prefixes are merged, then the best
-    `beam_width` go on.
+    Each prefix in the beam has two probabilities: the sum over its alignments that end in its last label, and the sum
+    over its alignments that end in a blank. A symbol keeps or extends a prefix. The blank keeps it, and so does its
+    last label directly after this label. Another label, or the same label after a blank, extends it. Equal prefixes are
+    merged, then the best `beam_width` continue.
 
     Source: Hannun et al. 2014, "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional
-    Recurrent DNNs", algorithm 1; what options stand for: pyctcdecode 0.5.0, flashlight-text 0.0.7.
+    Recurrent DNNs", algorithm 1; meaning of options: pyctcdecode 0.5.0, flashlight-text 0.0.7.
+
+    Args:
+        log_probs: Natural log-probabilities of the symbols of each frame.
+        spelling: Text of each label.
+        search: Settings.
+        scores: Language model, hot words and lexicon. None: no fusion.
+
+    Returns:
+        The n-best list. If `log_probs` contains NaN, it is one empty text with score minus infinity.
     """
     log_probs = np.asarray(log_probs, np.float64)
     beam = [Alignments(Prefix(state=scores.start() if scores else None), spelling.border, 0.0, None)]
@@ -81,7 +90,7 @@ def beam_search(
 
 
 def kept_symbols(log_probs: Float[np.ndarray, "T V"], search: Search) -> Bool[np.ndarray, "T V"]:
-    """Which symbols of each frame are looked at."""
+    """Returns the candidate symbols of each frame."""
     kept = log_probs >= search.token_min_logp
     if 0 < search.max_tokens < log_probs.shape[1]:
         kept &= log_probs >= np.sort(log_probs, axis=1)[:, -search.max_tokens, None]
@@ -96,7 +105,7 @@ def _advance(
     search: Search,
     scores: WordScores | None,
 ) -> Iterator[Alignments]:
-    """Every one of the beam with every symbol behind it."""
+    """Yields the alignments of the beam extended by each symbol."""
     is_any_kept = scores is not None and bool(scores.lexicon)
     staying = [_staying(each, spelling, search) for each in beam]
     for symbol, (logp, is_kept) in enumerate(zip(frame.tolist(), kept.tolist(), strict=True)):
@@ -109,13 +118,13 @@ def _advance(
 
 
 def _staying(each: Alignments, spelling: Spelling, search: Search) -> set[int | None]:
-    """Symbols that leave a prefix as it is."""
+    """Returns the symbols that leave a prefix unchanged."""
     is_border = search.same == "borders" and each.prefix.label in (None, spelling.border)
     return {spelling.blank_id, each.last} | ({spelling.border} if is_border else set())
 
 
 def _extend(prefix: Prefix, label: int, spelling: Spelling, scores: WordScores | None) -> Prefix:
-    """The prefix with one more label, and what that adds by the unit of the language model that it ends."""
+    """Returns the prefix with one more label, and its score: the label may end a unit of the language model."""
     words, part = spelling.extend(prefix.words, prefix.part, label)
     state, added, extra = prefix.state, prefix.added, 0.0
     if scores is not None:
@@ -128,7 +137,7 @@ def _extend(prefix: Prefix, label: int, spelling: Spelling, scores: WordScores |
 
 
 def _merge(found: Iterator[Alignments], search: Search) -> list[Alignments]:
-    """Paths to equal prefixes with equal last symbols as one."""
+    """Merges alignments with equal prefixes and equal last symbols."""
     groups: dict[tuple[Prefix, int | None], list[Alignments]] = {}
     for each in found:
         groups.setdefault((each.prefix, each.last), []).append(each)
@@ -136,13 +145,13 @@ def _merge(found: Iterator[Alignments], search: Search) -> list[Alignments]:
 
 
 def _merged(group: list[Alignments], search: Search) -> Alignments:
-    """`group`: in the order of what they come from, the best first."""
+    """Merges a group of alignments, which is in the order of the beam that they extend, best first."""
     shown = max(group, key=lambda each: each.logp) if search.frames == "likeliest" else group[-1]
     return shown._replace(logp=combined([each.logp for each in group], search))
 
 
 def _prune(beam: list[Alignments], search: Search) -> list[Alignments]:
-    """The best of the beam, the best first."""
+    """Returns the best alignments, best first."""
     groups: dict[Any, list[Alignments]] = {}
     for i, each in enumerate(beam):
         groups.setdefault(i if search.counts == "endings" else each.prefix, []).append(each)

@@ -1,10 +1,10 @@
-"""What the batched prefix beam search keeps of one utterance, and what it is given of a frame. Shapes are static.
+"""State of the batched prefix beam search for one utterance, and its inputs and outputs per frame, in static shapes.
 
-How equal prefixes are found: every slot of the beam has 64 bits made of the labels of its prefix, and those of the
-prefix without its last label. The prefix that label c behind prefix a would make is there already as b if and only if
-b without its last label is a and that label is c: then b gets the probability, and no second slot is made. So no two
-slots ever hold equal prefixes. Different ones are taken for equal where all bits are: once in 10^7 times that a million
-utterances of 1,000 frames are searched with a beam of 100.
+Equal prefixes are found by hashes. Every slot of the beam has a 64-bit hash of its prefix, and a hash of its prefix
+without the last label. Prefix a extended by label c is already in the beam as b if and only if b without its last label
+is a, and that label is c. The probability is then added to b, and no other slot is used. All slots therefore have
+different prefixes. Different prefixes with equal hashes would be merged. This is expected once in 10^7 searches of a
+million utterances with 1,000 frames each and a beam of 100.
 """
 
 import functools
@@ -21,27 +21,28 @@ from asr_jax.search.word_tables import Words
 
 NEVER = -jnp.inf
 MIXERS = np.array([[0x9E3779B1, 0x85EBCA6B], [0x85EBCA6B, 0x7FEB352D], [0xC2B2AE35, 0x846CA68B]], np.uint32)
-"""Odd numbers that spread bits, of two hashes of 32 each. Source: Appleby's MurmurHash3, Wellons's lowbias32."""
+"""Odd multipliers of the two 32-bit hashes. Source: Appleby's MurmurHash3, Wellons's lowbias32."""
 
 
 class Beam(struct.PyTreeNode):
-    """The prefixes of one utterance, or of several, in W slots, no two of them equal. One that is not in use has no
-    probability.
+    """Different prefixes of one utterance, or of several, in W slots.
+
+    The log-probabilities of an unused slot are minus infinity.
     """
 
     endings: Float[Array, "*S W 2"]
-    """Log-probability of the alignments that end in a blank, and of those that end in the prefix's last label, less the
-    sum of `Found.best`."""
+    """Log-probabilities of the alignments that end in a blank (0) and in the prefix's last label (1), less the sum of
+    `Found.best`."""
     last: Int32[Array, "*S W"]
-    """The last label; of the empty prefix the border, or -1 in a vocabulary without one."""
+    """Last label. For the empty prefix: the border, or -1 if the vocabulary has none."""
     prefix: UInt32[Array, "*S W 2"]
-    """The bits of the prefix."""
+    """Hash of the prefix."""
     shorter: UInt32[Array, "*S W 2"]
-    """Those of the prefix without its last label."""
+    """Hash of the prefix without its last label."""
     words: Words
 
     def parents(self) -> Int32[Array, " W"]:
-        """Which slot has each prefix without its last label; -1: none."""
+        """Returns the slot that has each prefix without its last label; -1 if there is none."""
         is_used = (self.endings > NEVER).any(1)
         pairs = (self.prefix[:, None, i] == self.shorter[None, :, i] for i in range(2))
         is_same = functools.reduce(jnp.logical_and, pairs, is_used[:, None] & is_used[None])
@@ -49,42 +50,43 @@ class Beam(struct.PyTreeNode):
 
 
 class Frame(NamedTuple):
-    """One frame of one utterance, or none."""
+    """One frame of one utterance. `is_there` is False if the utterance has no more frames."""
 
     staying: Float[Array, " V"]
-    """Log-probabilities of symbols that leave a prefix as it is."""
+    """Log-probabilities of symbols that leave a prefix unchanged."""
     growing: Float[Array, " V"]
-    """Log-probabilities of labels that make a prefix longer; minus infinity for the blank, for labels that are left
-    out, and for all where there is no frame."""
+    """Log-probabilities of labels that extend a prefix; minus infinity for the blank, for labels that are not
+    candidates, and for all labels if there is no frame."""
     tokens: Int32[Array, " K"]
-    """Labels among which are all others than these."""
+    """Label ids that include all candidates."""
     is_there: Bool[Array, ""]
+    """Whether there is a frame."""
     is_blank_before: Bool[Array, ""]
-    """Whether there were frames before in which nothing but the blank was looked at."""
+    """Whether the frame follows skipped frames, in which only the blank was a candidate."""
 
 
 class Found(struct.PyTreeNode):
-    """What a step leaves behind, to find the way back; of *S steps."""
+    """Results of *S frames, from which paths are backtracked."""
 
     back: Int[Array, "*S W 2"]
-    """Twice the slot that the alignments of each ending come from, and 1 more where these ended in a label."""
+    """Back-pointer of each ending: 2 · slot + 0 if the previous alignments end in a blank, + 1 if in a label."""
     last: Int[Array, "*S W"]
-    """As in `Beam`."""
+    """Last label, as in `Beam`."""
     best: Float[Array, "*S"]
-    """The greatest log-probability, which was taken off all."""
+    """Greatest log-probability, which was subtracted from all."""
 
 
 class Moves(NamedTuple):
-    """Where the prefixes in the slots come from."""
+    """Origin of the prefix in each slot."""
 
     source: Int32[Array, " W"]
-    """The slot of the prefix before; -1 for a slot that is not in use."""
+    """Slot of the previous prefix; -1 if the slot is unused."""
     token: Int32[Array, " W"]
-    """The label that it has got more, or -1."""
+    """Label that was appended; -1 if none was."""
 
 
 def longer(prefix: UInt32[Array, "W 2"], label: Int32[Array, " W"]) -> UInt32[Array, "W 2"]:
-    """The bits of prefixes with one more label."""
+    """Returns the hashes of prefixes extended by one label."""
     mixed = prefix ^ ((label[:, None] + 1).astype(jnp.uint32) * MIXERS[0][None])
     for mixer, shift in zip(MIXERS[1:], (16, 13), strict=True):
         mixed = (mixed ^ (mixed >> shift)) * mixer[None]
@@ -92,7 +94,12 @@ def longer(prefix: UInt32[Array, "W 2"], label: Int32[Array, " W"]) -> UInt32[Ar
 
 
 def start(search: Search, *, border: int) -> Beam:
-    """The empty prefix, as though a border stood before the first frame; `border` -1: there is none."""
+    """Returns the beam before the first frame: the empty prefix, as if after a border. `border` is -1 if there is none.
+
+    Args:
+        search: Settings.
+        border: Label that is a word border.
+    """
     width = search.beam_width
     ending = 0 if border < 0 else 1
     none = jnp.zeros(width, jnp.int32)

@@ -1,4 +1,4 @@
-"""One frame of the batched prefix beam search, for one utterance."""
+"""One frame of the batched prefix beam search for one utterance."""
 
 import functools
 
@@ -12,9 +12,9 @@ from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_tables import WordTables, grown_words
 
 BLANK, LABEL = 0, 1
-"""What alignments end in: places in `Beam.endings`."""
+"""Last symbol of alignments: indices of `Beam.endings`."""
 Ways = tuple[Array, Array]
-"""Log-probabilities, and which ending of the frame before they come from, as in `Found.back`."""
+"""Log-probabilities, and back-pointers as in `Found.back`."""
 
 
 def step(
@@ -27,7 +27,20 @@ def step(
     tables: WordTables | None = None,
     closing: Float[Array, " W"] | None = None,
 ) -> tuple[Beam, Found, Moves]:
-    """The beam after one frame. `closing`: what each open word adds when it ends, by default what the tables say."""
+    """Computes the beam after one frame.
+
+    Args:
+        beam: Beam before the frame.
+        frame: Log-probabilities of the frame.
+        search: Settings.
+        border: Label that is a word border; -1 if there is none.
+        blank_id: Label id of the blank.
+        tables: Tables of word scores. None: no fusion.
+        closing: Score that each slot's open word adds when it ends. None: the scores in `tables`.
+
+    Returns:
+        The new beam, the back-pointers of the frame, and the origin of each prefix.
+    """
     beam, was_label = _after_blanks(beam, frame.is_blank_before, search)
     is_border = (beam.last == border) & (border >= 0 and search.same != "labels")
     parents = beam.parents()
@@ -58,27 +71,38 @@ def step(
         last=last,
         prefix=jnp.where(is_longer[:, None], longer(prefix, moves.token), prefix),
         shorter=jnp.where(is_longer[:, None], prefix, beam.shorter[source]),
-        words=words.replace(added=words.added - words.added[0]),  # differences count, and stay precise
+        words=words.replace(added=words.added - words.added[0]),  # only differences count; small values keep precision
     )
     return after, Found(back=back, last=last, best=best), moves
 
 
 def _combined(ways: Float[Array, "W N"], search: Search) -> Float[Array, "W 1"]:
-    """The log-probability of several ways together."""
+    """Returns the combined log-probability of several groups of alignments."""
     combine = jnp.logaddexp if search.alignments == "sum" else jnp.maximum
     return functools.reduce(combine, jnp.split(ways, ways.shape[1], axis=1))
 
 
 def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: Search) -> Int[Array, " W"]:
-    """Which of several ways to the same ending gives its frames. `scores`: of the endings that they come from."""
+    """Returns which of several origins of an ending supplies its path.
+
+    Args:
+        ways: Log-probabilities by origin.
+        scores: Scores of the endings that the origins are.
+        search: Settings.
+    """
     if search.frames == "likeliest":
         return ways.argmax(1)
     return jnp.where(ways > NEVER, scores, jnp.inf).argmin(1)
 
 
 def _after_blanks(beam: Beam, is_any: Bool[Array, ""], search: Search) -> tuple[Beam, Bool[Array, " W"]]:
-    """The beam after frames in which nothing but the blank was looked at, if there were any: how many changes nothing
-    but all scores alike. Also whether the alignments that a slot's frames are of ended in its label before.
+    """Returns the beam after skipped frames, in which only the blank was a candidate, if there were any.
+
+    Skipped frames change all log-probabilities by the same amount, so their number does not matter. They combine the
+    two endings of each prefix into the one that ends in a blank, and remove prefixes with too low scores.
+
+    Returns:
+        The beam, and for each slot whether its path ended in its label before the skipped frames.
     """
     extra = beam.words.extra[:, None]
     total = _combined(beam.endings, search)
@@ -97,11 +121,13 @@ def _stay(
     *,
     blank_id: int,
 ) -> Ways:
-    """To the two endings of each prefix that is in the beam [W 2]: from itself, and from its parent if that is in the
-    beam as well. `is_border`: whether another border behind a prefix would not be another label.
+    """Returns the two endings [W 2] of the prefixes in the beam, after a frame that does not extend them.
+
+    Alignments come from the prefix itself, or from its parent if the beam contains the parent as well. `is_border` is
+    True for prefixes that a further border leaves unchanged.
     """
     me, parent, has_parent = jnp.arange(len(beam.last)), jnp.maximum(parents, 0), parents >= 0
-    repeated = frame.staying[beam.last]  # by a last label of -1, with which no alignment ends
+    repeated = frame.staying[beam.last]  # irrelevant for a last label of -1: no alignment ends in it
     made = jnp.where(has_parent, frame.growing[beam.last], NEVER)
     is_repeat = beam.last[parent] == beam.last
     ways = [
@@ -126,20 +152,22 @@ def _stay(
 def _grow(
     beam: Beam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
 ) -> Float[Array, "W K"]:
-    """To each prefix with each of the labels behind it, but for prefixes that are in the beam: from its last ending, or
-    from a blank where the label is that of the ending.
+    """Returns the log-probabilities of each prefix extended by each label.
+
+    They are minus infinity for results that are in the beam already, which `_stay` computes. Alignments that end in a
+    label are not extended by the same label, which would be merged with it.
     """
     width, num_tokens = len(beam.last), len(frame.tokens)
     is_repeat = frame.tokens[None] == beam.last[:, None]
     behind_blank = jnp.where(is_border, NEVER, beam.endings[:, BLANK])[:, None]
     logps = jnp.where(is_repeat, behind_blank, _combined(beam.endings, search)) + frame.growing[frame.tokens][None]
-    columns = jnp.where(is_repeat, jnp.arange(num_tokens)[None], -1).max(1)  # of the label that each prefix ends with
+    columns = jnp.where(is_repeat, jnp.arange(num_tokens)[None], -1).max(1)  # column of each prefix's last label
     is_there = (parents >= 0) & (columns >= 0)
     return logps.at[jnp.where(is_there, parents, width), columns].set(NEVER, mode="drop")
 
 
 def _best(staying: Float[Array, " W"], growing: Float[Array, "W K"]) -> tuple[Array, Array, Array]:
-    """The best of all: from which slot each comes, by which column, and whether it grew at all."""
+    """Returns the best candidates: the slot that each comes from, its column of labels, and whether it was extended."""
     width, num_columns = growing.shape
     _, index = jax.lax.top_k(jnp.concatenate([staying, growing.reshape(-1)]), width)
     is_new = index >= width
@@ -147,12 +175,12 @@ def _best(staying: Float[Array, " W"], growing: Float[Array, "W K"]) -> tuple[Ar
 
 
 def _prune(endings: Float[Array, "W 2"], extra: Float[Array, " W"], search: Search) -> Float[Array, "W 2"]:
-    """Without what scores too low."""
+    """Returns the endings with minus infinity for those whose score is too low."""
     scores = endings + extra[:, None]
     if search.counts == "prefixes":
         scores = _combined(scores, search)
     least = scores.max() + search.beam_prune_logp
     if search.counts == "endings":
-        # the least by min(): a slice of top_k's result would make XLA sort everything on CPUs, ten times slower
+        # min() instead of a slice of top_k's result: for a slice, XLA sorts everything on CPUs, ten times slower
         least = jnp.maximum(least, jax.lax.top_k(scores.reshape(-1), len(extra))[0].min())
     return jnp.where((scores >= least) & (scores > NEVER), endings, NEVER)

@@ -1,4 +1,7 @@
-"""Which frames and labels a prefix beam search looks at: what is all but certainly blank is summed up beforehand."""
+"""Selection of the frames and labels that a prefix beam search considers; other frames are summed in advance.
+
+Frames in which only the blank is a candidate are skipped.
+"""
 
 import functools
 import math
@@ -15,25 +18,27 @@ from asr_jax.search.hypotheses import Search
 
 
 class Frames(struct.PyTreeNode):
-    """A batch of log-probabilities, and the frames in which more than the blank is looked at."""
+    """A batch of log-probabilities, and the frames that are considered: those with candidates besides the blank."""
 
     staying: Float[Array, "B T V"]
     """As `Frame.staying`."""
     growing: Float[Array, "B T V"]
+    """As `Frame.growing`."""
     tokens: Int32[Array, "B T K"] | None
-    """None: all labels."""
+    """As `Frame.tokens`. None: all labels."""
     is_looked_at: Bool[Array, "B T"]
+    """Whether each frame is considered."""
     order: Int32[Array, "B T"]
-    """The frames that are looked at, in their order, and then others."""
+    """Numbers of the considered frames in their order, followed by the others."""
     num: Int32[Array, " B"]
-    """How many are looked at."""
+    """Number of considered frames."""
     is_blank_before: Bool[Array, "B T+1"]
-    """Whether others lie before each of these, and behind the last."""
+    """Whether skipped frames precede the i-th considered frame; for i = `num`, whether they follow the last one."""
     skipped: Float[Array, "B T"]
-    """The blank's log-probability in frames that are not looked at; 0 in others."""
+    """Log-probability of the blank in skipped frames; 0 in others."""
 
     def at(self, i: Int[Array, ""] | int) -> Frame:
-        """The i-th frame that is looked at, of each row; none where there are no more."""
+        """Returns the i-th considered frame of each row; `is_there` is False if there is none."""
         rows, frame = jnp.arange(len(self.num)), self.order[:, jnp.minimum(i, self.order.shape[1] - 1)]
         is_there = i < self.num
         num_labels = self.growing.shape[2]
@@ -56,7 +61,16 @@ def frames_of(
     blank_id: int,
     are_all_looked_at: bool,
 ) -> Frames:
-    """`are_all_looked_at`: as with a lexicon, where what is unlikely only cannot make a prefix longer."""
+    """Selects frames and labels.
+
+    Args:
+        log_probs: Natural log-probabilities.
+        lengths: Number of valid frames.
+        search: Settings.
+        blank_id: Label id of the blank.
+        are_all_looked_at: Whether all frames are considered, as a lexicon needs: unlikely labels may then continue a
+            prefix that ends in them.
+    """
     num_frames, num_symbols = log_probs.shape[1:]
     kept = _kept(log_probs, search)
     is_frame = length_mask(lengths, num_frames)
@@ -82,7 +96,7 @@ def frames_of(
 
 
 def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T V"]:
-    """As `ctc_beam_reference.kept_symbols`."""
+    """Returns the candidate symbols, as `ctc_beam_reference.kept_symbols` does."""
     num_symbols = log_probs.shape[-1]
     kept = log_probs >= search.token_min_logp
     if 0 < search.max_tokens < num_symbols:
@@ -91,7 +105,7 @@ def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T 
 
 
 def _most_kept(num_symbols: int, search: Search) -> int:
-    """How many symbols of a frame are kept at most: of probabilities that are at least p, there are at most 1 / p."""
+    """Returns the largest possible number of candidates: at most 1 / p symbols have a probability of at least p."""
     most = search.max_tokens or num_symbols
     if -search.token_min_logp < math.log(num_symbols):
         most = min(most, math.ceil(math.exp(-search.token_min_logp)))

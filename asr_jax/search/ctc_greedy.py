@@ -1,4 +1,4 @@
-"""Greedy CTC search: the likeliest symbol of every frame, repeats merged and blanks left out, on the device."""
+"""Greedy CTC search on the device: the most likely symbol of every frame, without repetitions and blanks."""
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,15 @@ from asr_jax.core.timed_tokens import TimedTokens
 
 
 def greedy_search(log_probs: Float[Array, "B T V"], lengths: Int[Array, " B"], *, blank_id: int) -> TimedTokens:
-    """One hypothesis for each row, `[B 1 T]`, with static shapes: it may be jitted with the model, rows sharded.
+    """Returns one hypothesis per row, with shapes [B 1 T]. It can be jitted with the model, with sharded rows.
 
-    A token's log-probability is the largest of its frames'. The score is the sum of the largest log-probability of
-    each frame; a row whose score is not finite has no tokens.
+    A token's log-probability is the largest one of its frames. The score is the sum of the largest log-probability of
+    each frame. A row whose score is not finite has no tokens.
+
+    Args:
+        log_probs: Natural log-probabilities.
+        lengths: Number of valid frames.
+        blank_id: Label id of the blank.
     """
     num_frames = log_probs.shape[1]
     is_there, frame = length_mask(lengths, num_frames), jnp.arange(num_frames, dtype=jnp.int32)
@@ -22,10 +27,10 @@ def greedy_search(log_probs: Float[Array, "B T V"], lengths: Int[Array, " B"], *
     before = jnp.pad(path[:, :-1], ((0, 0), (1, 0)), constant_values=blank_id)
     is_label = path != blank_id
     token = jnp.cumsum(is_label & (path != before), axis=1, dtype=jnp.int32)
-    place = jnp.where(is_label, token - 1, num_frames)  # blanks are written nowhere
+    place = jnp.where(is_label, token - 1, num_frames)  # mode="drop" ignores this index
 
     def largest(values: Array, start: float, dtype: DTypeLike) -> Array:
-        """Of the frames of each token, row by row: rows stay on their devices."""
+        """Returns the largest value of the frames of each token. vmap keeps sharded rows on their devices."""
         empty = jnp.full(num_frames, start, dtype)
         of_row = jax.vmap(lambda place, values: empty.at[place].max(values, mode="drop"))
         return of_row(place, jnp.broadcast_to(values, path.shape))[:, None]

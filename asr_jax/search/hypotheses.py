@@ -1,4 +1,4 @@
-"""What a beam search is asked for, and how the paths that it ends with become an n-best list of texts."""
+"""Settings of beam search, and the conversion of its final paths to an n-best list of texts."""
 
 import math
 from collections.abc import Sequence
@@ -16,53 +16,59 @@ from asr_jax.text.spelling import Spelling
 
 @dataclass(frozen=True)
 class Search:
-    """A prefix beam search over the CTC symbols of an utterance. Scores are natural logarithms."""
+    """Settings of prefix beam search over CTC symbols. Scores are natural logarithms."""
 
     beam_width: int = 20
-    """How many prefixes (or endings of prefixes) go on to the next frame."""
+    """Number of prefixes (or of endings of prefixes, see `counts`) that continue to the next frame."""
     num_best: int = 10
-    """How many texts come out, at most."""
+    """Largest number of texts in an n-best list."""
     beam_prune_logp: float = -10.0
-    """Prefixes that score worse than the best one by more than this are left out."""
+    """Prefixes with a score lower than the best one plus this (negative) threshold are pruned."""
     token_min_logp: float = -5.0
-    """Symbols with a log-probability below this are left out, but for a frame's likeliest."""
+    """Symbols with a lower log-probability are not candidates, except for the most likely symbol of a frame."""
     max_tokens: int = 0
-    """How many of a frame's likeliest symbols are looked at; 0: all. With a lexicon, this and `token_min_logp` only
-    leave out labels that would make a prefix longer: a word that must go on has few."""
+    """Number of the most likely symbols of a frame that are candidates. 0: all. With a lexicon, this and
+    `token_min_logp` only exclude labels that extend a prefix, because an unfinished word has few continuations."""
     counts: Literal["prefixes", "endings"] = "prefixes"
-    """What the beam's width counts and the thresholds compare: prefixes, or a prefix that ends in a label and the same
-    one that ends in a blank each for itself (pyctcdecode, flashlight)."""
+    """Unit of the beam's width and of thresholds: prefixes, or endings, where a prefix counts separately for alignments
+    that end in its last label and in a blank (pyctcdecode, flashlight)."""
     same: Literal["labels", "borders"] = "borders"
-    """Which prefixes are one: of the same labels (flashlight without a lexicon), or besides with word borders one after
-    another counted once. Both begin as though a border stood before the first frame."""
+    """Which prefixes are equal: those with the same labels (flashlight without a lexicon), or also those that differ
+    only in repeated word borders. In both cases the search starts as if after a border."""
     alignments: Literal["sum", "max"] = "sum"
-    """Whether a prefix has the probability of all its alignments, or of the likeliest one."""
+    """Probability of a prefix: the sum over its alignments, or that of its most likely alignment."""
     frames: Literal["likeliest", "least_likely"] = "likeliest"
-    """Whose frames words get where alignments meet (pyctcdecode: those of the lower score)."""
+    """Which of merged alignments determines the frames of words: the most likely one, or the one with the lower score
+    (pyctcdecode)."""
     last_word: Literal["free", "border", "no_border"] = "free"
-    """Whether a text may end with or without a border; must end with one, unless none does (flashlight with a lexicon);
-    or, ending with one, counts as though an unknown word of no letters followed (pyctcdecode)."""
+    """End of a text. free: with or without a border. border: with a border, unless no hypothesis has one (flashlight
+    with a lexicon). no_border: a text that ends with a border scores as if an unknown word without letters followed
+    (pyctcdecode)."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "beam_width", "num_best", least=1)
         check_numbers(self, "max_tokens", least=0)
         if not max(self.beam_prune_logp, self.token_min_logp) <= 0:
             raise ValueError(
-                f"beam_prune_logp is {self.beam_prune_logp}, token_min_logp {self.token_min_logp}: expected 0 or less"
+                f"beam_prune_logp is {self.beam_prune_logp} and token_min_logp is {self.token_min_logp}: expected 0 or "
+                "less"
             )
 
     @classmethod
     def of_pyctcdecode(cls, **options: Any) -> "Search":
-        """As pyctcdecode 0.5.0 searches characters, without `prune_history`. Differs from: it with pieces: texts that
-        are equal but for their pieces are merged at the end only.
+        """Returns the settings with which pyctcdecode 0.5.0 searches characters, without `prune_history`.
+
+        Differs from: with pieces, texts that differ only in their pieces are merged only at the end.
         """
         fixed = {"counts": "endings", "frames": "least_likely", "last_word": "no_border"}
         return cls(**({"beam_width": 100} | options | fixed))
 
     @classmethod
     def of_flashlight(cls, *, lexicon: bool, **options: Any) -> "Search":
-        """As flashlight-text 0.0.7 searches: `beam_size` is the width, `beam_threshold` minus `beam_prune_logp`, and
-        `beam_size_token` is `max_tokens`.
+        """Returns the settings with which flashlight-text 0.0.7 searches.
+
+        flashlight's `beam_size` is `beam_width`, its `beam_threshold` is `-beam_prune_logp`, and its `beam_size_token`
+        is `max_tokens`.
         """
         fixed = {"counts": "endings", "same": "borders" if lexicon else "labels", "token_min_logp": -math.inf}
         rest = {"last_word": "border"} if lexicon else {}
@@ -71,33 +77,34 @@ class Search:
 
 @dataclass(frozen=True)
 class WordSpan:
-    """A word of a text and its frames."""
+    """A word of a text, and its frames."""
 
     text: str
     start_frame: int
+    """First frame of the word."""
     end_frame: int
-    """The frame behind the last one of its last label."""
+    """Frame behind the last frame of its last label."""
     logp: float
-    """The mean over its labels of the largest log-probability that the label has in its frames."""
+    """Log-probability: mean over the word's labels of the largest log-probability in the frames of the label."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One text of an n-best list. Scores are natural logarithms."""
+    """A text of an n-best list. Scores are natural logarithms."""
 
     words: tuple[WordSpan, ...]
     labels: tuple[int, ...]
-    """Of the path that gave the frames."""
+    """Labels of the path that determines the frames."""
     ctc_score: float
-    """Of the alignments that the search kept: their log-probability."""
+    """Log-probability of the alignments that the search kept."""
     lm_score: float
-    """What language model, word bonus and hot words add, weighted."""
+    """Weighted contributions of language model, word bonus and hot words."""
     starts: tuple[int, ...] = ()
-    """Of each label: the first frame."""
+    """First frame of each label."""
     ends: tuple[int, ...] = ()
-    """Of each label: the frame after its last one."""
+    """Frame behind the last frame of each label."""
     log_probs: tuple[float, ...] = ()
-    """Of each label: the largest of its log-probabilities."""
+    """Largest log-probability of each label in its frames."""
 
     @property
     def text(self) -> str:
@@ -105,27 +112,27 @@ class Hypothesis:
 
     @property
     def score(self) -> float:
-        """What the list is sorted by."""
+        """Score by which the list is sorted."""
         return self.ctc_score + self.lm_score
 
     @property
     def sequence(self) -> TokenSequence:
-        """Its labels with their times."""
+        """Labels with their times."""
         return TokenSequence(self.labels, self.starts, self.ends, self.log_probs, self.score)
 
 
 class Ending(NamedTuple):
-    """A path that a search ended with, for all that end in the same prefix and symbol."""
+    """A final path of a search; it represents all alignments of its prefix that end in the same symbol."""
 
     ctc_score: float
     path: Int[np.ndarray, " T"]
-    """A symbol for each frame."""
+    """Symbol of each frame."""
     logps: Float[np.ndarray, " T"]
-    """The log-probability of each symbol, but for blanks."""
+    """Log-probability of each symbol; undefined for blanks."""
 
 
 def combined(scores: Sequence[float], search: Search) -> float:
-    """Of alternatives, the score that they have together."""
+    """Returns the combined score of alternatives: their sum in the probability domain, or the largest one."""
     if len(scores) == 1 or search.alignments == "max":
         return max(scores)
     return float(np.logaddexp.reduce(scores))
@@ -134,8 +141,16 @@ def combined(scores: Sequence[float], search: Search) -> float:
 def finish(
     endings: Sequence[Ending], spelling: Spelling, *, search: Search, scores: WordScores | None
 ) -> list[Hypothesis]:
-    """The n-best list, the best first. `endings`: those of the last frame, the best first; where there are none, the
-    list has one empty text of score minus infinity.
+    """Converts the final paths of a search to an n-best list.
+
+    Args:
+        endings: Final paths, best first.
+        spelling: Text of each label.
+        search: Settings.
+        scores: Language model, hot words and lexicon. None: no fusion.
+
+    Returns:
+        The n-best list, best first. If there are no paths, it is one empty text with score minus infinity.
     """
     if not endings:
         return [Hypothesis(words=(), labels=(), ctc_score=-math.inf, lm_score=0.0)]
@@ -155,10 +170,12 @@ def finish(
 
 
 class _Ended(NamedTuple):
+    """A final path with its labels and words."""
+
     ending: Ending
     labels: tuple[int, ...]
     words: tuple[str, ...]
-    """The open one among them, as the last."""
+    """All words; the last one may be open."""
     has_open_word: bool
 
     @classmethod
@@ -174,10 +191,10 @@ class _Ended(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Of endings with the same words."""
+    """Final paths with the same words."""
 
     shown: _Ended
-    """The one whose frames the words get."""
+    """Path that determines the frames of the words."""
     words: tuple[str, ...]
     ctc_score: float
     lm_score: float
@@ -186,7 +203,15 @@ class _Text(NamedTuple):
     def of(
         cls, group: list[_Ended], spelling: Spelling, search: Search, scores: WordScores | None, *, is_complete: bool
     ) -> "_Text":
-        """Where no text is complete, it loses its open word."""
+        """Combines paths with the same words.
+
+        Args:
+            group: The paths, best first.
+            spelling: Text of each label.
+            search: Settings.
+            scores: Language model, hot words and lexicon. None: no fusion.
+            is_complete: Whether any text is complete. If not, an open word is removed, but its score remains.
+        """
         shown = group[0] if search.frames == "likeliest" else group[-1]
         words, added = shown.words, 0.0
         if scores is not None:
@@ -207,7 +232,7 @@ class _Text(NamedTuple):
         spans = spelling.spans(path, logps)
         words = tuple(WordSpan(text, *span) for text, span in zip(self.words, spans, strict=False))
         num = len(self.shown.labels)
-        if len(words) < len(self.shown.words):  # without the open word
+        if len(words) < len(self.shown.words):  # the open word was removed
             num = spelling.word_ranges(self.shown.labels)[len(words)][0]
         starts, ends, log_probs = (tuple(each[:num].tolist()) for each in spelling.runs(path, logps))
         return Hypothesis(

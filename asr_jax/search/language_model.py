@@ -1,4 +1,4 @@
-"""N-gram language models by KenLM's own library, which the extra `lm` brings, and lists of words."""
+"""N-gram language models with the KenLM library (extra `lm`), and word lists."""
 
 import gzip
 import os
@@ -12,22 +12,23 @@ NOT_WORDS = {"<s>", "</s>", "<unk>"}
 
 
 def load_kenlm(path: str | Path) -> Any:
-    """A `kenlm.Model` from an ARPA file (also .gz) or a binary one.
+    """Loads a `kenlm.Model` from an ARPA file (also .gz) or a binary file.
 
-    Raises: UserError where the library or the file is missing, or the file is none that KenLM reads.
+    Raises:
+        UserError: If the library or the file is missing, or KenLM cannot read the file.
     """
     try:
         import kenlm
     except ImportError as error:
         raise UserError(
-            f"the language model {path} takes kenlm, which is not installed ({error}): pip install 'asr-jax[lm]', "
-            "which builds it and takes a C++ compiler"
+            f"the language model {path} needs kenlm, which is not installed ({error}): pip install 'asr-jax[lm]', "
+            "which builds it and needs a C++ compiler"
         ) from error
     if not Path(path).is_file():
         raise UserError(f"there is no language model {path}: expected a file that KenLM wrote, ARPA or binary")
     config = kenlm.Config()
     config.show_progress = False
-    config.arpa_complain = kenlm.ARPALoadComplain.NONE  # that a binary file would load faster
+    config.arpa_complain = kenlm.ARPALoadComplain.NONE  # no advice to use a binary file
     try:
         return kenlm.Model(os.fspath(path), config)
     except OSError as error:
@@ -35,9 +36,10 @@ def load_kenlm(path: str | Path) -> Any:
 
 
 def arpa_words(path: str | Path) -> frozenset[str] | None:
-    """All words that an ARPA file has; None for a binary one, which does not list them.
+    """Returns the words of an ARPA file; None for a binary file, which does not list them.
 
-    Raises: UserError for an ARPA file without any.
+    Raises:
+        UserError: If an ARPA file has no words.
     """
     with open(path, "rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
@@ -51,9 +53,10 @@ def arpa_words(path: str | Path) -> frozenset[str] | None:
 
 
 def listed_words(path: str | Path) -> frozenset[str]:
-    """First fields of a file's lines.
+    """Returns the first field of each line of a file.
 
-    Raises: UserError where there is no such file, or nothing in it.
+    Raises:
+        UserError: If the file cannot be read or is empty.
     """
     try:
         words = frozenset(line.split()[0] for line in Path(path).read_text("utf-8").splitlines() if line.strip())

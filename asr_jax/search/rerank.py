@@ -1,4 +1,4 @@
-"""N-best lists in the order that a language model gives them."""
+"""Re-ranking of n-best lists with a language model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,40 +11,46 @@ from asr_jax.search.word_scores import LN10
 
 @dataclass(frozen=True)
 class Reranking:
-    """ctc score + lm_weight · ln 10 · log10 of the language model + word_bonus · number of words.
+    """Settings of re-ranking.
 
-    Source: RustedBytes/w2v-bert-uk at commit adec09e, src/ctc.rs; its document calls it shallow fusion.
+    The score is `CTC score + lm_weight · ln 10 · log10(LM probability) + word_bonus · number of words`.
+
+    Source: RustedBytes/w2v-bert-uk at commit adec09e, src/ctc.rs; its documentation calls it shallow fusion.
     """
 
     kenlm: str = ""
-    """An n-gram model of words that KenLM reads; empty: none."""
+    """Path of a KenLM n-gram model of words. Empty: no re-ranking."""
     lm_weight: float = 0.45
+    """Factor of the language model's natural log-probabilities."""
     word_bonus: float = 0.0
+    """Score added for each word."""
     bos: bool = True
-    """Whether the language model sees the begin of the sentence."""
+    """Whether the language model's context starts with the begin of the sentence."""
     eos: bool = True
-    """Whether it scores the end of the sentence."""
+    """Whether the language model scores the end of the sentence."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "lm_weight", "word_bonus")
 
     def build(self) -> "Reranker | None":
-        """None where nothing is put in another order.
+        """Returns the re-ranker; None if there is no language model.
 
-        Raises: UserError where the language model cannot be read.
+        Raises:
+            UserError: If the language model cannot be read.
         """
         return Reranker(self) if self.kenlm else None
 
 
 class Reranker:
-    """Puts n-best lists in another order."""
+    """Re-ranks n-best lists."""
 
     def __init__(self, settings: Reranking) -> None:
         self._settings, self._model = settings, load_kenlm(settings.kenlm)
 
     def __call__(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """The same texts and CTC scores with the language model's instead of what was fused; the best first, equal ones
-        in the order that they had.
+        """Returns the list sorted by the new scores, best first; hypotheses with equal scores keep their order.
+
+        Texts and CTC scores are unchanged. The language model's scores replace those of fusion.
         """
         return sorted(map(self._scored, hypotheses), key=lambda hypothesis: -hypothesis.score)
 

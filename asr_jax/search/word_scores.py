@@ -1,4 +1,4 @@
-"""What words add to a CTC score: a language model, a bonus for each, hot words, and a lexicon that allows no others."""
+"""Scores that words add to CTC scores: language model, word bonus, hot words, and restriction to a lexicon."""
 
 import functools
 import math
@@ -12,58 +12,59 @@ from asr_jax.text.spelling import Spelling
 
 LN10 = math.log(10)
 USUAL_WORD = 6
-"""Letters from which on an unknown open word costs more: pyctcdecode's AVG_TOKEN_LEN."""
+"""Number of letters above which the penalty of an unknown open word grows: pyctcdecode's AVG_TOKEN_LEN."""
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """What is fused with CTC scores during a beam search. By default nothing is."""
+    """Settings of shallow fusion in beam search. The default is no fusion."""
 
     kenlm: str = ""
-    """An n-gram model of words that KenLM reads; empty: none."""
+    """Path of a KenLM n-gram model of words. Empty: none."""
     lm_weight: float = 0.5
-    """Times the natural logarithm of the language model's probabilities (alpha)."""
+    """Factor of the language model's natural log-probabilities (alpha)."""
     word_bonus: float = 1.5
-    """Added for each word where there is a language model (beta)."""
+    """Score added for each word if there is a language model (beta)."""
     unknown_score: float = -10.0
-    """Added for a word that is not known: to its log10 before the weight, and as it is while the word is open and no
-    known word begins like it, growing with its letters from the sixth on. Of a binary model without known_words, which
-    lists none, no open word is known."""
+    """Penalty of an unknown word. It is added to the word's log10 probability before `lm_weight` is applied. While a
+    word is open and no listed word begins like it, it is added to the score, multiplied by the number of letters / 6 if
+    there are more than 6. With a binary model and no `known_words`, all open words are treated as unknown."""
     known_words: str = ""
-    """A file with a word at the begin of each line: those that are not unknown, if the language model has them; empty:
-    all that it has."""
+    """Path of a list with a word at the begin of each line. Words that are in this list and in the language model are
+    known. Empty: all words of the language model."""
     hot_words: tuple[str, ...] = ()
-    """Words that score higher than they would, whether the language model has them or not."""
+    """Words to favour, whether or not the language model contains them."""
     hot_word_weight: float = 10.0
-    """Added for each hot word, while it is open by the share of its letters that are there."""
+    """Score added for each hot word. While a word is open, the share of its letters that are present is added."""
     lexicon: str = ""
-    """A file with a word at the begin of each line: the only words that there may be; empty: any."""
+    """Path of a list with a word at the begin of each line. No other words are allowed. Empty: all words are."""
     lookahead: bool = False
-    """Whether a word that is open counts as the lexicon's likeliest one, at a sentence's begin, that begins so."""
+    """Whether an open word scores as the most likely word of the lexicon with this beginning, at a sentence's begin."""
     unit: Literal["words", "labels"] = "words"
-    """What the language model is of: words, or labels (characters, with | for the space; or pieces, with ▁)."""
+    """Unit of the language model: words, or labels (characters, with | for the space; or pieces, with ▁)."""
     bos: bool = True
-    """Whether the language model sees the begin of the sentence."""
+    """Whether the language model's context starts with the begin of the sentence."""
     eos: bool = True
-    """Whether it scores the end of the sentence."""
+    """Whether the language model scores the end of the sentence."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "lm_weight", "word_bonus", "unknown_score", "hot_word_weight")
         if self.lookahead and not (self.lexicon and self.kenlm):
-            raise ValueError("lookahead: expected a lexicon and a language model with it")
+            raise ValueError("lookahead: expected a lexicon and a language model; set lexicon and kenlm")
         if self.unit == "labels" and (self.lexicon or self.hot_words):
-            raise ValueError("unit='labels': expected neither lexicon nor hot words, which are of words")
+            raise ValueError("unit='labels': expected neither lexicon nor hot words, which need unit='words'")
 
     def build(self) -> "WordScores | None":
-        """None where nothing is fused.
+        """Returns the word scores; None if nothing is fused.
 
-        Raises: UserError where the language model cannot be read.
+        Raises:
+            UserError: If a language model or a list cannot be read.
         """
         return WordScores(self) if self.kenlm or self.hot_words or self.lexicon else None
 
 
 class WordScores:
-    """Scores of words in their order. A state is all that they depend on of the words before."""
+    """Scores of words in sequence. A state contains the context of the language model."""
 
     def __init__(self, settings: Fusion) -> None:
         self.settings = settings
@@ -71,8 +72,8 @@ class WordScores:
         self.lexicon = listed_words(settings.lexicon) if settings.lexicon else frozenset()
         self.hot_words = frozenset(word for words in settings.hot_words for word in words.split())
         self.known = self._known_words() if self.model else None
-        """None: those that the model has, and which these are cannot be told of a binary one: any open word counts as
-        none of them."""
+        """Known words. None: without `known_words`, a binary model does not list its words, so every open word is
+        treated as unknown; finished words are looked up."""
 
     def _known_words(self) -> frozenset[str] | None:
         if not self.settings.known_words:
@@ -80,12 +81,12 @@ class WordScores:
         known = frozenset(word for word in listed_words(self.settings.known_words) if word in self.model)
         if not known:
             raise UserError(
-                f"{self.settings.kenlm} has no word of {self.settings.known_words}: expected words that it has"
+                f"{self.settings.kenlm} has no word of {self.settings.known_words}: expected words of the model"
             )
         return known
 
     def start(self) -> Any:
-        """The state before the first word."""
+        """Returns the state before the first word."""
         if self.model is None:
             return None
         state = _new_state()
@@ -93,7 +94,7 @@ class WordScores:
         return state
 
     def word(self, state: Any, word: str) -> tuple[Any, float]:
-        """The state after one more word, and what the word adds; minus infinity for one that may not be."""
+        """Returns the state after a word, and the score that the word adds; minus infinity if it is not allowed."""
         added = self.by_lists(word)
         if self.model is None or added == -math.inf:
             return state, added
@@ -104,19 +105,19 @@ class WordScores:
         return after, added + self.settings.lm_weight * LN10 * log10 + self.settings.word_bonus
 
     def by_lists(self, word: str) -> float:
-        """What a word adds without a language model."""
+        """Returns the score of a word without a language model."""
         if not self.may_be(word):
             return -math.inf
         return self.settings.hot_word_weight if word in self.hot_words else 0.0
 
     def end(self, state: Any) -> float:
-        """What the end of the sentence adds."""
+        """Returns the score of the end of the sentence."""
         if self.model is None or not self.settings.eos:
             return 0.0
         return self.settings.lm_weight * LN10 * self.model.BaseScore(state, "</s>", _new_state())
 
     def text(self, words: Iterable[str]) -> float:
-        """What whole words and the end add together."""
+        """Returns the score of finished words and the end of the sentence."""
         state, total = self.start(), 0.0
         for word in words:
             state, added = self.word(state, word)
@@ -124,30 +125,42 @@ class WordScores:
         return total + self.end(state)
 
     def units(self, words: Sequence[str], spelling: Spelling, labels: Sequence[int]) -> Sequence[str]:
-        """What of a text is scored: its words, or symbols of its labels."""
+        """Returns the units of a text that the language model scores.
+
+        Args:
+            words: Words of the text.
+            spelling: Text of each label.
+            labels: Labels of the text.
+        """
         return words if self.settings.unit == "words" else [spelling.symbols[label] for label in labels]
 
     def ended(self, before: Sequence[str], words: Sequence[str], symbol: str) -> Sequence[str]:
-        """What one more label has ended: the open word, or itself."""
+        """Returns the units that end with one more label: the open word, or the label itself.
+
+        Args:
+            before: Finished words before the label.
+            words: Finished words after the label.
+            symbol: The label as the language model spells it.
+        """
         return words[len(before) :] if self.settings.unit == "words" else [symbol]
 
     def may_be(self, word: str) -> bool:
-        """Whether there may be this word; one of no letters may."""
+        """Returns whether a word is allowed. The empty word is."""
         return not self.lexicon or not word or word in self.lexicon
 
     def is_unknown(self, word: str) -> bool:
-        """Whether a word is none of the language model's, or of those that it was told are known."""
+        """Returns whether a word is missing in the language model or in the list of known words."""
         return (self.known is not None and word not in self.known) or word not in self.model
 
     def open(self, part: str) -> float:
-        """What an open word adds for as long as it is open; minus infinity where none may begin so."""
+        """Returns the score of an open word; minus infinity if no allowed word begins like it."""
         if not part:
             return 0.0
         found = self.beginnings.get(part)
         return self.outside(len(part)) if found is None else found
 
     def outside(self, num_letters: int) -> float:
-        """`open` of a beginning of no word that is listed."""
+        """Returns the score of an open word of `num_letters` letters with which no listed word begins."""
         if self.lexicon:
             return -math.inf
         if self.model is None or self.settings.unit == "labels":
@@ -156,7 +169,7 @@ class WordScores:
 
     @functools.cached_property
     def beginnings(self) -> dict[str, float]:
-        """`open` of every beginning of the lexicon's, the known and the hot words."""
+        """`open` of every beginning of a word of the lexicon, of known words and of hot words."""
         found: dict[str, float] = {}
         for word in self.lexicon or self.known or ():
             score = self._alone(word) if self.settings.lookahead else 0.0
@@ -171,7 +184,7 @@ class WordScores:
         return found
 
     def _alone(self, word: str) -> float:
-        """What the language model alone gives a word that is the first."""
+        """Returns the weighted log-probability of a word at the begin of a sentence."""
         return self.settings.lm_weight * LN10 * self.model.BaseScore(self.start(), word, _new_state())
 
 

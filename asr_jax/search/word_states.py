@@ -1,4 +1,4 @@
-"""What open words would add if they ended, by a language model on the host, for all prefixes of a batch."""
+"""Scores of open words by a language model on the host, for all prefixes of a batch."""
 
 from typing import Any
 
@@ -9,12 +9,14 @@ from asr_jax.search.word_scores import WordScores
 from asr_jax.text.spelling import Spelling
 
 MOST_KEPT = 1_000_000
-"""Nodes to remember from one batch to the next: some 300 MB."""
+"""Number of nodes above which the cache is emptied between batches: about 300 MB."""
 
 
 class WordStates:
-    """A node is a state of the language model and an open word. What follows it by one more label, and what its word
-    adds when it ends, is looked up once, and remembered from batch to batch.
+    """Cache of language model look-ups.
+
+    A node is a pair of a language model state and an open word. The node after one more label, and the score of its
+    word when it ends, are computed once and cached over batches.
     """
 
     def __init__(self, spelling: Spelling, scores: WordScores) -> None:
@@ -31,14 +33,17 @@ class WordStates:
         self._add(self._scores.start(), "")
 
     def begin(self, num_rows: int, beam_width: int) -> None:
-        """All prefixes are empty."""
+        """Starts a batch, in which all prefixes are empty."""
         if len(self._parts) > MOST_KEPT:
             self._forget()
         self._node = np.zeros((num_rows, beam_width), np.int64)
 
     def follow(self, source: Int[np.ndarray, "B W"], token: Int[np.ndarray, "B W"]) -> None:
-        """Each prefix is that of `source`, with the label `token` more where it is not -1; where `source` is -1 there
-        is none.
+        """Updates the prefixes after a frame.
+
+        Args:
+            source: Slot of each previous prefix; -1 if the slot is unused.
+            token: Label that was appended; -1 if none was.
         """
         self._node = np.where(source < 0, 0, np.take_along_axis(self._node, source, axis=1))
         new = np.nonzero(token >= 0)
@@ -46,7 +51,7 @@ class WordStates:
         self._node[new] = [self._after.get(key) or self._follow(key) for key in keys]
 
     def closing(self, is_needed: Bool[np.ndarray, " B"]) -> Float[np.ndarray, "B W"]:
-        """What each prefix's open word would add; of rows in which it is needed, of others anything."""
+        """Returns the score that each open word adds if it ends. Rows for which it is not needed have any values."""
         nodes = self._node[is_needed]
         for node in np.unique(nodes[np.isnan(self._closing[nodes])]).tolist():
             self._end(node)
@@ -65,7 +70,7 @@ class WordStates:
         return node
 
     def _follow(self, key: int) -> int:
-        """The node after one more label."""
+        """Returns the node after one more label."""
         node, label = divmod(key, len(self._spelling.texts))
         before = self._end(node) if self._spelling.opens[label] else node
         _, part = self._spelling.extend((), self._parts[before], label)
@@ -74,7 +79,7 @@ class WordStates:
         return after
 
     def _end(self, node: int) -> int:
-        """The node after an open word has ended; one without a word is that itself."""
+        """Returns the node after the end of the open word; the same node if there is no open word."""
         if not self._parts[node]:
             return node
         if node not in self._ended:

@@ -1,4 +1,4 @@
-"""Beginnings of words as tables on the device: what an open word adds, and which one it becomes by one more label."""
+"""Tables of word beginnings on the device: scores of open words, and transitions by one more label."""
 
 import math
 
@@ -12,46 +12,48 @@ from asr_jax.search.word_scores import USUAL_WORD, WordScores
 from asr_jax.text.spelling import Spelling
 
 NO_WORD = 0
-"""The node of no open word."""
+"""Node without an open word."""
 
 
 class WordTables(struct.PyTreeNode):
-    """A prefix tree with a node for each beginning of a listed word. The first is that of no open word, the last that
-    of all other beginnings. N nodes, C different letters and one for all others, V labels of up to L letters.
+    """A prefix tree with one node for each beginning of a listed word.
+
+    The first node is the one without an open word, the last one stands for all beginnings that are not listed. N:
+    nodes, C: different letters and one for all others, V: labels, L: letters of the longest label.
     """
 
     following: Int32[Array, "N C"]
-    """The node of a beginning with one more letter."""
+    """Node after one more letter."""
     open: Float[Array, " N"]
-    """What an open word adds; of the last node, one of few letters."""
+    """Score of an open word; for the last node, of a word with few letters."""
     closing: Float[Array, " N"]
-    """What a word adds when it ends, without a language model."""
+    """Score that a word adds when it ends, without a language model."""
     letters: Int32[Array, "V L"]
-    """-1 beyond the text."""
+    """Letters of each label; -1 behind its text."""
     opens: Bool[Array, " V"]
-    """Whether a label begins a word."""
+    """Whether each label begins a word."""
 
 
 class Words(struct.PyTreeNode):
-    """The words of prefixes."""
+    """Word scores of prefixes."""
 
     node: Int32[Array, "*S"]
-    """Of the open word."""
+    """Node of the open word."""
     num_letters: Int32[Array, "*S"]
-    """Of the open word."""
+    """Number of letters of the open word."""
     added: Float[Array, "*S"]
-    """By the words that ended, less that of the beam's best prefix."""
+    """Score of the finished words, less that of the beam's best prefix."""
     open: Float[Array, "*S"]
-    """What the open word adds."""
+    """Score of the open word."""
 
     @property
     def extra(self) -> Float[Array, "*S"]:
-        """What all words add."""
+        """Score of all words."""
         return self.added + self.open
 
 
 def word_tables(spelling: Spelling, scores: WordScores) -> WordTables:
-    """Tables of all that `scores` lists."""
+    """Builds the tables of all words that `scores` lists."""
     beginnings = scores.beginnings
     nodes = {"": NO_WORD} | {part: node for node, part in enumerate(beginnings, start=1)}
     letters = {letter: i for i, letter in enumerate(sorted({part[-1] for part in beginnings}))}
@@ -73,8 +75,13 @@ def word_tables(spelling: Spelling, scores: WordScores) -> WordTables:
 def grown_words(
     words: Words, label: Int32[Array, "*S"], tables: WordTables | None, closing: Float[Array, "*S"] | None
 ) -> Words:
-    """With one more label each. `closing`: what each one's open word adds when it ends, by default what the tables say;
-    without tables, words add nothing.
+    """Returns the word scores of prefixes that are extended by one label each.
+
+    Args:
+        words: Word scores of the prefixes.
+        label: Label that is appended to each prefix.
+        tables: Tables of word scores. None: words do not change the score.
+        closing: Score that each open word adds if it ends. None: the scores in `tables`.
     """
     if tables is None:
         return words

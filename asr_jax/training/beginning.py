@@ -1,4 +1,4 @@
-"""How a run begins: random weights, or given ones, and an empty optimizer."""
+"""Initial training state: random or given parameters, and an empty optimizer state."""
 
 import functools
 from typing import NamedTuple
@@ -20,21 +20,29 @@ from asr_jax.training.step import Recipe
 
 
 class Beginning(NamedTuple):
-    """What a run begins with, or its shapes."""
+    """State of a run before its first update, or its shapes."""
 
     state: TrainState
     average: Tree
     sums: Sums
-    """Zeros, by the names that the model gives."""
+    """Zeros, by the names of the sums that the model returns."""
 
 
 def lower_beginning(recipe: Recipe, *, seed: int, programs: Programs = TRACED) -> Lowered:
-    """The program that draws a new run's state: for its shapes, and to be compiled where a run is new."""
+    """Lowers the program that initialises the state of a new run.
+
+    All runs use the shapes of its outputs. Only new runs compile it.
+
+    Args:
+        recipe: Settings of the training step.
+        seed: Random seed.
+        programs: Cache of traced programs.
+    """
 
     def begin() -> Beginning:
-        # rbg draws in one operation where the default generator is a loop to compile for each parameter.
+        # rbg draws in one operation; the default generator is a loop, which is compiled for each parameter.
         key = jax.random.key(seed, impl="rbg")
-        streams = {"params": key, "mask": key, "dropout": key}  # what some heads draw without training, too
+        streams = {"params": key, "mask": key, "dropout": key}  # some heads also draw in evaluation
         sums, variables = recipe.model.init_with_output(streams, example_batch(recipe.model), step=None)
         state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
         return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)), empty_sums(sums))
@@ -43,9 +51,16 @@ def lower_beginning(recipe: Recipe, *, seed: int, programs: Programs = TRACED) -
 
 
 def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -> TrainState:
-    """The state before the first update of a run with these parameters of the model.
+    """Returns the state before the first update of a run with the given parameters.
 
-    Raises: UserError where the optimizer's rules do not name each parameter once.
+    Args:
+        recipe: Settings of the training step.
+        params: Parameters of the model, without adapters.
+        batch_stats: Running statistics of the model. Empty if it has none.
+        seed: Random seed.
+
+    Raises:
+        UserError: If the optimizer's rules do not match each parameter exactly once.
     """
     params = recipe.lora.with_adapters(params, jax.random.key(seed + 1, impl="rbg"))
     recipe.updater.check(params)
@@ -61,20 +76,27 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
 
 
 def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
-    """Shapes, types and shardings, without computing anything: to compile or restore with."""
+    """Returns shapes, dtypes and shardings of the initial state without computing it."""
     shapes: Beginning = abstract(beginning.out_info, replicated(mesh))
     return shapes
 
 
 def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]:
-    """A new run's state and average, the same on every device."""
-    # Drawn on one device and copied: what several would draw together might be something else.
+    """Returns the state and the averaged parameters of a new run, replicated on all devices."""
+    # Drawn on one device and copied, because several devices might draw other numbers.
     state, average, _ = replicate(beginning(), mesh)
     return state, average
 
 
 def training_from(recipe: Recipe, weights: Tree, mesh: Mesh, *, seed: int) -> tuple[TrainState, Tree]:
-    """A new run's state and average with these weights, `{"params": …, "batch_stats": …}`."""
+    """Returns the state and the averaged parameters of a new run that starts from given weights.
+
+    Args:
+        recipe: Settings of the training step.
+        weights: `{"params": …, "batch_stats": …}`.
+        mesh: Devices on which the results are replicated.
+        seed: Random seed.
+    """
     begin = jax.jit(functools.partial(fresh_state, recipe, seed=seed))
     state = replicate(begin(weights["params"], weights.get("batch_stats", {})), mesh)
     return state, jax.tree.map(jnp.copy, recipe.evaluated(state))

@@ -1,4 +1,7 @@
-"""All shapes are compiled before step 0, so that nothing compiles, and no memory runs out, at hour 30."""
+"""Compilation of the training programs for all batch shapes before the first update.
+
+Later updates therefore do not compile, and a batch that does not fit into memory is found at the start.
+"""
 
 import functools
 import os
@@ -38,28 +41,28 @@ from asr_jax.training.step import (
 Compiled = Callable[..., Any]
 
 SMALLER_BATCHES = (
-    "lower --data.buckets.batch-seconds, or --data.filters.max-duration-s where one long recording fills the batch"
+    "lower --data.buckets.batch-seconds, or --data.filters.max-duration-s if one long recording fills the batch"
 )
 
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """Executables; one that is called with another shape or sharding raises instead of compiling."""
+    """Executables of training. A call with another shape or sharding raises an error instead of compiling."""
 
     denominators: dict[Bucket, Compiled]
     accumulate: dict[Bucket, Compiled]
     apply_update: Compiled
     loss_terms: tuple[str, ...]
-    """Names of the sums that are losses; the others are metrics."""
+    """Names of the sums that are loss terms; the others are metrics."""
     begin: Compiled
-    """Zeros to accumulate into."""
+    """Returns zeros to accumulate into."""
     add_denominators: Compiled
-    """The weights of each term over a list of batches."""
+    """Adds the denominators of each loss term over a list of batches."""
     no_denominators: Denominators
-    """Zeros, in the place of batches that a shorter update does not have."""
+    """Zeros, for the missing batches of an update with fewer batches."""
     table: list[dict[str, Any]]
-    """A row per bucket: shape, rows, parameters, bytes by XLA's account and, of one device, floating-point operations
-    of products."""
+    """A row per bucket: shape, rows, parameters, bytes according to XLA's memory analysis, and floating-point
+    operations of products, both on one device."""
 
 
 class Compiling(NamedTuple):
@@ -67,7 +70,7 @@ class Compiling(NamedTuple):
 
     future: Future[Compiled]
     flops: float
-    """`core.programs.products` of it."""
+    """Floating-point operations on all devices together, as `core.programs.products` counts them."""
 
 
 def compile_steps(
@@ -82,11 +85,21 @@ def compile_steps(
     programs: Programs = TRACED,
     tell: Callable[[Bucket], None] = lambda bucket: None,
 ) -> CompiledSteps:
-    """Compiles every bucket, largest first, several at a time. What does not fit into memory shows here.
+    """Compiles the training programs of all buckets, largest bucket first, several at a time.
 
-    `shapes`: of `abstract_beginning`; `scale`: of the lengths of the buckets; `num_batches`: of an update; `sounds`:
-    what augmentations add, which is put on every device; `programs`: which lowers them. `tell` is called, in
-    this thread, for each bucket that is done.
+    Args:
+        recipe: Settings of the training step.
+        buckets: Batch shapes.
+        shapes: Output of `abstract_beginning`.
+        scale: Units of the buckets' lengths.
+        mesh: Devices.
+        num_batches: Number of batches of an update.
+        sounds: Recordings that augmentations add. They are copied to every device.
+        programs: Cache of traced programs.
+        tell: Called in this thread with each bucket that is compiled.
+
+    Raises:
+        UserError: If a batch does not fit into the memory of a device.
     """
     same = replicated(mesh)
     state, average, sums = shapes
@@ -104,7 +117,7 @@ def compile_steps(
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
         def compiling(name: str, function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Compiling:
-            # Traced here, one after the other: threads that trace together only wait for each other.
+            # Traced in this thread: threads that trace at the same time only wait for each other.
             program = programs.lower(name, function, *arguments, donate_argnums=donate, out_shardings=same)
             return Compiling(pool.submit(program.lowered.compile), program.flops)
 
@@ -159,13 +172,17 @@ def _with_sounds(program: Compiled, sounds: Mapping[str, jax.Array]) -> Compiled
 def _results(
     jobs: Mapping[Bucket, Compiling], pool: ThreadPoolExecutor, tell: Callable[[Bucket], None]
 ) -> dict[Bucket, Compiled]:
-    """Raises: UserError that names the bucket of which XLA says that it does not fit."""
+    """Waits for the executables of all buckets.
+
+    Raises:
+        UserError: If XLA runs out of memory while compiling a bucket. The message has the bucket's shape.
+    """
     compiled = {}
     for bucket, job in jobs.items():
         try:
             compiled[bucket] = job.future.result()
         except BaseException as error:
-            pool.shutdown(cancel_futures=True)  # nobody waits for the others
+            pool.shutdown(cancel_futures=True)  # the others are not needed
             if not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise UserError(
@@ -177,20 +194,20 @@ def _results(
 
 
 def _check_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: Mesh) -> None:
-    """Raises: UserError where the largest bucket, with what lies beside it, needs more than a device has."""
-    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # nothing on a CPU
+    """Raises a UserError if the largest bucket and the averaged parameters need more memory than a device has."""
+    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # None on CPUs
     worst = max(table, key=lambda row: row["bytes"])
     needed = worst["bytes"] + average_bytes
     if limit and needed > limit:
         raise UserError(
-            f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with all that lies "
-            f"beside it, and a device has {limit / 1e9:.1f} GB; {SMALLER_BATCHES}"
+            f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with the training "
+            f"state, and a device has {limit / 1e9:.1f} GB; {SMALLER_BATCHES}"
         )
 
 
 def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, scale: Scale) -> dict[str, Any]:
     memory = compiled.memory_analysis()
-    # Not `peak_memory_in_bytes`: on CPU it is wrong by far, while this sum is what resident memory grows by.
+    # `peak_memory_in_bytes` is far off on CPUs. The resident memory grows by this sum.
     used = (
         memory.argument_size_in_bytes
         + memory.temp_size_in_bytes

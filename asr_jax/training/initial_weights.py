@@ -1,4 +1,4 @@
-"""Weights that a run begins with, of another run, a checkpoint or a file, and an account of what became of them."""
+"""Pre-trained weights from another run, a checkpoint or a file, and a report on which of them were loaded."""
 
 import re
 from collections.abc import Sequence
@@ -23,22 +23,22 @@ HEADS = "params/heads_"
 
 @dataclass
 class Account:
-    """Paths of parameters and statistics by what became of them."""
+    """Paths of parameters and statistics, by whether and how they were loaded."""
 
     path: str
     loaded: list[str] = field(default_factory=list)
     kept_rows: dict[str, str] = field(default_factory=dict)
-    """Of heads with another vocabulary: how many pieces are shared."""
+    """Heads with another vocabulary, and how many labels both vocabularies have."""
     missing: list[str] = field(default_factory=list)
-    """The model has them and the weights do not: they stay random."""
+    """Parameters that the weights lack. They stay random."""
     mismatched: dict[str, str] = field(default_factory=dict)
-    """Of another shape: they stay random."""
+    """Parameters with another shape in the weights, and both shapes. They stay random."""
     unused: list[str] = field(default_factory=list)
-    """The weights have them and the model does not."""
+    """Weights that the model lacks."""
     remark: str = ""
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """Returns the report as lines of text."""
         lines = [f"initial weights of {self.path}: {len(self.loaded)} loaded"]
         lines += [f"  {path}: {what}" for path, what in self.kept_rows.items()]
         for what, paths in (
@@ -54,20 +54,20 @@ class Account:
 
 @dataclass(frozen=True)
 class Given:
-    """Weights that are there, held against those that a model has."""
+    """Given weights that match parameters of a model."""
 
     account: Account
     whole: dict[str, np.ndarray]
-    """By path: what takes the place of all of an array."""
+    """Values of whole arrays, by path."""
     rows: dict[str, tuple[np.ndarray, list[int], list[int]]]
-    """By path: what takes the place of labels, from these places of it to those."""
+    """Given array, its label indices and the model's label indices of a head with another vocabulary, by path."""
 
     def digest(self) -> str:
-        """Equal where the same would become of the same random weights."""
+        """Returns a digest that is equal if `fill` returns equal weights for equal random weights."""
         return digest_of({"whole": self.whole, "rows": {path: list(parts) for path, parts in self.rows.items()}})
 
     def fill(self, random: Tree) -> dict[str, Any]:
-        """Random weights, `{"params": …, "batch_stats": …}`, on the host, with these in their place."""
+        """Returns random weights, `{"params": …, "batch_stats": …}`, on the host, with the given values filled in."""
         result = {path: np.array(value) for path, value in flatten(jax.device_get(random)).items()} | self.whole
         for path, (given, there, here) in self.rows.items():
             result[path][..., here] = given[..., there]
@@ -75,9 +75,15 @@ class Given:
 
 
 def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: Tree) -> Given:
-    """The weights of `experiment.init`. `shapes`: of the model's parameters and statistics.
+    """Reads the weights of `experiment.init` and matches them with the model's parameters.
 
-    Raises: UserError where there are none at the path, and with `strict` where they do not fit all of the model.
+    Args:
+        experiment: Settings of the run.
+        tokenizer: The run's tokenizer.
+        shapes: Shapes of the model's parameters and statistics.
+
+    Raises:
+        UserError: If the path has no weights, if none of them fits the model, or with `strict` if some do not.
     """
     path = Path(experiment.init.path)
     weights, left, symbols = _read(path, experiment)
@@ -87,8 +93,8 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
     account = Account(str(path), unused=sorted(weights.keys() - needed.keys()) + left)
     if not symbols and any(name.startswith(HEADS) for name in weights):
         account.remark = (
-            "which piece each label of a head is there is not known: rows are taken as they are; --init.tokenizer "
-            "names the tokenizer that the weights were trained with"
+            "the weights contain no tokenizer, so the rows of their heads are not matched with the labels of this run; "
+            "set --init.tokenizer to the tokenizer that the weights were trained with"
         )
     given = Given(account, {}, {})
     for name, value in needed.items():
@@ -97,9 +103,9 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
         elif theirs != ours and _is_of_labels(name, weights[name], value, len(theirs), len(ours)):
             there, here = _shared(theirs, ours)
             given.rows[name] = (weights[name].astype(value.dtype), there, here)
-            account.kept_rows[name] = f"{len(here)} of {len(ours)} pieces are shared and keep their rows"
+            account.kept_rows[name] = f"{len(here)} of {len(ours)} labels are in both vocabularies and keep their rows"
         elif weights[name].shape != value.shape:
-            account.mismatched[name] = f"{weights[name].shape} there, {value.shape} in the model"
+            account.mismatched[name] = f"{weights[name].shape} in the weights, {value.shape} in the model"
         else:
             given.whole[name] = weights[name].astype(value.dtype)
             account.loaded.append(name)
@@ -108,39 +114,52 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
 
 
 def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Sequence[tuple[int, ...]]) -> None:
-    """`heads`: shapes of the heads' parameters in what is given."""
+    """Checks that the weights fit the tokenizer and the model.
+
+    Args:
+        experiment: Settings of the run.
+        account: Report on the weights.
+        num_symbols: Number of symbols of the weights' tokenizer.
+        heads: Shapes of the heads' parameters in the weights.
+
+    Raises:
+        UserError: If they do not fit.
+    """
     if experiment.init.tokenizer and heads and not any(shape[-1:] == (num_symbols,) for shape in heads):
         raise UserError(
             f"init.tokenizer {experiment.init.tokenizer} has {num_symbols} symbols, and the heads of {account.path} "
             f"have {', '.join(sorted({str(shape[-1]) for shape in heads if shape}))} labels: expected the tokenizer "
-            "that they were trained with"
+            "that the weights were trained with"
         )
     if not (account.loaded or account.kept_rows):
-        raise UserError("\n".join([*account.lines(), "none of it fits this model: is it another one?"]))
+        raise UserError("\n".join([*account.lines(), "none of them fits the model; expected weights of this model"]))
     unmatched = [*account.missing, *account.mismatched, *account.unused]
     refused = [path for path in unmatched if not _may_be_new(path, experiment.init.new)]
     if experiment.init.strict and refused:
-        mend = (
-            f"expected weights for all of the model and no others, and not {_listed(refused)}; --init.new PATTERN "
-            "names what may be new or left over, --init.strict False takes what fits"
+        message = (
+            f"expected exactly the weights of the model, but not {_listed(refused)}; --init.new PATTERN allows such "
+            "parameters to be new or unused, --init.strict False loads only the weights that fit"
         )
-        raise UserError("\n".join([*account.lines(), mend]))
+        raise UserError("\n".join([*account.lines(), message]))
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The first ones, and how many more there are."""
+    """Returns the first names and the number of the others."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _may_be_new(path: str, patterns: Sequence[str]) -> bool:
-    """`path`: one of ours, or in another system's file a name that has none of ours."""
+    """Returns whether a pattern matches a path of ours, or a name of another system that has no path of ours."""
     name = path.partition("/")[2] if path.startswith(OURS) else path
     return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:
-    """Weights by our paths, names of those that no model of these settings has, and the symbols of the tokenizer that
-    they were trained with, where these are known.
+    """Reads weights of a file, a folder or a run.
+
+    Returns:
+        Weights by this package's paths; names of weights that have no such path; symbols of the tokenizer that the
+        weights were trained with, None if unknown.
     """
     if is_weights(path):
         weights, symbols = load_weights(path)
@@ -151,7 +170,7 @@ def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], li
     if not (run / CHECKPOINTS).is_dir():
         raise UserError(
             f"init.path {path}: expected the folder of a run, one of its checkpoints (RUN/{CHECKPOINTS}/NUMBER), or a "
-            f"file of weights ({' '.join(SUFFIXES)}) or a folder of Hugging Face's"
+            f"file of weights ({' '.join(SUFFIXES)}), or a Hugging Face folder"
         )
     trained = load_trained(run, updates=updates)
     given = {name: np.asarray(value) for name, value in flatten(trained.variables).items()}
@@ -159,22 +178,30 @@ def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], li
 
 
 def _given_symbols(experiment: Experiment) -> Symbols | None:
-    """Of the tokenizer that the settings name for the weights."""
+    """Returns the symbols of the tokenizer `init.tokenizer`; None if it is not set."""
     if not experiment.init.tokenizer:
         return None
     return given_tokenizer(replace(experiment.data.tokenizer, path=experiment.init.tokenizer)).symbols
 
 
 def _is_of_labels(name: str, given: np.ndarray, value: Any, there: int, here: int) -> bool:
-    """Whether the last axis of a head's parameter are the labels, of their number there and here, and all others are
-    alike.
+    """Returns whether a head's parameter has labels on its last axis and otherwise the shape of the given one.
+
+    Args:
+        name: Path of the parameter.
+        given: Array of the weights.
+        value: Parameter of the model, or its shape.
+        there: Number of labels of the weights.
+        here: Number of labels of the model.
     """
     return name.startswith(HEADS) and given.shape == (*value.shape[:-1], there) and value.shape[-1] == here
 
 
 def _shared(theirs: Symbols, ours: Symbols) -> tuple[list[int], list[int]]:
-    """Places of the pieces (the blank among them) that both have: theirs, and ours. A piece that is there in the other
-    case alone is the same: many published models have capital letters.
+    """Returns their and our indices of the labels that both vocabularies have, including the blank.
+
+    A label that they have only in the other case counts as the same, because many published models have capital
+    letters.
     """
     place = {symbol: number for number, symbol in enumerate(theirs)}
     for symbol in {*ours} - place.keys():

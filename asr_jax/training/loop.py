@@ -1,4 +1,4 @@
-"""The training loop: validate → save → take a batch → step, in the order of the plan."""
+"""Training loop: validate → save → load the batches of an update → step, in the order of the plan."""
 
 import functools
 import hashlib
@@ -50,15 +50,21 @@ from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, JOB_DONE, Timetable
 from asr_jax.training.validation import NO_GAIN, Validator
 
-# Updates that may be dispatched before the oldest of them must be done: the device is never idle, and batches do not
-# pile up in its memory.
+# Number of updates that are dispatched ahead. The device does not become idle, and its memory holds only a few batches.
 IN_FLIGHT = 2
 
 
 def train(experiment: Experiment) -> dict[str, Any]:
-    """Trains or continues the run of an experiment; gives the summary that its last event holds.
+    """Trains or continues the run of an experiment.
 
-    Raises: UserError before anything is written; RunError where work that had begun cannot go on.
+    Returns:
+        The summary of the run, as in its run_complete event; only `continues`, a message, if the job ended because of
+        training.epochs_this_job.
+
+    Raises:
+        UserError: If the run cannot start. Nothing is written.
+        Stopped: If a signal or training.max_hours ended the job.
+        RunError: If the run has started and cannot continue.
     """
     began_s = time.monotonic()
     folder = Path(on_main(lambda: str(folders.find_run(experiment))))
@@ -96,7 +102,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
             _close(folder)
             raise
         except BaseException as error:
-            with suppress(OSError):  # a full disk: what went wrong first is what a person should read
+            with suppress(OSError):  # if the disk is full, the first error is the one to report
                 log.write("run_failed", reason=f"{type(error).__name__}: {error}")
             _close(folder)
             raise
@@ -106,24 +112,24 @@ def train(experiment: Experiment) -> dict[str, Any]:
 
 
 def _chance(experiment: Experiment) -> dict[str, float]:
-    """Of metrics, by their names in events, what they are where nothing is learned."""
+    """Returns the values that metrics have at chance level, by their names in events."""
     of_heads = ((name, head.chance()) for name, head in experiment.model.heads.items())
     return {f"{name}/{metric}": value for name, values in of_heads for metric, value in values.items()}
 
 
 def _close(folder: Path) -> str:
-    """Draws the curves and says how the run fared; gives why that failed, which does not undo what was trained."""
+    """Draws the curves and prints the health report. Returns an error message, empty if both succeed."""
     try:
         if is_main():
             draw_curves(folder / EVENTS, folder / CURVES)
             print("\n".join(health(folder / EVENTS)))
     except Exception as error:
-        return f"no curves were drawn: {error!r}"
+        return f"the curves could not be drawn: {error!r}"
     return ""
 
 
 def _common(setup: Setup) -> dict[str, Any]:
-    """What all processes of a run must have alike."""
+    """Returns the settings and digests that must be equal on all processes of a run."""
     settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
     of_files = {"tokenizer": symbols, "decoding's files": setup.decoding_digest}
@@ -131,10 +137,13 @@ def _common(setup: Setup) -> dict[str, Any]:
 
 
 def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
-    """Takes hold of the folder and writes what a run needs, its experiment last: that makes it a run.
+    """Locks the folder and writes the files of a run, with experiment.json last, which makes the folder a run.
 
-    Gives the settings that have `changed` since its newest checkpoint, None for a new run, and a line for each
-    checkpoint that was `refused`. Without a checkpoint nothing is lost, and the run is a new one.
+    A folder without checkpoints becomes a new run.
+
+    Returns:
+        `changed`: Settings that differ from those of the newest checkpoint; None for a new run. `refused`: A message
+        for each refused checkpoint.
     """
     folder, changed = setup.folder, None
     stack.enter_context(folders.held(folder))
@@ -142,13 +151,13 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
     done = newest(folder / CHECKPOINTS)
     if not done and folders.was_saved(folder):
         raise RunError(
-            f"{folder / CHECKPOINTS} has no checkpoint, and {folder / EVENTS} tells of some: bring "
-            "them back (is a disk not mounted?), or start anew beside this run with --fresh True"
+            f"{folder / CHECKPOINTS} has no checkpoint, but {folder / EVENTS} lists some: "
+            "restore them (is a disk not mounted?), or start a new run in another folder with --fresh True"
         )
     if done > setup.num_updates:
         raise UserError(
-            f"{folder} has {done} updates already, and the settings end it after {setup.num_updates}: "
-            "raise --training.num-updates, or start anew beside it with --fresh True"
+            f"{folder} already has {done} updates, but the settings end the run after {setup.num_updates}: "
+            "raise --training.num-updates, or start a new run in another folder with --fresh True"
         )
     setup.tokenizer.save(folder / TOKENIZER)
     if done:
@@ -165,24 +174,25 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
 
 
 def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any, Any]]:
-    """Settings that are others than in a checkpoint.
+    """Returns the settings that differ from those of a checkpoint, with both values.
 
-    Raises: UserError where the data are others, or a setting that may not change.
+    Raises:
+        UserError: If the data have changed, or a setting that must not change.
     """
     for name, now in setup.data_fingerprints().items():
         if name == ADDED and meta["data"].get(name, now) != now:
             raise UserError(
-                f"the recordings that augmentations add have changed since {setup.folder} began: bring back those that "
-                "it began with, or start anew beside it with --fresh True"
+                f"the recordings that augmentations add have changed since {setup.folder} was started: restore them, "
+                "or start a new run in another folder with --fresh True"
             )
         if name != ADDED and meta["data"][name] != now:
             number = len((setup.train if name == "training" else setup.validation).index)
             raise UserError(
-                f"the {name} data of {setup.folder} have changed since it began ({meta['data'][name]} then, {now} "
-                f"now, of {number} utterances): ids, durations, texts or order of the utterances in the manifests, or "
-                "what the filters keep. Where a manifest gives no durations, audio that could not be read when the run "
-                "began may be back, or some may have gone or changed. Give it the data that it began with, or start "
-                "anew beside it with --fresh True"
+                f"the {name} data of {setup.folder} have changed since the run was started (fingerprint "
+                f"{meta['data'][name]} then, {now} now, of {number} utterances): the ids, durations, texts or order of "
+                "the utterances in the manifests, or the utterances that pass the filters. If a manifest has no "
+                "durations, audio files may have been added, removed or changed. Restore the data that the run was "
+                "started with, or start a new run in another folder with --fresh True"
             )
     changed = differences(from_json(meta["experiment"]), setup.experiment)
     folders.refuse_changes(setup.folder, changed)
@@ -203,7 +213,7 @@ def _train(
     shapes = abstract_beginning(beginning, setup.mesh)
     saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
-        if log.last != "run_complete":  # the job before was killed between its last checkpoint and its last words
+        if log.last != "run_complete":  # the last job was killed after its last checkpoint
             log.write("run_complete", reason="all updates done", **already)
         return already
     _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
@@ -248,8 +258,8 @@ def _train(
                 saver.report()
                 unread.flush()
                 reporter.flush(update=update)
-            # No gain: where a job continues one that was stopped between validations. A signal leaves no time for
-            # one, and breaks off what has begun: the job that continues this one makes up for it.
+            # `no_gain` holds here if the last job was stopped between validations. After a signal there is no time for
+            # a validation, and one that runs is stopped; the next job repeats it.
             if not signal and (due.validates or validator.no_gain()):
                 if found := validator.validate(state, average, update, is_stopped=signals.have_come):
                     summary = saver.summary(found, update, best=validator.best)
@@ -296,28 +306,30 @@ def _train(
 def _ended(
     setup: Setup, log: EventLog, state: TrainState, *, ends: str, update: int, summary: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """The run's summary, where it has come to its end.
+    """Writes the last event and returns the summary of the run, or `continues` if the epochs of the job are done.
 
-    Raises: Stopped where only the job has; RunError where nothing was learned.
+    Raises:
+        Stopped: If the job ended before the run.
+        RunError: If no update changed the parameters.
     """
     if summary and (ends == ALL_DONE or ends.startswith(NO_GAIN)):
         if not int(state.updates):
             raise RunError(
-                f"none of {update} updates had anything to count: no recording could be read, or none holds its "
-                f"labels; see {setup.folder / REJECTED}"
+                f"all {update} updates were empty: no recording could be read, or all have more labels than fit their "
+                f"frames; see {setup.folder / REJECTED}"
             )
         log.write("run_complete", reason=ends, **summary)
         return summary
     log.write("job_stopped", update=update, reason=ends)
-    saved = f"saved after update {update}" if update else "there was nothing to save"
-    message = f"{ends}: {saved}; python -m asr_jax.train --run-dir {setup.folder} continues it"
+    saved = f"saved after update {update}" if update else "no update was done, nothing was saved"
+    message = f"{ends}: {saved}; python -m asr_jax.train --run-dir {setup.folder} continues the run"
     if ends == JOB_DONE:
         return {"continues": message}
     raise Stopped(message, ends)
 
 
 def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validator) -> CompiledSteps:
-    """All that training and validation will run, before anything runs."""
+    """Compiles all programs of training and validation before the first update."""
     started_s, buckets, number = time.monotonic(), setup.train.plan.buckets, itertools.count(1)
     log.write("compile_start", shapes=len(buckets))
     validator.prepare()
@@ -332,14 +344,14 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validato
 
 
 def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) -> tuple[TrainState, Tree]:
-    """State and average of a new run: random, or with the weights that it is to begin with."""
+    """Returns the state and the averaged parameters of a new run, random or with the given weights."""
     state, average = initial_training(drawn, setup.mesh)
     if given is None:
         if setup.recipe.lora.rank:
             log.write(
                 "warning",
-                message=f"lora.rank is {setup.recipe.lora.rank} and the weights below the adapters are random, and "
-                "will stay so: expected --init-from what was trained",
+                message=f"lora.rank is {setup.recipe.lora.rank}, but the kernels below the adapters are random and are "
+                "not trained: expected pre-trained weights, --init-from PATH",
             )
         return state, average
     weights = given.fill(setup.recipe.of_model(state))
@@ -348,7 +360,7 @@ def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) ->
 
 
 def _restored(log: EventLog, checkpoints: Checkpoints, shapes: Beginning) -> tuple[TrainState, Tree, int]:
-    """State, average and updates of the newest checkpoint."""
+    """Restores the state, the averaged parameters and the number of updates of the newest checkpoint."""
     latest = checkpoints.latest
     assert latest is not None, "no checkpoint"
     state, average, meta = checkpoints.restore(latest, state=shapes.state, average=shapes.average)

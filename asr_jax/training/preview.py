@@ -1,4 +1,4 @@
-"""What a run will do, before it does it: its learning rate, and a batch of each shape computed once."""
+"""Previews of a run: its learning rate schedule, and a dry run with one batch of each shape."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,9 +27,16 @@ NUM_POINTS = 20
 
 
 def show_schedule(experiment: Experiment, png: Path) -> None:
-    """Prints the learning rate at some updates, and draws it.
+    """Prints the learning rate at some updates and draws the schedule.
 
-    Raises: UserError where epochs count and the data cannot be read.
+    The data are read only if the length of the run or the schedule is in epochs.
+
+    Args:
+        experiment: Settings of the run.
+        png: Picture to write.
+
+    Raises:
+        UserError: If the data are needed and cannot be read.
     """
     schedule, training = experiment.optim.schedule, experiment.training
     counts_epochs = bool(training.num_epochs) or schedule.counts_epochs
@@ -37,7 +44,7 @@ def show_schedule(experiment: Experiment, png: Path) -> None:
         setup = set_up(experiment, folders.find_run(experiment))
         length = RunLength(setup.num_updates, setup.updates_per_epoch)
     else:
-        length = RunLength(training.num_updates, training.num_updates)  # epochs do not matter: no data are read
+        length = RunLength(training.num_updates, training.num_updates)  # nothing is in epochs, so the data are not read
     rate = jax.jit(schedule.build(length))
     points = sorted({round(p) for p in np.linspace(0, length.num_updates - 1, NUM_POINTS)} | {1})
     rows = [
@@ -57,14 +64,14 @@ def show_schedule(experiment: Experiment, png: Path) -> None:
 
 
 def dry_run(experiment: Experiment) -> None:
-    """Plans, compiles and computes the loss and its gradient for a batch of each shape; prints what that was, and
-    writes nothing.
+    """Plans, compiles and computes the loss and gradient of one batch of each shape; prints them and writes nothing.
 
-    Raises: UserError where a run could not begin.
+    Raises:
+        UserError: If a run could not start.
     """
     setup = set_up(experiment, folders.find_run(experiment))
     if experiment.decoding:
-        experiment.decoding.host_stage(setup.tokenizer)  # raises where one of its files cannot be read
+        experiment.decoding.host_stage(setup.tokenizer)  # raises an error if one of its files cannot be read
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
     shapes = abstract_beginning(beginning, setup.mesh)
     if experiment.init.path:
@@ -92,11 +99,11 @@ def dry_run(experiment: Experiment) -> None:
             found = {"loss": float(loss), "gradient_norm": float(np.sqrt(sum(norms)))}
         rows.append(_shown(row) | found)
     if is_main():
-        print_table(rows, title=f"{experiment.name}, tried: one batch of each shape with the initial weights")
+        print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
         parameters = quantity(num_elements(shapes.state.params))
         print(
             f"{parameters} parameters; {len(setup.train.index):,} utterances, {setup.train.index.hours:,.2f} h; "
-            f"{setup.num_updates:,} updates, {setup.updates_per_epoch:,.4g} in an epoch; nothing was written"
+            f"{setup.num_updates:,} updates, {setup.updates_per_epoch:,.4g} per epoch; nothing was written"
         )
 
 

@@ -1,4 +1,4 @@
-"""An XLA trace of some updates of a job, which xprof and Perfetto open."""
+"""XLA trace of some updates of a job, for xprof and Perfetto."""
 
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +11,7 @@ from asr_jax.observe.events import EventLog
 
 
 class Profile:
-    """Begins and ends the trace that `Training.profile` asks for, such as 10:15; nothing where it is empty."""
+    """Traces the updates of `Training.profile`, such as 10:15. Does nothing if it is empty."""
 
     def __init__(self, asked: str, folder: Path, log: EventLog) -> None:
         self._span = profiled(asked)
@@ -26,14 +26,14 @@ class Profile:
         is_cut = self._runs
         self._stop()
         if self._span and (is_cut or not self._begun) and error is None:
-            traced = "less was traced" if is_cut else "nothing was traced"
+            traced = "the trace ends early" if is_cut else "nothing was traced"
             self._log.write(
                 "warning", message=f"training.profile is {self._span[0]}:{self._span[1]}, and this job made "
-                f"{self._updates} updates: {traced}; expected a range within them",
+                f"{self._updates} updates: {traced}; expected a range within these updates",
             )  # fmt: skip
 
     def before(self, update: int) -> None:
-        """To be called before each update of the job, the first one being 0."""
+        """Starts or stops the trace. Call it before each update of the job; the first update is 0."""
         self._updates = update
         if self._span and update == self._span[0]:
             jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)

@@ -1,4 +1,4 @@
-"""What the loop tells: batches that could not be read whole, and means over the updates since the last line."""
+"""Reports of the training loop: utterances that cannot be read, and means over the updates since the last line."""
 
 import math
 from collections import Counter
@@ -25,24 +25,25 @@ from asr_jax.training.step import UpdateReport
 
 
 class RejectedAudio:
-    """Names and counts the utterances that could not be read; each once, however many epochs and jobs there are."""
+    """Records the utterances that cannot be read, each of them once over all epochs and jobs of the run."""
 
     def __init__(self, folder: Path, log: EventLog, *, utterances: Utterances, limit: int) -> None:
         self._folder, self._log, self._limit = folder, log, limit
         before = on_main(lambda: sorted(rejected_utterances(folder)))
-        # Utterances that a filter dropped are in the file as well, but not in the index.
+        # The file also has utterances that a filter rejected. They are not in the index.
         self._seen = utterances.named({(name, location) for name, location in before})
         self._num_utterances = len(utterances)
         self._new: list[Rejected] = []
 
     def add(self, group: Sequence[LoadedBatch]) -> None:
-        """What could not be read of the batches of an update."""
+        """Collects the utterances of an update's batches that could not be read."""
         self._new += [entry for loaded in group for entry in loaded.rejected if _key(entry) not in self._seen]
 
     def flush(self) -> None:
-        """Writes what has come together, of all processes.
+        """Writes the utterances that all processes have collected.
 
-        Raises: RunError, on all of them, where more utterances than allowed cannot be read.
+        Raises:
+            RunError: On all processes, if more utterances than allowed cannot be read.
         """
         new = rejected_everywhere(self._new)
         self._new = []
@@ -52,15 +53,21 @@ class RejectedAudio:
         report_rejected(self._folder, self._log, new)
         if len(self._seen) > min(self._limit, self._num_utterances // 2):
             raise RunError(
-                f"{len(self._seen)} utterances of {self._num_utterances} cannot be read, more than training.max_rejected "
-                f"({self._limit}) or half of them; the last: {new[-1].location}: {new[-1].reason}. All are "
-                f"named in {self._folder / REJECTED}; mend them, take them out of the manifest, or allow more with "
-                "--training.max-rejected"
+                f"{len(self._seen)} utterances of {self._num_utterances} cannot be read, more than "
+                f"training.max_rejected ({self._limit}) or half of them; the last is {new[-1].location}: "
+                f"{new[-1].reason}. {self._folder / REJECTED} lists all of them; repair the files, remove the "
+                "utterances from the manifest, or raise --training.max-rejected"
             )
 
 
 def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
-    """Names, in rejected.jsonl, and counts what is not named there yet."""
+    """Appends rejected utterances that rejected.jsonl does not have yet, and writes an event with their number.
+
+    Args:
+        folder: Folder of the run.
+        log: Event log of the run.
+        entries: Rejected utterances of all processes.
+    """
     if is_main() and entries:
         before = rejected_utterances(folder)
         if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
@@ -72,28 +79,28 @@ def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) ->
 
 
 def _key(rejected: Rejected) -> tuple[str, str]:
-    """One file may have several utterances."""
+    """Returns id and location; neither is unique alone, because a file may have several utterances."""
     return rejected.id, rejected.location
 
 
 class Reporter:
-    """Adds up what updates and batches give, and writes a train_step event with their means."""
+    """Accumulates the reports of updates and their batches, and writes train_step events with the means."""
 
     def __init__(self, setup: Setup, log: EventLog, *, loss_terms: Sequence[str]) -> None:
         self._setup, self._log, self._loss_terms = setup, log, loss_terms
         self.throughput = Throughput(num_devices=setup.mesh.size, num_warmup=setup.experiment.training.accumulate)
         self._reports: list[UpdateReport] = []
         self._shapes: list[list[dict[str, Any]]] = []
-        """Of the batches of each report, for those that are voided."""
+        """Descriptions of the batches of each report, for voided updates."""
         self._failed_in_a_row, self._num_counted, self._is_failing = 0, 0, False
 
     def announce(self, update: int, group: Sequence[LoadedBatch]) -> None:
-        """Tells of an update's batches before they are computed."""
+        """Writes a batch_start event before an update is computed."""
         shapes = [{name: value for name, value in self._shape(b).items() if name != "rows"} for b in group]
         self._log.write("batch_start", update=update + 1, epoch=self._setup.groups.epoch(update + 1), batches=shapes)
 
     def add(self, report: UpdateReport, group: Sequence[LoadedBatch]) -> None:
-        """An update that was dispatched, and its batches."""
+        """Adds an update that was dispatched, and its batches."""
         self._reports.append(report)
         self._shapes.append([self._shape(loaded) for loaded in group])
         scale = self._setup.train.index.scale
@@ -101,7 +108,7 @@ class Reporter:
             batch = loaded.batch
             rows = batch.weights > 0
             lengths = np.where(rows, batch.lengths, 0)
-            processes = jax.process_count()  # a process sees its own rows: the others have as many, about as long
+            processes = jax.process_count()  # estimate: the rows of the other processes are alike
             self.throughput.add(
                 utterances=float(rows.sum()) * processes,
                 audio_s=float(lengths.sum()) / scale.per_s * processes,
@@ -111,27 +118,28 @@ class Reporter:
             )
 
     def wait(self, in_flight: int) -> None:
-        """Blocks until no more than `in_flight` updates are still to be done by the device."""
+        """Blocks until at most `in_flight` updates are unfinished on the device."""
         for report in self._reports[self._num_counted : max(len(self._reports) - in_flight, 0)]:
             self._count(report)
 
     def has_failed(self) -> bool:
-        """Whether as many updates in a row as allowed were not finite: `flush` says so and ends the run."""
+        """Returns whether training.max_failed consecutive updates were not finite; `flush` then ends the run."""
         return self._failed_in_a_row >= self._setup.experiment.training.max_failed
 
     def flush(self, *, update: int) -> None:
-        """Writes what has come together since the last call, up to this update.
+        """Writes an event with the means since the last call, up to this update.
 
-        Raises: RunError where more updates in a row than allowed were not finite, or the scale of the loss has fallen
-        below its floor.
+        Raises:
+            RunError: If training.max_failed consecutive updates were not finite, or the loss scale fell below its
+                floor.
         """
         if not self._reports:
             return
         with self.throughput.timed("device"):
             reports: list[Any] = jax.device_get(self._reports)
         first = update - len(reports)
-        self._tell_of_flushes(first)
-        # Updates that were voided are counted, and kept out of the means, which they would make useless.
+        self._report_flushes(first)
+        # Voided updates are counted but not part of the means, which would not be finite with them.
         applied = [report for report in reports if report.applied]
         means = {name: value.mean() for name, value in merge(report.sums for report in applied).items()}
         losses = {name: means.get(name, math.nan) for name in self._loss_terms}
@@ -153,7 +161,7 @@ class Reporter:
         self._check(reports)
 
     def _count(self, report: UpdateReport) -> None:
-        """Waits for an update that was dispatched, and counts it where it is the next of a row that is not finite."""
+        """Waits for an update and counts consecutive updates that are not finite."""
         self._failed_in_a_row = 0 if report.finite else self._failed_in_a_row + 1
         self._num_counted += 1
 
@@ -168,15 +176,15 @@ class Reporter:
             "rows": rows.tolist(),
         }
 
-    def _tell_of_flushes(self, first: int) -> None:
-        """Updates of fewer batches than others, at the end of an epoch."""
+    def _report_flushes(self, first: int) -> None:
+        """Writes an event for each update with fewer batches than the others, at the end of an epoch."""
         accumulate = self._setup.experiment.training.accumulate
         for update, shapes in enumerate(self._shapes, first + 1):
             if len(shapes) < accumulate:
                 self._log.write("optimizer_flush", update=update, batches=len(shapes), accumulate=accumulate)
 
     def _save_voided(self, first: int, reports: Sequence[Any]) -> None:
-        """Names, in voided.jsonl, the batches of updates that were not finite."""
+        """Appends the batches of updates that were not finite to voided.jsonl."""
         found = [(n, report, self._shapes[n]) for n, report in enumerate(reports) if not report.finite]
         index = self._setup.train.index
         entries = [
@@ -207,18 +215,18 @@ class Reporter:
         failed = [first + n + 1 for n, report in enumerate(reports) if not report.finite]
         empty = [first + n + 1 for n, report in enumerate(reports) if report.finite and not report.applied]
         is_new, self._is_failing = bool(failed) and not self._is_failing, bool(failed)
-        if is_new and not self._setup.recipe.loss_scale:  # which overflows now and then
+        if is_new and not self._setup.recipe.loss_scale:  # with a loss scale, overflows are normal
             self._log.write(
                 "warning", update=failed[0], detector="not finite",
-                message=f"{len(failed)} of the last {len(reports)} updates were not finite and changed nothing; their "
-                f"batches are in {VOIDED}: look at the gradient norm before them and at these recordings; lower the "
-                "learning rate or clip harder",
+                message=f"{len(failed)} of the last {len(reports)} updates had NaN or infinite values and changed "
+                f"nothing; their batches are in {VOIDED}. Check the gradient norm before them and these recordings; "
+                "lower the learning rate (--optim.schedule.peak-lr) or the clipping threshold (--optim.clip-at)",
             )  # fmt: skip
         if empty:
             self._log.write(
                 "warning", update=empty[0], detector="nothing to count",
-                message=f"{len(empty)} of the last {len(reports)} updates had nothing to count and changed nothing: "
-                "none of their recordings could be read, or none holds its labels",
+                message=f"{len(empty)} of the last {len(reports)} updates were empty and changed nothing: none of "
+                "their recordings could be read, or all have more labels than fit their frames",
             )  # fmt: skip
 
     def _check(self, reports: Sequence[Any]) -> None:
@@ -226,15 +234,15 @@ class Reporter:
         where = self._setup.folder / VOIDED
         if scale and float(reports[-1].loss_scale) < scale.floor:
             raise RunError(
-                f"the scale of the loss fell to {float(reports[-1].loss_scale):.3g}, below training.loss_scale.floor "
-                f"({scale.floor:g}): gradients are not finite at any scale, so it is not the range of float16 that is "
-                f"wrong. The batches are in {where}; lower the learning rate (--optim.schedule.peak-lr), or train with "
-                "--training.precision bf16, beside this run with --fresh"
+                f"the loss scale fell to {float(reports[-1].loss_scale):.3g}, below training.loss_scale.floor "
+                f"({scale.floor:g}): gradients are not finite at any scale, therefore the range of float16 is not the "
+                f"cause. The batches are in {where}; lower the learning rate (--optim.schedule.peak-lr), or use "
+                "--training.precision bf16, in a new run with --fresh True"
             )
         if self._failed_in_a_row >= limit:
             raise RunError(
-                f"the last {self._failed_in_a_row} updates were not finite (training.max_failed is {limit}); the "
-                f"checkpoints are from before. Their batches are in {where}: where they are always the same, look at "
-                "these recordings and their texts; where they are not, lower the learning rate "
-                "(--optim.schedule.peak-lr) and start beside this run with --fresh"
+                f"the last {self._failed_in_a_row} updates were not finite (training.max_failed is {limit}); all "
+                f"checkpoints are older. {where} lists the batches of these updates: if they are always the same, "
+                "check their recordings and texts; otherwise lower the learning rate (--optim.schedule.peak-lr) in a "
+                "new run with --fresh True"
             )

@@ -1,4 +1,4 @@
-"""The folder of a run: made, continued or rejected; and what a finished one gives to evaluation."""
+"""Folder of a run: checks whether it can be used, locks it, and lists rejected utterances."""
 
 import contextlib
 import errno
@@ -26,36 +26,37 @@ from asr_jax.data.manifests.utterances import Rejected
 
 
 def find_run(experiment: Experiment) -> Path:
-    """The folder to train in, new or to be continued; writes nothing.
+    """Returns the folder to train in, of a new run or of one to continue. Writes nothing.
 
-    Raises: UserError where the folder holds another experiment (each differing field is named with both values), or
-    cannot be written.
+    Raises:
+        UserError: If the folder has a run with other settings (the message has each of them with both values), or is
+            not the folder of a run.
     """
     folder = _unused(experiment.folder) if experiment.fresh else experiment.folder
     before = folder / EXPERIMENT
     if before.exists() and not was_saved(folder):
-        return folder  # nothing is lost by other settings
-    if before.exists():  # its checkpoints are compared later; here, before any data are read
+        return folder  # without a checkpoint, other settings lose nothing
+    if before.exists():  # fails before any data are read; checkpoints are compared later
         refuse_changes(folder, differences(load_experiment(before), experiment))
     elif folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, expected the folder of a run: choose another --run-dir")
+        raise UserError(f"{folder} is a file: expected the folder of a run; choose another --run-dir")
     elif folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
-        raise UserError(f"{folder} is not empty and not a run: choose another --run-dir, or empty it")
+        raise UserError(f"{folder} is not empty and is not a run: choose another --run-dir, or empty it")
     return folder
 
 
 def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]]) -> None:
-    """Raises: UserError where a setting has changed, (name, old, new), that may not."""
-    lines = [f"  {name}: {_short(old)} there, {_short(new)} now" for name, old, new in changed if not may_change(name)]
+    """Raises a UserError if a setting in `changed`, (name, old, new), must not change when a run continues."""
+    lines = [f"  {name}: {_short(old)} before, {_short(new)} now" for name, old, new in changed if not may_change(name)]
     if lines:
         raise UserError(
-            f"{folder} holds a run with other settings:\n" + "\n".join(lines)
-            + "\ngive the same settings to continue it, --fresh True to start anew beside it, or another --run-dir"
+            f"{folder} has a run with other settings:\n" + "\n".join(lines)
+            + "\nuse the same settings to continue it, --fresh True to start a new run, or another --run-dir"
         )  # fmt: skip
 
 
 def was_saved(folder: Path) -> bool:
-    """Whether the run ever had a checkpoint, by its files or by its events."""
+    """Returns whether the run has or had a checkpoint, according to its files or its events."""
     if newest(folder / CHECKPOINTS):
         return True
     with contextlib.suppress(OSError), (folder / EVENTS).open(errors="replace") as events:
@@ -65,16 +66,17 @@ def was_saved(folder: Path) -> bool:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Makes the folder and keeps other jobs out of it for as long as this one is there.
+    """Creates the folder and locks it against other jobs while the context is open.
 
-    Raises: UserError where another job trains in it, or where it cannot be made or written.
+    Raises:
+        UserError: If another job trains in the folder, or it cannot be created or written.
     """
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for inner in (CHECKPOINTS, TOKENIZER, TENSORBOARD):
                 if (folder / inner).exists() and not os.access(folder / inner, os.W_OK | os.X_OK):
-                    raise PermissionError(errno.EACCES, f"no permission to write into {inner}")
+                    raise PermissionError(errno.EACCES, f"no permission to write to {inner}")
             lock = files.held(
                 folder / LOCK, f"{folder} is being trained in",
                 otherwise="wait for it, stop it, or choose another --run-dir",
@@ -92,7 +94,7 @@ def append_rejected(folder: Path, rejected: Sequence[Rejected]) -> None:
 
 
 def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
-    """Adds objects of JSON to a file, a line each."""
+    """Appends JSON objects to a file, one per line, and flushes it to the disk."""
     with path.open("a") as file:
         file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
         file.flush()
@@ -100,7 +102,7 @@ def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
 
 
 def rejected_utterances(folder: Path) -> set[tuple[str, str]]:
-    """Id and location of the utterances that rejected.jsonl names; a line that was cut is passed over."""
+    """Returns id and location of the utterances in rejected.jsonl. Incomplete lines are ignored."""
     utterances = set()
     for path in filter(Path.exists, (folder / FORMER_REJECTED, folder / REJECTED)):
         for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Checkpoints of a run while it goes on: what lies in them, and when they are due."""
+"""Saving of checkpoints during training: their content and their times."""
 
 import time
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from asr_jax.training.state import TrainState
 
 
 class Saver:
-    """Saves, and writes an event for each checkpoint once it is on the disk."""
+    """Saves checkpoints, and writes an event for each of them when it is on disk."""
 
     def __init__(self, setup: Setup, log: EventLog, checkpoints: Checkpoints, *, num_parameters: int) -> None:
         self.num_parameters = num_parameters
         self.num_without_gain, self.best, self.owes_validation = 0, None, False
         self.forgets = ""
-        """Why the best measure so far counts no more; empty where it does."""
+        """Reason for which the best measure so far is discarded; empty if it is kept."""
         self._setup, self._log, self._checkpoints = setup, log, checkpoints
         self._saved_s = time.monotonic()
 
     def finished_before(self) -> dict[str, Any] | None:
-        """The summary of a run that has all its updates already."""
+        """Returns the summary of a run that is already complete; None if it is not."""
         latest, patience = self._checkpoints.latest, self._setup.experiment.training.patience
         if latest is None:
             return None
@@ -38,21 +38,21 @@ class Saver:
         gains_nothing = patience and self.num_without_gain >= patience and summary
         if latest < self._setup.num_updates and not gains_nothing:
             return None
-        more = "a longer run: --training.num-updates N"
+        more = "to continue: --training.num-updates N"
         if gains_nothing:
-            more = f"{self.num_without_gain} validations brought no gain; to go on: --training.patience N, or 0"
-        # The folder may have another name now than when the summary was written.
+            more = f"no gain in {self.num_without_gain} validations; to continue: --training.patience N, or 0"
+        # The folder may have been renamed since the summary was written.
         return summary and summary | self._places(latest) | {"already": more}
 
     def _remember(self, meta: Mapping[str, Any]) -> None:
-        """The best measure so far, and since when: where it was found by the decoding that finds the next ones."""
+        """Restores the best measure and the validations since then, if they are from the current decoding."""
         before, best = from_json(meta["experiment"]).decoding, meta[self._name_of_best]
         if meta.get("decoding", before.digest() if before else "") == self._setup.decoding_digest:
             self.num_without_gain, self.best = meta["num_without_gain"], best
         elif best is not None:
             self.forgets = (
-                f"the best validation WER, {best:.2%}, was found by another decoding ({before}) and does not compare "
-                f"with those of {self._setup.experiment.decoding}: best and patience begin anew"
+                f"the best validation WER, {best:.2%}, is from another decoding ({before}) and is not comparable with "
+                f"those of {self._setup.experiment.decoding}: the best WER and the count for patience are reset"
             )
 
     @property
@@ -60,11 +60,17 @@ class Saver:
         return f"best_{self._setup.measure}"
 
     def summary(self, figures: Mapping[str, Any], update: int, *, best: float | None) -> dict[str, Any]:
-        """What a validation says of the run, for people and scripts. `best`: of the measure of all validations."""
-        told = ("wer", "cer", "loss", "losses", "metrics")
+        """Returns the summary of the run after a validation.
+
+        Args:
+            figures: Figures of the validation.
+            update: Number of updates.
+            best: Best value of all validations.
+        """
+        shown = ("wer", "cer", "loss", "losses", "metrics")
         return {
             "update": update,
-            **{name: figures[name] for name in told if name in figures},
+            **{name: figures[name] for name in shown if name in figures},
             self._name_of_best: best,
             "seconds": round(self._log.elapsed_s, 1),
             "parameters": self.num_parameters,
@@ -80,10 +86,18 @@ class Saver:
         best: float | None,
         num_without_gain: int,
     ) -> None:
-        """Begins to write, once the checkpoint before is written; `summary` where a validation came before it,
-        `best` of all of them, `num_without_gain` validations in a row up to here.
+        """Waits for the previous checkpoint and starts to write one in the background.
 
-        Raises: RunError where the checkpoint before could not be written.
+        Args:
+            update: Number of updates.
+            state: Training state.
+            average: Averaged parameters.
+            summary: Summary of the validation after this update; None if there was none.
+            best: Best value of all validations; None if there was none.
+            num_without_gain: Number of validations since the best one.
+
+        Raises:
+            RunError: If the previous checkpoint could not be written.
         """
         self.finish()
         meta = {
@@ -101,14 +115,18 @@ class Saver:
         self._saved_s = time.monotonic()
 
     def is_overdue(self) -> bool:
-        """Whether training.save_minutes are over, by the main process's clock; all processes must ask together."""
+        """Returns whether training.save_minutes have passed. All processes must call it together."""
         limit_s = 60 * self._setup.experiment.training.save_minutes
         return bool(limit_s and on_main(lambda: time.monotonic() - self._saved_s > limit_s))
 
     def report(self, *, wait: bool = False) -> None:
-        """Tells of a checkpoint that was written since the last call; all processes must call it together.
+        """Writes an event for a checkpoint that was finished since the last call. All processes must call it together.
 
-        Raises: RunError, on all of them, where one of them could not write it.
+        Args:
+            wait: Whether to wait for a checkpoint that is being written.
+
+        Raises:
+            RunError: On all processes, if one of them could not write the checkpoint.
         """
         done, wrong = None, ""
         try:
@@ -123,7 +141,7 @@ class Saver:
             self._log.write("checkpoint_saved", update=done, path=self._checkpoints.path(done))
 
     def finish(self) -> None:
-        """Waits for what is being written, and tells of it. Raises: as `report`."""
+        """Waits for a checkpoint that is being written. Equivalent to `report(wait=True)`."""
         self.report(wait=True)
 
     def _places(self, update: int) -> dict[str, str]:

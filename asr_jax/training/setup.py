@@ -1,4 +1,4 @@
-"""Everything that a run stands on, made before its first update: tokenizer, model, plans, executables, state."""
+"""Setup of a run before its first update: data, tokenizer, model, plans and optimizer."""
 
 import contextlib
 import hashlib
@@ -35,12 +35,12 @@ from asr_jax.training.step import Recipe
 from asr_jax.training.timetable import Groups
 
 ADDED = "added"
-"""Fingerprint of the recordings that augmentations add."""
+"""Key of the fingerprint of the recordings that augmentations add."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What does not change while a run goes on."""
+    """Data, model and settings of a run, which are constant during training."""
 
     experiment: Experiment
     folder: Path
@@ -51,11 +51,11 @@ class Setup:
     train: PlannedData
     validation: PlannedData
     for_losses: PlannedData | None
-    """The validation set for its losses; None where they are not asked for."""
+    """Validation set for the loss; None if the loss is not computed."""
     num_updates: int
     groups: Groups
     sounds: dict[str, np.ndarray]
-    """What augmentations add."""
+    """Recordings that augmentations add."""
 
     @property
     def model(self) -> Recogniser:
@@ -63,23 +63,23 @@ class Setup:
 
     @property
     def recognises(self) -> bool:
-        """Whether validation finds texts."""
+        """Whether the model has a recognising head, and validation therefore has error rates."""
         return self.experiment.model.recognises
 
     @property
     def measure(self) -> Measure:
-        """What the best checkpoint, and patience, go by."""
+        """Measure that determines the best checkpoint and patience."""
         return "wer" if self.recognises else "loss"
 
     @property
     def decoding_digest(self) -> str:
-        """Equal where error rates compare; empty where there are none."""
+        """Digest of the decoding; error rates are comparable if it is equal. Empty without a recognising head."""
         decoding = self.experiment.decoding
         return decoding.digest() if decoding else ""
 
     @property
     def head(self) -> str:
-        """The head that texts come from; empty where none are found."""
+        """Name of the primary head; empty without a recognising head."""
         return self.model.recognising if self.recognises else ""
 
     @property
@@ -88,8 +88,8 @@ class Setup:
         return programs_of(self.experiment, self.tokenizer, length=length)
 
     def data_fingerprints(self) -> dict[str, str]:
-        """Equal where training and validation are on the same data, wherever they lie."""
-        # Of a validation set not its plan, which may be another on other devices.
+        """Returns fingerprints of the training and validation data, which do not depend on paths."""
+        # The fingerprint of the validation set excludes its plan, which depends on the devices.
         return {"training": self.train.fingerprint(), "validation": self.validation.index.fingerprint()} | (
             {ADDED: digest_of(self.sounds)} if self.sounds else {}
         )
@@ -100,13 +100,16 @@ class Setup:
 
 
 def set_up(experiment: Experiment, folder: Path) -> Setup:
-    """Reads and plans the data, and builds model and optimizer; writes nothing.
+    """Reads and plans the data, and builds model and optimizer.
 
-    Raises: UserError for data that are missing or do not fit the settings.
+    Writes nothing except caches.
+
+    Raises:
+        UserError: If data are missing or do not fit the settings.
     """
     data, training = experiment.data, experiment.training
     if experiment.init.path and not Path(experiment.init.path).exists():
-        raise UserError(f"init.path {experiment.init.path}: no such file or folder; expected weights to begin with")
+        raise UserError(f"init.path {experiment.init.path}: no such file or folder; expected the path of weights")
     mesh = data_mesh()
     sets = read_sets(data, seed=experiment.seed)
     tokenizer = make_tokenizer(data, folder, sets.train)
@@ -121,8 +124,8 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
     if of_audio and train.index.scale.of_features:
         raise UserError(
-            f"model.augment has {type(of_audio[0]).__name__}, which changes audio, and the training data are ready "
-            "features: take it out, or train on audio"
+            f"model.augment has {type(of_audio[0]).__name__}, which changes audio, but the training data are "
+            "features: remove it, or train on audio"
         )
     sounds = read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=data.threads)
     groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)
@@ -156,7 +159,13 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
 
 
 def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) -> Recipe:
-    """What the step of a run of some length is made of."""
+    """Builds the settings of the training step.
+
+    Args:
+        experiment: Settings of the run.
+        model: Model of the run.
+        length: Length of the run, for schedules.
+    """
     training = experiment.training
     return Recipe(
         model,
@@ -169,14 +178,19 @@ def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) ->
 
 
 def layer_factors(experiment: Experiment) -> Callable[[str, Any], Any]:
-    """By path and array of a parameter: its factor of the learning rate by its depth, for arrays of stacked layers one
-    for each.
+    """Returns a function that computes the learning rate factor of a parameter from its path and array.
+
+    The factor is layer_decay ** (num_depths - depth) in the encoder and 1 elsewhere. Arrays of stacked layers have
+    one factor per layer.
+
+    Raises:
+        UserError: If layer_decay is set and the encoder does not define the depths of its layers.
     """
     encoder, decay = experiment.model.encoder, experiment.optim.layer_decay
     if decay != 1.0 and type(encoder).depths is EncoderSettings.depths:
         raise UserError(
-            f"optim.layer_decay is {decay}, and {type(encoder).__name__} does not say how deep its layers lie (depths, "
-            "num_depths): expected 1"
+            f"optim.layer_decay is {decay}, but {type(encoder).__name__} does not define the depths of its layers "
+            "(depths, num_depths): expected 1"
         )
 
     def factor(path: str, array: Any) -> Any:
@@ -192,7 +206,19 @@ def layer_factors(experiment: Experiment) -> Callable[[str, Any], Any]:
 
 
 def make_tokenizer(data: Data, folder: Path, utterances: Utterances) -> Tokenizer:
-    """That of a run that is continued, else the one that the settings name or one made from the training texts."""
+    """Returns the tokenizer of a run.
+
+    It is the saved one if the run continues, otherwise the one of data.tokenizer.path, otherwise one that is trained on
+    the training texts.
+
+    Args:
+        data: Settings of the data.
+        folder: Folder of the run.
+        utterances: Training utterances.
+
+    Raises:
+        UserError: If the training data have token ids but no texts.
+    """
     if (folder / TOKENIZER / DESCRIPTION).is_file() and was_saved(folder):
         return load_tokenizer(folder / TOKENIZER)
     if data.tokenizer.path:
@@ -200,19 +226,19 @@ def make_tokenizer(data: Data, folder: Path, utterances: Utterances) -> Tokenize
     columns = utterances.columns
     if data.tokenizer.kind not in ("ids", "none") and columns.has_labels.any() and not columns.num_chars.any():
         raise UserError(
-            "the training data have token ids and no texts: expected --data.tokenizer.kind ids, or "
-            "--data.tokenizer.path of the tokenizer that made them"
+            "the training data have token ids but no texts: expected --data.tokenizer.kind ids, or "
+            "--data.tokenizer.path with the tokenizer that produced the ids"
         )
     if not utterances.folder:
         return _trained_tokenizer(data, utterances)
-    # Of a million texts it takes seconds even where it is no more than their characters.
+    # Cached, because a tokenizer of a million texts takes seconds, even one of characters.
     made_of = repr(data.tokenizer).encode() + utterances.rows.tobytes()
     folder = utterances.folder / f"tokenizer-{hashlib.sha256(made_of).hexdigest()[:16]}"
     try:
         return load_tokenizer(folder)
     except UserError:
         tokenizer = _trained_tokenizer(data, utterances)
-        with contextlib.suppress(OSError):  # a cache that others own
+        with contextlib.suppress(OSError):  # the cache may belong to another user
             tokenizer.save(folder)
         return tokenizer
 
@@ -223,9 +249,15 @@ def _trained_tokenizer(data: Data, utterances: Utterances) -> Tokenizer:
 
 
 def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) -> int:
-    """Updates of a run that ends at either limit, whichever comes first; 0 is no limit."""
+    """Returns the number of updates of a run that ends at the lower of two limits.
+
+    Args:
+        num_updates: Limit in updates. 0: no limit.
+        num_epochs: Limit in epochs. 0: no limit.
+        updates_per_epoch: Number of updates per epoch.
+    """
     limits = [num_updates] if num_updates else []
-    if num_epochs:  # as fractions: 27 epochs of 7 batches, 3 to an update, are 63 updates and not a little more
+    if num_epochs:  # fractions avoid rounding: 27 epochs of 7 batches, 3 per update, are exactly 63 updates
         exact = Fraction(num_epochs).limit_denominator(10**6) * Fraction(updates_per_epoch).limit_denominator(10**6)
         limits.append(math.ceil(exact))
     return min(limits)

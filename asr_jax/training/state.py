@@ -1,4 +1,4 @@
-"""What training changes."""
+"""Training state."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from asr_jax.optim.loss_scale import Scaling
 
 
 class TrainState(Node):
-    """Everything that an update changes, but for the averaged weights, which are saved on their own."""
+    """All values that an update changes, except the averaged parameters, which are saved separately."""
 
     updates: Int[Array, ""]
-    """Updates applied so far: what schedules and averages read."""
+    """Number of updates applied so far. Schedules and averages depend on it."""
     params: Tree
     batch_stats: Tree
-    """Running statistics of normalisation; empty where the model has none."""
+    """Running statistics of normalisation; empty if the model has none."""
     opt_state: Any
     scaling: Scaling
-    """Scale of the loss: 1 but for float16."""
+    """Scale of the loss; 1 except with precision f16."""
     key: UInt32[Array, "2"]
-    """Data of the (threefry) key that all random numbers of training are folded from; it never changes."""
+    """Data of the threefry key that all random numbers of training are derived from. It never changes."""

@@ -1,9 +1,10 @@
-"""The step, as two pure functions: gradients of a batch are added up, and an update applies what was added.
+"""Training step as two pure functions: `accumulate` adds the gradient of a batch, `apply_update` applies the sum.
 
-The loss is Σ scale · total / W over terms, W being the term's weight over all devices and all batches of the update.
-W is known before the first gradient, so that accumulation is a plain sum, exact for any mixture of terms, and a bad
-batch voids the whole update: parameters, optimizer, statistics and average stay as they were. So does an update that
-has nothing to count. With batch normalisation the statistics are those of each batch on its own.
+The loss is Σ scale · total / W over the loss terms, where W is the denominator of the term over all devices and all
+batches of the update. W is computed before the first gradient. Accumulation is therefore a plain sum, which is exact
+for any combination of terms. A batch with a loss, gradient or statistic that is not finite voids the whole update: the
+parameters, optimizer state, statistics and averaged parameters keep their values. An update whose denominators are all
+0 is voided in the same way. Batch normalisation uses the statistics of each batch separately.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,67 +31,67 @@ from asr_jax.training.state import TrainState
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the step is made of: nothing in it changes while a run goes on."""
+    """Settings of the training step, which are constant during training."""
 
     model: Recogniser
     scales: Mapping[str, float]
-    """Weight of each head's terms in the loss."""
+    """Factor of each head's terms in the loss, by the name of the head."""
     updater: Updater
     ema: EMA = EMA()
     loss_scale: LossScale | None = None
-    """Where activations are float16."""
+    """Loss scaling with precision f16; None with other precisions."""
     lora: LoRA = LoRA()
 
     def split(self, params: Tree) -> tuple[Tree, Tree]:
-        """The parameters that are trained, and those that never change: no gradient is computed for them."""
+        """Returns the trained parameters and the frozen ones, for which no gradient is computed."""
         trained, frozen = self.updater.split(params)
         held = pick(trained, lambda path: not self.lora.is_trained(path))
         return pick(trained, self.lora.is_trained), join(frozen, held)
 
     def of_model(self, state: TrainState) -> Tree:
-        """What the model brought itself: no adapters, and kernels without them."""
+        """Returns the model's own variables: without adapters, and without adding these to the kernels."""
         return {"params": self.lora.without_adapters(state.params), "batch_stats": state.batch_stats}
 
     def evaluated(self, state: TrainState) -> Tree:
-        """What the live weights are for evaluation."""
+        """Returns the live variables for evaluation, with adapters merged into their kernels."""
         return {"params": self.lora.merged(state.params), "batch_stats": state.batch_stats}
 
 
 class Accumulated(Node):
-    """What the batches of one update have added up so far."""
+    """Sums over the batches of one update so far."""
 
     grads: Tree
-    """Of the parameters that are trained."""
+    """Gradients of the trained parameters."""
     batch_stats: Tree
-    """Statistics as the last batch left them."""
+    """Running statistics after the last batch."""
     sums: Sums
     weight: Float[Array, ""]
-    """The largest weight of a term in the update."""
+    """Largest denominator of a loss term in the update."""
     bad_position: Int[Array, ""]
-    """Place in the plan of the first batch after which something was not finite; -1 where all was."""
+    """Position in the plan of the first batch with a value that is not finite; -1 if all values are finite."""
 
 
 class UpdateReport(Node):
-    """What an update tells the log."""
+    """Results of an update for the event log."""
 
     sums: Sums
     gradient_norm: Float[Array, ""]
-    """Before clipping."""
+    """Norm of all gradients before clipping."""
     learning_rate: Float[Array, ""]
     updates: Int[Array, ""]
-    """Updates applied so far."""
+    """Number of updates applied so far."""
     finite: Bool[Array, ""]
-    """False where a loss, the gradient or a statistic was not."""
+    """Whether the losses, the gradient and the statistics are finite."""
     applied: Bool[Array, ""]
-    """False where the update was voided: not finite, or without anything to count."""
+    """Whether the update was applied. It is voided if it is not finite or all denominators are 0."""
     bad_position: Int[Array, ""]
     """As in `Accumulated`."""
     loss_scale: Float[Array, ""]
-    """After the update."""
+    """Scale of the loss after the update."""
 
 
 def added_denominators(each: list[Denominators]) -> Denominators:
-    """The weight of each term over all batches of an update."""
+    """Returns the sum of the denominators of each loss term over the batches of an update."""
     return jax.tree.map(lambda *values: jnp.sum(jnp.stack(values)), *each)
 
 
@@ -103,8 +104,16 @@ def accumulate(
     position: Int[Array, ""],
     sounds: Mapping[str, Array] = MappingProxyType({}),
 ) -> Accumulated:
-    """Adds a batch's share of the update's gradient. `denominators`: of each term over the whole update; `position`: of
-    the batch in the plan, which its random numbers are drawn from; `sounds`: what augmentations add.
+    """Adds the contribution of a batch to the gradient of an update.
+
+    Args:
+        recipe: Settings of the training step.
+        state: State before the update.
+        accumulated: Sums over the previous batches of the update.
+        batch: Batch on all devices.
+        denominators: Denominator of each loss term over the whole update.
+        position: Position of the batch in the plan, which determines its random numbers.
+        sounds: Recordings that augmentations add.
     """
     trained, frozen = recipe.split(state.params)
 
@@ -116,8 +125,8 @@ def accumulate(
         loss = total_loss(sums, denominators, recipe.scales)
         return scaled * loss, (sums, changed.get("batch_stats", {}))
 
-    # What goes back through the model is the gradient of a sum over the batch, not of a mean: modules that add to the
-    # gradient (regularisers) have constants that were chosen for sums.
+    # The gradient in the backward pass is that of a sum over the batch, not of a mean, because the constants of modules
+    # that add to the gradient (regularisers) were chosen for sums.
     weight = jnp.max(jnp.stack(list(denominators.values())))
     scaled = weight * state.scaling.scale
     grads, (sums, batch_stats) = jax.grad(loss_of, has_aux=True)(trained)
@@ -135,7 +144,13 @@ def accumulate(
 def total_loss(
     sums: Sums, denominators: Mapping[str, Float[AnyArray, ""]], scales: Mapping[str, float]
 ) -> Float[Array, ""]:
-    """Σ scale · total / denominator over the terms that `denominators` names; a term with denominator 0 counts 0."""
+    """Returns the loss, Σ scale · total / denominator over the loss terms.
+
+    Args:
+        sums: Sums of the loss terms, and possibly metrics.
+        denominators: Denominators of the loss terms. A term with denominator 0 contributes 0.
+        scales: Factor of each head in the loss.
+    """
     terms = [
         scales[name.split("/")[0]] * jnp.where(value > 0, sums[name].total / jnp.maximum(value, 1e-30), 0.0)
         for name, value in denominators.items()
@@ -144,7 +159,13 @@ def total_loss(
 
 
 def nothing_accumulated(recipe: Recipe, state: TrainState, names: Iterable[str]) -> Accumulated:
-    """Zeros to begin an update with; `names` of the sums that the model gives."""
+    """Returns zeros to accumulate an update into.
+
+    Args:
+        recipe: Settings of the training step.
+        state: Current state.
+        names: Names of the sums that the model returns.
+    """
     return Accumulated(
         grads=jax.tree.map(jnp.zeros_like, recipe.split(state.params)[0]),
         batch_stats=state.batch_stats,
@@ -157,7 +178,17 @@ def nothing_accumulated(recipe: Recipe, state: TrainState, names: Iterable[str])
 def apply_update(
     recipe: Recipe, state: TrainState, average: Tree, accumulated: Accumulated
 ) -> tuple[TrainState, Tree, Accumulated, UpdateReport]:
-    """The next state and average, zeros to accumulate into, and the report."""
+    """Applies an accumulated gradient.
+
+    Args:
+        recipe: Settings of the training step.
+        state: State before the update.
+        average: Averaged parameters before the update.
+        accumulated: Sums over all batches of the update.
+
+    Returns:
+        The next state, the next averaged parameters, zeros to accumulate into, and the report of the update.
+    """
     norm, rate = optax.tree.norm(accumulated.grads), recipe.updater.rate(state.updates)
     finite = (accumulated.bad_position < 0) & _all_finite([norm])
     trained, frozen = recipe.split(state.params)
@@ -171,7 +202,7 @@ def apply_update(
     new_average = recipe.ema.next(average, recipe.evaluated(updated), updates=updated.updates)
     applied = finite & (accumulated.weight > 0)
     state, average = _select(applied, (updated, new_average), (state, average))
-    if recipe.loss_scale:  # a voided update changes it as well
+    if recipe.loss_scale:  # a voided update also changes the scale
         state = state.replace(scaling=recipe.loss_scale.next(state.scaling, finite))
     report = UpdateReport(
         accumulated.sums, norm, rate, state.updates, finite, applied, accumulated.bad_position, state.scaling.scale

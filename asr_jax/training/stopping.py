@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 end a job between two updates, after a checkpoint."""
+"""Signals: Ctrl-C, SIGTERM and SIGUSR1 end a job between two updates, after a checkpoint."""
 
 import signal
 from types import FrameType, TracebackType
@@ -8,12 +8,13 @@ from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered
 
 REQUEUE = 75
-"""EX_TEMPFAIL: the same command goes on. A scheduler that requeues jobs by their exit code is told this one."""
+"""Exit code (EX_TEMPFAIL) for schedulers that requeue jobs: the same command continues the run."""
 
 
 class Stopped(RunError):
-    """A job that has saved and ended before its run. The exit code is the shell's after Ctrl-C, and `REQUEUE` where a
-    scheduler or a limit of time ended it.
+    """Raised when a job has saved a checkpoint and ends before the run is complete.
+
+    The exit code is 130 after Ctrl-C, as in shells, and `REQUEUE` after a signal of a scheduler or a time limit.
     """
 
     def __init__(self, message: str, why: str) -> None:
@@ -22,14 +23,17 @@ class Stopped(RunError):
 
 
 class Signals:
-    """While it is open, the first SIGINT, SIGTERM or SIGUSR1 is noted; a Ctrl-C after it ends the process at once."""
+    """Context manager that records the first SIGINT, SIGTERM or SIGUSR1.
+
+    Ctrl-C after the first signal ends the process immediately, as does any Ctrl-C before `wait_for_save` is called.
+    """
 
     def __init__(self) -> None:
         self._noted, self._saves = "", False
         self._before: dict[int, Any] = {}
 
     def wait_for_save(self) -> None:
-        """From here on Ctrl-C is noted as the others are; before, there is nothing to save and it ends at once."""
+        """Lets the first Ctrl-C save before the job ends, as the other signals do. Before, there is nothing to save."""
         self._saves = True
 
     def __enter__(self) -> "Signals":
@@ -44,22 +48,26 @@ class Signals:
             signal.signal(number, handler)
 
     def have_come(self) -> bool:
-        """Whether any process of the run got one; all processes must call it together."""
+        """Returns whether any process of the run has received a signal. All processes must call it together."""
         return bool(self.agreed())
 
     def agreed(self) -> str:
-        """Name of the signal that any process of the run got, or nothing; all processes must call it together."""
+        """Returns the name of the signal that a process of the run received, or an empty string. All must call it."""
         return next((name for name in gathered(self._noted) if name), "")
 
     def stop_before_training(self) -> None:
-        """To be called by all processes together. Raises: Stopped where a signal came."""
+        """Ends the job if a process received a signal. All processes must call it together.
+
+        Raises:
+            Stopped: If there was a signal.
+        """
         if name := self.agreed():
-            raise Stopped(f"{name}: ended before the first update, so there was nothing to save", name)
+            raise Stopped(f"{name}: ended before the first update, nothing was saved", name)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        # Schedulers send several in turn, such as SIGUSR1 and then SIGTERM: only a person's second one ends at once.
+        # Schedulers send several signals, such as SIGUSR1 and then SIGTERM. Only Ctrl-C ends the process immediately.
         if number == signal.SIGINT and (self._noted or not self._saves):
             raise KeyboardInterrupt
         if not self._noted:
             self._noted = signal.Signals(number).name
-            print(f"{self._noted}: saving and ending; Ctrl-C ends at once", flush=True)
+            print(f"{self._noted}: saving and ending; Ctrl-C ends immediately", flush=True)

@@ -1,4 +1,4 @@
-"""Which batches make which update, and what is due before each."""
+"""Schedule of a job: the batches of each update, and the actions before it."""
 
 import time
 from dataclasses import dataclass
@@ -10,8 +10,10 @@ from asr_jax.core.processes import on_main
 
 @dataclass(frozen=True)
 class Groups:
-    """The batches of each update, as positions of the plan. What an epoch leaves over, fewer batches than `accumulate`,
-    is carried into the next epoch's first update, flushed as an update of its own, or dropped.
+    """Batches of each update, as positions in the plan.
+
+    If fewer than `accumulate` batches remain at the end of an epoch, they are part of the next epoch's first update
+    (`epoch_end="carried"`), form a smaller update ("flushed") or are not used ("dropped").
     """
 
     batches_per_epoch: int
@@ -22,19 +24,20 @@ class Groups:
         if self.epoch_end == "dropped" and self.accumulate > self.batches_per_epoch:
             raise UserError(
                 f"training.epoch_end is dropped, training.accumulate {self.accumulate}, and an epoch has "
-                f"{self.batches_per_epoch} batches: no update would be left; lower accumulate, or carry or flush them"
+                f"{self.batches_per_epoch} batches: no update would remain; lower "
+                "training.accumulate, or set training.epoch_end to carried or flushed"
             )
 
     @property
     def updates_per_epoch(self) -> float:
-        """Whole but where batches are carried."""
+        """Number of updates per epoch; may be fractional if batches are carried."""
         exact = self.batches_per_epoch / self.accumulate
         return {"carried": exact, "flushed": -(-self.batches_per_epoch // self.accumulate), "dropped": int(exact)}[
             self.epoch_end
         ]
 
     def positions(self, update: int) -> range:
-        """Of the batches of an update (0 for the first)."""
+        """Returns the positions of the batches of an update; the first update is 0."""
         if self.epoch_end == "carried":
             return range(update * self.accumulate, (update + 1) * self.accumulate)
         epoch, number = divmod(update, int(self.updates_per_epoch))
@@ -42,11 +45,11 @@ class Groups:
         return range(first, min(first + self.accumulate, (epoch + 1) * self.batches_per_epoch))
 
     def epoch(self, update: int) -> int:
-        """The epoch, from 1, that the update before lies in; 1 before the first."""
+        """Returns the epoch (from 1) of the last batch before `update`; 1 before the first update."""
         return (self.positions(update - 1)[-1] if update else 0) // self.batches_per_epoch + 1
 
     def ends_epoch(self, update: int) -> bool:
-        """Whether the update before was the first to reach the end of an epoch."""
+        """Returns whether the update before `update` was the first to reach the end of an epoch."""
         if not update:
             return False
         after = self.positions(update).start
@@ -60,17 +63,17 @@ HOURS_OVER = "training.max_hours are over"
 
 @dataclass(frozen=True)
 class Due:
-    """What is to be done before an update."""
+    """Actions before an update."""
 
     ends: str
-    """Why the job ends here; empty where it goes on."""
+    """Reason for which the job ends; empty if it continues."""
     validates: bool
     samples: bool
     at_line: bool
 
 
 class Timetable:
-    """What is due before each update of a job that begins at update `first`."""
+    """Determines the actions before each update of a job."""
 
     def __init__(
         self,
@@ -82,19 +85,26 @@ class Timetable:
         began_s: float,
         owes_validation: bool = False,
     ) -> None:
-        """`began_s`: when the job began, by `time.monotonic`; `owes_validation`: whether the job before was stopped
-        before a validation that was due, if one was, was over.
+        """Initialises the timetable of a job.
+
+        Args:
+            training: Settings of training.
+            groups: Batches of each update.
+            first: First update of the job.
+            num_updates: Number of updates of the run.
+            began_s: Time at which the job started, from `time.monotonic`, in seconds.
+            owes_validation: Whether the last job was stopped before it finished a validation.
         """
         self._training, self._groups, self._first, self._num_updates = training, groups, first, num_updates
         self._began_s, self._owes_validation = began_s, owes_validation
         of_job = training.epochs_this_job
         self._last = num_updates
-        if of_job:  # whole epochs from the beginning of the one that the job begins in, parts of one from there on
+        if of_job:  # whole epochs count from the start of the current epoch, fractions from `first`
             begun = (groups.epoch(first + 1) - 1) * groups.updates_per_epoch if of_job == int(of_job) else first
             self._last = min(num_updates, max(first + 1, round(begun + of_job * groups.updates_per_epoch)))
 
     def due(self, update: int, *, signal: bool) -> Due:
-        """`signal`: whether one came since the last update."""
+        """Returns the actions before `update`; `signal` states whether a signal was received since the last one."""
         training, new = self._training, update > self._first or (self._owes_validation and update > 0)
         ends = ALL_DONE if update == self._num_updates else ""
         if not ends and update >= self._last:
@@ -109,6 +119,6 @@ class Timetable:
         return Due(ends, validates, samples, at_line or bool(ends))
 
     def _is_over(self) -> bool:
-        """By the main process's clock; all processes must ask together."""
+        """Returns whether training.max_hours have passed on the main process. All processes must call it together."""
         limit_s = 3600 * self._training.max_hours
         return bool(limit_s and on_main(lambda: time.monotonic() - self._began_s > limit_s))

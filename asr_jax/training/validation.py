@@ -1,4 +1,4 @@
-"""Validation while a run goes on: of the averaged and of the live weights, samples, and whether anything is gained."""
+"""Validation during training: of the averaged and live parameters, samples of transcripts, and early stopping."""
 
 import math
 from collections.abc import Callable
@@ -29,15 +29,21 @@ from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"
 LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_reference_ids", "empty_hypothesis_ids")
-"""Of a result, what an event does not hold: it may be long, and `asr_jax.evaluate` gives it."""
+"""Figures that validation events omit because they can be long. `asr_jax.evaluate` computes them."""
 
 
 class Validator:
-    """Validates and writes events; knows how many validations in a row brought no better measure."""
+    """Validates, writes events and counts the consecutive validations without a better measure."""
 
     def __init__(self, setup: Setup, log: EventLog, shapes: Beginning, *, best: float | None, num: int) -> None:
-        """`shapes`: of state and average; `best`, `num`: the best measure so far, and validations without gain since
-        then.
+        """Initialises the validator.
+
+        Args:
+            setup: Setup of the run.
+            log: Event log of the run.
+            shapes: Shapes of the state and the averaged parameters.
+            best: Best measure so far; None if there is none.
+            num: Number of validations since the best one.
         """
         self._setup, self._log, self._shapes = setup, log, shapes
         self.best, self.num_without_gain = best, num
@@ -52,7 +58,7 @@ class Validator:
             self._losses = Losses(setup.model, setup.recipe.scales, **of_model)
 
     def prepare(self) -> None:
-        """Begins to compile, in the background, all that validation will run."""
+        """Starts to compile all programs of validation in the background."""
         setup = self._setup
         if self._decoder:
             self._decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
@@ -60,8 +66,8 @@ class Validator:
             self._losses.prepare(used_buckets(setup.for_losses), setup.for_losses.index.scale)
 
     def wait(self) -> None:
-        """Returns when that is compiled."""
-        if self._setup.recipe.lora.rank:  # adapters are added to their kernels: compiled before anything runs
+        """Waits until the programs of `prepare` are compiled."""
+        if self._setup.recipe.lora.rank:  # merging adapters is a program, too
             self._evaluated = jax.jit(self._setup.recipe.evaluated).lower(self._shapes.state).compile()
         if self._decoder:
             self._decoder.wait()
@@ -71,10 +77,19 @@ class Validator:
     def validate(
         self, state: TrainState, average: Tree, update: int, *, is_stopped: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """Figures of the weights that evaluation uses; those of the live ones are told as well. None where
-        `is_stopped`, asked between batches, broke it off.
+        """Validates the parameters that evaluation uses and, with training.validate_live, the live ones.
 
-        Raises: RunError where nothing could be measured.
+        Args:
+            state: Training state.
+            average: Averaged parameters.
+            update: Number of updates.
+            is_stopped: Called between batches; the validation stops if it returns True.
+
+        Returns:
+            Figures of the parameters that evaluation uses; None if the validation was stopped.
+
+        Raises:
+            RunError: If no utterance of the validation set could be measured.
         """
         training = self._setup.experiment.training
         num, used = training.num_samples, "ema" if training.ema.decay else "live"
@@ -91,15 +106,15 @@ class Validator:
         return figures
 
     def no_gain(self) -> str:
-        """Why the run ends where it gained nothing for long; empty where it goes on."""
+        """Returns the reason to end the run if training.patience is exceeded, otherwise an empty string."""
         patience = self._setup.experiment.training.patience
         if not patience or self.num_without_gain < patience:
             return ""
         return f"{NO_GAIN} in {self.num_without_gain} validations"
 
     def show_samples(self, average: Tree, update: int) -> None:
-        """Transcripts of the first batch of the validation set."""
-        assert self._decoder, "settings without one have no samples"
+        """Writes a samples event with transcripts of the first batch of the validation set."""
+        assert self._decoder, "samples need a recognising head"
         setup, tokenizer = self._setup, self._setup.tokenizer
         data = setup.validation
         source = BatchSource(
@@ -119,7 +134,7 @@ class Validator:
         figures = self._measured(weights, is_stopped) | self._recognised(weights, num_samples, is_stopped)
         if not figures["utterances"] or (setup.measure == "wer" and figures["wer"] is None):
             raise RunError(
-                "nothing of the validation set could be measured: none of its audio can be read, or its texts are "
+                "no utterance of the validation set could be measured: its audio cannot be read, or its texts are "
                 f"empty; see {setup.folder / REJECTED}"
             )
         epoch = setup.groups.epoch(update)
@@ -127,18 +142,18 @@ class Validator:
         return figures
 
     def _measured(self, weights: Tree, is_stopped: Callable[[], bool]) -> dict[str, Any]:
-        """The loss and what belongs to it; nothing where it is not asked for."""
+        """Returns the loss, its terms and the metrics; empty if the loss is not computed."""
         setup = self._setup
         if not self._losses or not setup.for_losses:
             return {}
         threads = setup.experiment.data.threads
         figures, rejected = measure(self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped)
-        if not setup.recognises:  # else what was read is scored, whether it has a loss or not
+        if not setup.recognises:  # otherwise `_recognised` reports them
             report_rejected(setup.folder, self._log, rejected)
         return figures | {"loss_utterances": figures["utterances"]}
 
     def _recognised(self, weights: Tree, num_samples: int, is_stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Error rates and samples; nothing where no text is found."""
+        """Returns error rates and samples; empty without a recognising head."""
         setup = self._setup
         if not self._decoder:
             return {}
@@ -148,9 +163,9 @@ class Validator:
         )
         report_rejected(setup.folder, self._log, found.rejected)
         empty_share = counts["empty_hypotheses"] / max(counts["utterances"], 1)
-        told = {name: value for name, value in counts.items() if name not in LEFT_OUT}
+        figures = {name: value for name, value in counts.items() if name not in LEFT_OUT}
         shown = samples(setup.validation, found, setup.tokenizer, num_samples)
-        return told | {
+        return figures | {
             "empty_share": empty_share,
             "head": setup.head,
             "decoding": setup.decoding_digest,

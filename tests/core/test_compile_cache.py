@@ -1,6 +1,6 @@
-"""Compiled programs are kept for the next start, and never taken on a CPU that cannot run them.
+"""JAX's cache of compiled programs: used by the next start, but not on a CPU that cannot run the programs.
 
-This covers JAX's cache of executables, not the traced programs that asr_jax/core/programs.py keeps beside it.
+tests/core/test_programs.py covers the cache of traced programs.
 """
 
 import os
@@ -24,9 +24,9 @@ print(sum(hits))
 
 
 def cache_hits(folder: Path, *, max_isa: str) -> int:
-    """How many programs a new process takes from the cache in `folder`, where it may use `max_isa` at most."""
+    """Returns the number of programs that a new process loads from the cache in `folder`, with at most `max_isa`."""
     flags = folder / "flags"
-    flags.write_text(f"--xla_cpu_max_isa={max_isa}")  # in a file of one name: the text of XLA_FLAGS stays the same
+    flags.write_text(f"--xla_cpu_max_isa={max_isa}")  # a file of constant name keeps the text of XLA_FLAGS the same
     environment = os.environ | {
         "XLA_FLAGS": str(flags), "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "JAX_PLATFORMS": "cpu",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

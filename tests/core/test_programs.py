@@ -1,4 +1,4 @@
-"""A program is traced once, kept, and found again only where it would be the same."""
+"""A program is traced once; later starts load it only if nothing that it depends on has changed."""
 
 import importlib.metadata
 import os
@@ -25,7 +25,7 @@ def _cache(tmp_path):
 
 
 def of(made_of):
-    """Programs with one input; None: traced at every start."""
+    """Returns `Programs` with one input. None: functions are traced at every start."""
     return TRACED if made_of is None else Programs(()).given(made_of=made_of)
 
 
@@ -64,7 +64,7 @@ def test_it_is_the_same_text_the_first_time_and_every_other():
 @pytest.mark.parametrize(
     "other", ["made_of", "name", "shape", "type", "sharding", "tree", "versions", "settings", "flags"]
 )
-def test_what_would_be_another_program_is_traced_anew(other, monkeypatch):
+def test_what_would_be_another_program_is_traced_again(other, monkeypatch):
     of("2.0").lower("scaled", Scaled(2.0), X, X)
     extra = {
         "shape": jax.ShapeDtypeStruct((8, 4), jnp.float32),
@@ -72,7 +72,7 @@ def test_what_would_be_another_program_is_traced_anew(other, monkeypatch):
         "sharding": jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=replicated(data_mesh(4))),
         "tree": {"x": X},
     }.get(other, X)
-    precision = jax.config.jax_default_matmul_precision  # runs of other tests leave theirs
+    precision = jax.config.jax_default_matmul_precision  # other tests leave different values
     if other == "settings":
         precision = "highest" if precision != "highest" else "tensorfloat32"
     if other == "versions":
@@ -106,7 +106,7 @@ def test_profiles_show_its_name():
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "empty", "text"])
-def test_a_damaged_file_is_traced_anew_and_written_again(tmp_path, harm):
+def test_a_damaged_file_is_traced_and_written_again(tmp_path, harm):
     of("2.0").lower("scaled", Scaled(2.0), X, X)
     (path,) = (tmp_path / "traced").iterdir()
     whole = path.read_bytes()
@@ -179,5 +179,5 @@ def test_operations_are_counted_as_often_as_a_loop_runs_them(tmp_path, made_of):
         return jax.lax.scan(lambda y, _: (y @ y, None), x, None, length=5)[0]
 
     square = jax.ShapeDtypeStruct((6, 6), jnp.float32, sharding=X.sharding)
-    for _ in range(2):  # traced, and then read where it is kept
+    for _ in range(2):  # the second program is loaded from the cache
         assert of(made_of).lower("powers", powers, square).flops == 5 * 2 * 6**3

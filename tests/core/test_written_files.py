@@ -1,4 +1,4 @@
-"""What is to be written after the work is tried before it."""
+"""Output paths are checked before the work."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Intervals: the binomial case, how often they hold the true rate, and that speakers are what is drawn."""
+"""Bootstrap intervals: equality with the binomial distribution, coverage, and resampling of speakers."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def interval(errors, words, settings):
 
 @pytest.mark.parametrize(("level", "share"), [(0.95, 0.05), (0.8, 0.3)])
 def test_of_words_alone_it_is_the_binomial_distribution(level, share):
-    """Units of one word each: the resampled errors are binomial, of as many draws and the rate that was found."""
+    """With units of one word, resampled errors are binomial with the measured rate."""
     num, errors = 1000, round(1000 * share)
     found = interval(np.arange(num) < errors, np.ones(num, int), Bootstrap(level=level, resamples=4000))
     expected = binom.interval(level, num, errors / num)
@@ -22,7 +22,7 @@ def test_of_words_alone_it_is_the_binomial_distribution(level, share):
 
 
 def test_it_holds_the_true_rate_as_often_as_it_says_over_speakers_alone():
-    """Speakers differ in how hard they are: over utterances, an interval is far too narrow."""
+    """Error rates differ between speakers, so an interval that resamples utterances is far too narrow."""
     random = np.random.default_rng(0)
     held = {"speakers": 0, "utterances": 0}
     num_sets, speakers, utterances, words = 200, 40, 20, 10
@@ -32,8 +32,8 @@ def test_it_holds_the_true_rate_as_often_as_it_says_over_speakers_alone():
         lengths = np.full(len(errors), words)
         names = [str(number) for number in np.repeat(np.arange(speakers), utterances)]
         for over, of in (("speakers", names), ("utterances", [""] * len(names))):
-            units, told = resampling_units(of)
-            assert told == over
+            units, description = resampling_units(of)
+            assert description == over
             sums = sums_by(units, np.stack([errors, lengths], axis=1))
             low, high = interval(*sums.T, Bootstrap(resamples=200, seed=seed))
             held[over] += low < 0.1 < high

@@ -1,4 +1,4 @@
-"""Two systems on the same utterances: figures by hand, swapped, resampled together, and what cannot be compared."""
+"""Two systems on the same utterances: results by hand, swapped systems, paired resampling, and errors."""
 
 import json
 import random
@@ -90,7 +90,7 @@ def test_swapped_systems_have_the_opposite_difference():
 
 
 def test_both_are_drawn_together():
-    """What both have wrong is no difference: the interval of the difference is far narrower than either's."""
+    """Errors that both systems have cancel: the interval of the difference is far narrower than those of the WERs."""
     first = system(0.3, seed=0)
     second = [replace(u, hypothesis=u.reference if u.id == "7" else u.hypothesis) for u in first]
     found = compare(first, second, normaliser="none")
@@ -110,7 +110,7 @@ def test_probability_of_improvement():
 
 
 def test_the_share_of_resamples_agrees_with_the_normal_approximation():
-    """Of 20 speakers' sums: the share below zero is the normal distribution's, at the mean over its standard error."""
+    """The share below zero is that of a normal distribution at the mean over the standard error, over 20 speakers."""
     first, second = system(0.1, seed=3, num=1000), system(0.105, seed=4, num=1000)
     found = compare(first, second, normaliser="none", bootstrap=Bootstrap(resamples=4000))["difference"]
     apart = np.zeros(20)

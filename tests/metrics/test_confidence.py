@@ -7,7 +7,7 @@ from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calib
 
 
 def drawn(slope, offset, *, num=20_000, seed=0):
-    """Confidences whose true probabilities are a line in log-odds."""
+    """Confidences whose true log-odds are a linear function of theirs."""
     random = np.random.default_rng(seed)
     confidences = random.uniform(0.01, 0.99, num)
     return confidences, random.random(num) < Calibration(slope, offset)(confidences)
@@ -46,7 +46,7 @@ def test_certain_confidences_stay_finite():
 
 
 def test_report_of_words_counted_by_hand():
-    # two bins: four words at 0.9, of which two are right; one at 0.1, which is wrong
+    # two bins: four words at 0.9, two of them right; one at 0.1, which is wrong
     confidences, is_right = np.array([0.9, 0.9, 0.9, 0.9, 0.1]), np.array([True, True, False, False, False])
     report = confidence_report(confidences, is_right)
     assert report["words"] == 5

@@ -1,4 +1,4 @@
-"""Error counts against edit distances by dynamic programming, and what empty texts and sums give."""
+"""Error counts, compared with edit distances by dynamic programming; empty texts and sums."""
 
 import math
 import random
@@ -11,7 +11,7 @@ from asr_jax.metrics.errors import EDITS, ErrorCounts, character_errors, count_e
 
 
 def distance(a, b):
-    """The fewest edits that make b of a."""
+    """Edit distance of two sequences."""
     row = list(range(len(b) + 1))
     for i, left in enumerate(a, 1):
         diagonal, row[0] = row[0], i
@@ -82,7 +82,7 @@ def test_many_are_counted_as_each_alone():
 
 
 def test_the_split_is_that_of_the_alignment():
-    """Where the number of edits does not say it: against every edit of RapidFuzz's alignment, counted by its name."""
+    """If the number of edits is ambiguous, the split equals a count of the edits of RapidFuzz's alignment."""
     choose = random.Random(2)
     ambiguous = 0
     for _ in range(500):
@@ -111,4 +111,4 @@ def test_a_test_set_is_counted_in_milliseconds():
         start = time.process_time()
         count_errors(*texts)
         took.append(time.process_time() - start)
-    assert min(took) < 0.1  # 10 ms alone on a core, words and characters; tests share theirs
+    assert min(took) < 0.1  # words and characters take 10 ms on an idle core; tests share theirs

@@ -1,4 +1,4 @@
-"""The matched pairs test: NIST's published example, segments found by another way, and its p-value."""
+"""The matched pairs test: NIST's published example, segments found in another way, and the p-value."""
 
 import itertools
 import random
@@ -12,7 +12,7 @@ from asr_jax.metrics.matched_pairs import MatchedPairs, matched_pairs, segment_d
 
 
 def test_segments_of_nists_example():
-    """From the documentation of NIST's sc_stats: four segments, with two words that both recognised between them."""
+    """Example of the documentation of NIST's sc_stats: four segments, separated by two words that both recognise."""
     reference = "it was the best of times it was the worst of times it was"
     first = "its the best of times it is the worst of times or it was"
     second = "it was the best times it won the test of times it was"
@@ -43,10 +43,10 @@ def test_no_segment_reaches_into_another_utterance():
 
 
 def noisy(choose, num_words):
-    """A hypothesis of words 0, 1, …; and the errors at each place: before a word, at it, …, at the end."""
+    """A hypothesis of words 0, 1, …, and the errors at each position: before a word, at it, …, at the end."""
     text, errors = [], [0] * (2 * num_words + 1)
     insertions = itertools.count(1000)
-    deletes = choose.random() < 0.5  # beside an insertion, a deletion would be a substitution
+    deletes = choose.random() < 0.5  # a deletion beside an insertion would be a substitution
     for place in range(2 * num_words + 1):
         word = place // 2
         if place % 2 == 0 and (deletes or choose.random() > 0.06):
@@ -74,7 +74,7 @@ def utterances(seed, num=300):
 
 
 def test_segments_equal_those_that_a_pattern_finds():
-    """Every place is written as a letter: a pattern of letters parts what arithmetic on places parts in the code."""
+    """Each position becomes a letter, and a regular expression finds the segments that the code finds by arithmetic."""
     references, (first, second), errors = utterances(0)
     expected = []
     for of_first, of_second in zip(*errors, strict=True):

@@ -1,4 +1,4 @@
-"""The result of a set: sums in all and by group, empty texts by name, the normaliser, and its interval."""
+"""Results of a set: sums in total and by group, ids of empty texts, the normaliser, and the interval."""
 
 import json
 import math
@@ -17,7 +17,7 @@ CUT = Recognised("3", "e", "", source="read", speaker="ann", duration_s=30.0)
 
 
 def made(num, *, speakers=7, seed=0):
-    """Utterances with errors, some of them empty."""
+    """Utterances with errors, with some empty texts."""
     choose = random.Random(seed)
     words = ["a", "b", "ab", "née"]
     return [
@@ -74,7 +74,7 @@ def test_empty_texts_are_counted_and_named_after_normalising():
     assert (found["empty_hypotheses"], found["empty_hypothesis_ids"]) == (1, ["3"])
     assert found["by_source"]["noise"]["wer"] is None
     assert found["by_source"]["noise"]["insertions"] == 1
-    assert found["wer"] == 2 / 3  # insertions count, though they stand beside no reference
+    assert found["wer"] == 2 / 3  # insertions of an utterance with an empty reference count
 
 
 def test_both_sides_are_normalised_by_the_name_in_the_result():

@@ -8,7 +8,7 @@ from asr_jax.metrics.throughput import Throughput
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that tests advance."""
 
     def __init__(self):
         self.now_s = 100.0

@@ -1,4 +1,4 @@
-"""Prefix beam search on the device against the plain one on the host."""
+"""Prefix beam search on the device, compared with the reference in plain Python on the host."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ NO_BORDER = Spelling.of_surfaces(["a", "b", "c", "d", ""], blank_id=4)
 WORDS = ("ab", "a", "cab", "bac", "ca")
 LENGTHS = np.array([14, 0, 1, 2, 14, 9])
 BEAM = Search(beam_width=8)
-"""Of most tests: what is compiled for one serves others."""
+"""Settings of most tests, which share its compiled programs."""
 ARPA = """\\data\\
 ngram 1=7
 ngram 2=5
@@ -47,7 +47,7 @@ ngram 2=5
 
 
 def emissions(seed, spelling, scale=2.0):
-    """Log-probabilities in which the blank is likelier than others; not numbers beyond the lengths."""
+    """Log-probabilities with likely blanks, and NaN behind the lengths."""
     x = np.random.default_rng(seed).normal(0, scale, (len(LENGTHS), LENGTHS.max(), len(spelling.texts)))
     x[..., spelling.blank_id] += 0.7 * scale
     x -= np.logaddexp.reduce(x, axis=-1, keepdims=True)
@@ -56,7 +56,7 @@ def emissions(seed, spelling, scale=2.0):
 
 
 def assert_equal(found, expected):
-    """Texts, frames and the words' log-probabilities are equal, scores in float32's precision."""
+    """Texts, frames and log-probabilities of words must be equal, scores within the precision of float32."""
     assert [each.words for each in found] == [each.words for each in expected]
     assert [each.labels for each in found] == [each.labels for each in expected]
     for name in ("ctc_score", "lm_score", "score"):
@@ -75,7 +75,7 @@ def assert_as_on_host(log_probs, spelling, search, fusion=None):
         assert_equal(ours, on_host(x[:length], spelling, search=search, scores=scores))
 
 
-# What tests/goldens/test_ctc_beam_*.py compute as well, of longer utterances.
+# tests/goldens/test_ctc_beam_*.py cover these cases too, with longer utterances.
 of_goldens = partial(pytest.param, marks=pytest.mark.slow)
 
 
@@ -152,13 +152,13 @@ def test_a_prepared_shape_is_not_compiled_again(with_model, tmp_path):
         (tmp_path / "lm.arpa").write_text(ARPA)
         fusion = Fusion(kenlm=str(tmp_path / "lm.arpa"))
 
-    def heard(event, seconds, **about):
+    def record(event, seconds, **about):
         if event == COMPILED:
             compiled.append(about)
 
     search = CTCBeamSearch(CHARACTERS, search=Search(beam_width=3), scores=fusion.build())
     search.prepare(*batch.shape[:2])
-    jax.monitoring.register_event_duration_secs_listener(heard)
+    jax.monitoring.register_event_duration_secs_listener(record)
     try:
         search(batch, LENGTHS)
         search(batch, LENGTHS - LENGTHS // 2)
@@ -166,7 +166,7 @@ def test_a_prepared_shape_is_not_compiled_again(with_model, tmp_path):
         jax.jit(lambda x: x + 1)(np.float32(0))
         assert compiled
     finally:
-        jax.monitoring.unregister_event_duration_listener(heard)
+        jax.monitoring.unregister_event_duration_listener(record)
 
 
 def test_log_probabilities_of_words():

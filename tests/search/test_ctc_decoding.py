@@ -1,4 +1,4 @@
-"""What a decoding is made of, and the transcripts that both kinds give of the same output."""
+"""Settings of a CTC decoding, and the transcripts of greedy and beam search for the same output."""
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +25,14 @@ TIMES = FrameTimes(640, 0.0, 16000)
 
 
 def log_probs_of(path, *, sure=0.97):
-    """`sure` for each frame's symbol, the rest shared by all others."""
+    """Log-probabilities with `sure` for each frame's symbol; the other symbols share the rest."""
     probabilities = np.full((len(path), 4), (1 - sure) / 3)
     probabilities[np.arange(len(path)), path] = sure
     return np.log(probabilities).astype(np.float32)
 
 
 def found_by(kind, values, lengths, tokenizer=TOKENIZER):
-    """The n-best lists of all rows. Batches of the same shape are searched by one program."""
+    """The n-best lists of all rows. Batches of the same shape share a program."""
     values, lengths = jnp.asarray(values), jnp.asarray(lengths)
     if kind == "greedy":
         found = jax.device_get(greedy_search(values, lengths, blank_id=tokenizer.blank_id))

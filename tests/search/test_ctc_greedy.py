@@ -1,4 +1,4 @@
-"""Greedy search against collapsing in Python, inside jit and sharded."""
+"""Greedy search, compared with collapsing in Python; also in jit and sharded."""
 
 import itertools
 
@@ -14,7 +14,7 @@ search = jax.jit(greedy_search, static_argnames="blank_id")
 
 
 def scores_of(best, vocabulary):
-    """Random scores whose largest are at `best`."""
+    """Random scores with the largest at `best`."""
     return jnp.asarray(np.random.default_rng(0).normal(size=(*best.shape, vocabulary)) + 99 * np.eye(vocabulary)[best])
 
 

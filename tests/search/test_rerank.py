@@ -1,4 +1,4 @@
-"""The order that a language model gives n-best lists."""
+"""Re-ranking of n-best lists with a language model."""
 
 import pytest
 
@@ -62,15 +62,17 @@ def test_a_list_stays_in_order_where_scores_are_equal(model):
     assert [each.text for each in Reranking(kenlm=model).build()(texts)] == ["cat the", "the cat"]
 
 
-@pytest.mark.parametrize(("content", "told"), [(None, "there is no language model"), ("no model", "KenLM cannot read")])
-def test_a_missing_or_broken_model_is_told(content, told, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "there is no language model"), ("no model", "KenLM cannot read")]
+)
+def test_a_missing_or_broken_model_is_an_error(content, message, tmp_path):
     pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
     if content:
         (tmp_path / "lm.bin").write_text(content)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         Reranking(kenlm=str(tmp_path / "lm.bin")).build()
 
 
-def test_a_wrong_weight_is_told():
+def test_a_wrong_weight_is_an_error():
     with pytest.raises(ValueError, match="lm_weight"):
         Reranking(kenlm="lm.arpa", lm_weight=float("nan"))

@@ -1,4 +1,4 @@
-"""What words add to scores, and what wrong settings are answered with."""
+"""Scores that words add, and error messages for wrong settings."""
 
 import gzip
 
@@ -52,9 +52,9 @@ def test_known_words_are_those_of_the_list_that_the_model_has(model, tmp_path):
 
 
 def test_open_words_of_a_binary_model_are_unknown(model, monkeypatch):
-    monkeypatch.setattr("asr_jax.search.word_scores.arpa_words", lambda path: None)  # what it gives of a binary one
+    monkeypatch.setattr("asr_jax.search.word_scores.arpa_words", lambda path: None)  # its result for a binary model
     scores = Fusion(kenlm=model, unknown_score=-9.0).build()
-    # pyctcdecode 0.5.0, LanguageModel.score_partial_token: without unigrams every open word is one.
+    # pyctcdecode 0.5.0, LanguageModel.score_partial_token: without unigrams, every open word is unknown.
     assert [scores.open(part) for part in ("", "th", "thethe", "the" * 4)] == [0, -9, -9, -18]
     assert [scores.is_unknown(word) for word in ("the", "thethe")] == [False, True]
 
@@ -66,24 +66,24 @@ def test_a_packed_model_is_read(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"lookahead": True}, "lookahead: expected a lexicon"),
         ({"unit": "labels", "hot_words": ("cat",)}, "unit='labels': expected neither"),
         ({"lm_weight": float("inf")}, "lm_weight"),
     ],
 )
-def test_wrong_settings_are_told(options, told):
-    with pytest.raises(ValueError, match=told):
+def test_wrong_settings_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
         Fusion(**options)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [({"beam_width": 0}, "beam_width"), ({"max_tokens": -1}, "max_tokens"), ({"beam_prune_logp": 1.0}, "0 or less")],
 )
-def test_wrong_searches_are_told(options, told):
-    with pytest.raises(ValueError, match=told):
+def test_wrong_searches_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
         Search(**options)
 
 
@@ -93,15 +93,15 @@ def test_the_device_takes_models_of_words_only(model):
         CTCBeamSearch(Spelling.of_surfaces(["", " ", "a"], blank_id=0), search=Search(), scores=scores)
 
 
-@pytest.mark.parametrize(("content", "told"), [(None, "cannot read words from"), ("\n", "is empty")])
-def test_a_list_without_words_is_told(content, told, tmp_path):
+@pytest.mark.parametrize(("content", "message"), [(None, "cannot read words from"), ("\n", "is empty")])
+def test_a_list_without_words_is_an_error(content, message, tmp_path):
     if content:
         (tmp_path / "words").write_text(content)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         Fusion(lexicon=str(tmp_path / "words")).build()
 
 
-def test_missing_and_broken_models_are_told(model, tmp_path):
+def test_missing_and_broken_models_are_errors(model, tmp_path):
     with pytest.raises(UserError, match="there is no language model"):
         load_kenlm(tmp_path / "none.arpa")
     (tmp_path / "broken.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(64))

@@ -1,5 +1,7 @@
-"""Calls without type checks: of code in plain Python that calls itself hundreds of thousands of times, they take four
-fifths of the time. Other calls of the same functions are checked."""
+"""Disables run-time type checks, which take four fifths of the time in recursive plain Python.
+
+Other tests call the same functions with checks.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ from jaxtyping import config
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Within, functions check none of their arguments. It is a decorator, too."""
+    """Disables type checks of arguments; a context manager and a decorator."""
     before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     try:

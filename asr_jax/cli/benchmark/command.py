@@ -1,10 +1,10 @@
-"""Where the time goes: `python -m asr_jax.benchmark steps --config FILE …`, or another name in the place of `steps`.
+"""Benchmarks: `python -m asr_jax.benchmark steps --config FILE …`, or another of the names below instead of `steps`.
 
-inference: latency of recognising a batch, by rows and seconds, and the rate of a whole set. train: updates by
-accumulation and number of devices, on synthetic data or a config's own. Both print published figures beside ours.
-steps: milliseconds of each part of a training step, by bucket. model: a config's model on one batch, beside this
-machine's own speed and the PyTorch original's. data: how fast and how well data are read, planned and
-held. frontend: audio-seconds per second of every front-end. `--help` after one of them tells more.
+inference: latency of a batch by rows and seconds, and throughput of a whole set. train: duration of updates by
+accumulation and number of devices, on synthetic data or the data of a config. Both also print published figures of
+other systems. steps: milliseconds of each part of a training step, by bucket. model: the model of a config on one
+batch, compared with the speed of the machine and with the original in PyTorch. data: speed of reading and planning,
+padding, and memory. frontend: throughput of every front-end. `NAME --help` describes a benchmark and its options.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> None:
     elif name in COMMANDS:
         COMMANDS[name](rest)
     else:
-        raise UserError(f"benchmark {name}: expected {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
+        raise UserError(f"unknown benchmark {name}: expected {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
 
 
 if __name__ == "__main__":

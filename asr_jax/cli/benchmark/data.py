@@ -1,8 +1,9 @@
-"""How fast and how well data are read, planned and held: `python -m asr_jax.benchmark data [--data MANIFEST …]`.
+"""Benchmark of reading, planning and memory of data: `python -m asr_jax.benchmark data [--data MANIFEST …]`.
 
-reading: files of audio to ready batches, by threads and by worker processes, against bare soundfile.read in as many
-processes of the same run. memory: its growth over 1,000 batches. padding, start, resume: of made-up metadata like
-LibriSpeech's. Figures are of one machine at one time; ratios of one run say more.
+reading: throughput from audio files to batches, with threads and with worker processes, compared with plain
+soundfile.read in the same number of processes. memory: growth of memory over 1,000 batches. padding, start, resume:
+share of padding, duration of the start of a run, and duration of resuming, for synthetic metadata similar to
+LibriSpeech's. Absolute figures depend on the machine and its load; ratios within one run are more reliable.
 """
 
 import json
@@ -30,32 +31,32 @@ class DataOptions:
     """Options of `asr_jax.benchmark data`."""
 
     data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
-    """Audio to read; without it, reading and memory are not measured."""
+    """Manifests of audio to read; without them, reading and memory are not measured."""
     only: tuple[Part, ...] = ()
     """Parts to measure. Default: all."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
-    """File to write all figures to."""
+    """File to write all figures to, in JSON."""
     processes: int = os.cpu_count() or 1
-    """Number of processes that read."""
+    """Number of threads and of processes that read. Default: the number of cores."""
     seconds: float = 2.0
-    """Seconds of each measurement."""
+    """Duration of each measurement of reading in seconds."""
     repeats: int = 9
-    """Repeats of each measurement."""
+    """Number of repetitions of each measurement of reading."""
     batch_seconds: float = 240.0
-    """Audio of a batch that is read."""
+    """Size of a batch in seconds of audio with padding."""
     batches: int = 1000
     """Number of batches over which the growth of memory is measured."""
     utterances: Annotated[int, arg(aliases=["--records"])] = 1_000_000
-    """Number of made-up utterances for a start."""
+    """Number of synthetic utterances for the start of a run."""
     far_utterances: Annotated[int, arg(aliases=["--far-records"])] = 10_000_000
-    """Number of made-up utterances to resume in."""
+    """Number of synthetic utterances for resuming."""
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(DataOptions, arguments, prog="python -m asr_jax.benchmark data", about=__doc__)
     names = options.only or [name for name in PARTS if options.data or name not in ("reading", "memory")]
     if not options.data and {"reading", "memory"} & set(names):
-        raise UserError("reading and memory need audio: give --data MANIFEST")
+        raise UserError("reading and memory need audio: expected --data MANIFEST")
     if options.json:
         check_writable(options.json)
 
@@ -79,7 +80,7 @@ def _reading(options: DataOptions) -> tuple[Any, list[Row]]:
         seconds=options.seconds, repeats=options.repeats,
     )  # fmt: skip
     names = {
-        "bare": f"bare soundfile.read, {options.processes} processes",
+        "bare": f"plain soundfile.read, {options.processes} processes",
         "threads": f"batches, {options.processes} threads",
         "workers": f"batches, {options.processes} workers",
     }
@@ -88,10 +89,10 @@ def _reading(options: DataOptions) -> tuple[Any, list[Row]]:
         {
             "what": what,
             "audio s per s": wall["median"][name],
-            "of bare": wall["to_bare"][name],
+            "of plain": wall["to_bare"][name],
             "goal": None if name == "bare" else "≥ 0.7",
-            "per s of a core": cpu["median"][name],
-            "of bare, by core": cpu["to_bare"].get(name),
+            "audio s per core s": cpu["median"][name],
+            "of plain, per core": cpu["to_bare"].get(name),
         }
         for name, what in names.items()
     ]
@@ -122,8 +123,8 @@ def _starting(options: DataOptions) -> tuple[Any, list[Row]]:
         {"what": f"seconds: {part}", "first": found["first_s"][part], "second": second}
         for part, second in found["second_s"].items()
     ]
-    rows[-1]["goal"] = "≤ 5 at the second"
-    rows += [{"what": f"bytes an utterance: {what}", "second": size} for what, size in found["bytes"].items()]
+    rows[-1]["goal"] = "second ≤ 5"
+    rows += [{"what": f"bytes per utterance: {what}", "second": size} for what, size in found["bytes"].items()]
     rows[-1]["goal"] = "≤ 200"
     return found, rows
 
@@ -137,7 +138,7 @@ def _resuming(options: DataOptions) -> tuple[Any, list[Row]]:
         {"what": what, "seconds": found[name], "goal": goals.get(name)}
         for name, what in (
             ("build_s", f"buckets and plan of {options.far_utterances:,} utterances"),
-            ("far_s", "the first batch at a far place"),
+            ("far_s", "the first batch of a distant epoch"),
             ("next_s", "the next one"),
         )
     ]
@@ -150,7 +151,7 @@ PARTS: dict[Part, Callable[[DataOptions], tuple[Any, list[Row]]]] = {
 
 
 def _machine() -> dict[str, Any]:
-    """What it is, and by part its load before and after, which is 0 where nobody else works."""
+    """Description of the machine; `load` is filled with the load average before and after each part."""
     return {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system(), "load": {}}
 
 

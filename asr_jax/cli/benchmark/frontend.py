@@ -1,8 +1,8 @@
-"""How fast front-ends are: `python -m asr_jax.benchmark frontend [--seconds 12 --rows 16] [--peers] [--json OUT]`.
+"""Benchmark of front-ends: `python -m asr_jax.benchmark frontend [--seconds 12 --rows 16] [--peers] [--json OUT]`.
 
-Audio-seconds per second of each preset, compiled, on a batch of noise; what SpecAugment costs beside it; and with
-`--peers`, in the same run and with as many threads, other systems' front-ends in the environment of
-scripts/setup_reference.sh. Figures are of one machine at one time: the ratios are what counts.
+Measures each compiled preset on a batch of noise, in seconds of audio per second, and SpecAugment alone. With
+`--peers`, measures the front-ends of other systems in the same run and with the same number of threads, in the
+environment of scripts/setup_reference.sh. Absolute figures depend on the machine and its load; compare ratios.
 """
 
 import json
@@ -28,23 +28,23 @@ class FrontEndOptions:
     """Options of `asr_jax.benchmark frontend`."""
 
     seconds: float = 12.0
-    """Audio of each row."""
+    """Length of each row in seconds."""
     rows: int = 16
-    """Rows of the batch."""
+    """Number of rows of the batch."""
     repeats: int = 7
-    """Counts, the best of which is taken."""
+    """Number of measurements; the fastest one is reported."""
     peers: bool = False
-    """Measure other systems too."""
+    """Also measure the front-ends of other systems."""
     json: Path | None = None
-    """File to write the figures to."""
+    """File to write the figures to, in JSON."""
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(FrontEndOptions, arguments, prog="python -m asr_jax.benchmark frontend", about=__doc__)
     if not options.seconds > 0.1 or min(options.rows, options.repeats) < 1:
         raise UserError(
-            f"--seconds {options.seconds:g}, --rows {options.rows}, --repeats {options.repeats}: expected more than "
-            "0.1, and at least 1"
+            f"--seconds {options.seconds:g}, --rows {options.rows}, --repeats {options.repeats}: expected --seconds "
+            "above 0.1, and at least 1 for the others"
         )
     if options.peers and not REFERENCE.exists():
         raise UserError(f"--peers needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh")
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
     times = ours(options.rows, options.seconds, options.repeats)
     if options.peers:
         times |= theirs(options.rows, options.seconds, options.repeats)
-        again = ours(options.rows, options.seconds, options.repeats)  # the machine may have been busier before
+        again = ours(options.rows, options.seconds, options.repeats)  # the load may have been higher before
         times |= {name: min(seconds, times[name]) for name, seconds in again.items()}
     base = times["icefall"]
     rows = [
@@ -75,7 +75,16 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def ours(num_rows: int, seconds: float, repeats: int) -> dict[str, float]:
-    """Seconds of a batch by name."""
+    """Measures every preset and SpecAugment.
+
+    Args:
+        num_rows: Number of rows of the batch.
+        seconds: Length of each row in seconds.
+        repeats: Number of measurements; the fastest one is returned.
+
+    Returns:
+        Seconds per batch, keyed by the name of the preset.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -108,9 +117,18 @@ def _best(call: Callable[..., Any], given: Sequence[Any], repeats: int) -> float
 
 
 def theirs(num_rows: int, seconds: float, repeats: int) -> dict[str, float]:
-    """As `ours`, of other systems.
+    """Measures the front-ends of other systems.
 
-    Raises: RunError where they cannot be run.
+    Args:
+        num_rows: Number of rows of the batch.
+        seconds: Length of each row in seconds.
+        repeats: Number of measurements; the fastest one is returned.
+
+    Returns:
+        Seconds per batch, keyed by the name of the front-end.
+
+    Raises:
+        RunError: If the program in the reference environment fails.
     """
     settings = {"rows": num_rows, "seconds": seconds, "repeats": repeats, "threads": os.cpu_count() or 1}
     done = subprocess.run(

@@ -1,14 +1,15 @@
-"""How fast speech is recognised: `python -m asr_jax.benchmark inference RUN`, or `… --config FILE [--field …]`.
+"""Benchmark of recognition: `python -m asr_jax.benchmark inference RUN`, or `… --config FILE [--field …]`.
 
-Latency of a batch, by rows and seconds of full rows of noise: mean and percentiles of some steps after warm-ups, from
-audio in the host's memory to texts, and of its parts on their own, each a program that is waited for: features, network
-and decoding (the run's or config's own). A config has random weights, and its noise may be more text than speech is.
-With `--data` also the rate of a whole set of recordings, from its files to its texts. NVIDIA's and others' published
-figures are printed beside ours, with their hardware.
+Measures the latency of a batch by number and length of its rows: mean and percentiles over some steps after warm-ups.
+A step goes from audio in host memory to texts. The parts features, network and decoding (with the settings of the run
+or config) are also measured separately, each as a program that the host waits for. The rows are full and contain noise.
+A config has random weights, which may find more text in noise than there is in speech. With `--data`, also measures the
+throughput of a whole set, from files to texts. Published figures of NVIDIA and others are printed with their hardware.
 
-Source: scripts/inference_benchmark.sh of QuartzNet and wav2vec 2.0 in NVIDIA/DeepLearningExamples, of which grid,
-warm-ups and percentiles are. Differs from: those, which time network and best symbols apart from reading and features,
-do not say which of them their tables are of, and leave out text; so both, and the network, stand beside them here.
+Source: scripts/inference_benchmark.sh of QuartzNet and wav2vec 2.0 in NVIDIA/DeepLearningExamples, for the grid, the
+warm-ups and the percentiles. Differs from it: those scripts time the network with the best symbols separately from
+reading and features, do not state to which of them their tables refer, and omit the conversion to text. The tables here
+therefore show both the whole and the network alone.
 """
 
 from __future__ import annotations
@@ -40,31 +41,31 @@ class InferenceOptions(RecognitionOptions):
     """Options of `asr_jax.benchmark inference`."""
 
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Rows of a batch."""
+    """Numbers of rows of a batch."""
     seconds: tuple[float, ...] = (2.0, 7.0, 16.7)
-    """Audio of a row."""
+    """Lengths of a row in seconds."""
     steps: int | None = None
-    """Measured steps of each batch. Default: 500, on a CPU 20."""
+    """Number of measured steps for each batch. Default: 500, on a CPU 20."""
     warm_ups: int = 10
-    """Steps before those."""
+    """Number of steps before the measured ones."""
     vocabulary: int | None = None
-    """Number of labels of a config, with the blank. Default: its own."""
+    """Number of labels, with the blank, for a config. Default: that of the config."""
     data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
-    """Set to recognise as a whole."""
+    """Manifests of sets to recognise as a whole."""
     batch_seconds: float | None = None
-    """Padded audio of a batch of the set. Default: as in training."""
+    """Size of a batch of a set in seconds of audio with padding. Default: as in training."""
     workers: int = 0
-    """Number of processes that read the set."""
+    """Number of processes that read a set; 0: threads only."""
     threads: int = 2
-    """Threads of each process that reads."""
+    """Number of threads of each process that reads."""
     published: bool = True
-    """Print published figures of other systems too."""
+    """Also print published figures of other systems."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
-    """File to write the figures to."""
+    """File to write the figures to, in JSON."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    # A run comes first: behind it, values of a config's fields would look like one.
+    # RUN must be the first argument: later, it could not be distinguished from the value of a field of a config.
     run, given = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
     if asks_for_help(given):
         print_help(InferenceOptions, prog=f"{PROG} (RUN | --config FILE [--field …])", about=__doc__)
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str]) -> None:
         show_sets(figures, about, published=options.published)
     figures["peak_bytes"], figures["machine"]["load_after"] = peak_bytes(), machine()["load"]
     print(f"peak memory: {figures['peak_bytes'] / 1e9:.2f} GB" if figures["peak_bytes"] else
-          "peak memory: this device does not tell")  # fmt: skip
+          "peak memory: not available on this device")  # fmt: skip
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
@@ -118,19 +119,30 @@ def _check(options: InferenceOptions, run: str, rest: Sequence[str]) -> None:
     check_counts(options, ("warm_ups", "workers"), least=0)
     check_counts(options, ("seconds", "batch_seconds"), least=0.1)
     if not run and not any(each.partition("=")[0] == "--config" for each in rest):
-        raise UserError("expected a trained RUN, or --config FILE, first")
+        raise UserError("expected a trained RUN, or --config FILE, as the first argument")
     if run and rest:
         raise UserError(
-            f"{' '.join(rest)}: a run is taken as it was trained; expected none of a config's fields but --decoding.*"
+            f"{' '.join(rest)}: only --decoding.FIELD can change the settings of a run; remove these arguments"
         )
     if not run and (options.live or options.checkpoint is not None):
-        raise UserError("--live and --checkpoint are of a RUN; a config has random weights")
+        raise UserError("--live and --checkpoint need a RUN; a config has random weights: remove them, or pass a RUN")
     if not options.batch_sizes and not options.data:
-        raise UserError("--batch-sizes is empty and there is no --data: nothing to measure")
+        raise UserError("--batch-sizes is empty and --data is missing: nothing to measure; expected one of them")
 
 
 def batches(recognition: Recognition, options: InferenceOptions, *, steps: int, rate_hz: int) -> list[dict[str, Any]]:
-    """Milliseconds of each batch of the grid, as a whole and by part, and the most memory so far."""
+    """Measures each batch of the grid.
+
+    Args:
+        recognition: The recogniser.
+        options: Options of the command, with the grid.
+        steps: Number of measured steps.
+        rate_hz: Sampling rate of the audio in Hz.
+
+    Returns:
+        For each batch the milliseconds of the whole and of each part, the throughput as a multiple of real time, and
+        the peak memory so far in bytes.
+    """
     from asr_jax.cli.benchmark.recognising import noise, summary
     from asr_jax.cli.benchmark.systems import peak_bytes
 
@@ -146,7 +158,16 @@ def batches(recognition: Recognition, options: InferenceOptions, *, steps: int, 
 
 
 def sets(recognition: Recognition, system: System, options: InferenceOptions) -> dict[str, Any]:
-    """Figures of each manifest."""
+    """Measures recognition of each set of --data.
+
+    Args:
+        recognition: The recogniser.
+        system: The system of the recogniser, which plans the batches.
+        options: Options of the command.
+
+    Returns:
+        Figures of each set, keyed by its manifest.
+    """
     from asr_jax.cli.benchmark.recognising import recognise_set
     from asr_jax.data.manifests.reading import read_utterances
 
@@ -158,6 +179,13 @@ def sets(recognition: Recognition, system: System, options: InferenceOptions) ->
 
 
 def show_batches(figures: dict[str, Any], about: str, *, published: bool) -> None:
+    """Prints the latencies of the grid.
+
+    Args:
+        figures: Figures of the benchmark.
+        about: Description of the system and the machine, for the title.
+        published: Whether published figures are printed too.
+    """
     from asr_jax.cli.benchmark.published import print_latencies
     from asr_jax.observe.tables import print_table
 
@@ -168,14 +196,21 @@ def show_batches(figures: dict[str, Any], about: str, *, published: bool) -> Non
         memory = {"peak_bytes": each["peak_bytes"]} if each["peak_bytes"] else {}
         at = {"batch": each["batch"], "seconds": each["seconds"]}
         rows.append(at | whole | parts | {"× real time": each["rtfx"]} | memory)
-    print_table(rows, title=f"{about}: ms of a batch, {figures['steps']} steps after {figures['warm_ups']}")
+    print_table(rows, title=f"{about}: ms per batch, {figures['steps']} steps after {figures['warm_ups']} warm-ups")
     if figures["steps"] < 100:
-        print(f"of {figures['steps']} steps, 99 % is little less than the slowest; parts are timed on their own")
+        print(f"with {figures['steps']} steps, the 99 % percentile is close to the maximum; parts are timed separately")
     if published:
         print_latencies(figures["batches"])
 
 
 def show_sets(figures: dict[str, Any], about: str, *, published: bool) -> None:
+    """Prints the throughput of whole sets.
+
+    Args:
+        figures: Figures of the benchmark.
+        about: Description of the system and the machine, for the title.
+        published: Whether published figures are printed too.
+    """
     from asr_jax.cli.benchmark.published import set_rates
     from asr_jax.cli.benchmark.systems import described
     from asr_jax.observe.tables import print_table
@@ -193,4 +228,4 @@ def show_sets(figures: dict[str, Any], about: str, *, published: bool) -> None:
         on = described(figures["machine"] | {"num_devices": 1})
         ours = [(figures["system"], on, each["rtfx"], f"{figures['decoding']}, {figures['weights']}, {Path(name).name}")
                 for name, each in figures["sets"].items()]  # fmt: skip
-        print_table(set_rates(ours), title="sets of recordings, beside those published")
+        print_table(set_rates(ours), title="throughput of sets, with published figures")

@@ -1,4 +1,4 @@
-"""Figures of reading: from files of audio to ready batches, against bare decoding, and what of it stays in memory."""
+"""Benchmark of reading: throughput from audio files to batches, compared with plain decoding, and growth of memory."""
 
 import multiprocessing
 import os
@@ -25,11 +25,11 @@ from asr_jax.text.tokenizers import TokenizerSettings, train_tokenizer
 
 READ_AHEAD = 4
 WARM_UP, WINDOW = 100, 100
-"""Batches before memory is looked at, and over which its median is taken."""
+"""Number of batches before the first measurement of memory, and number of batches per median."""
 
 
 def index_of(paths: Sequence[str]) -> Index:
-    """All utterances, with characters as labels."""
+    """Index of all utterances of some manifests, with characters as labels."""
     utterances = read_utterances(paths)
     tokenizer = train_tokenizer(TokenizerSettings(), utterances.texts())
     scale = scale_of(KaldiFbank(), of_features=False)
@@ -37,16 +37,33 @@ def index_of(paths: Sequence[str]) -> Index:
 
 
 def source_of(index: Index, *, batch_seconds: float, num_buckets: int = 4) -> BatchSource:
-    """Shuffled batches of all utterances."""
+    """Shuffled batches of all utterances.
+
+    Args:
+        index: The utterances.
+        batch_seconds: Size of a batch in seconds of audio with padding.
+        num_buckets: Number of buckets.
+    """
     settings = Buckets(num=num_buckets, batch_seconds=batch_seconds, batch_multiple=1)
     buckets = make_buckets(index.lengths, index.num_labels(), settings, scale=index.scale)
     return BatchSource(index, BatchPlan(index.lengths, index.num_labels(), buckets))
 
 
 def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: float, repeats: int) -> dict[str, Any]:
-    """Audio seconds per second, and per second of all cores together, of bare decoding in as many processes, of batches
-    read by as many threads of this process, and of batches read by as many worker processes; all in turn, medians of
-    the repeats. The second is 0 where /proc is missing; it hardly depends on what else the machine does.
+    """Measures reading in three ways: `bare` decoding in processes, and batches read by `threads` or `workers`.
+
+    The ways are measured in turn, and the result is the median of the repetitions.
+
+    Args:
+        index: The utterances.
+        batch_seconds: Size of a batch in seconds of audio with padding.
+        processes: Number of processes, threads and workers.
+        seconds: Duration of a measurement in seconds.
+        repeats: Number of repetitions.
+
+    Returns:
+        Seconds of audio per second of wall-clock time (`per_s`) and per second of CPU time of all cores (`per_cpu_s`),
+        for each way. The latter is 0 without /proc; the load of the machine hardly affects it.
     """
     source = source_of(index, batch_seconds=batch_seconds)
     ways = {"threads": {"threads": processes}, "workers": {"workers": processes, "threads": 1}}
@@ -59,7 +76,7 @@ def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: f
         for _ in range(repeats):
             rates["bare"].append(_measured(partial(_decoded_s, decoders, seconds)))
             for name, batches in opened.items():
-                # What was read ahead while nobody looked is used up first.
+                # Batches that were read ahead during other measurements are consumed first.
                 for _ in range(2 * (READ_AHEAD + 1) * processes):
                     next(batches)
                 rates[name].append(_measured(partial(_loaded_s, batches, seconds)))
@@ -68,8 +85,15 @@ def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: f
 
 
 def memory_growth(source: BatchSource, *, workers: int, num_batches: int) -> dict[str, float]:
-    """Bytes of this process and its workers in memory, medians of some batches: at the beginning, after 100 to warm up,
-    and at the end. Zeros where /proc is missing.
+    """Measures the resident memory of this process and its workers while batches are read.
+
+    Args:
+        source: The batches.
+        workers: Number of worker processes; 0: two threads.
+        num_batches: Number of batches after 100 batches of warm-up.
+
+    Returns:
+        Median bytes over the first and over the last 100 batches, and their relative growth; zeros without /proc.
     """
     found = []
     with open_batches(source, workers=workers, threads=1 if workers else 2, read_ahead=READ_AHEAD) as batches:
@@ -87,7 +111,7 @@ def memory_growth(source: BatchSource, *, workers: int, num_batches: int) -> dic
 
 
 def audio_paths(index: Index) -> list[str]:
-    """The files of all utterances."""
+    """Paths of the audio files of all utterances."""
     return [Location.parse(utterance.location).path for utterance in index.utterances]
 
 
@@ -98,7 +122,7 @@ def _compared(rates: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def _measured(work: Callable[[], float]) -> tuple[float, float]:
-    """What it gives per second, and per second of all cores."""
+    """Result of `work` per second of wall-clock time, and per second of CPU time of all cores."""
     start, used = time.perf_counter(), _cpu_s()
     done = work()
     used = _cpu_s() - used
@@ -114,7 +138,7 @@ def _loaded_s(batches: Iterator[LoadedBatch], seconds: float) -> float:
 
 @contextmanager
 def _decoders(paths: Sequence[str], num: int) -> Iterator[list[Connection]]:
-    """Processes that each decode the files while they are told to."""
+    """Starts processes that decode files on request; yields their pipes."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(num)]
     started = [
@@ -136,7 +160,13 @@ def _decoders(paths: Sequence[str], num: int) -> Iterator[list[Connection]]:
 
 
 def _decode(paths: Sequence[str], place: int, pipe: Connection) -> None:
-    """For as many seconds as come through the pipe, from a place of its own; what was decoded goes back."""
+    """Decodes files for each number of seconds received from the pipe, and sends back the seconds of audio decoded.
+
+    Args:
+        paths: Audio files.
+        place: Index of the first file.
+        pipe: Connection to the parent process; None ends the process.
+    """
     pipe.send("ready")
     while (seconds := pipe.recv()) is not None:
         start, decoded = time.perf_counter(), 0.0
@@ -163,7 +193,7 @@ def _cpu_s() -> float:
 
 
 def _of_all(name: str) -> Iterator[str]:
-    """A file of /proc, of this process and of those that it started; nothing where it is missing."""
+    """Content of a file of /proc, for this process and each of its children; nothing without /proc."""
     for pid in ("self", *(process.pid for process in multiprocessing.active_children())):
         with suppress(OSError):
             yield Path(f"/proc/{pid}/{name}").read_text()

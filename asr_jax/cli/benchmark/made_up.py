@@ -1,4 +1,4 @@
-"""Metadata like LibriSpeech's, made up: for figures about as many utterances as nobody keeps on a disk for tests."""
+"""Synthetic metadata similar to LibriSpeech's, for benchmarks with more utterances than a test can store as audio."""
 
 import json
 from collections.abc import Iterator
@@ -14,10 +14,11 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def durations_s(num: int, *, seed: int = 0) -> Float64[np.ndarray, " R"]:
-    """Seconds: 72 % around 14.3 s (normal, 1.3 s wide), the others anywhere from 1.5 to 14 s; 1.3 to 24.5 s in all.
+    """Durations in seconds: 72 % normal (mean 14.3 s, deviation 1.3 s), others uniform from 1.5 to 14 s.
 
-    As in LibriSpeech's 960 h, readings are cut at pauses into at most about 17 s: a peak, and a broad rest of chapter
-    ends. Mean 12.4 s and standard deviation 3.7 s, there 12.3 and 3.8.
+    All values are clipped to 1.3 to 24.5 s. The distribution resembles that of LibriSpeech's 960 h, whose readings are
+    cut at pauses into at most about 17 s: a peak, and a broad rest from the ends of chapters. The mean is 12.4 s and the
+    standard deviation 3.7 s (LibriSpeech: 12.3 s and 3.8 s).
     """
     rng = np.random.default_rng(seed)
     found = np.where(rng.random(num) < 0.72, rng.normal(14.3, 1.3, num), rng.uniform(1.5, 14, num))
@@ -25,24 +26,30 @@ def durations_s(num: int, *, seed: int = 0) -> Float64[np.ndarray, " R"]:
 
 
 def lengths(num: int, *, seed: int = 0) -> Int32[np.ndarray, " R"]:
-    """The durations in samples."""
+    """Durations in samples."""
     return np.rint(durations_s(num, seed=seed) * RATE_HZ).astype(np.int32)
 
 
 def num_labels(samples: Int[np.ndarray, " R"], *, seed: int = 0) -> Int32[np.ndarray, " R"]:
-    """Characters of what is read in so much time: 14.7 a second, 12 % more or less."""
+    """Number of characters for each duration in samples: 14.7 per second, with a standard deviation of 12 %."""
     rate = np.random.default_rng((seed, 1)).normal(CHARS_PER_S, 0.12 * CHARS_PER_S, len(samples))
     return np.maximum(samples / RATE_HZ * np.clip(rate, 8, 22), 1).astype(np.int32)
 
 
 def write_manifest(path: str | PathLike[str], num: int, *, seed: int = 0) -> None:
-    """A JSONL manifest of as many utterances, named and placed as in LibriSpeech; there is no audio."""
+    """Writes a JSONL manifest with ids and paths as in LibriSpeech; the audio files do not exist.
+
+    Args:
+        path: File to write.
+        num: Number of utterances.
+        seed: Seed of durations and texts.
+    """
     with Path(path).open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(fields) + "\n" for fields in utterances(num, seed=seed))
 
 
 def utterances(num: int, *, seed: int = 0) -> Iterator[dict[str, str | float]]:
-    """The fields of a line of JSON each; every tenth to hundredth is of another speaker, as long chapters go."""
+    """Yields the fields of each line; a speaker has 110 utterances, and a chapter 50."""
     seconds = durations_s(num, seed=seed)
     chars = num_labels(np.rint(seconds * RATE_HZ).astype(np.int32), seed=seed).tolist()
     rng = np.random.default_rng((seed, 2))
@@ -61,7 +68,7 @@ def utterances(num: int, *, seed: int = 0) -> Iterator[dict[str, str | float]]:
 
 
 def _words(rng: np.random.Generator) -> str:
-    """A long text of words of 1 to 9 letters."""
+    """A long text of random words with 1 to 9 letters."""
     letters = rng.choice(list(LETTERS), 500_000)
     lengths = rng.integers(1, 10, 60_000)
     ends = np.cumsum(lengths)

@@ -1,11 +1,12 @@
-"""A config's model on one batch: `python -m asr_jax.benchmark model --config FILE [--rows 4 --seconds 8] [--field …]`.
+"""Benchmark of a model on one batch: `python -m asr_jax.benchmark model --config FILE [--rows 4 --seconds 8]`.
 
-Forward pass with the loss (in training mode), training step (gradient and update) and their parts: median and best of
-some repeats; the floating-point operations and bytes of the step, and this machine's own rates of matrix products and
-of copying in the same run; the operations that take most of the step. On random features of full length: front-end and
-augmentation are timed by `frontend` and `steps`. With `--peer`, in the same run and with as many threads, the PyTorch
-original in the environment of scripts/setup_reference.sh --peers, float32, on a batch of the same size. Figures are of
-one machine at one time: the ratios are what counts.
+Measures the forward pass with the loss (in training mode), the training step (gradient and update) and their parts:
+median and minimum of some repetitions. Prints the floating-point operations and bytes of the step, the rates of matrix
+products and of copying on this machine in the same run, and the operations that take most of the time. The input is
+random features of full length; `frontend` and `steps` measure front-end and augmentation. With `--peer`, measures the
+original in PyTorch in the same run, with the same number of threads, in float32, on a batch of the same size, in the
+environment of scripts/setup_reference.sh --peers. All fields of the config can be set, as `--field VALUE`. Absolute
+figures depend on the machine and its load; compare ratios.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PEERS = {
     "Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet",
     "W2VBert": "w2v_bert", "Wav2Vec2": "wav2vec2",
 }  # fmt: skip
-"""Which of benchmarks/model_side.py stands beside an encoder, by the name of its settings."""
+"""Original in benchmarks/model_side.py for each encoder, keyed by the class name of its settings."""
 OF_ZIPFORMER = (
     "num_mels", "embed_channels", "downsampling", "dims", "num_layers", "unmasked_dims", "num_heads", "query_dims",
     "value_dims", "position_dims", "feedforward_dims", "kernel_sizes", "positions_dim", "output_downsampling",
@@ -46,19 +47,19 @@ class ModelOptions:
     """Options of `asr_jax.benchmark model`."""
 
     rows: int = 4
-    """Rows of the batch."""
+    """Number of rows of the batch."""
     seconds: float = 8.0
-    """Audio of each row."""
+    """Length of each row in seconds."""
     labels: int = 40
-    """Labels of each row."""
+    """Number of labels of each row."""
     vocabulary: int = 500
-    """Number of labels, with the blank."""
+    """Size of the vocabulary, with the blank."""
     repeats: int = 7
-    """Repeats of each measurement."""
+    """Number of repetitions of each measurement."""
     peer: bool = False
-    """Measure the PyTorch original too."""
+    """Also measure the original in PyTorch."""
     json: Path | None = None
-    """File to write the figures to."""
+    """File to write the figures to, in JSON."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -66,11 +67,12 @@ def main(arguments: Sequence[str]) -> None:
     if min(options.rows, options.labels, options.repeats) < 1 or options.vocabulary < 3 or not options.seconds > 0:
         raise UserError(
             f"--rows {options.rows}, --labels {options.labels}, --repeats {options.repeats}, --seconds "
-            f"{options.seconds:g}, --vocabulary {options.vocabulary}: expected at least 1, more than 0, at least 3"
+            f"{options.seconds:g}, --vocabulary {options.vocabulary}: expected --seconds above 0, --vocabulary of at "
+            "least 3, and at least 1 for the others"
         )
     if options.rows % experiment.model.sub_batches:
         raise UserError(
-            f"--rows {options.rows}: expected a multiple of model.sub_batches, {experiment.model.sub_batches}; or "
+            f"--rows {options.rows}: expected a multiple of model.sub_batches, {experiment.model.sub_batches}, or "
             "--model.sub-batches 1"
         )
     peer = _peer_of(experiment.model.encoder)
@@ -97,7 +99,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.peer:
         figures["peer"] = {"name": peer} | _theirs(experiment, str(peer), options, stepping.num_frames)
         _check_same_size(figures["cost"]["parameters"], figures["peer"]["parameters"])
-        again = stepping.times(options.repeats)  # the machine may have been busier before
+        again = stepping.times(options.repeats)  # the load may have been higher before
         times = {name: each + again[name] for name, each in times.items()}
     figures["times_s"] = times
     figures["operations"] = stepping.operations(number=5)
@@ -107,7 +109,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def show(figures: dict[str, Any]) -> None:
-    """Prints tables of what was measured."""
+    """Prints the tables of all figures."""
     from asr_jax.observe.tables import print_table
 
     audio_s, cost, rates = figures["rows"] * figures["seconds"], figures["cost"], figures["rates"]
@@ -144,10 +146,10 @@ def show(figures: dict[str, Any]) -> None:
         print_table(
             [{"share": f"{each['share']:.1%}", "calls": each["calls"], "operation": each["name"]}
              for each in figures["operations"]],
-            title="operations of the gradient, by their share of the time of all (from a trace)",
+            title="operations of the gradient, by share of the time of all operations (from a trace)",
         )  # fmt: skip
     else:
-        print("operations: the trace of this device names none")
+        print("operations: the trace of this device contains no names of operations")
 
 
 def median(values: Sequence[float]) -> float:
@@ -162,30 +164,33 @@ def _peer_of(encoder: Any) -> str | None:
 
 def _check_peer(encoder: str, peer: str | None) -> None:
     if peer is None:
-        raise UserError(f"--peer: {encoder} has no PyTorch original here; expected one of {', '.join(PEERS)}")
+        raise UserError(f"--peer: {encoder} has no original in benchmarks/model_side.py; expected one of {', '.join(PEERS)}")
     if not REFERENCE.exists():
         raise UserError(f"--peer needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh --peers")
 
 
 def _check_same_size(ours: int, theirs: int) -> None:
-    """Icefall alone has more, a bypass of each layer that it does not use: some hundreds of each million.
+    """Checks that two models have the same number of parameters, up to 0.2 %.
 
-    Raises: RunError where the two are not the same model.
+    Icefall's has some hundreds more per million parameters: an unused bypass in each layer.
+
+    Raises:
+        RunError: If the numbers differ by more.
     """
     if abs(ours - theirs) > 0.002 * ours:
         raise RunError(
-            f"the config's model has {ours:,} parameters and the original, as it was built beside it, {theirs:,}: not "
-            "the same model. Of the encoder's fields only sizes go to the original; leave the others as published"
+            f"the model of the config has {ours:,} parameters, but the original has {theirs:,}: they are not the same "
+            "model. Only the sizes of the encoder are passed to the original; leave its other fields as published"
         )
 
 
 def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
-    """What the peer's code takes for a model of these settings, by its names."""
-    encoder: Any = experiment.model.encoder  # its class has `peer` as its original
-    said = asdict(encoder)
+    """Arguments for the original's code that describe the encoder, with the names of that code."""
+    encoder: Any = experiment.model.encoder  # its class belongs to `peer`
+    fields = asdict(encoder)
     if peer == "icefall":
-        return {name: said[name] for name in OF_ZIPFORMER}
-    if peer == "quartznet":  # the residual blocks of 5x5, 10x5 and 15x5 stand 1, 2 and 3 times
+        return {name: fields[name] for name in OF_ZIPFORMER}
+    if peer == "quartznet":  # 5x5, 10x5 and 15x5 repeat each residual block 1, 2 and 3 times
         return {"blocks": encoder.copies or max(block.copies for block in encoder.blocks)}
     if peer == "wav2vec2":
         from asr_jax.pretrained import wav2vec2_huggingface
@@ -197,7 +202,7 @@ def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
 
         glass, (head,) = encoder.hourglass, experiment.model.heads.values()
         if not isinstance(head, Contrastive):
-            raise UserError(f"--peer: an hourglass in pre-training stands beside NVIDIA's, and the head is {head}")
+            raise UserError(f"--peer: the original of an hourglass encoder is NVIDIA's pre-training; expected a contrastive head, got {head}")
         return {
             "hourglass_transformer": f"[{glass.before},({glass.middle},{glass.factor}),{glass.after}]",
             "hourglass_resample": glass.resample, "encoder_embed_dim": encoder.dim, "final_dim": head.dim,
@@ -219,13 +224,14 @@ def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
                  "num_mel_bins": "num_mels", "scale_input": "scale_input"}  # fmt: skip
         at = {"intermediate_size": encoder.feedforward_dim or 4 * encoder.dim,
               "subsampling_conv_channels": encoder.subsampling_channels or encoder.dim}  # fmt: skip
-    return {theirs: said[ours] for theirs, ours in names.items()} | at
+    return {theirs: fields[ours] for theirs, ours in names.items()} | at
 
 
 def _theirs(experiment: Experiment, peer: str, options: ModelOptions, num_frames: int) -> dict[str, Any]:
-    """Times of the PyTorch original.
+    """Measures the original in PyTorch.
 
-    Raises: RunError where it cannot be run.
+    Raises:
+        RunError: If its program fails.
     """
     settings = {
         "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels,
@@ -237,8 +243,8 @@ def _theirs(experiment: Experiment, peer: str, options: ModelOptions, num_frames
     )
     if done.returncode:
         raise RunError(
-            f"{SIDE} failed: {done.stderr.strip().splitlines()[-1:]}; is what scripts/setup_reference.sh --peers "
-            "fetches in .peers?"
+            f"{SIDE} failed: {done.stderr.strip().splitlines()[-1:]}; run scripts/setup_reference.sh --peers if "
+            "files are missing in .peers"
         )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

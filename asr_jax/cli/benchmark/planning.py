@@ -1,4 +1,4 @@
-"""Figures of planning, on made-up metadata: padding, a second start, and resuming far away."""
+"""Benchmark of planning with synthetic metadata: padding, a second start, and resuming in a distant epoch."""
 
 import multiprocessing
 import tempfile
@@ -23,7 +23,16 @@ SCALE = scale_of(KaldiFbank(), of_features=False)
 
 
 def padding(num: int, *, nums_buckets: tuple[int, ...] = (4, 8, 12, 16), batch_seconds: float) -> list[dict[str, Any]]:
-    """The share of batches that is audio, by the number of buckets."""
+    """Share of audio in the batches, by the number of buckets.
+
+    Args:
+        num: Number of utterances.
+        nums_buckets: Numbers of buckets to compare.
+        batch_seconds: Size of a batch in seconds of audio with padding.
+
+    Returns:
+        For each number of buckets the number of distinct shapes and the share.
+    """
     samples = made_up.lengths(num)
     labels = made_up.num_labels(samples)
     rows = []
@@ -37,7 +46,7 @@ def padding(num: int, *, nums_buckets: tuple[int, ...] = (4, 8, 12, 16), batch_s
 
 
 def resume(num: int, *, repeats: int = 3) -> dict[str, float]:
-    """Seconds to build a plan and, on a built one, to find a batch of a far epoch."""
+    """Seconds to build a plan, and to find a batch of a distant epoch and the batch after it; medians."""
     samples = made_up.lengths(num)
     labels = made_up.num_labels(samples)
     build, far, next_one = list[float](), list[float](), list[float]()
@@ -55,8 +64,10 @@ def resume(num: int, *, repeats: int = 3) -> dict[str, float]:
 
 
 def starts(num: int) -> dict[str, Any]:
-    """The first and the second start of a run on a manifest: seconds of each part, each in a process of its own, and
-    bytes per utterance on disk and resident at the second.
+    """Measures the first and the second start of a run on a manifest, each in its own process.
+
+    Returns:
+        Seconds of each part of both starts, and bytes per utterance on disk and in memory at the second start.
     """
     with tempfile.TemporaryDirectory() as folder:
         manifest, cache = Path(folder) / "manifests" / "train.jsonl", Path(folder) / "cache"
@@ -85,7 +96,7 @@ _LARGE = ("texts", "labels")
 
 
 def _start(manifest: str, cache: str) -> dict[str, Any]:
-    """All that a run does with its training set before the first batch."""
+    """Reads and plans the training set like a run before its first batch; returns seconds by part and bytes of memory."""
     tokenizer = CharacterTokenizer.train((), alphabet=f"{made_up.LETTERS} ", normaliser="none")
     front_end, seconds = KaldiFbank(), dict[str, float]()
     before = _resident()
@@ -122,7 +133,7 @@ def _in_process(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _resident() -> tuple[int, int]:
-    """Bytes of this process in memory: its own, and of files; zeros where /proc is missing."""
+    """Resident bytes of this process: anonymous memory and mapped files; zeros without /proc."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,9 +1,9 @@
-"""What others have published, to stand beside our figures: other models on other hardware, so no race.
+"""Published figures of other systems, for context: models and hardware differ, so the figures are not comparable.
 
-The figures are in published.json, each table with its system, hardware, software, precision and source. NVIDIA's table
-of QuartzNet's training has the columns of full and mixed precision exchanged, as its speed-ups and commands show; here
-they are put right. Audio per second of training is derived, from utterances of 12.69 s (train-clean-100) or 12.3 s
-(LibriSpeech) in the mean, 14.3 letters a second, and masked frames that are 49 % of 50 a second.
+published.json contains the figures; each table has its system, hardware, software, precision and source. NVIDIA's table
+of the training of QuartzNet swaps the columns of full and mixed precision, as its speed-ups and commands show; this is
+corrected here. Audio seconds per second of training are derived from mean durations of 12.69 s (train-clean-100) or
+12.3 s (LibriSpeech), 14.3 letters per second, and masked frames that are 49 % of 50 frames per second.
 """
 
 import functools
@@ -19,13 +19,13 @@ Row = dict[str, Any]
 
 @functools.cache
 def published() -> dict[str, Any]:
-    """All of it."""
+    """Contents of published.json."""
     found: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
     return found
 
 
 def latencies(measured: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Mean milliseconds of a batch, those measured by `inference` beside those published, by rows and seconds."""
+    """Mean milliseconds per batch by rows and seconds, as measured by `inference` and as published for QuartzNet."""
     ours = {
         f"here, {part}": {(each["batch"], each["seconds"]): each["ms"][part]["mean"] for each in measured}
         for part in ("all", "network")
@@ -41,7 +41,7 @@ def latencies(measured: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def other_latencies() -> list[Row]:
-    """Of batches of LibriSpeech's test-other, whose recordings have 6.54 s in the mean."""
+    """Published latencies for batches of LibriSpeech's test-other, which has a mean duration of 6.54 s."""
     names = published()["inference"]["columns"]
     return [
         {"system": table["system"], "on": _name(table)} | dict(zip(names, row, strict=True))
@@ -52,8 +52,10 @@ def other_latencies() -> list[Row]:
 
 
 def set_rates(ours: Sequence[tuple[str, str, float, str]]) -> list[Row]:
-    """Sets of recordings, × real time, the fastest first: `ours` (system, hardware, rate, how) among those
-    published.
+    """Throughput of whole sets as a multiple of real time, measured and published, the fastest first.
+
+    Args:
+        ours: System, hardware, throughput and description of each measured set.
     """
     theirs = published()["sets"]
     rows = [
@@ -66,7 +68,7 @@ def set_rates(ours: Sequence[tuple[str, str, float, str]]) -> list[Row]:
 
 
 def training_rates() -> list[Row]:
-    """Training, as it was published, and what of audio that is."""
+    """Published throughput of training, and the derived seconds of audio per second."""
     rows = []
     for table in published()["training"]["tables"]:
         for devices, batch, accumulation, rate in table["rows"]:
@@ -90,14 +92,14 @@ def training_rates() -> list[Row]:
 def print_latencies(measured: Sequence[Mapping[str, Any]]) -> None:
     print_table(
         latencies(measured),
-        title="beside NVIDIA's QuartzNet 15x5, mean ms of a batch padded to the duration, 500 steps, PyTorch 21.07",
+        title="compared with NVIDIA's QuartzNet 15x5, mean ms of a batch padded to the duration, 500 steps, PyTorch 21.07",
     )
-    print_table(other_latencies(), title="NVIDIA's wav2vec 2.0 Base on test-other, batches of 6.54 s in the mean")
+    print_table(other_latencies(), title="NVIDIA's wav2vec 2.0 Base on test-other, mean duration 6.54 s")
 
 
 def print_training() -> None:
     print_table(
-        training_rates(), title="published; audio-s/s is derived from mean lengths, sources: cli/benchmark/published.py"
+        training_rates(), title="published; audio-s/s is derived from mean lengths, see cli/benchmark/published.py"
     )
 
 

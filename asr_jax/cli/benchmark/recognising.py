@@ -1,4 +1,4 @@
-"""Recognition timed: one batch, as it is used and part by part, and a whole set from its files to its texts."""
+"""Timing of recognition: one batch as a whole and in parts, and a whole set from files to texts."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Times = dict[str, list[float]]
 
 
 class Recognition:
-    """Recognition on one device: as one program, as evaluation and transcription use it, and in three."""
+    """Recognition on one device, as one program (like evaluation and transcription) and as three programs."""
 
     def __init__(self, system: System, search: HeadSearch) -> None:
         model = system.model
@@ -38,7 +38,7 @@ class Recognition:
         self._all = jax.jit(lambda variables, batch: search(variables, batch)[0])
 
     def texts(self, batch: Batch) -> list[str]:
-        """Of the rows that count of a batch in the host's memory."""
+        """Recognises a batch in host memory; returns the texts of the rows with a weight above 0."""
         return self._finished(self._all(self._variables, batch), batch)
 
     def _finished(self, found: Any, batch: Batch) -> list[str]:
@@ -46,13 +46,21 @@ class Recognition:
         return [self._search.transcript(hypotheses).text for hypotheses in lists]
 
     def warm(self, batch: Batch) -> None:
-        """Compiles and runs the one program for the shape of a batch."""
+        """Compiles the single program for the shape of a batch, and runs it once."""
         self.texts(batch)
 
     def times(self, batch: Batch, *, warm_ups: int, steps: int) -> Times:
-        """Seconds of each step: of `all`, and of the parts on their own, one after the other. Audio comes from the
-        host's memory, and texts end there. The parts wait for each other, so that `all` may take less than
-        their sum.
+        """Measures the single program (`all`) and each of PARTS, from audio in host memory to texts in host memory.
+
+        The host waits after each part; `all` can therefore take less than their sum.
+
+        Args:
+            batch: Batch in host memory.
+            warm_ups: Number of steps before the measured ones.
+            steps: Number of measured steps.
+
+        Returns:
+            Seconds of each step.
         """
         times: Times = {name: [] for name in ("all", *PARTS)}
         for step in range(-warm_ups, steps):
@@ -70,7 +78,15 @@ class Recognition:
 
 
 def noise(*, rows: int, seconds: float, rate_hz: int, labels: int = 0, vocabulary: int = 2) -> Batch:
-    """A full batch of noise, in the host's memory, with random labels."""
+    """Full batch of noise in host memory, with random labels.
+
+    Args:
+        rows: Number of rows.
+        seconds: Length of a row in seconds.
+        rate_hz: Sampling rate in Hz.
+        labels: Number of labels of a row.
+        vocabulary: Size of the vocabulary with the blank, which is the last label.
+    """
     rng, size = np.random.default_rng(0), round(seconds * rate_hz)
     return Batch(
         audio=(3000 * rng.standard_normal((rows, size), np.float32)).astype(np.int16),
@@ -84,15 +100,22 @@ def noise(*, rows: int, seconds: float, rate_hz: int, labels: int = 0, vocabular
 
 
 def summary(times: list[float]) -> dict[str, float]:
-    """Mean and percentiles, milliseconds."""
+    """Mean and percentiles (50, 90, 95, 99 %) of times in seconds, converted to milliseconds."""
     ms = 1000 * np.asarray(times)
     return {"mean": float(ms.mean())} | {f"{p}%": float(np.percentile(ms, p)) for p in (50, 90, 95, 99)}
 
 
 def recognise_set(recognition: Recognition, data: PlannedData, *, workers: int, threads: int) -> dict[str, Any]:
-    """Times of recognising a set, from its files to its texts, and of reading it alone, after one batch of each shape.
+    """Measures recognition of a set from files to texts, and reading alone, after one batch of each shape.
 
-    `waiting_s` of `seconds` were spent waiting for files to be read: what reading ahead did not hide.
+    Args:
+        recognition: The recogniser.
+        data: The planned set.
+        workers: Number of processes that read; 0: threads only.
+        threads: Number of threads of each process.
+
+    Returns:
+        Figures of the set. `waiting_s` is the part of `seconds` that was spent waiting for batches to be read.
     """
     source, plan, scale = BatchSource(data.index, data.plan), data.plan, data.index.scale
     for position in {plan[p].bucket: p for p in range(plan.batches_per_epoch)}.values():
@@ -123,7 +146,7 @@ def recognise_set(recognition: Recognition, data: PlannedData, *, workers: int, 
 
 
 def _waited_for(batches: Iterator[Any], waiting: list[float]) -> Iterator[Any]:
-    """The same batches; adds up how long each was waited for."""
+    """Yields the batches and adds the time spent waiting for them to `waiting[0]`."""
     while True:
         begun = time.perf_counter()
         loaded = next(batches, None)

@@ -1,4 +1,4 @@
-"""The plan: which utterances make which batch, for ever, as a function of index, buckets, seed and epoch alone."""
+"""Batch plan: utterances and speeds of every batch, as a pure function of index, buckets, seed and epoch."""
 
 import hashlib
 import threading
@@ -13,42 +13,54 @@ from asr_jax.data.batching.buckets import Bucket, assign, perturbed_lengths, slo
 from asr_jax.data.batching.mixing import Stratum, num_drawn, strata
 
 Order = Literal["shuffled", "sorted", "unshuffled"]
-_MEMBERS, _ENTRIES, _BATCHES, _SPEEDS = 1, 2, 3, 4  # streams of random numbers
+_MEMBERS, _ENTRIES, _BATCHES, _SPEEDS = 1, 2, 3, 4  # ids of the random streams
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """One batch before any audio is opened."""
+    """Rows and speeds of one batch, before audio is opened."""
 
     epoch: int
     bucket: int
-    """Position in `BatchPlan.buckets`."""
+    """Index into `BatchPlan.buckets`."""
     rows: Int32[np.ndarray, " B"]
-    """Rows of the index; -1 for padding."""
+    """Rows of the index; -1 for padding rows."""
     speeds: Float64[np.ndarray, " B"]
-    """1.1 is faster and shorter."""
+    """Playback speed of each row; 1.1 is faster and shorter."""
 
 
 @dataclass(frozen=True)
 class _Epoch:
     order: np.ndarray
-    """The batches of the epoch, as numbered bucket by bucket."""
+    """Batch numbers in the order of the epoch; batches are numbered bucket by bucket."""
     entries: np.ndarray
-    """The entries of all batches, bucket by bucket, -1 for padding."""
+    """Entries of all batches, bucket by bucket; -1 for padding rows."""
 
 
 class BatchPlan:
-    """Global batches by position: `plan[position]` is batch `position % batches_per_epoch` of an epoch.
+    """Global batches by position: `plan[position]` is batch `position % batches_per_epoch` of its epoch.
 
-    An epoch holds every utterance once per speed: an entry is a (utterance, speed). Which bucket an entry belongs to never
-    changes: with `jitter`, by which the speed of each is moved at most, drawn anew in every epoch, it is the one that
-    it fits at its slowest. `order`: shuffled, entries inside their bucket and batches among each other, from (seed,
-    epoch) alone; sorted, longest first within windows of `sort_buffer` utterances, as they stand in the manifests;
-    unshuffled, bucket by bucket, rows rising, for evaluation. A bucket's last batch is filled with padding rows.
+    An entry is a pair of utterance and speed, and an epoch contains every entry once. An entry belongs to the same
+    bucket in every epoch; with `jitter`, it is the first bucket that the entry fits at its slowest speed. The last
+    batch of a bucket is filled with padding rows.
 
-    With `source_of` (by utterance) and `shares` (by source, 0 to 1), an epoch holds only such a share of each source, the
-    same number of utterances of each bucket in every epoch (at least one of each that there is); all of them get their
-    turn before any comes again.
+    With `source_of` and `shares`, an epoch contains only a share of the entries of each source. The number of entries
+    of each bucket and source is the same in every epoch, and at least one if there are any. All of them are used before
+    any is repeated.
+
+    Args:
+        lengths: Length of each utterance, in samples or frames [R].
+        num_labels: Number of labels of each utterance [R].
+        buckets: Batch shapes. Every entry must fit one of them.
+        seed: Seed of the order and of the jitter.
+        speeds: Playback speeds.
+        jitter: Largest random change of each speed, drawn for every entry and epoch.
+        order: shuffled: entries within their bucket, then batches, are permuted by (seed, epoch). sorted: longest first
+            within windows of `sort_buffer` utterances in manifest order. unshuffled: bucket by bucket, in ascending
+            order of rows, for evaluation.
+        sort_buffer: Window of the sorted order, in utterances.
+        source_of: Source of each utterance, as an index into `shares` [R]. None: one source.
+        shares: Share of each source that an epoch contains, 0 to 1 [G]. None: everything.
     """
 
     def __init__(
@@ -77,7 +89,7 @@ class BatchPlan:
         )  # fmt: skip
         longest = perturbed_lengths(lengths, slowest(speeds, jitter)) if jitter else entry_lengths
         bucket_of = assign(longest, labels, self.buckets)
-        # Entries are handled by their number in this order, where it is not the natural one.
+        # In sorted order, an entry is numbered by its position in this array.
         self._in_order = self._by_length(entry_lengths) if order == "sorted" else None
         if self._in_order is not None:
             entry_lengths, bucket_of, sources = (of[self._in_order] for of in (entry_lengths, bucket_of, sources))
@@ -92,7 +104,8 @@ class BatchPlan:
         self._bucket_of_batch = np.repeat(np.arange(len(sizes)), batches)
         self._starts = np.concatenate([[0], np.cumsum(np.repeat(sizes, batches))])
         self.length_by_bucket = _mean_lengths(entry_lengths, self._strata)
-        """Of an epoch, without padding; with mixing, its mean."""
+        """Total length of an epoch without padding, by bucket, in samples or frames. With mixing, the mean over all
+        epochs."""
         self._epochs: dict[int, _Epoch] = {}
         self._lock = threading.Lock()
 
@@ -106,28 +119,28 @@ class BatchPlan:
 
     @property
     def length_per_epoch(self) -> int:
-        """Without padding; with mixing, the mean of all epochs."""
+        """Total length of an epoch without padding, in samples or frames. With mixing, the mean over all epochs."""
         return round(float(self.length_by_bucket.sum()))
 
     @property
     def padding_share(self) -> float:
-        """Of all that batches hold."""
+        """Share of padding in the total length of all batches, 0 to 1."""
         return 1 - float(self.length_by_bucket.sum()) / float(self.padded_by_bucket().sum())
 
     def padded_by_bucket(self) -> Int[np.ndarray, " K"]:
-        """Length of an epoch with padding."""
+        """Total length of an epoch with padding, by bucket, in samples or frames."""
         return self.batches_by_bucket() * np.array([bucket.length * bucket.batch_size for bucket in self.buckets])
 
     def batches_by_bucket(self) -> Int[np.ndarray, " K"]:
-        """How many batches of each bucket an epoch has."""
+        """Number of batches per epoch, by bucket."""
         return np.bincount(self._bucket_of_batch, minlength=len(self.buckets))
 
     def entries_by_bucket(self) -> list[int]:
-        """How many entries of each bucket an epoch has."""
+        """Number of entries per epoch, by bucket."""
         return [sum(stratum.num_drawn for stratum in parts) for parts in self._strata]
 
     def mean_share(self) -> Float64[np.ndarray, " E"]:
-        """How much of each entry an epoch has in the mean of all epochs: 1 without mixing."""
+        """Mean number of times that an epoch contains each entry: 1 without mixing."""
         share = np.ones(len(self.speeds) * self.num_utterances)
         for stratum in (stratum for parts in self._strata for stratum in parts):
             entries = stratum.entries if self._in_order is None else self._in_order[stratum.entries]
@@ -150,11 +163,11 @@ class BatchPlan:
         return PlannedBatch(epoch, int(self._bucket_of_batch[batch]), rows, speeds)
 
     def fingerprint(self) -> str:
-        """Equal where every batch at every position is: hashes lengths, label counts, buckets, sources and settings."""
+        """Digest of lengths, label counts, buckets, sources and settings. Equal digests mean equal batches."""
         return self._fingerprint
 
     def _epoch(self, epoch: int) -> _Epoch:
-        # Threads that read ahead cross into the next epoch while others finish this one: two are kept.
+        # Threads that read ahead reach the next epoch while others still read this one: neighbouring epochs are kept.
         with self._lock:
             if epoch not in self._epochs:
                 self._epochs = {e: drawn for e, drawn in self._epochs.items() if abs(e - epoch) == 1}
@@ -175,7 +188,11 @@ class BatchPlan:
         return _Epoch(self._order(epoch, entries), entries)
 
     def _order(self, epoch: int, entries: np.ndarray) -> Int[np.ndarray, " N"]:
-        """The batches of an epoch: at random, by the window of their first entry and longest first, or as they are."""
+        """Order of the batches in an epoch.
+
+        Shuffled batches are permuted at random. Sorted batches are ordered by the window of their first entry, and
+        longest first within a window. Unshuffled batches keep their order.
+        """
         order = np.arange(self.batches_per_epoch)
         if self.order == "shuffled":
             return self._rng(_BATCHES, epoch).permutation(order)
@@ -186,12 +203,12 @@ class BatchPlan:
         return np.lexsort((-length, windows))
 
     def _by_length(self, entry_lengths: np.ndarray) -> Int32[np.ndarray, " E"]:
-        """All entries, window by window, longest first."""
+        """Entry numbers, window by window and longest first within a window."""
         row = np.arange(len(entry_lengths), dtype=np.int32) % self.num_utterances
         return np.lexsort((row, -entry_lengths, row // self._sort_buffer)).astype(np.int32)
 
     def _rng(self, *numbers: int) -> np.random.Generator:
-        # The first number keeps streams apart: NumPy takes (1, 2) and (1, 2, 0) for the same seed.
+        # The leading stream id keeps streams distinct: NumPy treats (1, 2) and (1, 2, 0) as the same seed.
         return np.random.default_rng((self.seed, *numbers))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -202,12 +219,21 @@ class BatchPlan:
 
 
 def local_rows(planned: PlannedBatch, process_index: int, num_processes: int) -> PlannedBatch:
-    """The rows that one of several hosts loads: its contiguous share, in the order of the processes.
+    """Contiguous share of a batch's rows that one process loads.
 
-    Raises: ValueError where the rows cannot be split evenly.
+    Args:
+        planned: Global batch.
+        process_index: Index of the process, from 0.
+        num_processes: Number of processes.
+
+    Raises:
+        ValueError: If the rows cannot be split evenly.
     """
     if len(planned.rows) % num_processes:
-        raise ValueError(f"{len(planned.rows)} rows cannot be split over {num_processes} processes")
+        raise ValueError(
+            f"{len(planned.rows)} rows cannot be split over {num_processes} processes: "
+            f"expected a multiple of {num_processes}"
+        )
     size = len(planned.rows) // num_processes
     share = slice(process_index * size, (process_index + 1) * size)
     return replace(planned, rows=planned.rows[share], speeds=planned.speeds[share])

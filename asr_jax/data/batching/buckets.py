@@ -1,4 +1,4 @@
-"""Buckets: the few static shapes that all batches have, their edges chosen from the data."""
+"""Buckets: the few static shapes of batches, with edges chosen from the data."""
 
 import logging
 import math
@@ -21,36 +21,40 @@ Unit = Literal["samples", "frames", "padded-frames", "feature-values", "values",
 
 @dataclass(frozen=True)
 class Buckets:
-    """How utterances are grouped by duration into batches of few shapes."""
+    """Grouping of utterances by duration into batches of few static shapes."""
 
     num: int = 8
-    """Number of buckets by duration; each is compiled once. 8 reach 93 % padding efficiency on LibriSpeech, 12 reach
-    95 %."""
+    """Number of buckets by duration; a program is compiled for each. On LibriSpeech, 8 buckets reach 93 % padding
+    efficiency and 12 reach 95 %."""
     num_by_labels: int = 1
-    """Each of them is divided into so many by the number of labels: for transducers, whose cost is their product."""
+    """Number of parts into which each duration bucket is divided by the number of labels. This is useful for
+    transducers, because their cost is the product of frames and labels."""
     edges: Literal["least-padding", "equal-duration", "equal-count"] = "least-padding"
-    """Where one bucket ends and the next begins: where padding is least (found by dynamic programming), or with as much
-    audio or as many utterances in each."""
+    """Method that chooses the edges between buckets. least-padding: minimises padding by dynamic programming.
+    equal-duration: the same amount of audio in each bucket. equal-count: the same number of utterances in each
+    bucket."""
     edges_s: tuple[float, ...] = ()
-    """Longest duration of each bucket, seconds, rising, instead of `num` and `edges`."""
+    """Longest duration of each bucket in seconds, in ascending order. Replaces `num` and `edges`."""
     batch_seconds: float = 240.0
-    """Padded audio per global batch, seconds: a bucket of longer utterances has fewer rows."""
+    """Padded audio per global batch in seconds. Buckets of longer utterances have fewer rows."""
     budget: float = 0.0
-    """Of a global batch in another measure, `unit`, instead of `batch_seconds`; 0: none. Both are set together."""
+    """Size of a global batch in the measure `unit`, instead of `batch_seconds`. 0: `batch_seconds` is used. `budget`
+    and `unit` are set together."""
     unit: Unit | Literal[""] = ""
-    """samples: utterances. frames, duration-ms: the sum over the batch, in the mean over a bucket's batches.
-    padded-frames, padded-duration-ms: with padding. feature-values, or values: padded frames times their values."""
+    """Measure of `budget`. samples: utterances. frames, duration-ms: sum over the batch without padding, as the mean
+    over the batches of a bucket. padded-frames, padded-duration-ms: with padding. feature-values, values: padded frames
+    times values per frame."""
     max_batch: int = 512
-    """Most rows of a batch."""
+    """Maximum number of rows per batch."""
     batch_multiple: int = 8
-    """Rows of every batch are a multiple of this, and at least this many; the number of devices must divide it."""
+    """Divisor of the number of rows of every batch, and its minimum. The number of devices must divide it."""
     slack_s: float = 0.01
-    """Room in each bucket beyond its longest utterance, seconds: manifests round durations."""
+    """Room of each bucket beyond its longest utterance in seconds, because manifests round durations."""
     order: Literal["shuffled", "sorted"] = "shuffled"
-    """shuffled: utterances within their bucket, and batches among each other, anew in every epoch. sorted: longest first
-    within windows of `sort_buffer` utterances as they stand in the manifests, the same in every epoch."""
+    """Order of an epoch. shuffled: utterances within their bucket, then batches, are permuted again in every epoch.
+    sorted: longest first within windows of `sort_buffer` utterances in manifest order, the same in every epoch."""
     sort_buffer: int = 4096
-    """Utterances of a window, where they are sorted."""
+    """Window of the sorted order, in utterances."""
 
     def __post_init__(self) -> None:
         for name in ("num", "num_by_labels", "max_batch", "batch_multiple", "sort_buffer"):
@@ -59,50 +63,55 @@ class Buckets:
         if not 0 < self.batch_seconds < math.inf:
             raise ValueError(f"batch_seconds {self.batch_seconds}: expected seconds > 0")
         if not 0 <= self.budget < math.inf or bool(self.budget) != bool(self.unit):
-            raise ValueError(f"budget {self.budget} and unit {self.unit!r}: expected both, a budget > 0, or neither")
+            raise ValueError(
+                f"budget {self.budget} and unit {self.unit!r}: expected a budget > 0 together with a unit, or neither"
+            )
         if self.max_batch < self.batch_multiple:
             raise ValueError(f"max_batch {self.max_batch}: expected at least batch_multiple {self.batch_multiple}")
         if not self.slack_s >= 0:
             raise ValueError(f"slack_s {self.slack_s}: expected seconds ≥ 0")
         if any(low >= high for low, high in zip((0.0, *self.edges_s), self.edges_s, strict=False)):
-            raise ValueError(f"edges_s {self.edges_s}: expected rising seconds > 0")
+            raise ValueError(f"edges_s {self.edges_s}: expected ascending seconds > 0")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What lengths are counted in: samples of audio, or frames of ready features."""
+    """Unit of lengths: samples of audio, or frames of ready features."""
 
     per_s: float
     """Units per second."""
     hop: int
     """Units per frame of the front-end."""
     num_values: int
-    """Of a frame."""
+    """Feature values per frame."""
     of_features: bool = False
+    """Whether lengths are counted in frames of ready features."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """One static shape: audio [batch_size, length] or features [batch_size, length, F], and labels
-    [batch_size, num_tokens].
+    """Static shape of a batch.
+
+    Audio is [batch_size, length] or features are [batch_size, length, F]; labels are [batch_size, num_tokens].
     """
 
     length: int
-    """Room of a row: samples of audio, or frames of ready features."""
+    """Padded length of a row, in samples of audio or frames of ready features."""
     num_tokens: int
+    """Padded number of labels of a row."""
     batch_size: int
     """Rows of a global batch."""
     longest: int
-    """The longest entry that belongs here; `length` has room for a little more."""
+    """Length of the longest entry of this bucket. `length` is slightly larger."""
 
 
 def perturbed_lengths(samples: Int[np.ndarray, " R"], speeds: Sequence[float]) -> Int32[np.ndarray, " E"]:
-    """Samples of every entry: all utterances at the first speed, then all at the second … (E = R × speeds)."""
+    """Lengths of all entries: all utterances at the first speed, then all at the second, … (E = R × speeds)."""
     return np.concatenate([np.rint(samples / speed).astype(np.int32) for speed in speeds])
 
 
 def slowest(speeds: Sequence[float], jitter: float) -> tuple[float, ...]:
-    """Each speed as slow as it gets: what buckets must have room for."""
+    """Slowest value of each speed with jitter. Buckets must have room for it."""
     return tuple(speed - jitter for speed in speeds)
 
 
@@ -117,14 +126,26 @@ def make_buckets(
     sub_batches: int = 1,
     shares: Float[np.ndarray, " R"] | None = None,
 ) -> tuple[Bucket, ...]:
-    """The buckets that hold every utterance at every speed, shortest first; each `length` is whole front-end hops.
+    """Chooses buckets that have room for every utterance at every speed.
 
-    `shares`: how often each utterance comes, in the mean of all epochs; None: once in each.
+    If the last batch of a bucket would have few rows, the rows are spread evenly over the same number of batches.
 
-    Where a bucket's last batch would be short, its rows are spread evenly over the same number of batches instead.
+    Args:
+        lengths: Length of each utterance in units of `scale` [R].
+        num_labels: Number of labels of each utterance [R].
+        settings: Settings of the buckets.
+        scale: Unit of lengths.
+        speeds: Playback speeds; with jitter, those of `slowest`.
+        num_devices: Number of devices that a batch is split over.
+        sub_batches: Number of micro-batches of a batch.
+        shares: Mean number of times that an epoch contains each utterance [R]. None: once.
 
-    Raises: UserError for no utterances, for edges below the longest utterance, and where `num_devices` or `sub_batches` do
-    not divide `batch_multiple`.
+    Returns:
+        Buckets, shortest first. Each `length` is a whole number of front-end hops.
+
+    Raises:
+        UserError: If there are no utterances, if `edges_s` ends below the longest utterance, or if `num_devices` or
+            `sub_batches` does not divide `batch_multiple`.
     """
     multiple = math.lcm(num_devices, sub_batches)
     if settings.batch_multiple % multiple:
@@ -134,10 +155,10 @@ def make_buckets(
             f"set data.buckets.batch_multiple to a multiple of {multiple}"
         )
     if not len(lengths):
-        raise UserError("no utterances to plan: the manifests are empty or every utterance was dropped")
+        raise UserError("no utterances to plan: the manifests are empty or every utterance was rejected")
     entries = perturbed_lengths(lengths, speeds)
     labels = np.tile(num_labels, len(speeds))
-    least = TOKEN_MULTIPLE if labels.any() else 0  # of audio alone
+    least = TOKEN_MULTIPLE if labels.any() else 0  # training on audio alone has no labels
     weights = np.ones(len(entries)) if shares is None else np.tile(shares, len(speeds))
     edges = _edges(entries, settings, scale, weights)
     bucket_of = np.searchsorted(edges, entries)
@@ -154,9 +175,15 @@ def make_buckets(
 def assign(
     lengths: Int[np.ndarray, " E"], num_labels: Int[np.ndarray, " E"], buckets: Sequence[Bucket]
 ) -> Int32[np.ndarray, " E"]:
-    """The first bucket that each entry fits by samples and labels.
+    """Index of the first bucket that each entry fits by length and number of labels.
 
-    Raises: ValueError where an entry fits none.
+    Args:
+        lengths: Length of each entry [E].
+        num_labels: Number of labels of each entry [E].
+        buckets: Buckets in order of preference.
+
+    Raises:
+        ValueError: If an entry fits no bucket.
     """
     bucket_of = np.full(len(lengths), -1, np.int32)
     for k in reversed(range(len(buckets))):
@@ -168,25 +195,25 @@ def assign(
 
 
 def largest_first(buckets: Sequence[Bucket]) -> list[int]:
-    """Positions of the buckets in the order to compile them: what does not fit in memory shows at once."""
+    """Bucket indices in the order of compilation, largest batches first: a batch that exceeds memory fails at once."""
     return sorted(range(len(buckets)), key=lambda k: -buckets[k].length * buckets[k].batch_size)
 
 
 def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale, weights: np.ndarray) -> np.ndarray:
-    """The rising longest lengths of the buckets by duration."""
+    """Longest length of each duration bucket, in ascending order."""
     if not settings.edges_s:
         return EDGES[settings.edges](lengths, settings.num, weights)
     edges = np.rint(np.array(settings.edges_s) * scale.per_s).astype(np.int64)
     if lengths.max() > edges[-1]:
         raise UserError(
-            f"edges_s ends at {settings.edges_s[-1]} s but the longest utterance takes {lengths.max() / scale.per_s:.2f} "
-            "s (at its slowest speed); add an edge or lower max_duration_s"
+            f"edges_s ends at {settings.edges_s[-1]} s but the longest utterance takes "
+            f"{lengths.max() / scale.per_s:.2f} s (at its slowest speed); add an edge or lower max_duration_s"
         )
     return edges
 
 
 def _by_labels(num_labels: np.ndarray, num: int, weights: np.ndarray, least: int) -> list[tuple[int, np.ndarray]]:
-    """Room for labels, at least so many, and which entries have it, of each part of a bucket."""
+    """Padded number of labels, at least `least`, and mask of the entries of each part of a bucket."""
     rounded = np.maximum(-(-num_labels // TOKEN_MULTIPLE) * TOKEN_MULTIPLE, least)
     edges = least_padding(rounded, num, weights)
     part_of = np.searchsorted(edges, rounded)
@@ -194,13 +221,13 @@ def _by_labels(num_labels: np.ndarray, num: int, weights: np.ndarray, least: int
 
 
 def _rows(lengths: np.ndarray, length: int, settings: Buckets, scale: Scale, weights: np.ndarray) -> int:
-    """Rows of a batch of these entries."""
+    """Number of rows of a batch of these entries."""
     multiple = settings.batch_multiple
     mean = float(np.average(lengths, weights=weights))
     rows = min(int(_budget(settings) / _cost(mean, length, settings, scale)), settings.max_batch)
     if rows < multiple:
         logger.warning(
-            "batches of %.2f s are above the budget (%g %s): they have %d rows, the batch_multiple, where %d would fit",
+            "batches of %.2f s exceed the budget (%g %s): they have %d rows (batch_multiple), but only %d would fit",
             length / scale.per_s, _budget(settings), settings.unit or "padded-duration-ms", multiple, rows,
         )  # fmt: skip
     rows = max(rows // multiple * multiple, multiple)
@@ -214,7 +241,7 @@ def _budget(settings: Buckets) -> float:
 
 
 def _cost(mean: float, length: int, settings: Buckets, scale: Scale) -> float:
-    """Of one row that holds `mean` of `length`, in the unit of the budget."""
+    """Cost of one row with `mean` of `length` filled, in the unit of the budget."""
     costs = {
         "samples": 1.0,
         "frames": mean / scale.hop,

@@ -1,4 +1,4 @@
-"""What a run reads: its settings, and the index and plan made from them."""
+"""Data of a run: its settings, and the index and batch plan that are made from them."""
 
 import functools
 import logging
@@ -20,13 +20,14 @@ from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
 from asr_jax.data.manifests.splits import split
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 
-# A word of unknown letters is two labels, its boundary and one unknown piece: a text of them alone has half.
+# A word of unknown letters becomes two labels, a word boundary and one unknown piece: in an unknown text, half of the
+# labels are unknown.
 MAX_UNKNOWN_SHARE = 0.25
 logger = logging.getLogger(__name__)
 
 
 SPEEDS = (0.1, 10.0)
-"""The slowest and the fastest that audio is played at."""
+"""Slowest and fastest playback speed."""
 
 
 @dataclass(frozen=True)
@@ -34,50 +35,52 @@ class Data:
     """Manifests, tokenizer, filters and batches of a run."""
 
     train: tuple[str, ...]
-    """Training set: files, folders and patterns. JSONL, JSON, TSV, CSV, Parquet, Arrow, tar shards, fairseq lists,
-    Kaldi data folders, folders of audio with texts beside it."""
+    """Training set: files, folders and glob patterns. Supported are JSONL, JSON, TSV, CSV, Parquet, Arrow, tar shards,
+    fairseq lists, Kaldi data folders, and folders of audio with texts beside it."""
     validation: tuple[str, ...] = ()
-    """Validation set, likewise; the best checkpoint is chosen on it. None: the one in the folder of train, where it has
-    one, else a share of the training set."""
+    """Validation set, in the same formats; it selects the best checkpoint. Empty: the validation set in the folder of
+    `train` if there is one, otherwise a share of the training set."""
     validation_share: float = 0.1
-    """Of the training set's hours, where no validation set is given; by speaker where they are known."""
+    """Share of the training set's hours that is used for validation if there is no validation set. Split by speaker if
+    speakers are known."""
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
-    """From text to labels; made from the training set's texts at the start of a run."""
+    """Conversion from text to labels. The tokenizer is made from the training set's texts at the start of a run."""
     filters: Filters = field(default_factory=Filters)
-    """Which training utterances are used."""
+    """Limits that training utterances must satisfy."""
     max_train_samples: int = 0
-    """Only so many training utterances, spread evenly over all; 0: all."""
+    """Maximum number of training utterances, evenly spread over the training set. 0: all."""
     max_validation_samples: int = 0
-    """Only so many validation utterances, likewise; 0: all."""
+    """Maximum number of validation utterances, evenly spread over the validation set. 0: all."""
     trim_db: float = 0.0
-    """Silence at both ends of every training utterance, quieter than its loudest part by so many dB, is left out; 0: not.
-    60 is QuartzNet's."""
+    """Threshold for trimming silence at both ends of training utterances, in dB below their loudest part. 0: no
+    trimming. 60 is QuartzNet's."""
     mixing: Mixing = field(default_factory=Mixing)
-    """How much of each entry of train an epoch has."""
+    """Share of each entry of `train` in an epoch."""
     buckets: Buckets = field(default_factory=Buckets)
     """Shapes and sizes of the batches."""
     speeds: tuple[float, ...] = (1.0,)
-    """An epoch holds every utterance once at each of these speeds; 1.1 is faster and shorter (DALI's rates mean the
-    opposite: data.speeds.of_dali converts them)."""
+    """Playback speeds; an epoch contains every utterance once at each of them. 1.1 is faster and shorter. DALI's rates
+    have the opposite meaning; `data.batching.speeds.of_dali` converts them."""
     speed_jitter: float = 0.0
-    """Each speed is moved by up to this, drawn anew for each utterance and epoch: speeds 0.9 1.0 1.1 with 0.05 are all
-    speeds from 0.85 to 1.15 alike, and so is 1.0 with 0.15, in a third of the updates and with more padding."""
+    """Largest random change of each speed, drawn for each utterance and epoch. Speeds 0.9 1.0 1.1 with 0.05 cover 0.85
+    to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
     cache: str = ""
-    """Folder where what was read of manifests and headers is kept; empty: the user's cache folder."""
+    """Cache folder for the contents of manifests and audio headers. Empty: the user's cache folder."""
     workers: int = 0
-    """Processes that read audio; 0 reads in threads of the training process."""
+    """Number of processes that read audio. 0: threads of the training process read it."""
     threads: int = 2
-    """Reading threads of each process."""
+    """Number of reading threads per process."""
 
     def __post_init__(self) -> None:
         slowest, fastest = SPEEDS
         if not self.speeds or not all(slowest <= speed <= fastest for speed in self.speeds):
-            raise ValueError(f"speeds {self.speeds}: expected at least one, each from {slowest:g} to {fastest:g}")
+            raise ValueError(f"speeds {self.speeds}: expected at least one speed, each from {slowest:g} to {fastest:g}")
         if len(set(self.speeds)) < len(self.speeds):
-            raise ValueError(f"speeds {self.speeds}: expected each once")
+            raise ValueError(f"speeds {self.speeds}: expected distinct speeds")
         if not 0 <= self.speed_jitter <= min(self.speeds) - slowest:
             raise ValueError(
-                f"speed_jitter {self.speed_jitter}: expected at least 0, and speeds that stay above {slowest:g}"
+                f"speed_jitter {self.speed_jitter}: expected 0 to {min(self.speeds) - slowest:g}, because no speed may be "
+                f"below {slowest:g}"
             )
         if self.workers < 0 or self.threads < 1:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
@@ -89,13 +92,13 @@ class Data:
         if self.mixing.weights and len(self.mixing.weights) != len(self.train):
             raise ValueError(
                 f"mixing.weights has {len(self.mixing.weights)} numbers for {len(self.train)} entries of train: "
-                "expected one each"
+                "expected one weight per entry"
             )
 
 
 @dataclass(frozen=True)
 class PlannedData:
-    """Utterances by row, the batches they make, and what was left out."""
+    """Utterances by row, their batches, and the rejected utterances."""
 
     index: Index
     plan: BatchPlan
@@ -103,26 +106,30 @@ class PlannedData:
 
     @property
     def windowed_rows(self) -> range:
-        """Rows of the index that are in no batch, the last ones: audio so long that it is for windows."""
+        """Last rows of the index, which are in no batch because their audio is long and is computed in windows."""
         return range(self.plan.num_utterances, len(self.index))
 
     def fingerprint(self) -> str:
-        """Equal where every batch at every position holds the same utterances with the same labels."""
+        """Digest. Equal digests mean that every batch has the same utterances with the same labels."""
         return f"{self.index.fingerprint()}-{self.plan.fingerprint()}"
 
 
 @dataclass(frozen=True)
 class Sets:
-    """The utterances to train and to validate on."""
+    """Training and validation utterances."""
 
     train: Utterances
     validation: Utterances
     is_split: bool
-    """Whether the second was cut from the first."""
+    """Whether the validation set is a part of the given training set."""
 
 
 def read_sets(data: Data, *, seed: int) -> Sets:
-    """Raises: UserError that gives the three ways on where there is nothing to train on."""
+    """Reads the training set and the validation set.
+
+    Raises:
+        UserError: If a path cannot be read or there is no training data. The message lists three ways to provide data.
+    """
     options = _options(data)
     validation_of = _validation_of(data, options)
     inputs, validation_inputs = _resolved(data.train, validation_of, options)
@@ -134,9 +141,10 @@ def read_sets(data: Data, *, seed: int) -> Sets:
 
 
 def read_training(data: Data, *, seed: int) -> Utterances:
-    """The training set of `read_sets` alone: the validation set may be missing yet.
+    """Reads only the training set of `read_sets`. The validation set does not have to exist.
 
-    Raises: UserError, as `read_sets`.
+    Raises:
+        UserError: As `read_sets`.
     """
     options = _options(data)
     inputs, _ = _resolved(data.train, (), options)
@@ -150,7 +158,7 @@ def _options(data: Data) -> ReadOptions:
 def _read_training(
     data: Data, inputs: Sequence[Input], seed: int, options: ReadOptions, *, is_split: bool
 ) -> tuple[Utterances, Utterances | None]:
-    """The training set, and the validation set where it is cut from that."""
+    """Training set, and the validation set if it is split from the training set."""
     train, cut = _read(data, inputs, options, trim_db=data.trim_db), None
     if is_split:
         train, cut = split(train, share=data.validation_share, seed=seed)
@@ -166,9 +174,10 @@ def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
 
 
 def _resolved(train: Sequence[str], validation: Sequence[str], options: ReadOptions) -> tuple[list[Input], list[Input]]:
-    """What to read for both sets.
+    """Inputs of both sets.
 
-    Raises: UserError that names all paths that cannot be read at once.
+    Raises:
+        UserError: If paths cannot be read. The message names all of them.
     """
     found: dict[Role, list[Input]] = {"train": [], "validation": []}
     problems = [] if train else ["data.train is empty: expected at least one manifest or folder"]
@@ -184,12 +193,12 @@ def _resolved(train: Sequence[str], validation: Sequence[str], options: ReadOpti
     return found["train"], found["validation"]
 
 
-WAYS_ON = """Three ways on:
-  prepare LibriSpeech, or spoken digits, from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py
-  bring your own: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, a line a recording: \
-{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (README, Data), and \
---data.validation alone for a tenth of it
-  or see it work on made speech first: ./scripts/quickstart.sh"""
+WAYS_ON = """Three ways to provide data:
+  prepare LibriSpeech or spoken digits from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py
+  use your own data: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, with one utterance per line: \
+{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (README, Data); without \
+--data.validation, a tenth of the training set is used for validation
+  train on synthetic speech first: ./scripts/quickstart.sh"""
 
 
 def plan_training(
@@ -204,18 +213,31 @@ def plan_training(
     num_devices: int,
     sub_batches: int = 1,
 ) -> PlannedData:
-    """Index and plan of the training set: shuffled, at every speed, without what the filters drop.
+    """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
 
-    `output_length`, `sub_batches`: of a `models.base.Recogniser`; `frames_needed`: of the settings of a head.
+    Args:
+        utterances: Training set.
+        data: Settings of filters, speeds, mixing and buckets.
+        tokenizer: Tokenizer of the texts.
+        output_length: Maps input lengths to numbers of encoder frames, as in `models.base.Recogniser`.
+        frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
+        front_end: Front-end of the model.
+        seed: Seed of the batch plan.
+        num_devices: Number of devices that a batch is split over.
+        sub_batches: Number of micro-batches of a batch, as in `models.base.Recogniser`.
+
+    Raises:
+        UserError: If no utterance is left, if settings do not apply to ready features, or if more than a quarter of the
+            labels are unknown.
     """
     scale = scale_of_utterances(utterances, front_end)
     frames = functools.partial(output_length, of_features=scale.of_features)
     if scale.of_features and data.trim_db:
-        raise UserError(f"data.trim_db {data.trim_db:g}: ready features have no silence to trim; expected 0")
+        raise UserError(f"data.trim_db {data.trim_db:g}: ready features cannot be trimmed; expected 0")
     if scale.of_features and (data.speeds != (1.0,) or data.speed_jitter):
         raise UserError(
-            f"data.speeds {data.speeds}, data.speed_jitter {data.speed_jitter:g}: ready features cannot be played "
-            "faster; expected --data.speeds 1.0 --data.speed-jitter 0"
+            f"data.speeds {data.speeds}, data.speed_jitter {data.speed_jitter:g}: the speed of ready features cannot "
+            "be changed; expected --data.speeds 1.0 --data.speed-jitter 0"
         )
     index, rejections = build_index(
         utterances, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
@@ -225,9 +247,9 @@ def plan_training(
     )  # fmt: skip
     if not len(index):
         raise UserError(
-            f"no training utterance is left: {'; '.join(rejections.lines())}. The limits are those of --data.filters: "
-            f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s, "
-            f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters a second"
+            f"no training utterance is left: {'; '.join(rejections.lines())}. The limits in --data.filters are "
+            f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s and "
+            f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters per second"
         )
     _check_unknown(index, tokenizer)
     num_labels = index.num_labels()
@@ -245,21 +267,25 @@ def plan_training(
 
 
 def _some(utterances: Utterances, number: int) -> Utterances:
-    """So many of the utterances, evenly spread; 0: all."""
+    """Evenly spread subset of so many utterances. 0: all."""
     if not number or number >= len(utterances):
         return utterances
     return utterances.select(np.arange(number) * len(utterances) // number)
 
 
 def _check_unknown(index: Index, tokenizer: Tokenizer) -> None:
-    """Warns of labels that stand for nothing. Raises: UserError where they are more than a quarter of all."""
+    """Warns if labels are the tokenizer's unknown piece.
+
+    Raises:
+        UserError: If these are more than a quarter of all labels.
+    """
     if tokenizer.unknown_id is None or not len(rows := index.rows_with(index.labels.values == tokenizer.unknown_id)):
         return
     share = len(rows) / int(index.num_labels().sum())
     utterance = index.utterances.columns.utterance(int(rows[0]))
     message = (
-        f"{share:.1%} of all labels are the tokenizer's unknown piece; the first is of utterance {utterance.id}: "
-        f"{utterance.text!r}. Does the normaliser ({tokenizer.normaliser}) fit the tokenizer?"
+        f"{share:.1%} of all labels are the tokenizer's unknown piece; the first one is in utterance {utterance.id}: "
+        f"{utterance.text!r}. Check that the normaliser ({tokenizer.normaliser}) fits the tokenizer"
     )
     if share > MAX_UNKNOWN_SHARE:
         raise UserError(message)
@@ -267,13 +293,13 @@ def _check_unknown(index: Index, tokenizer: Tokenizer) -> None:
 
 
 def scale_of_utterances(utterances: Utterances, front_end: FrontEnd) -> Scale:
-    """By the first utterance: what the others are is checked against it."""
+    """Unit of lengths of a set, by its first utterance. `build_index` checks that the others have the same."""
     of_features = bool(len(utterances) and utterances.columns.num_frames[utterances.rows[0]])
     return scale_of(front_end, of_features=of_features)
 
 
 def _mixed(index: Index, data: Data) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The source of each utterance, and the share of each source in an epoch; None where nothing is mixed."""
+    """Source of each utterance, and share of each source in an epoch. Both are None without mixing."""
     if data.mixing.kind == "none":
         return None, None
     sources = index.utterances.columns.input_of[index.utterances.rows]
@@ -283,8 +309,10 @@ def _mixed(index: Index, data: Data) -> tuple[np.ndarray | None, np.ndarray | No
 
 
 def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
-    """Raises: UserError that names the first utterance whose labels hold the blank, or none of the vocabulary's: a loss
-    that is computed on a device cannot say so.
+    """Checks the labels on the host, because a loss that is computed on a device cannot raise errors.
+
+    Raises:
+        UserError: If a label is the blank or outside of the vocabulary. The message names the first such utterance.
     """
     labels = data.index.labels
     wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
@@ -294,5 +322,5 @@ def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
         raise UserError(
             f"utterance {utterance.id}: label {label} of {utterance.text or utterance.labels!r} is the blank "
             f"({tokenizer.blank_id}) or outside of the vocabulary of {tokenizer.vocab_size}; the tokenizer does "
-            "not fit: make it anew, or set data.tokenizer.blank_id"
+            "not match the labels: build it again, or set data.tokenizer.blank_id"
         )

@@ -1,4 +1,4 @@
-"""Edges: where one bucket ends and the next begins, by the lengths of the entries that the buckets divide."""
+"""Edges of buckets: methods that divide entries by length."""
 
 import numpy as np
 from jaxtyping import Float, Int, Int64
@@ -7,15 +7,23 @@ MAX_BINS = 2048
 
 
 EntryWeights = Float[np.ndarray, " E"] | None
-"""How much each entry counts: how often it comes, in the mean of all epochs. None: all alike."""
+"""Weight of each entry: the mean number of times that an epoch contains it. None: equal weights."""
 
 
 def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeights = None) -> Int64[np.ndarray, " K"]:
-    """The K ≤ `num` rising edges, each the length of an entry, for which Σ weight · (edge - length) is least.
+    """Edges that minimise the padding Σ weight · (edge - length).
 
     Dynamic programming over the histogram of lengths: f_k(j) = min_i f_{k-1}(i) + (count_j - count_i) · edge_j, where
-    count_j is the weight of the entries in the first j bins. O(K n²) for n bins; exact where there are at most 2048
-    different lengths, else for lengths rounded up to the longest of their bin of 1/2048 of the range.
+    count_j is the weight of the entries in the first j bins. The cost is O(K n²) for n bins. The result is exact for at
+    most 2048 distinct lengths. Otherwise, lengths are rounded up to the longest in their bin of 1/2048 of the range.
+
+    Args:
+        lengths: Length of each entry [E].
+        num: Maximum number of edges.
+        weights: Weight of each entry [E]. None: equal weights.
+
+    Returns:
+        K ≤ `num` edges in ascending order, each the length of an entry.
     """
     ends, counts = _histogram(np.asarray(lengths), weights)
     count = np.concatenate([[0], np.cumsum(counts)])
@@ -31,32 +39,50 @@ def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeight
 
 
 def equal_count(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeights = None) -> Int64[np.ndarray, " K"]:
-    """The K ≤ `num` rising edges between which lie as many entries each; equal lengths stay together."""
+    """Edges that divide the entries into buckets of equal weight; equal lengths stay together.
+
+    Args:
+        lengths: Length of each entry [E].
+        num: Maximum number of edges.
+        weights: Weight of each entry [E]. None: equal weights.
+
+    Returns:
+        K ≤ `num` edges in ascending order.
+    """
     ends, counts = _counts(lengths, weights)
     return _equal(ends, counts, num)
 
 
 def equal_duration(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeights = None) -> Int64[np.ndarray, " K"]:
-    """The K ≤ `num` rising edges between which lies as much audio each; equal lengths stay together."""
+    """Edges that divide the entries into buckets of equal amounts of audio; equal lengths stay together.
+
+    Args:
+        lengths: Length of each entry [E].
+        num: Maximum number of edges.
+        weights: Weight of each entry [E]. None: equal weights.
+
+    Returns:
+        K ≤ `num` edges in ascending order.
+    """
     ends, counts = _counts(lengths, weights)
     return _equal(ends, counts * ends.astype(np.float64), num)
 
 
 def _equal(ends: Int[np.ndarray, " N"], amounts: Float[np.ndarray, " N"], num: int) -> Int64[np.ndarray, " K"]:
-    """The lengths at which k/num of the amount of all is reached, k = 1 … num."""
+    """Lengths at which the cumulative amount reaches k/num of the total, k = 1 … num."""
     reached = np.cumsum(amounts)
     places = np.searchsorted(reached, reached[-1] * np.arange(1, num) / num)
     return np.unique(ends[[*places, len(ends) - 1]]).astype(np.int64)
 
 
 def _counts(lengths: np.ndarray, weights: EntryWeights) -> tuple[np.ndarray, Float[np.ndarray, " N"]]:
-    """The different lengths, rising, and the weight of the entries that have each."""
+    """Distinct lengths in ascending order, and the weight of the entries of each length."""
     ends, place_of, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     return ends, counts.astype(np.float64) if weights is None else np.bincount(place_of, weights)
 
 
 def _histogram(lengths: np.ndarray, weights: EntryWeights) -> tuple[np.ndarray, np.ndarray]:
-    """The largest length and the weight of each of at most MAX_BINS bins, none empty."""
+    """Largest length and weight of each bin; at most MAX_BINS bins, none empty."""
     ends, counts = _counts(lengths, weights)
     if len(ends) <= MAX_BINS:
         return ends.astype(np.int64), counts
@@ -66,7 +92,7 @@ def _histogram(lengths: np.ndarray, weights: EntryWeights) -> tuple[np.ndarray, 
 
 
 def _trace(ends: np.ndarray, choices: list[np.ndarray]) -> np.ndarray:
-    """The edges of the best division, from the last bucket back to the first."""
+    """Edges of the best division, traced back from the last bucket to the first."""
     edges = [len(ends) - 1]
     for starts in reversed(choices):
         start = int(starts[edges[-1]])

@@ -1,4 +1,4 @@
-"""Evaluation and alignment sets: every utterance once, in the shapes of training and, for somewhat longer ones, more."""
+"""Plans of evaluation and alignment sets: every utterance once, in the shapes of training and some longer ones."""
 
 import functools
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.tokenizers import Tokenizer
 
 WHOLE = 4
-"""Times training's longest: audio up to there is computed at once, what is longer by windows (`training.long_audio`).
-A shape of ten minutes took more than 16 GB."""
+"""Longest audio that is computed at once, as a multiple of training's longest. Longer audio is computed in windows
+(`training.long_audio`). A shape of ten minutes took more than 16 GB."""
 
 
 class NoUtterances(UserError):
-    """No utterance of a set is left."""
+    """Error: no utterance of a set is left."""
 
     def __init__(self, what: str, rejections: Rejections) -> None:
         super().__init__(f"{what}: {'; '.join(rejections.lines())}")
@@ -42,14 +42,26 @@ def plan_evaluation(
     num_devices: int,
     has_windows: bool = False,
 ) -> PlannedData:
-    """Index and plan of an evaluation set. `scale`: that the lengths of the buckets are in; `takes_ids`: whether token
-    ids of a manifest are the tokenizer's; `has_windows`: whether audio that is longer than WHOLE may be among
-    `PlannedData.windowed_rows`; if not, it makes shapes as long.
+    """Builds the index and the batch plan of an evaluation set.
 
-    Nothing is dropped for its length or text, since that would change what an error rate means; only utterances are that
-    have no readable duration, or token ids that nobody can read, and counted.
+    No utterance is rejected for its length or text, because that would change the meaning of an error rate. Only
+    utterances without a readable duration, and utterances with token ids that cannot be decoded, are rejected and
+    counted.
 
-    Raises: NoUtterances where none is left; UserError for token ids that are not the tokenizer's.
+    Args:
+        utterances: Evaluation set.
+        buckets: Buckets of training.
+        scale: Unit of the lengths of the buckets.
+        front_end: Front-end of the model.
+        tokenizer: Tokenizer of the run.
+        takes_ids: Whether token ids of manifests are ids of the tokenizer.
+        num_devices: Number of devices that a batch is split over.
+        has_windows: Whether audio that is longer than WHOLE times training's longest is left to
+            `PlannedData.windowed_rows`. Otherwise, buckets of its length are added.
+
+    Raises:
+        NoUtterances: If no utterance is left.
+        UserError: If token ids are not ids of the tokenizer.
     """
     kept, unreadable = _with_reference(utterances, tokenizer, takes_ids=takes_ids)
     index, rejections = build_index(
@@ -77,11 +89,27 @@ def plan_with_labels(
     num_devices: int,
     has_windows: bool,
 ) -> PlannedData:
-    """As `plan_evaluation`, and with labels, for which each shape has room. What has none (no text, or one with what no
-    symbol stands for), and what has fewer frames (`output_length`) than they need (`frames_needed`), is dropped and
-    named.
+    """Builds the index and the batch plan of a set with labels, for which each shape has room.
 
-    Raises: NoUtterances where none is left; UserError for token ids that are not the tokenizer's.
+    Differs from `plan_evaluation` in that utterances without labels (no text, or characters outside of the vocabulary)
+    and utterances with fewer frames than their labels need are rejected.
+
+    Args:
+        utterances: Set to align.
+        buckets: Buckets of training.
+        scale: Unit of the lengths of the buckets.
+        front_end: Front-end of the model.
+        tokenizer: Tokenizer of the run.
+        takes_ids: Whether token ids of manifests are ids of the tokenizer.
+        output_length: Maps input lengths to numbers of encoder frames.
+        frames_needed: Minimum number of frames for numbers of labels.
+        num_devices: Number of devices that a batch is split over.
+        has_windows: Whether audio that is longer than WHOLE times training's longest is left to
+            `PlannedData.windowed_rows`. Otherwise, buckets of its length are added.
+
+    Raises:
+        NoUtterances: If no utterance is left.
+        UserError: If token ids are not ids of the tokenizer.
     """
     kept, unreadable = _with_reference(utterances, tokenizer, takes_ids=takes_ids)
     own = scale_of_utterances(kept, front_end)
@@ -104,7 +132,7 @@ def plan_with_labels(
 
 
 def _windowed_last(index: Index, buckets: Sequence[Bucket], scale: Scale) -> tuple[Index, int]:
-    """The index with audio that is too long to be computed at once behind the rest, and how many rows the rest has."""
+    """Index with audio that is computed in windows moved to the end, and the number of the other rows."""
     longest = WHOLE * in_scale(buckets, scale, index.scale)[-1].longest
     is_long = (index.lengths > longest) & (not index.scale.of_features)
     order = np.argsort(is_long, kind="stable")
@@ -120,20 +148,35 @@ def _shapes(
 
 
 def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num_devices: int) -> tuple[Bucket, ...]:
-    """The buckets, and as many more as utterances of up to `longest` need, each half as long again, with fewer rows, down
-    to one per device.
+    """Adds longer buckets for utterances of up to `longest`.
+
+    Each additional bucket is half as long again as the preceding one, with fewer rows, down to one per device.
+
+    Args:
+        buckets: Buckets of training, shortest first.
+        longest: Length of the longest utterance, in samples or frames.
+        hop: Samples or frames per frame of the front-end.
+        num_devices: Number of devices that a batch is split over.
     """
     shapes = list(buckets)
     while shapes[-1].longest < longest:
         last = shapes[-1]
         length = -(-last.length * 3 // 2 // hop) * hop
         rows = max(last.batch_size * last.length // length // num_devices, 1) * num_devices
-        shapes.append(Bucket(length, last.num_tokens, rows, length - hop))  # manifests round
+        shapes.append(Bucket(length, last.num_tokens, rows, length - hop))  # manifests round durations
     return tuple(shapes)
 
 
 def in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Bucket]:
-    """Buckets as long in seconds: a run on audio is evaluated on ready features, or the other way round."""
+    """Converts buckets to another unit of lengths, with the same durations.
+
+    This is used if a run on audio is evaluated on ready features, or vice versa.
+
+    Args:
+        buckets: Buckets with lengths in units of `old`.
+        old: Unit of the buckets.
+        new: Unit of the result.
+    """
     if old == new:
         return buckets
 
@@ -147,7 +190,7 @@ def in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Buck
 
 
 def _with_reference(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool) -> tuple[Utterances, Rejections]:
-    """The utterances that say what is said, and the others: without labels nobody asks."""
+    """Utterances with a reference that can be read, and the others. All utterances if the tokenizer has no labels."""
     columns, rejections = utterances.columns, Rejections()
     if not tokenizer.has_labels:
         return utterances, rejections
@@ -155,12 +198,12 @@ def _with_reference(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: 
     for place in np.flatnonzero(ids_alone).tolist():
         utterance = utterances[place]
         if not takes_ids:
-            why = "the run's tokenizer was made from texts, and the tokens of these ids are unknown"
-            rejected = Rejected(utterance.id, utterance.location, "token ids without a text", "filter", why)
+            detail = "the run's tokenizer was built from texts, and the tokens of these ids are unknown"
+            rejected = Rejected(utterance.id, utterance.location, "token ids without a text", "filter", detail)
             rejections.add(rejected, duration_s=utterance.duration_s)
         elif wrong := [n for n in utterance.labels or () if n == tokenizer.blank_id or n >= tokenizer.vocab_size]:
             raise UserError(
                 f"utterance {utterance.id}: label {wrong[0]} is the blank ({tokenizer.blank_id}) or outside of the "
-                f"vocabulary of {tokenizer.vocab_size}: the run's tokenizer did not make it"
+                f"vocabulary of {tokenizer.vocab_size}: expected token ids of the run's tokenizer"
             )
     return (utterances.select(~ids_alone) if len(rejections.entries) else utterances), rejections

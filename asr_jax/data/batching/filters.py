@@ -1,4 +1,4 @@
-"""Which utterances are used: rules that name and count what they drop."""
+"""Filters: limits that utterances must satisfy, and counts of the rejected ones."""
 
 import math
 import re
@@ -9,26 +9,26 @@ from jaxtyping import Float64, Int
 
 from asr_jax.data.manifests.utterances import Rejected
 
-# Longer ones are durations in milliseconds; their samples would not fit 32 bits either.
+# A longer duration is one in milliseconds by mistake. Its number of samples would also overflow 32 bits.
 LONGEST_S = 86_400.0
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Which utterances are used. Durations are those of the manifest, before any change of speed."""
+    """Limits that utterances must satisfy. Durations are those of the manifest, before any change of speed."""
 
     min_duration_s: float = 0.1
-    """Shorter utterances are rejected, seconds."""
+    """Minimum duration in seconds."""
     max_duration_s: float = 30.0
-    """Longer utterances are rejected, seconds."""
+    """Maximum duration in seconds."""
     min_chars: int = 0
-    """Utterances with fewer characters of text are rejected."""
+    """Minimum number of characters of the text."""
     max_chars: int = 100_000
-    """Utterances with more characters of text are rejected."""
+    """Maximum number of characters of the text."""
     min_chars_per_s: float = 0.0
-    """Utterances with fewer characters of text per second are rejected: the text is not all that is said."""
+    """Minimum number of characters per second. A lower rate means that the text is incomplete."""
     max_chars_per_s: float = 60.0
-    """Utterances with more characters of text per second are rejected: nobody speaks that fast."""
+    """Maximum number of characters per second. A higher rate is faster than human speech."""
 
     def __post_init__(self) -> None:
         for what in ("duration_s", "chars", "chars_per_s"):
@@ -40,28 +40,39 @@ class Filters:
 
     @classmethod
     def none(cls) -> "Filters":
-        """Nothing up to a day long is dropped for its duration or text: for evaluation."""
+        """Filters for evaluation, which reject nothing up to a day long for its duration or text."""
         return cls(min_duration_s=0.0, max_duration_s=LONGEST_S, max_chars=1 << 31, max_chars_per_s=math.inf)
 
     def of_audio(self) -> "Filters":
-        """The rules about durations alone."""
+        """The limits on durations only."""
         return replace(Filters.none(), min_duration_s=self.min_duration_s, max_duration_s=self.max_duration_s)
 
 
 @dataclass(frozen=True)
 class Violations:
-    """Rows whose values are outside of one limit."""
+    """Utterances whose values are outside of one limit."""
 
     reason: str
     places: Int[np.ndarray, " K"]
+    """Positions of the utterances."""
     values: Float64[np.ndarray, " K"]
+    """Values that are outside of the limit."""
     limit: float
 
 
 def violations(
     duration_s: Float64[np.ndarray, " R"], num_chars: Int[np.ndarray, " R"], filters: Filters
 ) -> list[Violations]:
-    """Each row at most once: by the first rule that it breaks."""
+    """Utterances that violate limits. Each counts only for the first limit that it violates.
+
+    Args:
+        duration_s: Duration of each utterance in seconds [R].
+        num_chars: Number of characters of each text [R].
+        filters: Limits.
+
+    Returns:
+        The violations of each limit that is violated.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = num_chars / duration_s
     rules = (
@@ -82,7 +93,7 @@ def violations(
 
 
 def kind_of(reason: str) -> str:
-    """What a reason is counted under: what is wrong, without what it is wrong with."""
+    """Category that a reason is counted under: its first clause, with numbers and quoted values replaced."""
     clause = reason.rpartition("and the audio: ")[2].partition(";")[0].partition(":")[0].partition("(")[0]
     return re.sub(r"\d[\d.,]*", "N", re.sub(r"\".*?\"|'.*?'", "…", clause)).strip()[:60]
 
@@ -94,11 +105,17 @@ class Rejections:
     entries: list[Rejected] = field(default_factory=list)
     utterances: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
-    """Id of the first one by reason."""
+    """Id of the first utterance, by reason."""
     hours: dict[str, float] = field(default_factory=dict)
 
     def add(self, rejected: Rejected, *, duration_s: float = math.nan, kind: str = "") -> None:
-        """`kind`: the reason to count under, for reasons that differ from utterance to utterance."""
+        """Adds a rejected utterance.
+
+        Args:
+            rejected: The utterance.
+            duration_s: Its duration in seconds. NaN: counted as 0 hours.
+            kind: Category to count it under, for reasons that differ between utterances. Empty: its reason.
+        """
         self.entries.append(rejected)
         kind = kind or rejected.reason
         self.utterances[kind] = self.utterances.get(kind, 0) + 1
@@ -113,5 +130,5 @@ class Rejections:
             self.examples.setdefault(kind, other.examples[kind])
 
     def lines(self) -> list[str]:
-        """One line per reason for a person: count, reason, hours."""
+        """Summary with one line per reason: number of utterances, reason and hours."""
         return [f"{num} {reason} ({self.hours[reason]:.2f} h)" for reason, num in self.utterances.items()]

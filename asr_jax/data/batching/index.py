@@ -1,4 +1,4 @@
-"""The index: the utterances that are used, how long each is in the shapes of batches, and its labels."""
+"""Index: the utterances that are used, with their lengths in samples or frames and their labels."""
 
 import hashlib
 from collections.abc import Callable
@@ -19,12 +19,14 @@ from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.tokenizers import Tokenizer
 
 OutputLength = Callable[..., Any]
+"""Function that maps input lengths to numbers of encoder frames."""
 FramesNeeded = Callable[[Any, Any], Any]
-"""The least frames for numbers of labels and of labels that equal the one before."""
+"""Function that maps the number of labels, and of labels equal to the preceding one, to the minimum number of
+frames."""
 
 
 def scale_of(front_end: FrontEnd, *, of_features: bool) -> Scale:
-    """Lengths of audio, or of ready features, for a front-end."""
+    """Unit of lengths for a front-end: samples of audio, or frames of ready features."""
     if of_features:
         return Scale(front_end.rate_hz / front_end.hop, 1, front_end.num_features, of_features=True)
     return Scale(front_end.rate_hz, front_end.hop, front_end.num_features)
@@ -32,14 +34,14 @@ def scale_of(front_end: FrontEnd, *, of_features: bool) -> Scale:
 
 @dataclass(frozen=True)
 class Index:
-    """The utterances that are used, by row."""
+    """Utterances that are used, by row."""
 
     utterances: Utterances
     scale: Scale
     lengths: Int32[np.ndarray, " R"]
-    """In the units of the scale, by the utterance's duration."""
+    """Length of each utterance in units of `scale`, from its duration or its number of ready frames."""
     labels: Ragged
-    """By row of the utterances' columns."""
+    """Labels by row of `utterances.columns`."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -55,12 +57,15 @@ class Index:
         return self.labels.lengths()[self.utterances.rows]
 
     def rows_with(self, chosen: Bool[np.ndarray, " L"]) -> Integer[np.ndarray, " N"]:
-        """The row of the columns for each of the labels (of `labels.values`) that are chosen, where it is used."""
+        """Rows of the columns, one for each of the chosen labels, without rows that are not used.
+
+        `chosen` is a mask of `labels.values` [L].
+        """
         rows = np.searchsorted(self.labels.offsets, np.flatnonzero(chosen), side="right") - 1
         return rows[np.isin(rows, self.utterances.rows)]
 
     def fingerprint(self) -> str:
-        """Equal where ids, durations, texts and labels are: what lies at which path does not count."""
+        """Digest of ids, durations, texts and labels. Paths are not included."""
         digest = hashlib.sha256(self.utterances.digest.encode())
         for array in (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values):
             digest.update(f"{array.dtype}{array.shape}".encode())
@@ -79,15 +84,26 @@ def build_index(
     filters: Filters | None = None,
     max_speed: float = 1.0,
 ) -> tuple[Index, Rejections]:
-    """The utterances that pass all rules, tokenised once, and those that do not.
+    """Applies all limits and tokenizes the utterances once.
 
-    `tokenizer`: None where labels are not needed; rules about texts do not count then. `given_labels`: token ids of a
-    manifest count, and texts only where it has none. `output_length` gives encoder frames for lengths (ints and
-    arrays), and `frames_needed` the least frames for numbers of labels and of labels that equal the one before: a
-    utterance with fewer, at the fastest speed `max_speed` that it will be played at, is dropped; without one of the two
-    that rule is left out.
+    Args:
+        utterances: Utterances to index.
+        scale: Unit of lengths.
+        tokenizer: Tokenizer of the texts. None: labels are not needed, and limits on texts do not apply.
+        given_labels: Whether token ids of manifests are used. Texts are then tokenized only if an utterance has no
+            token ids.
+        output_length: Maps lengths (integers and arrays) to numbers of encoder frames. None: frames are not checked.
+        frames_needed: Minimum number of frames for numbers of labels and of repeated labels. Utterances with fewer
+            frames at `max_speed` are rejected. None: frames are not checked.
+        filters: Limits. None: the defaults.
+        max_speed: Fastest speed that an utterance is played at.
 
-    Raises: UserError where audio and ready features are mixed, or all features have another width than the model takes.
+    Returns:
+        Index of the accepted utterances, and the rejected ones.
+
+    Raises:
+        UserError: If audio and ready features are mixed, or if all features have another dimension than the model
+            takes.
     """
     rejections, columns = Rejections(), utterances.columns
     for entry in utterances.rejected:
@@ -120,7 +136,7 @@ def build_index(
 
 
 def repeats(labels: Ragged) -> Int32[np.ndarray, " R"]:
-    """How many labels of each row equal the one before."""
+    """Number of labels of each row that equal the preceding label."""
     places = np.flatnonzero(labels.values[1:] == labels.values[:-1]) + 1
     first = np.minimum(labels.offsets[:-1] + 1, labels.offsets[1:])
     return (np.searchsorted(places, labels.offsets[1:]) - np.searchsorted(places, first)).astype(np.int32)
@@ -131,19 +147,21 @@ def _check_kind(utterances: Utterances, scale: Scale) -> None:
     if wrong.any():
         utterance = utterances[int(np.argmax(wrong))]
         raise UserError(
-            f"utterance {utterance.id} is of {'ready features' if utterance.num_values else 'audio'} among utterances of "
-            f"{'ready features' if scale.of_features else 'audio'}: a run trains on one of the two; take the others out"
+            f"utterance {utterance.id} has {'ready features' if utterance.num_values else 'audio'}; expected "
+            f"{'ready features' if scale.of_features else 'audio'}: a run trains on one of the two; remove the others "
+            "from the manifest"
         )
 
 
 def _of_width(utterances: Utterances, scale: Scale, rejections: Rejections) -> Bool[np.ndarray, " R"]:
-    """True where features are as wide as the model takes them, and for audio; the others are rejected."""
+    """Mask of utterances whose feature dimension the model takes; True for audio. Rejects the others."""
     width = utterances.columns.num_values[utterances.rows]
     wrong = width != (scale.num_values if scale.of_features else 0)
     if wrong.any() and wrong.all():
         raise UserError(
-            f"utterance {utterances[0].id} has feature dim {width[0]}, expected {scale.num_values}, and so have all others: "
-            "extract the features with this model's front-end (python -m asr_jax.extract_features)"
+            f"utterance {utterances[0].id} has feature dim {width[0]}, expected {scale.num_values}, and no utterance "
+            "has the expected dim: extract the features with this model's front-end (python -m "
+            "asr_jax.extract_features)"
         )
     for place in np.flatnonzero(wrong).tolist():
         _reject(rejections, utterances, place, "feature dim", int(width[place]), scale.num_values)
@@ -159,7 +177,7 @@ def _lengths(utterances: Utterances, scale: Scale) -> Int32[np.ndarray, " R"]:
 def _fits(
     index: Index, frames: np.ndarray, frames_needed: FramesNeeded, rejections: Rejections
 ) -> Bool[np.ndarray, " R"]:
-    """True where there are as many frames as the labels need; the others are rejected."""
+    """Mask of utterances with as many frames as their labels need. Rejects the others."""
     needed = frames_needed(index.labels.lengths(), repeats(index.labels))[index.utterances.rows]
     fits = frames >= needed
     for row in np.flatnonzero(~fits).tolist():
@@ -177,6 +195,6 @@ def _reject(
     value: float | str | None,
     limit: float | None,
 ) -> None:
-    columns, row = utterances.columns, int(utterances.rows[place])  # a whole utterance takes ten times as long
+    columns, row = utterances.columns, int(utterances.rows[place])  # building the Utterance takes ten times as long
     rejected = Rejected(columns.ids.text(row), columns.locations.text(row), reason, "filter", value, limit)
     rejections.add(rejected, duration_s=float(columns.duration_s[row]))

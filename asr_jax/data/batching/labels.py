@@ -1,4 +1,4 @@
-"""Labels of all utterances: encoded once for a tokenizer, and kept beside the columns that they are of."""
+"""Labels of all utterances, encoded once per tokenizer and cached beside the columns."""
 
 import functools
 import json
@@ -17,15 +17,23 @@ from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
 
 PROBLEMS = "problems.json"
 IN_PROCESSES_FROM = 200_000
-"""Rows from which on processes share the work: they take a second to start."""
+"""Number of rows from which processes share the work. Processes take a second to start."""
 AT_ONCE = 50_000
-"""Rows of a part of it."""
+"""Rows per part of the work of processes."""
 Labels = tuple[Ragged, dict[int, tuple[str, str]]]
+"""Labels by row, and for rows that cannot be encoded the reason and its detail."""
 
 
 def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Labels:
-    """Labels of all rows of the columns, and by row why there are none and of what. `given`: token ids of a manifest
-    count, and texts only where it has none.
+    """Labels of all rows of the columns, from the cache if possible.
+
+    Args:
+        utterances: Utterances with their columns.
+        tokenizer: Tokenizer of the texts.
+        given: Whether token ids of manifests are used. Texts are then encoded only if a row has no token ids.
+
+    Returns:
+        Labels by row, and for rows that cannot be encoded the reason and its detail.
     """
     if utterances.folder is None:
         return _encode(utterances, tokenizer, given=given)
@@ -34,12 +42,12 @@ def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
     if labels is None or len(labels[0]) != len(utterances.columns):
         labels = _encode(utterances, tokenizer, given=given)
         _keep(labels, folder)
-        labels = _kept(folder) or labels  # mapped: worker processes get the name of the file
+        labels = _kept(folder) or labels  # memory-mapped arrays are sent to worker processes as file names
     return labels
 
 
 def _kept(folder: Path) -> Labels | None:
-    """None where there are none, or they are damaged."""
+    """Cached labels. None if there are none or they are damaged."""
     try:
         problems = json.loads((folder / PROBLEMS).read_text(encoding="utf-8"))
         return load_ragged(folder / "labels"), {int(row): tuple(entry) for row, entry in problems.items()}
@@ -48,7 +56,7 @@ def _kept(folder: Path) -> Labels | None:
 
 
 def _keep(labels: Labels, folder: Path) -> None:
-    """Whole or not at all; where another process was first, its are kept."""
+    """Writes labels to the cache atomically. If another process was first, its labels are kept."""
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
     save_arrays(partial, {"labels.values": labels[0].values, "labels.offsets": labels[0].offsets})
     (partial / PROBLEMS).write_text(json.dumps(labels[1], ensure_ascii=False), encoding="utf-8")
@@ -62,7 +70,7 @@ def _keep(labels: Labels, folder: Path) -> None:
 
 def _encode(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Labels:
     work, num = functools.partial(_encode_part, utterances.columns, tokenizer, given), len(utterances.columns)
-    if utterances.folder is None or num < IN_PROCESSES_FROM:  # columns that are kept travel as the names of their files
+    if utterances.folder is None or num < IN_PROCESSES_FROM:  # only cached columns are sent as file names
         return work((0, num))
     parts = in_processes(work, [(first, min(first + AT_ONCE, num)) for first in range(0, num, AT_ONCE)], "labels")
     lengths = [np.zeros(1, np.int64), *(labels.lengths() for labels, _ in parts)]
@@ -72,7 +80,7 @@ def _encode(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
 
 
 def _encode_part(columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int]) -> Labels:
-    """Of the rows from one up to another."""
+    """Labels of the rows from `rows[0]` up to, but not including, `rows[1]`."""
     problems: dict[int, tuple[str, str]] = {}
     return Ragged.of_rows(_rows(columns, tokenizer, given, rows, problems)), problems
 
@@ -80,7 +88,10 @@ def _encode_part(columns: Columns, tokenizer: Tokenizer, given: bool, rows: tupl
 def _rows(
     columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int], problems: dict[int, tuple[str, str]]
 ) -> Iterator[Sequence[int]]:
-    """One by one: all together, as lists, they take a hundred times the room. Adds to the problems."""
+    """Yields the labels row by row, because lists of all rows take a hundred times the memory.
+
+    Adds rows that cannot be encoded to `problems`.
+    """
     first, end = rows
     texts = Ragged(columns.texts.values, columns.texts.offsets[first : end + 1]).all_texts()
     for row, text in enumerate(texts, first):
@@ -88,7 +99,7 @@ def _rows(
         if given and columns.has_labels[row]:
             labels = columns.labels[row].tolist()
         elif columns.has_labels[row] and not text:
-            problems[row] = ("token ids without a text", "set data.tokenizer.path to the tokenizer that made them")
+            problems[row] = ("token ids without a text", "set data.tokenizer.path to the tokenizer that produced them")
         else:
             try:
                 labels = tokenizer.encode(text)

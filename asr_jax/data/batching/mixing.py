@@ -1,4 +1,4 @@
-"""Mixing of several sources: how many utterances of each an epoch has, and which."""
+"""Mixing of several sources: the number and choice of each source's utterances in an epoch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,27 +9,30 @@ from jaxtyping import Float64, Int, Int32, Int64
 
 @dataclass(frozen=True)
 class Mixing:
-    """How much of each entry of `data.train` an epoch has. An epoch is as long as it can be without any utterance coming
-    twice; what is left of the other sources comes first in the next ones, so that every utterance gets its turn.
+    """Share of each entry of `data.train` in an epoch.
+
+    An epoch is as long as possible without repeating an utterance. Utterances that an epoch leaves out come first in
+    the next epochs, and every utterance is eventually used.
     """
 
     kind: Literal["none", "absolute", "relative", "temperature"] = "none"
-    """none: every utterance once. absolute: utterances are drawn from source i with weight w_i, whatever its size. relative:
-    w_i times its number of utterances. temperature: its number of utterances times (its share of all hours)^(exponent - 1):
-    exponent 1 is none, and towards 0 all sources get as many hours."""
+    """Rule of mixing. none: every utterance once. absolute: utterances are drawn from source i with weight w_i,
+    independent of its size. relative: w_i times its number of utterances. temperature: its number of utterances times
+    (its share of all hours)^(exponent - 1); exponent 1 equals none, and towards 0 all sources get equal hours."""
     weights: tuple[float, ...] = ()
-    """Absolute and relative: one above 0 for each entry of data.train."""
+    """Weight above 0 for each entry of data.train, for absolute and relative."""
     exponent: float = 0.75
-    """Temperature: more than 0, at most 1. CAIMAN's "canary"."""
+    """Exponent of temperature, more than 0 and at most 1. CAIMAN's "canary"."""
 
     def __post_init__(self) -> None:
         if any(not weight > 0 for weight in self.weights):
             raise ValueError(
-                f"weights {self.weights}: expected numbers above 0; leave a source out of data.train instead"
+                f"weights {self.weights}: expected numbers above 0; to exclude a source, remove it from data.train"
             )
         if bool(self.weights) != (self.kind in ("absolute", "relative")):
             raise ValueError(
-                f"kind {self.kind!r} and weights {self.weights}: absolute and relative take weights, the others none"
+                f"kind {self.kind!r} and weights {self.weights}: expected weights for absolute and relative, and no "
+                "weights for other kinds"
             )
         if not 0 < self.exponent <= 1:
             raise ValueError(f"exponent {self.exponent}: expected more than 0, at most 1")
@@ -38,15 +41,23 @@ class Mixing:
 def epoch_shares(
     settings: Mixing, num_utterances: Int[np.ndarray, " G"], hours: Float64[np.ndarray, " G"]
 ) -> Float64[np.ndarray, " G"]:
-    """Of each source's utterances, the share that an epoch has: at most 1, and 1 for at least one source. A source without
-    utterances has none.
+    """Share of each source's utterances that an epoch contains.
 
-    Raises: ValueError where there are not as many weights as sources.
+    Args:
+        settings: Rule of mixing.
+        num_utterances: Number of utterances of each source [G].
+        hours: Hours of each source [G].
+
+    Returns:
+        Shares from 0 to 1. At least one source has 1; a source without utterances has 0.
+
+    Raises:
+        ValueError: If the number of weights is not the number of sources.
     """
     if settings.weights and len(settings.weights) != len(num_utterances):
         raise ValueError(
             f"data.mixing.weights has {len(settings.weights)} numbers for {len(num_utterances)} entries of data.train: "
-            "expected one each"
+            "expected one weight per entry"
         )
     num = num_utterances.astype(np.float64)
     there = num > 0
@@ -63,15 +74,17 @@ def epoch_shares(
 
 @dataclass(frozen=True)
 class Stratum:
-    """The entries of one source that belong to one bucket, and how many of them an epoch has."""
+    """Entries of one source in one bucket, and the number of them in an epoch."""
 
     entries: Int32[np.ndarray, " M"]
     num_drawn: int
-    """1 to M."""
+    """Number of entries in an epoch, 1 to M."""
 
     def of_epoch(self, epoch: int) -> Int32[np.ndarray, " N"]:
-        """A stretch of the entries, which are laid end to end for ever: every one comes before any comes again, none
-        twice in an epoch, and an epoch's are found without those before it.
+        """Entries of an epoch.
+
+        Epochs take consecutive parts of the entries, which are repeated without end. Every entry is used before any is
+        repeated, none occurs twice in an epoch, and an epoch is computed without the preceding ones.
         """
         num = len(self.entries)
         if self.num_drawn == num:
@@ -82,8 +95,10 @@ class Stratum:
 
 
 def num_drawn(num: Int[np.ndarray, "K G"], shares: Float64[np.ndarray, " G"]) -> Int64[np.ndarray, "K G"]:
-    """How many of the `num` entries of each bucket and source an epoch has: at least one where there are any, and of a
-    source in all, but for that, its share to half an entry.
+    """Number of the `num` entries of each bucket and source that an epoch contains.
+
+    It is at least one if there are any entries. Apart from that, the total of a source is its share, within half an
+    entry.
     """
     reached = np.floor(np.cumsum(num * shares, axis=0) + 0.5).astype(np.int64)
     return np.maximum(np.diff(reached, axis=0, prepend=0), num > 0)
@@ -95,8 +110,16 @@ def strata(
     num_drawn: Int[np.ndarray, " G"],
     rng: np.random.Generator,
 ) -> list[Stratum]:
-    """The entries of a bucket by source, those without any left out. Where an epoch has only some, all are shuffled:
-    neighbours in a manifest should not always come together.
+    """Divides the entries of a bucket by source. Sources with no drawn entries are left out.
+
+    If an epoch contains only some of the entries of a source, they are shuffled, because neighbours in a manifest
+    should not always occur together.
+
+    Args:
+        entries: Entries of the bucket [E].
+        source_of: Source of each entry [E].
+        num_drawn: Number of entries of each source in an epoch [G].
+        rng: Generator for the shuffling.
     """
     result = []
     for source in np.flatnonzero(num_drawn).tolist():

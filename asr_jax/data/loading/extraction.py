@@ -1,4 +1,4 @@
-"""Frames of audio written to Parquet, in parts, so that an interrupted extraction goes on where it was."""
+"""Extraction of frames of audio to Parquet, in parts. An interrupted extraction is resumed."""
 
 import hashlib
 import itertools
@@ -35,27 +35,28 @@ from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.tokenizers import Tokenizer
 
 PART_RECORDS = 1000
+"""Utterances per part."""
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """What makes frames of audio at a front-end's rate: the front-end itself, or a model behind it."""
+    """Function from audio to frames at a front-end's rate: the front-end itself, or a model with a front-end."""
 
     front_end: FrontEnd
     compute: Callable[[Int16[np.ndarray, "B S"], Int32[np.ndarray, " B"]], Frames]
-    """Frames of samples and their lengths."""
+    """Computes frames from samples [B, S] and their lengths [B]."""
     made_of: str
-    """Equal where the frames are."""
+    """Description of the function. Equal descriptions mean equal frames."""
     dtype: Literal["float32", "int32"] = "float32"
-    """Of their values."""
+    """Type of the frames' values."""
 
     @classmethod
     def of_front_end(cls, front_end: FrontEnd) -> "Extractor":
-        """Ready features, as training would compute them."""
+        """Extractor of ready features, as training computes them."""
         return cls(front_end, jax.jit(front_end), repr(front_end))
 
     def schema(self) -> pa.Schema:
-        """The columns; features are rows × cols values, frame by frame."""
+        """Columns of the Parquet file. `features` contains rows × cols values, frame by frame."""
         values = pa.list_(pa.from_numpy_dtype(np.dtype(self.dtype)))
         return pa.schema(
             [
@@ -76,20 +77,33 @@ def extract(
     max_samples: int = 0,
     workers: int = 0,
 ) -> int:
-    """Writes the frames of all utterances of some inputs (or of the first `max_samples` of each) to one file, and what
-    is left out to `OUT.rejected.jsonl`; gives how many cannot be used, but for what is too long. Where the file is there
-    already, nothing is done.
+    """Writes the frames of all utterances of some inputs to one file.
 
-    Raises: UserError where no utterance is left, where the file holds other features, and where another process makes it.
+    Rejected utterances are written to `OUT.rejected.jsonl`. If the file already exists, nothing is done.
+
+    Args:
+        out: Parquet file to write.
+        paths: Manifests, folders and glob patterns.
+        extractor: Function that computes the frames.
+        tokenizer: Tokenizer of the column `tokens`. None: texts may be missing.
+        max_duration_s: Maximum duration of an utterance in seconds.
+        max_samples: Maximum number of utterances of each input, from its start. 0: all.
+        workers: Number of processes that read audio. 0: threads of this process read it.
+
+    Returns:
+        Number of rejected utterances, without those that are outside of a limit.
+
+    Raises:
+        UserError: If no utterance is left, if the file has other features, or if another process is writing it.
     """
     index, rejections = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples)
     digest = _digest(extractor.made_of, index, tokenizer, rejections.entries)
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
     if _is_done(out, digest):
-        print(f"{out} is already there")
+        print(f"{out} already exists")
     else:
         parts.mkdir(parents=True, exist_ok=True)
-        with held(parts / "lock", f"{out} is being made"):
+        with held(parts / "lock", f"{out} is being written"):
             names, rejected = _extract_parts(parts, index, extractor, workers, out)
             rejected = rejections.entries + rejected
             write_whole(
@@ -102,7 +116,10 @@ def extract(
         rejected_path.unlink(missing_ok=True)
     unread = [entry for entry in map(json.loads, lines) if entry.get("limit") is None]
     if num_filtered := len(lines) - len(unread):
-        print(f"{out}: {num_filtered} utterances are longer than --max-duration-s {max_duration_s:g}: {rejected_path}")
+        print(
+            f"{out}: {num_filtered} utterances are longer than --max-duration-s {max_duration_s:g}; they are listed in "
+            f"{rejected_path}"
+        )
     return len(unread)
 
 
@@ -112,7 +129,7 @@ def _index(
     utterances = read_utterances(paths, options=ReadOptions(texts_may_lack=tokenizer is None))
     if max_samples:
         input_of = utterances.columns.input_of[utterances.rows]
-        first = np.searchsorted(input_of, input_of)  # inputs follow each other
+        first = np.searchsorted(input_of, input_of)  # utterances are in the order of the inputs
         utterances = utterances.select(np.arange(len(utterances)) - first < max_samples)
     index, rejections = build_index(
         utterances, scale=scale_of(front_end, of_features=False), tokenizer=tokenizer, given_labels=True,
@@ -124,8 +141,10 @@ def _index(
 
 
 def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, rejections: Sequence[Rejected]) -> str:
-    """Of all that the frames, and what is left out, depend on: settings, utterances, and the files of audio by name,
-    size and time. Bytes in the cache are known by their place in it: they are made anew when they are out of date.
+    """Digest of all that the frames and the rejected utterances depend on.
+
+    It includes settings, utterances, and the base name, size and time of audio files. Bytes in the cache are identified
+    by their position, because they are unpacked again when they are out of date.
     """
     places = [Location.parse(index.utterances.columns.locations.text(row)) for row in index.utterances.rows.tolist()]
     paths = sorted({place.path for place in places})
@@ -145,7 +164,7 @@ def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, rejections:
 
 
 class _PlanOfParts:
-    """Batches of one part after the other: `plans` with the first row of each."""
+    """Batches of several parts, one after the other. `firsts` has the first row of each of the `plans`."""
 
     def __init__(self, plans: Sequence[BatchPlan], firsts: Sequence[int]) -> None:
         self.buckets, self._plans, self._firsts = plans[0].buckets, plans, firsts
@@ -160,7 +179,7 @@ class _PlanOfParts:
 def _extract_parts(
     parts: Path, index: Index, extractor: Extractor, workers: int, out: Path
 ) -> tuple[list[str], list[Rejected]]:
-    """Writes the parts that are not there yet; the names of all, and what could not be read, of all of them."""
+    """Writes missing parts. Returns the file names of all parts, and the utterances that could not be read."""
     settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
     num_labels = index.num_labels()
     buckets = make_buckets(index.lengths, num_labels, settings, scale=index.scale)
@@ -187,7 +206,10 @@ def _extract_parts(
 
 
 def _write_part(part: Path, index: Index, batches: Iterator[LoadedBatch], num_rows: int, extractor: Extractor) -> None:
-    """Frames in the order of the index; what could not be read goes to a .json beside, which is written first."""
+    """Writes frames in the order of the index.
+
+    Utterances that could not be read are written to a .json file beside the part, before the part itself.
+    """
     found: dict[int, dict[str, Any]] = {}
     rejected: list[Rejected] = []
     for row, features in with_bar(_features(batches, extractor, rejected), num_rows, "utterances"):
@@ -208,10 +230,10 @@ def _write_part(part: Path, index: Index, batches: Iterator[LoadedBatch], num_ro
 def _features(
     batches: Iterator[LoadedBatch], extractor: Extractor, rejected: list[Rejected]
 ) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
-    """Frames by row of the index; what cannot be read is added to `rejected`."""
+    """Yields frames by row of the index. Utterances that cannot be read are added to `rejected`."""
     for loaded in batches:
         rejected += loaded.rejected
-        assert loaded.batch.audio is not None, "the index is of audio"
+        assert loaded.batch.audio is not None, "expected an index of audio"
         frames = extractor.compute(loaded.batch.audio, loaded.batch.lengths)
         values, lengths = np.asarray(frames.values, extractor.dtype), np.asarray(frames.lengths)
         for i in np.flatnonzero(loaded.batch.weights):
@@ -219,7 +241,7 @@ def _features(
 
 
 def _join(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
-    """One file of all parts, whole or not at all."""
+    """Joins all parts to one file atomically."""
     partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for part in parts:
@@ -228,7 +250,11 @@ def _join(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
 
 
 def _is_done(out: Path, digest: str) -> bool:
-    """Raises: UserError where the file holds something else."""
+    """Whether the file exists and has this digest.
+
+    Raises:
+        UserError: If the file has another digest.
+    """
     if not out.exists():
         return False
     try:
@@ -236,5 +262,5 @@ def _is_done(out: Path, digest: str) -> bool:
     except pa.ArrowException:
         there = ""
     if there != digest:
-        raise UserError(f"{out} holds features of other inputs or settings: give another --output, or delete it")
+        raise UserError(f"{out} has features of other inputs or settings: choose another --output, or delete it")
     return True

@@ -1,4 +1,4 @@
-"""From planned batches to padded arrays: Grain reads positions of the plan, in threads and worker processes."""
+"""Loading of planned batches as padded arrays with Grain, in threads and worker processes."""
 
 import os
 import signal
@@ -24,26 +24,27 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Rejected
 
 SHARED_FROM = 1 << 16
-"""Bytes from which on an array of a worker comes through shared memory: to make and remove it takes longer than to send
-less. With all arrays shared, workers read a tenth less."""
+"""Size in bytes from which arrays of a worker are sent through shared memory. To create and remove shared memory takes
+longer than to send smaller arrays: if all arrays are shared, workers read a tenth less."""
 
-# How much less than its manifest says a signal may have: more of both means that some of it is lost.
+# Tolerated difference between the duration in the manifest and a shorter signal. If the difference exceeds both limits,
+# a part of the signal is missing.
 SLACK_S, SLACK_SHARE = 0.5, 0.1
 
 
 @dataclass(frozen=True)
 class LoadedBatch:
-    """A batch of NumPy arrays, where it lies in the plan, and what could not be read."""
+    """Batch of NumPy arrays, its position in the plan, and the utterances that could not be read."""
 
     batch: Batch
     position: int
     rejected: tuple[Rejected, ...]
-    """For each row with weight 0: its audio is missing, damaged, too long or too short."""
+    """Utterances whose audio is missing, damaged, too long or too short; their rows have weight 0."""
 
 
 @runtime_checkable
 class Plan(Protocol):
-    """What a source needs of a plan, such as a BatchPlan."""
+    """Interface of a plan that a source reads, such as `BatchPlan`."""
 
     @property
     def buckets(self) -> tuple[Bucket, ...]: ...
@@ -52,16 +53,16 @@ class Plan(Protocol):
 
 
 class BatchSource:
-    """`source[position]` loads the batch that the plan has there; this process's rows of it."""
+    """Loads batches of a plan: `source[position]` returns this process's rows of the batch at that position."""
 
     def __init__(self, index: Index, plan: Plan, *, process_index: int = 0, num_processes: int = 1) -> None:
         self.plan = plan
         self.process_index = process_index
         self.num_processes = num_processes
-        self._index = index  # worker processes map its columns again
+        self._index = index  # pickled as file names: worker processes map the columns again
 
     def __len__(self) -> int:
-        """As good as endless: epochs follow each other."""
+        """A practically unlimited number, because a plan has no last epoch."""
         return 1 << 62
 
     def __getitem__(self, position: int) -> LoadedBatch:
@@ -78,7 +79,7 @@ class BatchSource:
         rejected = []
         for i in np.flatnonzero(planned.rows >= 0):
             row = int(planned.rows[i])
-            location = columns.locations.text(int(utterances.rows[row]))  # a whole utterance takes 3 % of the time
+            location = columns.locations.text(int(utterances.rows[row]))  # building the Utterance takes 3 % of the time
             try:
                 signal = self._read(location, float(planned.speeds[i]), int(self._index.lengths[row]), bucket.length)
             except AudioError as error:
@@ -95,7 +96,12 @@ class BatchSource:
     def _read(
         self, location: str, speed: float, length: int, room: int
     ) -> Int16[np.ndarray, " S"] | Float32[np.ndarray, "T F"]:
-        """Samples or features; at most `room` of them, and about `length / speed` or more."""
+        """Samples or features of an utterance.
+
+        Raises:
+            AudioError: If there are more than `room` of them or considerably fewer than `length / speed`, or they
+                cannot be read.
+        """
         scale = self._index.scale
         place = Location.parse(location)
         signal = place.features() if scale.of_features else place.audio(rate_hz=int(scale.per_s), speed=speed)
@@ -103,14 +109,15 @@ class BatchSource:
             raise AudioError(
                 location,
                 f"longer than its manifest says: {len(signal) / scale.per_s:.2f} s where its bucket has room for "
-                f"{room / scale.per_s:.2f} s; correct its duration",
+                f"{room / scale.per_s:.2f} s; correct the duration in the manifest",
             )
         missing = length / speed - len(signal)
         if missing > max(SLACK_S * scale.per_s, SLACK_SHARE * length / speed):
             raise AudioError(
                 location,
                 f"shorter than its manifest says: {len(signal) / scale.per_s:.2f} s of "
-                f"{length / speed / scale.per_s:.2f} s; is it cut? Copy it again, or correct its duration",
+                f"{length / speed / scale.per_s:.2f} s; the file may be truncated: copy it again, or correct the "
+                "duration in the manifest",
             )
         return signal
 
@@ -125,13 +132,21 @@ def open_batches(
     threads: int = 2,
     read_ahead: int = 4,
 ) -> Iterator[Iterator[LoadedBatch]]:
-    """`with open_batches(source, start=n) as batches:` iterates positions n, n + 1, … in order, up to `stop`.
+    """Opens an iterator over loaded batches at positions `start`, `start` + 1, … in order.
 
-    `threads` read in this process or, where there are `workers`, in each of as many worker processes; each of these
-    processes holds up to `read_ahead` batches. The batches and their order do not depend on any of the three. A
-    script that uses workers guards its top level by `if __name__ == "__main__"`: workers import it.
+    The batches and their order do not depend on `workers`, `threads` and `read_ahead`. A script that uses workers must
+    guard its top level by `if __name__ == "__main__"`, because workers import it.
+
+    Args:
+        source: Source of the batches.
+        start: First position.
+        stop: Position after the last one. None: unlimited.
+        workers: Number of worker processes. 0: threads of this process read.
+        threads: Number of reading threads in this process, or in each worker process.
+        read_ahead: Maximum number of batches that each reading process holds.
     """
-    # Workers that come to an end leave shared memory behind; those that are closed do not. So these never come to one.
+    # Workers that reach the end of their data leave shared memory behind, and workers that are closed do not. Therefore
+    # the data of workers have no end.
     dataset = grain.MapDataset.source(_PlainSource(source))[start : None if workers else stop]
     batches = dataset.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=read_ahead))
     if workers:
@@ -147,14 +162,15 @@ def open_batches(
     try:
         yield loaded
     finally:
-        # First what holds the last batch: shared memory and iterators that live until Python ends are complained of.
+        # The generator holds the last batch and is closed first, because shared memory and iterators that live until
+        # Python exits cause warnings.
         loaded.close()
         iterator.close()
 
 
 @dataclass(frozen=True)
 class _PlainSource:
-    """What Grain reads: dicts of arrays, because it maps trees to leaves of its own, which a Batch does not take."""
+    """Source of dicts of arrays for Grain, which maps trees with leaf types that a Batch does not accept."""
 
     source: BatchSource
 
@@ -179,7 +195,10 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:
-    """Leaves signals to the parent, and ends when the parent is gone: Grain's workers outlive a killed one."""
+    """Ignores signals, which the parent handles, and starts a thread that ends the worker with its parent.
+
+    Without the thread, Grain's workers outlive a killed parent.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()

@@ -20,10 +20,11 @@ from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.data.manifests.utterances import Rejected
 
 LONGEST_S = 600.0
+"""Maximum duration of an utterance in seconds."""
 
 
 def before_normalisation(front_end: FrontEnd) -> FrontEnd:
-    """The front-end up to its first normalisation, without dither."""
+    """Front-end up to its first normalisation, without dither."""
     place = next(
         (n for n, stage in enumerate(front_end.then) if isinstance(stage, Normalise | NormaliseByDataSet)),
         len(front_end.then),
@@ -34,15 +35,24 @@ def before_normalisation(front_end: FrontEnd) -> FrontEnd:
 def bin_statistics(
     paths: Sequence[str], front_end: FrontEnd, *, max_hours: float = 0.0, workers: int = 0
 ) -> tuple[NormaliseByDataSet, int, list[Rejected]]:
-    """Statistics over all frames of all utterances (or over `max_hours` of them, spread over the set), of how many
-    frames, and what could not be read. Sums are in float64.
+    """Statistics of each bin over all frames, summed in float64.
 
-    Raises: UserError where no audio can be read, or a bin never changes.
+    Args:
+        paths: Manifests, folders and glob patterns of audio.
+        front_end: Front-end that computes the bins.
+        max_hours: Maximum amount of audio in hours, spread over the set. 0: all.
+        workers: Number of processes that read audio. 0: threads of this process read it.
+
+    Returns:
+        Normalisation with the statistics, number of frames, and utterances that could not be read.
+
+    Raises:
+        UserError: If there are ready features, if no audio can be read, or if a bin is constant.
     """
     front_end = before_normalisation(front_end)
     utterances = read_utterances(paths)
     if utterances.columns.num_frames[utterances.rows].any():
-        raise UserError(f"{', '.join(paths)}: ready features among them; expected audio, which the front-end hears")
+        raise UserError(f"{', '.join(paths)}: contains ready features; expected audio as input of the front-end")
     build = partial(
         build_index, scale=scale_of(front_end, of_features=False), tokenizer=None,
         filters=replace(Filters.none(), max_duration_s=LONGEST_S),
@@ -69,11 +79,12 @@ def bin_statistics(
                 valid = values[row, : lengths[row]]
                 total, squares, count = total + valid.sum(0), squares + np.square(valid).sum(0), count + len(valid)
     if count < 2:
-        raise UserError(f"{', '.join(paths)}: no audio could be read, or none is as long as two frames")
+        raise UserError(f"{', '.join(paths)}: no audio could be read, or it has fewer than two frames")
     mean = total / count
     deviation = np.sqrt(np.maximum(squares / count - np.square(mean), 0.0))
     if not deviation.all():
         raise UserError(
-            f"bin {int(np.argmin(deviation))} has the same value in all {count:,} frames: is the audio silent?"
+            f"bin {int(np.argmin(deviation))} has the same value in all {count:,} frames: check that the audio is not "
+            "silent"
         )
     return NormaliseByDataSet(tuple(mean.tolist()), tuple(deviation.tolist())), count, rejected

@@ -1,0 +1,141 @@
+"""`--help` and `--help-all` of an experiment: one line for each field, in groups, the most used first."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from asr_jax.config import Experiment
+
+MOST_USED = (
+    "data.train", "data.validation", "run_dir", "init.path", "training.num_updates", "training.num_epochs",
+    "data.buckets.batch_seconds", "training.accumulate", "training.precision", "optim.schedule.peak_lr",
+    "optim.schedule.warmup_updates", "training.validate_every", "data.tokenizer.kind", "data.tokenizer.path",
+    "data.tokenizer.normaliser", "data.speeds", "model.encoder.remat", "seed", "fresh", "dry_run",
+)  # fmt: skip
+GROUPS = {
+    "Run": "", "Data": "data", "Encoder": "model.encoder", "Heads and decoding": "model.heads",
+    "Front-end": "model.front_end", "Augmentation": "model.augment", "Model": "model", "Optimizer": "optim",
+    "Training and validation": "training", "Initial weights": "init", "Low-rank adapters": "lora",
+}  # fmt: skip
+"""Prefix of the fields of each group; a field belongs to the longest prefix of its name."""
+ONLY_IN_ALL = (
+    "data.filters", "data.mixing", "data.buckets", "model.front_end", "model.augment", r"model.heads.\w+.decoding.search",
+    r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking", "training.loss_scale", "lora",
+)  # fmt: skip
+WIDTH = 120
+
+
+class Field(NamedTuple):
+    """A leaf of a tree of settings."""
+
+    name: str
+    """Dotted name."""
+    kind: str
+    """Type, or the values of a Literal."""
+    value: Any
+    text: str
+    """First sentence of the field's docstring, on one line."""
+
+
+def help_text(experiment: Experiment, *, usage: str, shows_all: bool) -> str:
+    """The fields of an experiment in groups, one line each.
+
+    Args:
+        experiment: the settings whose values are shown.
+        usage: the first line.
+        shows_all: whether fields that are rarely changed are listed; otherwise their number is.
+    """
+    fields = list(described(experiment))
+    lines = [f"usage: {usage} [--field.name VALUE …]", "", "Most used:"]
+    lines += [_line(field) for name in MOST_USED for field in fields if field.name == name]
+    rest = [field for field in fields if field.name not in MOST_USED]
+    for title, prefix in GROUPS.items():
+        group = [field for field in rest if _group_of(field.name) == prefix]
+        shown = [field for field in group if shows_all or not _is_only_in_all(field.name)]
+        more = len(group) - len(shown)
+        if shown:
+            lines += ["", f"{title}:", *map(_line, shown)]
+            lines += [f"  … and {more} more with --help-all"] * bool(more)
+        elif more:
+            lines += ["", f"{title}: {more} fields with --help-all"]
+    return "\n".join(lines)
+
+
+def described(settings: Any, prefix: str = "") -> Iterator[Field]:
+    """The leaves of a tree of settings. Of consecutive list items of one class only the first is expanded, with its
+    index as `N`."""
+    docs, hints = _field_docs(type(settings)), get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value, name = getattr(settings, field.name), f"{prefix}{field.name}"
+        text = docs.get(field.name, "")
+        if dataclasses.is_dataclass(value):
+            yield from described(value, f"{name}.")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from described(item, f"{name}.{key}.")
+        elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+            yield from _items(value, name)
+        elif value == () and any(dataclasses.is_dataclass(part) for part in get_args(hints[field.name])):
+            continue  # an empty list of settings has no fields to set
+        else:
+            yield Field(name, _kind(hints[field.name]), value, text)
+
+
+def _items(items: tuple[Any, ...], name: str) -> Iterator[Field]:
+    """The fields of settings in a list; those of equal classes in a row are shown once."""
+    first = 0
+    while first < len(items):
+        last = first
+        while last + 1 < len(items) and type(items[last + 1]) is type(items[first]):
+            last += 1
+        place = f"{first}" if last == first else f"{{{first}…{last}}}"
+        yield from described(items[first], f"{name}.{place}.")
+        first = last + 1
+
+
+@functools.cache
+def _field_docs(kind: type[Any]) -> dict[str, str]:
+    """The first sentence of the docstring of each field of a dataclass."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        [body] = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(base))).body)  # type: ignore[attr-defined]
+        for field, text in zip(body, body[1:], strict=False):
+            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+                sentence = " ".join(str(text.value.value).split())
+                found[field.target.id] = re.split(r"(?<=[^.\d]\.) (?=[A-Z])", sentence)[0].rstrip(".")
+    return found
+
+
+def _kind(hint: Any) -> str:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "|".join(map(str, parts))
+    if origin is tuple:
+        return f"{_kind(parts[0])} …" if parts else "…"
+    if parts and (origin is Union or isinstance(hint, type(int | str))):
+        return "|".join(dict.fromkeys(_kind(part) for part in parts if part is not type(None)))
+    return getattr(hint, "__name__", str(hint))
+
+
+def _group_of(name: str) -> str:
+    prefixes = [prefix for prefix in GROUPS.values() if not prefix or name.startswith(f"{prefix}.")]
+    return max(prefixes, key=len)
+
+
+def _is_only_in_all(name: str) -> bool:
+    return any(re.match(rf"{pattern}\.", name) for pattern in ONLY_IN_ALL)
+
+
+def _line(field: Field) -> str:
+    shown = " ".join(map(str, field.value)) if isinstance(field.value, tuple) else str(field.value)
+    flag = f"  --{field.name.replace('_', '-')} {field.kind}"
+    line = f"{flag:<50} {field.text}" + (f" [{shown}]" if shown not in ("", "None") else "")
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

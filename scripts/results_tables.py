@@ -1,0 +1,171 @@
+"""Writes the tables of docs/results.md from benchmarks/results/*.json: `python scripts/results_tables.py`.
+
+Each table is between two comments, `<!-- table: NAME -->` and `<!-- end -->`. `tests/scripts/test_results_tables.py`
+fails if the page differs from what this script writes.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "benchmarks/results"
+MODELS = {
+    "quartznet_10x5": "QuartzNet 10x5", "zipformer_s": "Zipformer-S", "fastconformer_6x512": "FastConformer, 6 × 512",
+    "squeezeformer_s": "Squeezeformer-S", "wav2vec2_base_pretraining": "wav2vec 2.0 Base, pre-training",
+    "wav2vec2_hourglass_pretraining": "the same with Hourglass [2,(8,4),2]",
+    "wav2vec2_base_ctc": "wav2vec 2.0 Base, CTC", "w2v_bert_small": "W2V-BERT, 12 × 512",
+}  # fmt: skip
+
+
+def table(header: str, rows: Iterable[Sequence[Any]]) -> str:
+    """A table in Markdown."""
+    names = header.split(" | ")
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def steps() -> str:
+    """Milliseconds of a training step beside the original's; ratios by medians and by the fastest repeats."""
+    rows = []
+    for name, model in MODELS.items():
+        found = read(f"model_{name}_cpu")
+        ours, theirs = found["times_s"], found["peer"]
+        pairs = [(ours["forward"], theirs["forward_s"]), (ours["step"], theirs["step_s"])]
+        shown = [f"{1000 * median(a):,.0f} / {1000 * median(b):,.0f}" for a, b in pairs]
+        step, peer_step = pairs[1]
+        ratios = [f"{median(peer_step) / median(step):.2f}", f"{min(peer_step) / min(step):.2f}"]
+        rows.append([model, theirs["name"], *shown, *ratios, f"{found['load'][0]:.1f}"])
+    return table("model | original | forward, ms | step, ms | ratio of medians | ratio of fastest | load", rows)
+
+
+def remat() -> str:
+    rows = [
+        [each["remat"], f"{each['bytes'] / 1e6:,.0f}", f"{each['ms']:,.0f}", f"{each['time_ratio']:.2f}"]
+        for each in read("remat_cpu")
+    ]
+    return table("`model.encoder.remat` | memory, MB | gradient, ms | of none", rows)
+
+
+def hourglass() -> str:
+    def row(each: dict[str, Any]) -> list[str]:
+        shares = [each["faster"], each["published_faster"], each["memory_share"], each["published_memory_share"]]
+        faster, theirs, memory, their_memory = shares
+        return [
+            each["factor"], f"{each['step_ms']:,}", f"{faster:.2f}", f"{theirs:.2f}" if theirs else "",
+            f"{memory:.0%}", f"{their_memory:.0%}" if their_memory else "",
+        ]  # fmt: skip
+
+    header = "factor | step, ms | speed, of none | NVIDIA's, A100 | memory, of none | NVIDIA's, A100"
+    return table(header, map(row, read("hourglass_cpu")["rows"]))
+
+
+def inference() -> str:
+    """Mean milliseconds of a batch, from audio in the host's memory to texts."""
+    rows = []
+    for name, model in (("read_speech", "Zipformer, 3.4 M"), ("quartznet_5x5", "QuartzNet 5x5, 6.7 M")):
+        found = read(f"inference_{name}_cpu")
+        for each in found["batches"]:
+            if each["batch"] in (1, 16):
+                ms, size = each["ms"]["all"]["mean"], f"{each['batch']} × {each['seconds']:g} s"
+                rows.append([model, size, f"{ms:,.0f}", f"{each['rtfx']:,.0f}", f"{found['machine']['load']:.1f}"])
+    return table("model | batch | mean, ms | × real time | load", rows)
+
+
+def training() -> str:
+    rows = []
+    for name, model in (("quartznet_tiny", "QuartzNet, 0.9 M"), ("zipformer_tiny", "Zipformer, 1.1 M")):
+        for each in read(f"train_{name}_cpu")["cases"]:
+            update_s = mean(each["update_s"])
+            rows.append(
+                [model, each["devices"], each["accumulation"], f"{update_s:.2f}", f"{each['audio_s_per_s']:,.0f}"]
+            )
+    return table("model | virtual devices | accumulation | s an update | audio-seconds per second", rows)
+
+
+def front_ends() -> str:
+    found = read("frontend_cpu")
+    audio_s = found["rows"] * found["seconds"]
+    times = sorted(found["times_s"].items(), key=lambda item: item[1])
+    return table("front-end | × real time", [[name, f"{audio_s / seconds:,.0f}"] for name, seconds in times])
+
+
+def data() -> str:
+    found, race = read("data_benchmark"), read("data_race_lhotse")["plan"]
+    start, by_reader = found["start"], found["reading"]["per_s"]["to_bare"]
+    shapes = {each["shapes"]: each["efficiency"] for each in found["padding"]}
+    ours, theirs = race["asr_jax"], race["lhotse"]
+    millions = start["records"] / 1e6
+    return table(
+        "measurement | value",
+        [
+            ["reading FLAC into batches in two threads, of bare `soundfile.read` in two processes",
+             f"{by_reader['threads']:.0%}"],
+            ["the same in two worker processes", f"{by_reader['workers']:.0%}"],
+            [f"start with {millions:g} million utterances, the first time", f"{start['first_s']['in all']:.1f} s"],
+            ["the same, the second time", f"{start['second_s']['in all']:.1f} s"],
+            [f"first batch at a far position of {found['resume']['records'] / 1e6:g} million utterances",
+             f"{found['resume']['far_s']:.2f} s"],
+            ["resident memory per utterance, beside mapped files",
+             f"{start['bytes']['resident, beside files']:.0f} bytes"],
+            *([f"padding in {num} shapes, LibriSpeech's durations", f"{1 - share:.1%}"]
+              for num, share in shapes.items()),
+            [f"padding in {ours['shapes']} shapes, beside lhotse's {theirs['shapes']}, in one run",
+             f"{ours['padding']:.1%} / {theirs['padding']:.1%}"],
+            ["plan of an epoch, beside lhotse's, in one run", f"{ours['epoch_s']:.1f} s / {theirs['epoch_s']:.1f} s"],
+        ],
+    )  # fmt: skip
+
+
+def searches() -> str:
+    found = read("race_pyctcdecode")
+    rows = [
+        [name, f"{each['frames_per_s']['asr_jax']:,.0f}", f"{each['frames_per_s']['pyctcdecode']:,.0f}",
+         f"{each['times_as_fast']:.1f}", f"{each['equal_lists']} of {each['lists']}"]
+        for name, each in found.items() if isinstance(each, dict) and "times_as_fast" in each
+    ]  # fmt: skip
+    return table("search, emissions | frames a second | pyctcdecode's | ratio | equal n-best lists", rows)
+
+
+def scoring() -> str:
+    found = read("race_jiwer")
+    rows = [
+        [what, f"{found[what]['cpu_ms']['asr_jax']:.1f}", f"{found[what]['cpu_ms']['jiwer']:.1f}",
+         f"{found[what]['times_as_fast']:.1f}"]
+        for what in ("words", "characters")
+    ]  # fmt: skip
+    return table(f"edits of {found['utterances']:,} utterances | ms of CPU | jiwer's | ratio", rows)
+
+
+def fine_tuning() -> str:
+    runs = read("learning_wav2vec2_tiny")["finetuning"]["runs"]
+    last = [(each["begins"], each["seed"], each["validation"][-1]) for each in runs]
+    rows = [[begins, seed, f"{end['ctc_loss']:.2f}", f"{end['cer']:.1%}"] for begins, seed, end in last]
+    for begins in ("pre-trained", "random"):
+        ends = [end for kind, _, end in last if kind == begins]
+        rows.append([begins, "mean", f"{mean(end['ctc_loss'] for end in ends):.2f}",
+                     f"{mean(end['cer'] for end in ends):.1%}"])  # fmt: skip
+    return table("initial weights | seed | validation CTC loss | CER", rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    each.__name__.replace("_", "-"): each
+    for each in (steps, remat, hourglass, inference, training, front_ends, data, searches, scoring, fine_tuning)
+}
+
+
+def written(page: str) -> str:
+    """The page with all tables replaced."""
+    pattern = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return pattern.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))
