@@ -29,3 +29,7 @@ def __getattr__(name: str) -> Any:
     from asr_jax import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

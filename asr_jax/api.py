@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, get_args, overload
 
 import numpy as np
 
@@ -38,10 +38,9 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference import aligning
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.recognition import scored
-from asr_jax.inference.trained import Trained, load_trained
+from asr_jax.inference.trained import Trained, load_trained, run_and_checkpoint
 from asr_jax.inference.transcription import Transcriber, recognise_all
 from asr_jax.search.base import Decoding
-from asr_jax.training import loop
 from asr_jax.transcripts.transcript import Transcript
 
 __all__ = ["Experiment", "Run", "Transcript", "load", "load_config", "train"]
@@ -62,7 +61,7 @@ def load(
     """Loads a trained run for transcription, evaluation and alignment.
 
     Args:
-        run: Folder of the run.
+        run: Folder of the run, or a checkpoint, as `RUN/checkpoints/N`.
         checkpoint: Number of updates of the checkpoint. None: the best one by validation.
         live: Whether to use the live parameters instead of the averaged ones.
         precision: Precision of activations. None: as in training.
@@ -72,7 +71,10 @@ def load(
     Raises:
         UserError: If the folder is not a run, or has no such checkpoint or head.
     """
-    trained = load_trained(Path(run), updates=checkpoint, live=live, precision=precision)
+    if precision is not None and precision not in get_args(Precision):
+        raise UserError(f"precision is {precision!r}: expected one of {', '.join(get_args(Precision))}")
+    folder, updates = run_and_checkpoint(Path(run), checkpoint)
+    trained = load_trained(folder, updates=updates, live=live, precision=precision)
     return Run(trained, head=head, decoding=decoding)
 
 
@@ -90,12 +92,18 @@ def train(experiment: Experiment) -> dict[str, Any]:
     Returns:
         Figures of the last validation (`wer` and `cer`, or `loss`), the best value of all validations (`best_wer` or
         `best_loss`), `update`, `folder` and `checkpoint`. If the job ended before the run, only `continues`, a message.
+        Empty for `Experiment(dry_run=True)`, which trains nothing.
 
     Raises:
         UserError: If the run cannot start.
         RunError: If the run has started and cannot continue.
     """
+    from asr_jax.training import loop, preview  # takes as long to import as all the rest
+
     join()
+    if experiment.dry_run:
+        preview.dry_run(experiment)
+        return {}
     return loop.train(experiment)
 
 
@@ -148,7 +156,8 @@ class Run:
         """Computes error rates on a manifest, or on any other data that training reads.
 
         Returns:
-            The figures of `python -m asr_jax.evaluate --json`: `wer` and `cer` (fractions, None if the references have
+            The figures of `python -m asr_jax.evaluate --json`: `run`, `checkpoint`, `weights`, `precision`, `head`,
+            `decoding`, `normaliser`, `calibrated`; `wer` and `cer` (fractions, None if the references have
             no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`,
             and the same by source, speaker and length.
 
@@ -158,7 +167,7 @@ class Run:
         data = self.trained.plan(read_utterances([os.fspath(manifest)], role="validation"), has_windows=True)
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
-        return counts
+        return self.trained.description(self._decoder) | counts
 
     @overload
     def align(self, audio: Audio, text: str, *, rate_hz: int | None = None) -> Transcript: ...  # type: ignore[overload-overlap]
@@ -193,9 +202,11 @@ class Run:
             try:
                 data = aligning.plan(self.trained, Utterances.of(labelled))
             except NoUtterances as error:
-                raise RunError(f"{error}: {'; '.join(each.reason for each in error.rejections.entries)}") from error
+                raise RunError(
+                    "\n".join(f"{each.location}: {each.detail}" for each in error.rejections.entries)
+                ) from error
             aligned = {each.utterance.id: each for each in aligning.aligned_utterances(self.trained, data)}
-            rejected = {each.id: each.reason for each in data.rejections.entries}
+            rejected = {each.id: each.detail for each in data.rejections.entries}
         found = [aligned.get(utterance.id) for utterance in labelled]
         pairs = zip(labelled, found, strict=True)
         _refuse(
@@ -218,13 +229,13 @@ class Run:
 
 
 def _are_several(audio: Audio | Sequence[Audio]) -> bool:
-    return not isinstance(audio, str | os.PathLike | np.ndarray)
+    return not isinstance(audio, str | os.PathLike) and not hasattr(audio, "__array__")
 
 
 @contextmanager
 def _utterances(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator[list[Utterance]]:
     """Yields utterances with durations. Arrays are written to a temporary folder, which is deleted at the end."""
-    given = [audio] if isinstance(audio, str | os.PathLike | np.ndarray) else audio
+    given: Sequence[Any] = audio if _are_several(audio) else [audio]  # type: ignore[assignment]
     with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
         named = [
             Utterance(str(place), str(_location(each, rate_hz, folder, place))) for place, each in enumerate(given)
@@ -235,17 +246,24 @@ def _utterances(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator
 
 
 def _location(audio: Audio, rate_hz: int | None, folder: str, place: int) -> Location:
-    if not isinstance(audio, np.ndarray):
+    if isinstance(audio, str | os.PathLike):
         return Location(os.fspath(audio))
-    if rate_hz is None or rate_hz < 1:
-        raise UserError(f"audio is an array and rate_hz is {rate_hz}: expected its sample rate in Hz, such as 16000")
+    if not hasattr(audio, "__array__"):
+        raise UserError(f"audio is of type {type(audio).__name__}: expected a path, an array, or a list of them")
+    audio = np.asarray(audio)
+    if not isinstance(rate_hz, int) or rate_hz < 1:
+        raise UserError(
+            f"audio is an array and rate_hz is {rate_hz}: expected its sample rate in Hz, a whole number such as 16000"
+        )
     if audio.ndim != 1 or not (np.issubdtype(audio.dtype, np.floating) or audio.dtype == np.int16):
         raise UserError(
             f"audio is an array of shape {audio.shape} and type {audio.dtype}: expected one axis of floats or int16"
         )
     if not np.isfinite(audio).all():
         raise UserError("audio is an array with NaN or infinite values: expected finite samples from -1 to 1")
-    samples = audio if audio.dtype == np.int16 else np.rint(audio.clip(-1, 1) * 32767).astype(np.int16)
+    if not audio.size:
+        raise UserError("audio is an empty array: expected samples")
+    samples = audio if audio.dtype == np.int16 else np.rint(audio * 32768).clip(-32768, 32767).astype(np.int16)
     path = Path(folder) / f"{place}.flac"
     write_flac(path, samples, rate_hz)
     return Location(str(path))

@@ -186,8 +186,12 @@ class Experiment:
     """Whether to start a new run in a folder next to the existing one (NAME-2, NAME-3 …). Nothing is deleted."""
     dry_run: bool = False
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
+    decoding: dataclasses.InitVar[Decoding | None] = None
+    """Former place of the primary head's decoding, for old configs; it becomes that of the head."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, decoding: Decoding | None) -> None:
+        if decoding is not None and self.model.recognises:
+            object.__setattr__(self, "model", self.model.with_decoding(self.model.recognising, decoding))
         problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
         problems += wrong_types(self) or self._of_texts()
         problems += [f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value]
@@ -214,7 +218,7 @@ class Experiment:
         return Path(self.run_dir or Path("runs") / self.name)
 
     @property
-    def decoding(self) -> Decoding | None:
+    def primary_decoding(self) -> Decoding | None:
         """Decoding of the primary head; None for a model without a recognising head."""
         return self.model.decoding_of(self.model.recognising) if self.model.recognises else None
 
@@ -339,8 +343,8 @@ def _upgraded_model(cls: Any, fields: dict[str, Any]) -> Model:
 def _upgraded_experiment(cls: Any, fields: dict[str, Any]) -> Experiment:
     """Moves the decoding to its head. In earlier versions, it was a field of the experiment."""
     decoding = fields.pop("decoding", None)
-    experiment: Experiment = cls(**fields)
-    return experiment.with_decoding(decoding) if decoding and experiment.model.recognises else experiment
+    experiment: Experiment = cls(**fields, decoding=decoding)
+    return experiment
 
 
 def _upgraded_training(cls: Any, fields: dict[str, Any]) -> Training:

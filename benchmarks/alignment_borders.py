@@ -1,16 +1,19 @@
-"""Forced alignment of joined recordings with known borders: how far off these are found, which pieces are right.
+"""Accuracy of forced alignment and segmentation on joined recordings with known boundaries.
 
     python benchmarks/alignment_borders.py RUN --data MANIFEST [--max-seconds 6] [--json OUT]
 
-Recordings are joined in a random order, each without the silence at its ends (quieter than its loudest part by
---trim-db), and with a pause behind it of noise as loud as its own quietest tenth, or 40 dB below its loudest part.
+Recordings are joined in random order. The silence at the ends of each recording (below its loudest part by more than
+--trim-db) is removed. The pause after a recording is noise with the level of its quietest tenth, but not louder than 40
+dB below its loudest part.
 
-    words    some recordings at a time, aligned with their text: from the middle between the last word of one and the
-             first word of the next to the nearest point of the pause, and to its middle
-    segment  all of them, cut by --segment: from each end of a piece to the nearest point of the pause; a piece is right
-             where all of its text is said in it, nothing else is, and it ends in pauses (within 0.1 s)
-    --foreign, --unsaid  so many recordings in a row that the text does not have, so many words that nobody says
-    --wrong  this share of the words is another one of the text's
+    words    aligns some recordings at a time with their text. Errors are distances from the midpoint between the last
+             word of a recording and the first word of the next one to the nearest point and to the middle of the pause.
+    segment  cuts all recordings like asr_jax.align --segment. Errors are distances from each end of a piece to the
+             nearest point of the pause. A piece is right if it contains the audio of its text and no other words, and
+             ends in pauses (within 0.1 s).
+    --foreign, --unsaid  number of consecutive recordings that are missing in the text; number of words of the text that
+             are not in the audio
+    --wrong  share of the words that are replaced by other words of the text
 """
 
 import argparse
@@ -42,7 +45,7 @@ class Joint(NamedTuple):
     start_s: float
     end_s: float
     pause_s: float
-    """Behind it."""
+    """Length of the pause after the recording in seconds."""
     text: str
 
 
@@ -55,7 +58,7 @@ def joined(
         whole = Location.parse(utterance.location).audio(rate_hz=RATE_HZ)
         rms = [np.sqrt(np.mean(part.astype(float) ** 2)) for part in np.array_split(whole, max(len(whole) // 400, 1))]
         samples = whole[slice(*sounding_part(whole, trim_db))]
-        level = min(np.quantile(rms, 0.1), 0.01 * max(rms))  # 40 dB below the loudest, or less
+        level = min(np.quantile(rms, 0.1), 0.01 * max(rms))  # at most 40 dB below the loudest part
         noise = rng.normal(0, max(level, 1), int(rng.uniform(*pause) * RATE_HZ))
         parts += [samples, np.rint(noise).astype(np.int16)]
         end = at + len(samples)
@@ -71,7 +74,7 @@ def quantiles(errors_s: list[float]) -> dict[str, float]:
 
 
 def outside_s(place_s: float, joint: Joint) -> float:
-    """How far a place lies outside of the pause behind a recording."""
+    """Distance in seconds of a time from the pause after a recording; 0 within the pause."""
     return max(joint.end_s - place_s, place_s - joint.end_s - joint.pause_s, 0.0)
 
 
@@ -104,17 +107,17 @@ def words(
 
 
 class TextWord(NamedTuple):
-    """A word of the text that is given."""
+    """A word of the text that is segmented."""
 
     text: str
     recording: int
-    """Where it is said; -1: nowhere."""
+    """Index of its recording; -1 if the word is not in the audio."""
     is_wrong: bool = False
-    """Whether another one is said there."""
+    """Whether the audio contains another word instead."""
 
 
 def given_text(joints: list[Joint], rng: np.random.Generator, options: Any) -> list[TextWord]:
-    """What is said, with the departures that were asked for."""
+    """Text of the recordings, with the deviations of --foreign, --unsaid and --wrong."""
     third, vocabulary = len(joints) // 3, [word for joint in joints for word in joint.text.split()]
     foreign, text = range(third, third + options.foreign), list[TextWord]()
     for number, joint in enumerate(joints):
@@ -161,8 +164,11 @@ def segment(
 def errors_of_ends(
     text: list[TextWord], at: int, num: int, start_s: float, end_s: float, joints: list[Joint]
 ) -> list[float]:
-    """How far both ends of a piece, of the `num` words before place `at`, lie from where its text begins and ends:
-    outside of the pause there or, where it is cut within a recording, outside of that recording."""
+    """Errors of both ends of a piece in seconds; its text is the `num` words before index `at`.
+
+    An error is the distance from the pause at that end of the text or, if the piece is cut within a recording, from
+    that recording.
+    """
     of = [word.recording for word in text]
     first, last = joints[of[at - num]], joints[of[at - 1]]
     is_first = at == num or of[at - num - 1] != of[at - num]
@@ -178,9 +184,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", nargs="+", required=True)
-    parser.add_argument("--source", default="", help="only recordings of this source")
+    parser.add_argument("--source", default="", help="use only recordings of this source")
     parser.add_argument("--pause", nargs=2, type=float, default=(0.2, 0.8), metavar="SECONDS")
-    parser.add_argument("--together", type=int, default=4, help="recordings that are aligned at once (4)")
+    parser.add_argument("--together", type=int, default=4, help="number of recordings that are aligned together (4)")
     parser.add_argument("--trim-db", type=float, default=35.0)
     parser.add_argument("--max-seconds", type=float, default=20.0)
     parser.add_argument("--min-score", type=float, default=-0.3)

@@ -1,4 +1,4 @@
-"""The search of --segment over an hour: seconds, memory and labels that are found, of made-up log-probabilities.
+"""Benchmark of the search of --segment on one hour of synthetic log-probabilities: seconds, memory, found labels.
 
 python benchmarks/alignment_hour.py [--band 4096]
 """
@@ -15,7 +15,7 @@ from asr_jax.alignment.ctc_segment import LongSearch, align_long
 from asr_jax.alignment.emissions import Emissions
 
 FRAMES, LABELS, SYMBOLS = 180_000, 50_000, 30
-"""An hour of 50 frames a second, with 14 characters a second."""
+"""One hour with 50 frames and 14 characters per second."""
 
 
 def main() -> None:
@@ -26,9 +26,9 @@ def main() -> None:
     labels = rng.integers(1, SYMBOLS, LABELS)
     at = np.sort(rng.choice(np.arange(FRAMES // 2) * 2, LABELS, replace=False))
     logits = rng.normal(size=(FRAMES, SYMBOLS)).astype(np.float32)
-    said = np.zeros(FRAMES, int)
-    said[at] = labels
-    logits[np.arange(FRAMES), said] += 9
+    symbols = np.zeros(FRAMES, int)
+    symbols[at] = labels
+    logits[np.arange(FRAMES), symbols] += 9
     log_probs = np.asarray(jax.nn.log_softmax(logits))
     emissions = Emissions(log_probs[:, 1:], log_probs[:, 0], log_probs[:, 0], log_probs[:, 1:].max(1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

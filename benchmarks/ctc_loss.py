@@ -1,8 +1,8 @@
-"""This project's CTC loss beside optax's, in turn on the same machine: `python benchmarks/ctc_loss.py [--json OUT]`.
+"""Compares this project's CTC loss with optax's on the same machine: `python benchmarks/ctc_loss.py [--json OUT]`.
 
-Times are medians of jitted calls that give the loss and its gradient with respect to the logits, in milliseconds;
-memory is what XLA allocates besides inputs and outputs; errors are against this loss in float64, which agrees with
-PyTorch's to 1e-15. Lengths are drawn from the upper half of each axis.
+Times are medians of jitted calls that compute the loss and its gradient with respect to the logits, in milliseconds.
+Memory is the temporary memory of XLA, without inputs and outputs. Errors are differences from this project's loss in
+float64, which agrees with PyTorch's to 1e-15. Lengths are drawn from the upper half of each axis.
 """
 
 import argparse
@@ -27,7 +27,7 @@ Loss = Callable[[Array], Array]
 
 
 def losses(batch: int, frames: int, vocabulary: int, labels: int) -> tuple[Array, dict[str, Loss]]:
-    """Random logits `[B T V]`, and both losses of them, summed."""
+    """Random logits `[B T V]`, and both losses as functions of the logits, summed over the batch."""
     random = np.random.default_rng(0)
     logits = jnp.asarray(random.normal(size=(batch, frames, vocabulary)), jnp.float32)
     targets = jnp.asarray(random.integers(1, vocabulary, (batch, labels)), jnp.int32)
@@ -43,7 +43,7 @@ def losses(batch: int, frames: int, vocabulary: int, labels: int) -> tuple[Array
 
 
 def medians_ms(compiled: dict[str, Any], logits: Array, repeats: int) -> dict[str, float]:
-    """Medians of calls that take turns, so that what else the machine does falls on all alike."""
+    """Median milliseconds of calls that take turns, which distributes the load of the machine evenly."""
     times: dict[str, list[float]] = {name: [] for name in compiled}
     for turn in range(repeats + 2):
         for name, call in compiled.items():
@@ -55,7 +55,7 @@ def medians_ms(compiled: dict[str, Any], logits: Array, repeats: int) -> dict[st
 
 
 def compare(shape: tuple[int, int, int, int], repeats: int) -> dict[str, Any]:
-    """Times, memory and errors of the two at one shape."""
+    """Times, memory and errors of both losses for one shape."""
     logits, by_name = losses(*shape)
     compiled: dict[str, Any] = {
         name: jax.jit(jax.value_and_grad(loss)).lower(logits).compile() for name, loss in by_name.items()
@@ -74,8 +74,8 @@ def compare(shape: tuple[int, int, int, int], repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--repeats", type=int, default=41, help="calls of each loss per shape")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--repeats", type=int, default=41, help="number of calls of each loss per shape")
     options = parser.parse_args()
     rows = [compare(shape, options.repeats) for shape in SHAPES]
     device = jax.devices()[0].device_kind

@@ -1,7 +1,7 @@
-"""Front-ends of other systems, timed: run by `python -m asr_jax.benchmark frontend --peers` in .venv-reference.
+"""Measures front-ends of other systems; `python -m asr_jax.benchmark frontend --peers` runs it in .venv-reference.
 
-Reads {"seconds", "rows", "threads", "repeats"} from its argument, prints {name: seconds of a pass} as JSON. Libraries
-that compute one utterance in one thread get as many processes as there are threads.
+Reads {"seconds", "rows", "threads", "repeats"} as JSON from its argument and prints {name: seconds of a batch} as JSON.
+Libraries that compute one utterance in one thread run in as many processes as there are threads.
 """
 
 import json
@@ -31,7 +31,7 @@ def best(call: Callable[[], Any], repeats: int) -> float:
 
 
 def of_process(job: tuple[str, int, float, int]) -> float:
-    """Best time of a pass over some rows in one process."""
+    """Minimum time of some rows in one process, in seconds."""
     name, rows, seconds, repeats = job
     waves = samples(rows, seconds)
     return best(lambda: [ONE[name](wave) for wave in waves], repeats)

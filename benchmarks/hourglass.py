@@ -1,10 +1,10 @@
-"""Speed and memory of pre-training by an hourglass's factor: `python benchmarks/hourglass.py [--dim 768] [--json OUT]`.
+"""Speed and memory of pre-training by the factor of an hourglass: `python benchmarks/hourglass.py [--json OUT]`.
 
-wav2vec 2.0 Base in pre-training without an hourglass and with `[2,(8,factor),2]`: the gradient and the update of one
-batch, medians of some repeats of each in turns, so that what else the machine does falls on all alike; bytes are XLA's
-own account of the gradient's temporary memory. Shares of the model without an hourglass; beside them NVIDIA's, of whole
-GPUs of 80 GB in bfloat16 with their batches (PyTorch/SpeechRecognition/wav2vec2/README.md, "Adjusting the Hourglass
-Transformer").
+Measures gradient and update of one batch of wav2vec 2.0 Base in pre-training, without an hourglass and with
+`[2,(8,factor),2]`. Times are medians of measurements in turns, which distributes the load of the machine evenly. Memory
+is XLA's temporary memory of the gradient. Figures are relative to the model without an hourglass, and printed with
+NVIDIA's, which are for whole GPUs of 80 GB in bfloat16 with NVIDIA's batches
+(PyTorch/SpeechRecognition/wav2vec2/README.md, "Adjusting the Hourglass Transformer").
 """
 
 import argparse
@@ -25,7 +25,7 @@ from asr_jax.optim.optimizers import FairseqAdam
 from asr_jax.text.tokenizers import TokenizerSettings
 
 PUBLISHED = {2: (1.25, 0.7098), 3: (1.33, 0.6431), 4: (1.37, 0.6235), 5: (1.39, 0.6000), 6: (1.40, 0.5961)}
-"""By factor: × as fast, share of the memory."""
+"""Published speed-up and share of the memory, keyed by the factor."""
 
 
 def experiment(factor: int | None, precision: Any) -> Experiment:

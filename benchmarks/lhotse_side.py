@@ -1,9 +1,9 @@
 """lhotse's side of `race_lhotse.py`, in the environment of scripts/setup_reference.sh; prints a line of JSON.
 
-DynamicBucketingSampler with K2SpeechRecognitionDataset (audio, padded) in torch's DataLoader, as icefall trains.
-    prepare MANIFEST CUTS   writes our JSONL as lhotse's cuts
-    plan CUTS               seconds to the first batch of the sampler and through an epoch; padding, shapes
-    read CUTS               seconds to the first batch of audio, and audio seconds per second after some
+Uses DynamicBucketingSampler with K2SpeechRecognitionDataset (padded audio) in torch's DataLoader, like icefall.
+    prepare MANIFEST CUTS   converts our JSONL to lhotse's cuts
+    plan CUTS               seconds to the first batch of the sampler and of an epoch; padding and shapes
+    read CUTS               seconds to the first batch of audio, and audio seconds per second after --skip batches
 """
 
 import argparse
@@ -59,7 +59,7 @@ def plan(given: argparse.Namespace) -> dict:
 
 def read(given: argparse.Namespace) -> dict:
     start = time.perf_counter()
-    # 20 times the files: the sampler shuffles in a buffer, which without end would be filled with copies of them.
+    # 20 repetitions: the sampler shuffles in a buffer, which an endless repetition would fill with copies of the files.
     sampler = sampler_of(CutSet.from_jsonl_lazy(given.cuts).repeat(20), given)
     dataset = K2SpeechRecognitionDataset(input_strategy=AudioSamples(), return_cuts=False)
     first_s, samples, begun, num = None, 0, 0.0, 0

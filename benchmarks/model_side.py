@@ -1,12 +1,12 @@
-"""A PyTorch original, timed: run by `python -m asr_jax.benchmark model --peer` in .venv-reference, or by itself, as
+"""Measures an original in PyTorch; `python -m asr_jax.benchmark model --peer` runs it in .venv-reference.
 
     .venv-reference/bin/python benchmarks/model_side.py '{"peer": "quartznet", "rows": 4, "frames": 800}'
 
-Reads {"peer", "rows", "frames", "labels", "vocabulary", "threads", "repeats", "sizes"} from its argument, of which all
-but the first have defaults, and prints {"parameters", "forward_s": […], "step_s": […]} as JSON: the forward pass with
-the CTC loss, and that with the backward pass and a step of AdamW, in float32 and in training mode, on random features.
-The peers' own sources are loaded from .peers, where scripts/setup_reference.sh --peers puts them. What they need of
-frameworks that are not installed is replaced by stand-ins below; their modules run as they are.
+Reads {"peer", "rows", "frames", "labels", "vocabulary", "threads", "repeats", "sizes"} as JSON from its argument; all
+except "peer" have defaults. Prints {"parameters", "forward_s": […], "step_s": […]} as JSON. The forward pass includes
+the CTC loss; the step is the forward pass, the backward pass and an update with AdamW. Both are in float32 and in
+training mode, on random features. The sources of the originals are loaded from .peers (scripts/setup_reference.sh
+--peers). Stubs below replace frameworks that are not installed; the modules of the originals run unchanged.
 """
 
 import ast
@@ -29,7 +29,7 @@ DEFAULTS = {"rows": 4, "frames": 800, "labels": 40, "vocabulary": 500, "threads"
 
 
 def stand_in(name: str, **attributes: Any) -> None:
-    """A module of that name with these attributes, under parents that are made where they are not there."""
+    """Adds a stub module with some attributes, and its parents if they are missing."""
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
         if (path := ".".join(parts[:i])) not in sys.modules:
@@ -43,7 +43,7 @@ def stand_in(name: str, **attributes: Any) -> None:
 
 
 def swoosh(offset: float, constant: float) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Any]]:
-    """k2's function, and the one that gives its derivative too; k2 itself has faster, fused ones."""
+    """k2's function, and its variant that also returns the derivative; those of k2 itself are fused and faster."""
 
     def value(x: Tensor) -> Tensor:
         return nn.functional.softplus(x - offset) - 0.08 * x - constant
@@ -52,7 +52,7 @@ def swoosh(offset: float, constant: float) -> tuple[Callable[[Tensor], Tensor], 
 
 
 class Icefall(nn.Module):
-    """Zipformer with CTC: k2-fsa/icefall at commit 36e0420c; `sizes` are the fields of our `Zipformer`."""
+    """Zipformer with CTC of k2-fsa/icefall at commit 36e0420c; `sizes` are fields of our `Zipformer`."""
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Icefall(nn.Module):
             pos_dim=s["positions_dim"], dropout=dropout,
         )  # fmt: skip
         self.output = nn.Sequential(nn.Dropout(0.1), nn.Linear(max(s["dims"]), vocabulary))
-        for module in self.modules():  # where the schedules of dropout and skipping have ended
+        for module in self.modules():  # after the end of the schedules of dropout and layer skipping
             if hasattr(module, "batch_count"):
                 module.batch_count = 30000.0
 
@@ -104,7 +104,7 @@ class Icefall(nn.Module):
 
 
 class QuartzNet(nn.Module):
-    """QuartzNet 10x5: NVIDIA/DeepLearningExamples at commit 729963dd; {"blocks": 1} for 5x5, 3 for 15x5."""
+    """QuartzNet 10x5 of NVIDIA/DeepLearningExamples at commit 729963dd; {"blocks": 1} for 5x5, 3 for 15x5."""
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
@@ -132,14 +132,16 @@ class QuartzNet(nn.Module):
 
 
 class Squeezeformer(nn.Module):
-    """Squeezeformer-S of NVIDIA/NeMo at commit 8cfedd72, with a linear layer for CTC; the TensorFlow original is not
-    run. `sizes`: arguments of NeMo's encoder."""
+    """Squeezeformer-S of NVIDIA/NeMo at commit 8cfedd72, with a linear layer for CTC.
+
+    `sizes` are arguments of NeMo's encoder. The original in TensorFlow is not measured.
+    """
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
 
         class Plain:
-            """Of what is only named in annotations and signatures."""
+            """Base of stubs for classes that are used only in annotations and signatures."""
 
             def is_access_enabled(self, *_: Any) -> bool:
                 return False
@@ -151,7 +153,7 @@ class Squeezeformer(nn.Module):
             return {name: type(name, (Plain,), {}) for name in names}
 
         for within in ("", ".modules", ".parts", ".parts.submodules", ".parts.submodules.adapters", ".parts.utils"):
-            folder = f"nemo.collections.asr{within}"  # without the packages' own __init__, which import everything
+            folder = f"nemo.collections.asr{within}"  # bypasses __init__.py of packages, which import everything
             stand_in(folder)
             sys.modules[folder].__path__ = [str(PEERS / "NeMo" / folder.replace(".", "/"))]
         stand_in("omegaconf", **plain("DictConfig", "OmegaConf", "ListConfig"))
@@ -181,8 +183,10 @@ class Squeezeformer(nn.Module):
 
 
 class Parakeet(nn.Module):
-    """FastConformer-CTC of transformers, here of 12 layers of 512; `sizes`: fields of `ParakeetEncoderConfig`, for
-    Conformer-CTC {"subsampling_factor": 4, "conv_kernel_size": 31}."""
+    """FastConformer-CTC of transformers, by default with 12 layers of width 512.
+
+    `sizes` are fields of `ParakeetEncoderConfig`; for Conformer-CTC {"subsampling_factor": 4, "conv_kernel_size": 31}.
+    """
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
@@ -203,7 +207,7 @@ class Parakeet(nn.Module):
 
 
 class W2VBert(nn.Module):
-    """W2V-BERT with CTC of transformers; `sizes`: fields of `Wav2Vec2BertConfig`."""
+    """W2V-BERT with CTC of transformers; `sizes` are fields of `Wav2Vec2BertConfig`."""
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
@@ -217,8 +221,10 @@ class W2VBert(nn.Module):
 
 
 class Wav2Vec2(nn.Module):
-    """wav2vec 2.0 of transformers, with CTC or in pre-training, for which masks and distractors are drawn once, before;
-    `sizes`: fields of `Wav2Vec2Config`, its `architectures`, and `frozen` where the convolutions are not trained."""
+    """wav2vec 2.0 of transformers, with CTC or in pre-training; masks and distractors are drawn once.
+
+    `sizes` are fields of `Wav2Vec2Config`, its `architectures`, and `frozen`: whether the convolutions are not trained.
+    """
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
@@ -235,7 +241,7 @@ class Wav2Vec2(nn.Module):
         return self.model(samples[..., 0]).logits, self.model._get_feat_extract_output_lengths(lengths)
 
     def loss(self, samples: Tensor) -> Tensor:
-        """Of pre-training."""
+        """Loss of pre-training."""
         if not self.drawn:
             from transformers.models.wav2vec2 import modeling_wav2vec2 as source
 
@@ -251,8 +257,10 @@ class Wav2Vec2(nn.Module):
 
 
 class NvidiaWav2Vec2(nn.Module):
-    """wav2vec 2.0 with an hourglass, in pre-training: NVIDIA/DeepLearningExamples at commit 729963dd; `sizes`: fields
-    of its configuration that differ from Base's."""
+    """wav2vec 2.0 with an hourglass in pre-training, of NVIDIA/DeepLearningExamples at commit 729963dd.
+
+    `sizes` are fields of its configuration that differ from Base.
+    """
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
@@ -282,7 +290,7 @@ class NvidiaWav2Vec2(nn.Module):
         self.model = made(types.SimpleNamespace(**base | sizes))
 
     def loss(self, samples: Tensor) -> Tensor:
-        """As its `criterion.py`: negatives, diversity 0.1 and penalty 10."""
+        """Loss as in its `criterion.py`: contrastive loss, 0.1 × diversity and 10 × penalty."""
         found = self.model(samples[..., 0], mask=True)
         logits = self.model.get_logits(found).float()
         contrast = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long), reduction="sum")
@@ -295,7 +303,7 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], int]] = {
     "parakeet": (Parakeet, 80), "w2v_bert": (W2VBert, 160), "wav2vec2": (Wav2Vec2, 1),
     "nvidia_wav2vec2": (NvidiaWav2Vec2, 1),
 }  # fmt: skip
-"""By name, with the values of a frame of their features."""
+"""Class of each original, and the number of values of a frame of its features."""
 
 
 def seconds(call: Callable[[], Any], repeats: int) -> Sequence[float]:

@@ -1,11 +1,11 @@
-"""An hour of joined recordings transcribed whole and piecewise: `python benchmarks/one_hour.py RUN --data MANIFEST …`.
+"""Compares transcription of long audio with that of its parts: `python benchmarks/one_hour.py RUN --data MANIFEST …`.
 
-Recordings of the manifests are joined, with pauses of 0.3 to 1 s, to files of so many `--minutes`. Each file is
-transcribed whole, by windows, in a process of its own, and so are the recordings one by one; printed are the words that
-are equal and different, seconds, × real time and the process's peak memory. `--shifts-s` of silence before the file
-(multiples of 0.08 s: a part of a frame would change every frame) move the seams of its windows: words that differ then
-differ by seams or by what their windows heard around them, and those by seams lie near them. Errors against the texts
-of the manifests tell which is right.
+Recordings of the manifests are joined, with pauses of 0.3 to 1 s, to files of `--minutes` minutes. Each file is
+transcribed whole, in windows, in its own process, and the recordings are transcribed one by one in another. Prints the
+numbers of equal and different words, seconds, speed as a multiple of real time, and the peak memory of each process.
+`--shifts-s` adds silence before the file (multiples of 0.08 s, since a part of a frame would change every frame), which
+moves the seams of the windows. Words that then differ depend on a seam or on the context of their window; those that
+depend on a seam are near it. Errors relative to the texts of the manifests show which result is right.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from rapidfuzz.distance import Levenshtein
 RATE_HZ = 16000
 PAUSE_S = (0.3, 1.0)
 NEAR_S = 0.5
-"""A difference within so many seconds of where a seam may lie counts as near it."""
+"""Maximum distance in seconds of a difference from a possible seam that counts as near it."""
 
 
 def side(run: str, work: str) -> None:
-    """One process: transcribes what the file `work` lists and writes words and figures to standard output."""
+    """Runs in its own process: transcribes the files in `work` (JSON), writes words and figures to standard output."""
     from asr_jax.data.manifests.utterances import Utterance
     from asr_jax.inference.trained import load_trained
     from asr_jax.inference.transcription import Transcriber
@@ -51,7 +51,7 @@ def side(run: str, work: str) -> None:
 
 
 def watch_seams() -> list[int]:
-    """For every seam from now on: on how many frames the two windows have the same symbols, up to the nearest other."""
+    """Records, for every later seam, the minimum number of equal frames of both windows on either side of it."""
     from asr_jax.transcripts import seams
 
     plain, agreeing = seams.seam, list[int]()
@@ -81,12 +81,12 @@ def in_process(run: str, work: list[tuple[str, float]]) -> dict[str, Any]:
 
 
 def join(utterances: list[Any], minutes: float, path: Path, *, shift_s: float, seed: int) -> list[Any]:
-    """Writes the first recordings, again from the start where there are too few; gives those that it wrote."""
+    """Writes recordings until the file is long enough, repeatedly if there are too few; returns the written ones."""
     from asr_jax.data.manifests.locations import Location
 
     rng, written, num = np.random.default_rng(seed), [], 0
     with soundfile.SoundFile(path, "w", RATE_HZ, 1, format="FLAC", subtype="PCM_16") as file:
-        file.write(quiet(round(shift_s * RATE_HZ), np.random.default_rng(seed)))  # the rest is the same for any
+        file.write(quiet(round(shift_s * RATE_HZ), np.random.default_rng(seed)))  # the rest is independent of it
         while num < minutes * 60 * RATE_HZ:
             utterance = utterances[len(written) % len(utterances)]
             samples = Location.parse(utterance.location).audio(rate_hz=RATE_HZ)
@@ -99,12 +99,12 @@ def join(utterances: list[Any], minutes: float, path: Path, *, shift_s: float, s
 
 
 def quiet(num: int, rng: np.random.Generator) -> np.ndarray:
-    """Noise of one bit: silence of a recorder."""
+    """Noise of one bit, like the silence of a recorder."""
     return rng.integers(-1, 2, num).astype(np.int16)
 
 
 def compare(ours: list[Any], theirs: list[str], windows: dict[str, float]) -> dict[str, Any]:
-    """Words of a whole file, with times, against others without: how many are equal, and where the others are."""
+    """Compares words of a whole file, which have times, with other words; counts differences, and those near seams."""
     texts, near, counts = [word for word, _, _ in ours], 0, dict.fromkeys(("replace", "delete", "insert"), 0)
     for part in Levenshtein.opcodes(theirs, texts):
         if part.tag == "equal":
@@ -121,7 +121,7 @@ def compare(ours: list[Any], theirs: list[str], windows: dict[str, float]) -> di
 
 
 def is_near_seam(time_s: float, windows: dict[str, float]) -> bool:
-    """Whether a seam may lie there: in the middle third of an overlap, or NEAR_S beside it."""
+    """Whether a seam can be near this time: in the middle third of an overlap, or at most NEAR_S beside it."""
     overlap_s = windows["size_s"] - windows["step_s"]
     since = (time_s - windows["step_s"] - overlap_s / 2) / windows["step_s"]
     return abs(since - max(round(since), 0)) * windows["step_s"] < overlap_s / 6 + NEAR_S
@@ -143,7 +143,7 @@ def measure(run: str, utterances: list[Any], minutes: float, folder: Path, *, sh
         figures += f"peak {whole['peak_mb']:.0f} MB ({whole['before_mb']:.0f} before)"
         print(f"{minutes:g} min, shifted by {shift_s:g} s: {figures}", flush=True)
         few = sum(number < 3 for number in whole["agreeing"])
-        print(f"  {len(whole['agreeing'])} seams, of which {few} with fewer than 3 frames that agree on either side")
+        print(f"  {len(whole['agreeing'])} seams, {few} of them with fewer than 3 equal frames on one side")
         lines.append((shift_s, whole))
     piecewise = in_process(run, [(utterance.location, utterance.duration_s) for utterance in written])
     figures = f"{piecewise['took_s']:.1f} s, peak {piecewise['peak_mb']:.0f} MB ({piecewise['before_mb']:.0f} before)"
@@ -154,10 +154,10 @@ def measure(run: str, utterances: list[Any], minutes: float, folder: Path, *, sh
     for shift_s, whole in lines:
         (words,) = whole["words"]
         print(f"  whole, shifted by {shift_s:g} s: {errors(reference, [word for word, _, _ in words])}")
-        print(f"    beside piecewise: {compare(words, texts, whole['windows'])}")
+        print(f"    compared with piecewise: {compare(words, texts, whole['windows'])}")
         if whole is not lines[0][1]:
             first = [word for word, _, _ in lines[0][1]["words"][0]]
-            print(f"    beside unshifted: {compare(words, first, whole['windows'])}")
+            print(f"    compared with unshifted: {compare(words, first, whole['windows'])}")
     share = share_near_seams(lines[0][1]["windows"])
     print(f"  {share:.0%} of the time is near a seam; windows {lines[0][1]['windows']}", flush=True)
 
@@ -177,7 +177,7 @@ def main() -> None:
         nargs="+",
         type=float,
         default=[0.0, 1.36],
-        help="silence before the file: whole frames, or all differs",
+        help="silence before the file in seconds; must be whole frames",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)

@@ -1,9 +1,10 @@
-"""Our scoring beside jiwer's, in one run: `python benchmarks/race_jiwer.py --texts MANIFEST … [--json OUT]`.
+"""Compares our scoring with jiwer's in one run: `python benchmarks/race_jiwer.py --texts MANIFEST … [--json OUT]`.
 
-jiwer runs in the environment of scripts/setup_reference.sh. Both count the same made set, words and characters: as many
-utterances and words as LibriSpeech's test-clean (2,620 and about 52,576), the words those of the manifests' texts, with
-errors in `--error-rate` of them. Processes take turns; each gives the best CPU time of its repeats (both count in one
-thread), the race their medians. Both must find the same substitutions, deletions and insertions.
+jiwer runs in the environment of scripts/setup_reference.sh. Both score the same synthetic set by words and by
+characters. The set has as many utterances and words as LibriSpeech's test-clean (2,620 and about 52,576), the words of
+the texts of the manifests, and errors in a share of `--error-rate` of them. Processes take turns; each returns the
+minimum CPU time of its repetitions (both use one thread), and the result is the median over the turns. Both must find
+the same substitutions, deletions and insertions.
 """
 
 import argparse
@@ -27,7 +28,7 @@ Texts = tuple[list[str], list[str]]
 
 
 def ours() -> tuple[Counts, Counts, Callable[[Any], list[int]]]:
-    """What counts words, what counts characters, and the substitutions, deletions and insertions in what they give."""
+    """Functions that score words, that score characters, and that return the edits of a score by kind."""
     from asr_jax.metrics.errors import count_edits
 
     return (
@@ -44,7 +45,7 @@ def theirs() -> tuple[Counts, Counts, Callable[[Any], list[int]]]:
 
 
 def side(name: str, repeats: int) -> None:
-    """One process of the race: texts by standard input, figures by standard output."""
+    """One process of the comparison: reads texts from standard input and writes figures to standard output."""
     *both, edits = {"asr_jax": ours, "jiwer": theirs}[name]()
     texts = json.load(sys.stdin)
     result: dict[str, Any] = {}
@@ -59,7 +60,7 @@ def side(name: str, repeats: int) -> None:
 
 
 def made(manifests: list[Path], error_rate: float) -> Texts:
-    """References and hypotheses."""
+    """Synthetic references and hypotheses."""
     choose = random.Random(0)
     words = [
         w for path in manifests for line in path.read_text().splitlines() for w in json.loads(line)["text"].split()
@@ -68,16 +69,16 @@ def made(manifests: list[Path], error_rate: float) -> Texts:
     scale = NUM_WORDS / sum(lengths)
     references, hypotheses, position = [], [], 0
     for length in lengths:
-        said = [words[(position + n) % len(words)] for n in range(max(round(length * scale), 1))]
-        position += len(said)
-        heard = [other for word in said for other in misheard(word, words, error_rate, choose)]
-        references.append(" ".join(said))
-        hypotheses.append(" ".join(heard))
+        reference = [words[(position + n) % len(words)] for n in range(max(round(length * scale), 1))]
+        position += len(reference)
+        hypothesis = [other for word in reference for other in misheard(word, words, error_rate, choose)]
+        references.append(" ".join(reference))
+        hypotheses.append(" ".join(hypothesis))
     return references, hypotheses
 
 
 def misheard(word: str, words: list[str], error_rate: float, choose: random.Random) -> list[str]:
-    """What becomes of a word: of errors three in four are another one, the rest are missing or added ones."""
+    """Recognised words for a word; three in four errors are substitutions, the others deletions or insertions."""
     if choose.random() >= error_rate:
         return [word]
     kinds: list[list[str]] = [[choose.choice(words)]] * 6 + [[], [word, choose.choice(words)]]
@@ -96,11 +97,11 @@ def turn(name: str, python: str, texts: str, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--texts", type=Path, nargs="+", metavar="MANIFEST", help="JSONL with text")
+    parser.add_argument("--texts", type=Path, nargs="+", metavar="MANIFEST", help="JSONL manifests with the texts")
     parser.add_argument("--error-rate", type=float, default=0.05)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--jiwer", default=str(ROOT / ".venv-reference/bin/python"), help="Python that has jiwer")
+    parser.add_argument("--jiwer", default=str(ROOT / ".venv-reference/bin/python"), help="Python with jiwer")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--side", choices=("asr_jax", "jiwer"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -108,7 +109,7 @@ def main() -> None:
         side(given.side, given.repeats)
         return
     if not given.texts:
-        parser.error("--texts is needed: manifests whose words are used")
+        parser.error("--texts is missing: expected manifests whose words are used")
     references, hypotheses = made(given.texts, given.error_rate)
     texts = json.dumps([references, hypotheses])
     pythons = {"asr_jax": sys.executable, "jiwer": given.jiwer}
@@ -119,7 +120,7 @@ def main() -> None:
     }  # fmt: skip
     for what in ("words", "characters"):
         edits = {tuple(both[name][what]["edits"]) for both in turns for name in pythons}
-        assert len(edits) == 1, f"the sides differ in their edits of {what}: {edits}"
+        assert len(edits) == 1, f"the two systems find different edits of {what}: {edits}"
         ms = {name: 1e3 * statistics.median(both[name][what]["best_s"] for both in turns) for name in pythons}
         result[what] = {"edits": edits.pop(), "cpu_ms": ms, "times_as_fast": ms["jiwer"] / ms["asr_jax"]}
     print(json.dumps(result, indent=1))

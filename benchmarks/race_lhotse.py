@@ -1,10 +1,11 @@
-"""Our loader beside lhotse's, in one run: `python benchmarks/race_lhotse.py --data MANIFEST [--json OUT] [--smoke]`.
+"""Compares our loader with lhotse's in one run: `python benchmarks/race_lhotse.py --data MANIFEST [--json OUT]`.
 
-lhotse runs in the environment of scripts/setup_reference.sh. Each measurement is a process of its own, ours and theirs
-in turn; medians. `read`: files of audio to padded batches with as many worker processes (the same files, 16 kHz FLAC,
-both decode with libsndfile): audio seconds per second, and seconds to the first batch. `plan`: made-up metadata like
-LibriSpeech's 281,241 utterances: seconds to the first batch of a shuffled epoch, to the end of it, padding and the
-number of different shapes, which is how often XLA compiles.
+lhotse runs in the environment of scripts/setup_reference.sh. Each measurement is its own process; the two systems take
+turns, and the results are medians. `read` measures reading of audio files to padded batches with the same number of
+worker processes (the same files, 16 kHz FLAC, decoded by libsndfile in both): audio seconds per second, and seconds to
+the first batch. `plan` measures synthetic metadata similar to the 281,241 utterances of LibriSpeech: seconds to the
+first batch and to the end of a shuffled epoch, padding, and the number of different shapes, which is the number of
+compilations of XLA.
 """
 
 import argparse
@@ -24,7 +25,7 @@ OURS = [sys.executable, __file__, "--side"]
 
 
 def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Our side: what a run does with its training set before and, without reading audio, in an epoch."""
+    """Our side: plans a training set like a run, and goes through an epoch without reading audio."""
     started = time.perf_counter()
     from asr_jax.audio.features import KaldiFbank
     from asr_jax.data.batching.batch_plan import BatchPlan
@@ -53,7 +54,7 @@ def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def read(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Our side: batches of audio and labels from worker processes."""
+    """Our side: reads batches of audio and labels with worker processes."""
     started = time.perf_counter()
     from asr_jax.cli.benchmark.loading import index_of, source_of
     from asr_jax.data.loading.source import open_batches
@@ -73,7 +74,7 @@ def read(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def race(what: str, ours: Path, theirs: Path, given: argparse.Namespace, **options: float) -> dict[str, Any]:
-    """Figures of both sides in turn, with their medians."""
+    """Measures both systems in turn; returns all figures and their medians."""
     from asr_jax.observe.tables import print_table
 
     flags = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", f"{value:g}")]
@@ -85,7 +86,7 @@ def race(what: str, ours: Path, theirs: Path, given: argparse.Namespace, **optio
     result: dict[str, Any] = {"options": options}
     for side, figures in found.items():
         medians = {name: statistics.median(f[name] for f in figures) for name in figures[0]}
-        # The first of ours reads the manifest, the later ones map what was kept of it.
+        # Our first process reads the manifest; the later ones map its cache.
         result[side] = medians | {"cold_first_s": figures[0]["first_s"], "all": figures}
     rows = [{"loader": side} | {name: result[side][name] for name in result[side] if name != "all"} for side in found]
     print_table(rows, title=f"{what}: medians of {given.repeats}")
@@ -100,9 +101,9 @@ def _run(command: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="JSONL manifest of 16 kHz audio, in a folder of the data set's")
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    parser.add_argument("--smoke", action="store_true", help="small: whether it runs, not how fast")
+    parser.add_argument("--data", type=Path, help="JSONL manifest of 16 kHz audio, in a subfolder of the data set")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--smoke", action="store_true", help="use tiny sizes, to test only whether it runs")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch-seconds", type=float, default=240.0)

@@ -1,16 +1,17 @@
-"""Our CTC decoding beside pyctcdecode's, in one run: `python benchmarks/race_pyctcdecode.py --texts MANIFEST …`.
+"""Compares our CTC searches with pyctcdecode in one run: `python benchmarks/race_pyctcdecode.py --texts MANIFEST …`.
 
-pyctcdecode runs in the environment of scripts/setup_reference.sh, with its own pool of a process for each core; ours
-with a thread for each core, which searches its part of the rows as one batch. Both search with the same width and
-pruning, without a language model and with KenLM's bigrams of the manifests' words. Processes take turns; a turn gives
-medians over batches, each of other emissions, and the race the medians of turns: wall time, and the CPU time of all
-processes and threads, which depends less on what else a machine does. pyctcdecode decodes the first rows of each batch
-only, one after another anyway; its times are for as many rows as ours. Compilation, loading and the pool's start are
-outside.
+pyctcdecode runs in the environment of scripts/setup_reference.sh, with its own pool of one process per core. Our search
+has one thread per core, which searches its share of the rows as one batch. Both use the same beam width and pruning,
+without a language model and with a bigram model of KenLM of the texts of the manifests. Processes take turns. A turn
+returns medians over batches with different emissions, and the result is the median over the turns: wall-clock time, and
+CPU time of all processes and threads, which depends less on the load of the machine. pyctcdecode searches only the
+first rows of each batch, since it searches row by row; its times are scaled to the number of rows of ours. Compilation,
+loading and the start of the pool are not measured.
 
-The emissions are made up: each label of a text has a frame, or two, and one to four of blank; the right symbol leads by
-12 (plus noise of deviation 1) in a sure frame, by 1 to 6 in one that is not. The result says how many symbols of a
-frame pass `token_min_logp`, and in how many frames the blank alone does.
+The emissions are synthetic: each label of a text has one or two frames, followed by one to four frames of blank. The
+logit of the right symbol is higher by 12 (with noise of deviation 1) in a certain frame, and by 1 to 6 in an uncertain
+one. The result contains the number of symbols per frame that pass `token_min_logp`, and the share of frames in which
+only the blank does.
 """
 
 import argparse
@@ -35,9 +36,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LABELS = ["", " ", *"abcdefghijklmnopqrstuvwxyz'"]
 NUM_ROWS, NUM_FRAMES = 64, 400
 NUM_THEIRS = 16
-"""Rows that pyctcdecode decodes."""
+"""Number of rows of a batch that pyctcdecode searches."""
 UNSURE = {"sure": 0.1, "unsure": 0.4}
-"""Shares of frames that are not sure."""
+"""Share of uncertain frames of each kind of emissions."""
 NUM_BEST = 10
 
 Lists = list[list[tuple[str, float]]]
@@ -86,7 +87,7 @@ def theirs(width: int, folder: Path) -> dict[str, Decode]:
 
     def by(**options: Any) -> Decode:
         decoder = build_ctcdecoder(LABELS, **options)
-        pool = multiprocessing.get_context("fork").Pool(os.cpu_count())  # after the decoder: the children share it
+        pool = multiprocessing.get_context("fork").Pool(os.cpu_count())  # the processes share the decoder
 
         def decode(x: np.ndarray) -> Lists:
             found = decoder.decode_beams_batch(pool, list(x[:NUM_THEIRS]), beam_width=width)
@@ -99,7 +100,7 @@ def theirs(width: int, folder: Path) -> dict[str, Decode]:
 
 
 def side(name: str, width: int, folder: Path) -> None:
-    """One process of the race: figures by standard output."""
+    """One process of the comparison: writes figures to standard output."""
     result: dict[str, Any] = {}
     for how, decode in {"asr_jax": ours, "pyctcdecode": theirs}[name](width, folder).items():
         for kind in UNSURE:
@@ -115,29 +116,29 @@ def side(name: str, width: int, folder: Path) -> None:
 
 
 def cpu_s() -> float:
-    """Of this process and of those that it started."""
+    """CPU time of this process and its children in seconds."""
     ids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
     fields = (Path(f"/proc/{i}/stat").read_text().rsplit(")")[-1].split() for i in ids)
     return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def emissions(texts: list[str], unsure: float, seed: int) -> np.ndarray:
-    """Log-probabilities [B T V] of the texts, as many of each one's words as there is room for."""
+    """Log-probabilities [B T V] of the texts, each cut at NUM_FRAMES."""
     random = np.random.default_rng(seed)
     paths = np.zeros((len(texts), NUM_FRAMES), np.int64)
     for path, text in zip(paths, texts, strict=True):
         position = 2
         for char in text:
-            num_said, num_blank = 1 + (random.random() < 0.2), random.integers(1, 5)
-            path[position : position + num_said] = LABELS.index(char)
-            position += num_said + num_blank
+            num_label, num_blank = 1 + (random.random() < 0.2), random.integers(1, 5)
+            path[position : position + num_label] = LABELS.index(char)
+            position += num_label + num_blank
     lead = np.where(random.random(paths.shape) < unsure, random.uniform(1, 6, paths.shape), 12.0)
     x = random.normal(0, 1, (*paths.shape, len(LABELS))) + lead[..., None] * np.eye(len(LABELS))[paths]
     return (x - np.logaddexp.reduce(x, axis=-1, keepdims=True)).astype(np.float32)
 
 
 def bigrams(texts: list[str]) -> Iterable[str]:
-    """Lines of an ARPA file: absolute discounting, as simple as it is."""
+    """Lines of an ARPA file of a bigram model with absolute discounting."""
     pairs = collections.Counter(
         p for text in texts for p in zip(["<s>", *text.split()], [*text.split(), "</s>"], strict=True)
     )
@@ -157,7 +158,7 @@ def bigrams(texts: list[str]) -> Iterable[str]:
 
 
 def made(manifests: list[Path], folder: Path, num_batches: int) -> dict[str, dict[str, float]]:
-    """Writes what both sides read, and says what the emissions are like."""
+    """Writes the input of both systems; returns a description of the emissions."""
     texts = [json.loads(line)["text"] for path in manifests for line in path.read_text().splitlines()]
     (folder / "lm.arpa").write_text("\n".join(bigrams(texts)) + "\n")
     (folder / "words.txt").write_text("\n".join(sorted({word for text in texts for word in text.split()})))
@@ -187,12 +188,12 @@ def turn(name: str, python: str, given: argparse.Namespace, folder: Path) -> dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--texts", type=Path, nargs="+", metavar="MANIFEST", help="JSONL with text")
-    parser.add_argument("--beam-width", type=int, default=100, help="pyctcdecode's default: 100")
+    parser.add_argument("--texts", type=Path, nargs="+", metavar="MANIFEST", help="JSONL manifests with the texts")
+    parser.add_argument("--beam-width", type=int, default=100, help="width of the beam; default: pyctcdecode's, 100")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument(
-        "--pyctcdecode", default=str(ROOT / ".venv-reference/bin/python"), help="Python that has pyctcdecode and kenlm"
+        "--pyctcdecode", default=str(ROOT / ".venv-reference/bin/python"), help="Python with pyctcdecode and kenlm"
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--side", choices=("asr_jax", "pyctcdecode"), help=argparse.SUPPRESS)
@@ -202,7 +203,7 @@ def main() -> None:
         side(given.side, given.beam_width, given.folder)
         return
     if not given.texts:
-        parser.error("--texts is needed: manifests whose words are used")
+        parser.error("--texts is missing: expected manifests whose words are used")
     pythons = {"asr_jax": sys.executable, "pyctcdecode": given.pyctcdecode}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -226,7 +227,7 @@ def main() -> None:
 
 
 def compared(found: list[Any], expected: list[Any]) -> dict[str, Any]:
-    """How many best texts and whole lists are equal, and how far scores of equal texts are from each other."""
+    """Numbers of equal best texts and of equal n-best lists, and the largest difference of scores of equal texts."""
     pairs = [pair for batches in zip(found, expected, strict=True) for pair in zip(*batches, strict=True)]
     scores = [(dict(map(tuple, ours)), dict(map(tuple, theirs))) for ours, theirs in pairs]
     return {

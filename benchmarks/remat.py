@@ -1,7 +1,7 @@
-"""Memory and time of each policy of rematerialisation: `python benchmarks/remat.py [--size S] [--json OUT]`.
+"""Memory and time of each rematerialisation policy: `python benchmarks/remat.py [--size S] [--json OUT]`.
 
-Bytes are XLA's own account of one batch's gradient, beside the parameters; milliseconds the median of some updates of
-each policy in turns, so that what else the machine does falls on all alike.
+Bytes are XLA's figures for the gradient of one batch, without the parameters. Milliseconds are medians of measurements
+in turns, which distributes the load of the machine evenly.
 """
 
 import argparse

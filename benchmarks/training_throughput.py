@@ -1,11 +1,11 @@
-"""How fast training goes here: `python benchmarks/training_throughput.py [--smoke] --json OUT [--trace DIR]`.
+"""Throughput of training: `python benchmarks/training_throughput.py [--smoke] --json OUT [--trace DIR]`.
 
-Zipformer-S and -M with CTC (500 labels) in bfloat16 and float32. Synthetic: full batches of one shape that lie on the
-device, so that nothing but the step counts; the median update gives seconds of audio per second, XLA's own FLOPs give
-the share of the roofline: of the device's published dense bfloat16 peak where it is known, and of a large matrix
-product measured in this same run. Memory: what was planned from XLA's account beside the peak that the device reports.
-With --data MANIFEST (train) and --validation: the whole training loop with the real loader. --trace writes an XLA trace
-of three updates, to be opened with xprof or Perfetto.
+Measures Zipformer-S and -M with CTC (500 labels) in bfloat16 and float32. Synthetic: full batches of one shape are
+stored on the device, so only the update is measured. Throughput is in seconds of audio per second, from the median
+update. The share of the roofline is computed from XLA's FLOPs, relative to the published dense bfloat16 peak of the
+device, if it is known, and to a large matrix product in the same run. Memory is the amount planned from XLA's figures,
+and the peak that the device reports. With --data MANIFEST (training set) and --validation, also measures the whole
+training loop with the real loader. --trace writes an XLA trace of three updates for xprof or Perfetto.
 """
 
 import argparse
@@ -39,14 +39,14 @@ from asr_jax.training.compile import compile_steps
 from asr_jax.training.loop import train
 from asr_jax.training.step import Recipe
 
-# Dense bfloat16 FLOP/s by the makers' data sheets.
+# Dense bfloat16 FLOP/s from the data sheets of the devices.
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
 SIZES = {"S": Zipformer.small, "M": Zipformer.medium, "tiny": Zipformer.tiny}
 VOCABULARY = 500
 
 
 def measured_peak(dtype: Any, size: int) -> float:
-    """FLOP/s of a square matrix product, the best of some."""
+    """FLOP/s of a product of square matrices, the maximum of five measurements."""
     product = jax.jit(lambda a, b: a @ b)
     a = jnp.ones((size, size), dtype)
     product(a, a).block_until_ready()
@@ -59,7 +59,7 @@ def measured_peak(dtype: Any, size: int) -> float:
 
 
 def batch_of(bucket: Bucket) -> Batch:
-    """Noise and random labels that fill a bucket."""
+    """Full batch of a bucket, with noise and random labels."""
     rng, rows = np.random.default_rng(0), bucket.batch_size
     return Batch(
         audio=rng.integers(-9000, 9000, (rows, bucket.length)).astype(np.int16),
@@ -76,7 +76,7 @@ def synthetic(
     size: str, precision: Precision, *, seconds: float, batch_seconds: float, updates: int, peaks: dict[str, float],
     trace: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Median time of an update on a batch of `batch_seconds` in rows of `seconds`."""
+    """Measures updates on a synthetic batch of `batch_seconds` seconds in rows of `seconds` seconds."""
     mesh = data_mesh()
     model = Model(encoder=SIZES[size]()).build(vocab_size=VOCABULARY, blank_id=VOCABULARY - 1, precision=precision)
     rows = max(int(batch_seconds / seconds) // mesh.size, 1) * mesh.size
@@ -127,7 +127,7 @@ def synthetic(
         **{f"share_of_{name}": achieved / peak for name, peak in peaks.items()},
         "compile_s": compile_s,
         "planned_gb": (row["bytes"] + num_bytes(average)) / 1e9,
-        # The peak is the process's: known where this model raised it.
+        # The peak is that of the process, so it is known only if this model raised it.
         "peak_gb": memory["peak_bytes_in_use"] / 1e9 if memory.get("peak_bytes_in_use", 0) > peak_before else None,
         "loss": float(report.sums["ctc/loss"].mean()),
     }
@@ -136,7 +136,7 @@ def synthetic(
 def real(
     size: str, precision: Precision, *, data: str, validation: str, batch_seconds: float, updates: int, workers: int
 ) -> dict[str, Any]:
-    """The training loop on recordings: means over the updates after the first half."""
+    """Measures the training loop on recordings; figures are means over the second half of the updates."""
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment(
             name="throughput",
@@ -162,16 +162,16 @@ def real(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes: whether it runs, not how fast")
-    parser.add_argument("--data", help="manifest to train on with the real loader")
-    parser.add_argument("--validation", help="its validation manifest")
-    parser.add_argument("--batch-seconds", type=float, default=1200.0, help="audio of a batch; default: %(default)s")
+    parser.add_argument("--smoke", action="store_true", help="use tiny sizes, to test only whether it runs")
+    parser.add_argument("--data", help="training manifest for the real loader")
+    parser.add_argument("--validation", help="validation manifest for --data")
+    parser.add_argument("--batch-seconds", type=float, default=1200.0, help="audio of a batch in seconds: %(default)s")
     parser.add_argument("--trace", type=Path, help="folder for an XLA trace")
-    parser.add_argument("--json", type=Path, required=True, help="where the figures go")
+    parser.add_argument("--json", type=Path, required=True, help="file to write the figures to")
     given = parser.parse_args()
     kind = jax.devices()[0].device_kind
     peaks = {"measured_matmul": measured_peak(jnp.bfloat16, 512 if given.smoke else 8192)}
-    published = next((peak for name, peak in PEAKS.items() if name in kind), None)  # L40S stands before L4
+    published = next((peak for name, peak in PEAKS.items() if name in kind), None)  # L40S is before L4
     peaks |= {"published_peak": published} if published else {}
     runs: list[tuple[str, Precision]] = (
         [("tiny", "bf16")] if given.smoke else [("S", "bf16"), ("M", "bf16"), ("M", "f32")]

@@ -1,4 +1,4 @@
-"""wav2vec 2.0 Base with CTC on letters, no part of it frozen, as the paper sizes it and transformers trains it:
+"""wav2vec 2.0 Base with CTC on letters, without frozen parts; sizes of the paper, training of transformers.
 
 python -m asr_jax.benchmark model --config benchmarks/wav2vec2_base_ctc.py --vocabulary 32 [--peer]
 """

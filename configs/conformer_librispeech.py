@@ -1,16 +1,17 @@
-"""Conformer-CTC, large, on LibriSpeech 960 h, by NeMo's recipe.
+"""Conformer-CTC large on LibriSpeech 960 h with NeMo's recipe.
 
 Paper     Gulati et al. 2020, "Conformer" (arXiv:2005.08100), with a CTC head; recipe: NVIDIA/NeMo
-          examples/asr/conf/conformer/conformer_ctc_bpe.yaml at commit 8cfedd72, whose comments have the other sizes:
-          `Conformer.small()` and `medium()` take 5 time masks, and 5.0 instead of 2.0 in the rate
+          examples/asr/conf/conformer/conformer_ctc_bpe.yaml at commit 8cfedd72. Its comments list the other sizes:
+          `Conformer.small()` and `medium()` use 5 time masks and a factor of 5.0 instead of 2.0 in the peak rate
 Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/conformer_librispeech.py
-Expected  WER 2.7 / 6.0 on test-clean / test-other, greedy, without a language model (NeMo's
+Expected  WER 2.7 / 6.0 on test-clean / test-other with greedy decoding and no language model (NeMo's
           stt_en_conformer_ctc_large_ls; medium 3.0 / 7.3, small 3.4 / 8.8: docs/source/asr/data/scores/en/
-          conformer_en.csv). Not yet measured here.
-          Differences: statistics of batches are over valid frames alone (`norm="batch_padded"` has NeMo's), weights are
-          averaged for evaluation.
-Time      GPUs and hours are not published; NeMo's model cards say several hundred epochs, its settings at most 1000.
+          conformer_en.csv). Not yet measured with this package.
+          Differences: batch statistics are over valid frames only (`norm="batch_padded"` matches NeMo); evaluation uses
+          averaged parameters.
+Time      GPUs and hours are not published. NeMo's model cards mention several hundred epochs; its settings allow at
+          most 1000.
 """
 
 from asr_jax.audio.presets import nemo
@@ -30,7 +31,7 @@ from asr_jax.text.tokenizers import TokenizerSettings
 MANIFESTS = "data/librispeech/manifests"
 ENCODER = Conformer.large()
 WARMUP = 10_000
-# Noam's schedule: rate · dim^-½ · min(u^-½, u · warm-up^-1.5), whose peak is at the end of the warm-up.
+# Noam's schedule: rate · dim^-½ · min(u^-½, u · warm-up^-1.5). Its peak is at the end of the warm-up.
 PEAK_LR = 2.0 * ENCODER.dim**-0.5 * WARMUP**-0.5
 
 
@@ -48,7 +49,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=129),  # 128 pieces and the blank
             filters=Filters(min_duration_s=0.1, max_duration_s=16.7),
-            # Four batches for an update of 2000 utterances, of 12.3 s in the mean: NeMo's global batch.
+            # Four batches per update: 2000 utterances with a mean of 12.3 s, which is NeMo's global batch.
             buckets=Buckets(num=12, batch_seconds=6200.0, batch_multiple=8),
             workers=8,
         ),

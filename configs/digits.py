@@ -1,11 +1,12 @@
-"""A small model of about 1 M parameters on isolated real digits of few speakers: what prepare_digits.py prepares.
+"""Small models of about 1 M parameters on isolated spoken digits of few speakers.
 
-Data      python scripts/prepare_digits.py --digits DIR
+Data      python scripts/prepare_digits.py --digits DIR: real recordings
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/digits.py
           MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet
-Expected  after 6,200 updates or fewer, WER on words of unheard speakers (Speech Commands): zipformer 3.6 %, conformer
-          and fastconformer 1.8 %, squeezeformer 3.0 %, quartznet 3.6 %; an epoch of 1,197 updates takes 222 s
-          (fastconformer) to 468 s (quartznet) on two CPU cores. README.md, BUILD_NOTES.md
+Expected  WER after at most 6,200 updates on words of speakers that are not in the training data (Speech Commands):
+          zipformer 3.6 %, conformer and fastconformer 1.8 %, squeezeformer 3.0 %, quartznet 3.6 %. See README.md and
+          BUILD_NOTES.md
+Time      222 s (fastconformer) to 468 s (quartznet) per epoch of 1,197 updates on two CPU cores
 """
 
 import os
@@ -31,7 +32,7 @@ MODEL = os.environ.get("MODEL", "zipformer")
 
 
 class Recipe(NamedTuple):
-    """What differs from model to model."""
+    """Settings that depend on the model."""
 
     encoder: EncoderSettings
     peak_lr: float
@@ -44,7 +45,7 @@ RECIPES = {
     "conformer": Recipe(Conformer.tiny(), 2e-3),
     "fastconformer": Recipe(Conformer.tiny(subsampling_factor=8, kernel_size=9), 2e-3),
     "squeezeformer": Recipe(Squeezeformer.tiny(), 2e-3),
-    # With dropout it underfits: validation WER 12.1 % instead of 10.5 %.
+    # Dropout makes it underfit: the validation WER is 12.1 % with dropout and 10.5 % without.
     "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 3e-3, head_dropout=0.0, num_updates=5000),
 }
 

@@ -1,22 +1,25 @@
-"""A trained Conformer or FastConformer of NeMo, or a Parakeet-CTC of Hugging Face, fine-tuned on your own manifests.
+"""Fine-tuning of a Conformer or FastConformer of NeMo, or of a Parakeet-CTC of Hugging Face, on your own manifests.
 
-Model     --init-from names a .nemo file (stt_en_fastconformer_ctc_large.nemo, …) or a folder with config.json,
-          model.safetensors and tokenizer.json (nvidia/parakeet-ctc-0.6b, …). Sizes, mel bins, tokenizer, weights and
-          running statistics are read from it. Without it, weights are random, in a FastConformer of the large size.
+Model     --init-from is the path of a .nemo file (stt_en_fastconformer_ctc_large.nemo, …) or of a folder with
+          config.json, model.safetensors and tokenizer.json (nvidia/parakeet-ctc-0.6b, …). Sizes, mel bins, tokenizer,
+          weights and running statistics are read from it. Without it, the model is a FastConformer large with random
+          weights.
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
 Command   python -m asr_jax.train --config configs/fastconformer_finetune.py --init-from MODEL.nemo --data.train …
-Options   --data.tokenizer.normaliser: texts must be as the model writes them. lower.v1, for models without capitals and
-          punctuation (all of the CTC models above); none for those with.
-          Another vocabulary: --data.tokenizer.path "" makes a tokenizer from the texts, or names another. The rows of
-          pieces that both have are kept, the others are random; give it more updates and a higher rate then.
-          A transducer's file has weights that CTC does not use, and a hybrid's both: --init.strict False.
-Expected  depends on the data. NeMo's stt_en_fastconformer_ctc_large begins with WER 2.1 / 4.2 on LibriSpeech
+Options   --data.tokenizer.normaliser: texts must have the format of the model's output. Use lower.v1 for models without
+          capital letters and punctuation (all CTC models above), and none for models with them.
+          Another vocabulary: --data.tokenizer.path "" trains a tokenizer on the texts; a path selects an existing one.
+          Rows of pieces that both vocabularies have are kept, the others are random. Use more updates and a higher
+          learning rate in this case.
+          Files of transducers and hybrid models have weights that CTC does not use: --init.strict False.
+Expected  depends on the data. NeMo's stt_en_fastconformer_ctc_large starts with WER 2.1 / 4.2 on LibriSpeech
           (docs/source/asr/data/scores/en/fastconformer_en.csv).
 Recipe    NVIDIA/NeMo examples/asr/conf/asr_finetune/speech_to_text_finetune.yaml at commit 8cfedd72: AdamW, 1e-4 after
-          a warm-up of 5000 updates, a cosine to 5e-6, 50 epochs. Different here: a shorter warm-up, for what takes
-          fewer updates; batches are of audio seconds; gradients are clipped at 1 (not at all there); weight decay
-          spares norms and biases; weights are averaged; the loss is the mean over labels, whichever the model began
-          with. GPUs and hours are not published: they depend on the data.
+          a warm-up of 5000 updates, cosine decay to 5e-6, 50 epochs.
+          Differences: a shorter warm-up, for runs with fewer updates; the batch size is in seconds of audio; gradients
+          are clipped at 1 (NeMo does not clip); norms and biases have no weight decay; parameters are averaged; the
+          loss is always the mean over labels, whatever the original model used.
+Time      GPUs and hours are not published; they depend on the data.
 """
 
 from asr_jax.audio.presets import nemo

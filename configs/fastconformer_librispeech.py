@@ -1,18 +1,17 @@
-"""FastConformer-CTC, large, on LibriSpeech 960 h, by NeMo's recipe.
+"""FastConformer-CTC large on LibriSpeech 960 h with NeMo's recipe.
 
 Paper     Rekesh et al. 2023, "Fast Conformer with Linearly Scalable Attention for Efficient Speech Recognition"
           (arXiv:2305.05084); recipe: NVIDIA/NeMo examples/asr/conf/fastconformer/fast-conformer_ctc_bpe.yaml at commit
-          8cfedd72, with the 256 pieces that it recommends for about 1000 h
+          8cfedd72, with 256 pieces, which it recommends for about 1000 h
 Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/fastconformer_librispeech.py
-Expected  NeMo publishes no CTC model of this size of these 960 h alone: of 25,000 h it has WER 2.1 / 4.2 on
-          test-clean / test-other, greedy (stt_en_fastconformer_ctc_large, docs/source/asr/data/scores/en/
-          fastconformer_en.csv).
-          Conformer-CTC large of 960 h, of about its accuracy (docs/source/asr/models.rst), has 2.7 / 6.0. Not yet
-          measured here.
-          Differences: statistics of batches are over valid frames alone, weights are averaged for evaluation.
-Time      GPUs and hours are not published; NeMo's settings say at most 1000 epochs. Its encoder is
-          about 2.4 times as fast as Conformer's (docs/source/asr/models.rst).
+Expected  NeMo publishes no CTC model of this size that is trained on these 960 h only. The one trained on 25,000 h has
+          WER 2.1 / 4.2 on test-clean / test-other with greedy decoding (stt_en_fastconformer_ctc_large,
+          docs/source/asr/data/scores/en/fastconformer_en.csv). Conformer-CTC large on 960 h has 2.7 / 6.0; both
+          architectures have about the same accuracy (docs/source/asr/models.rst). Not yet measured with this package.
+          Differences: batch statistics are over valid frames only; evaluation uses averaged parameters.
+Time      GPUs and hours are not published. NeMo's settings allow at most 1000 epochs. The encoder is about 2.4 times as
+          fast as Conformer's (docs/source/asr/models.rst).
 """
 
 from asr_jax.audio.presets import nemo
@@ -46,7 +45,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=257),  # 256 pieces and the blank
             filters=Filters(min_duration_s=0.1, max_duration_s=16.7),
-            # Two batches for an update of 2000 utterances, of 12.3 s in the mean: NeMo's global batch.
+            # Two batches per update: 2000 utterances with a mean of 12.3 s, which is NeMo's global batch.
             buckets=Buckets(num=12, batch_seconds=12_400.0, batch_multiple=8, max_batch=2048),
             workers=8,
         ),

@@ -1,19 +1,19 @@
-"""QuartzNet 15x5 with CTC and characters on LibriSpeech 960 h, as NVIDIA trains it.
+"""QuartzNet 15x5 with CTC and characters on LibriSpeech 960 h with NVIDIA's recipe.
 
 Paper     Kriman et al. 2020, "QuartzNet: Deep automatic speech recognition with 1D time-channel separable convolutions"
           (arXiv:1910.10261); recipe: NVIDIA/DeepLearningExamples PyTorch/SpeechRecognition/QuartzNet, scripts/train.sh
           and configs/quartznet15x5_speedp-online-1.15_speca.yaml at commit 729963dd
 Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/quartznet_librispeech.py
-Expected  WER 3.69 / 10.69 on test-clean / test-other, greedy, of the averaged weights: the figures that NVIDIA
-          publishes for this recipe (its README); over its eight seeds 3.81 ± 0.10 / 10.73 ± 0.21, on dev-clean /
-          dev-other 3.54 ± 0.07 / 10.76 ± 0.15. Not yet measured here. What differs: statistics of norms are those of
-          all GPUs' valid frames (there of each GPU's, with padding); bfloat16 in the place of float16; the rate is set
-          before each update, not after it; the average forgets the first weights early; validation sets keep the
-          silence at their ends, and have no dither.
-Time      NVIDIA takes 34 hours on eight A100 80GB, mixed precision. Fewer GPUs: the same with a larger
-          --training.accumulate and a smaller --data.buckets.budget, whose product is 1152 utterances
-Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0.2: --model.encoder.dropout 0.2
+Expected  WER 3.69 / 10.69 on test-clean / test-other with greedy decoding and averaged parameters, as published in
+          NVIDIA's README for this recipe. Its eight seeds have 3.81 ± 0.10 / 10.73 ± 0.21, and 3.54 ± 0.07 /
+          10.76 ± 0.15 on dev-clean / dev-other. Not yet measured with this package.
+          Differences: norms use the statistics of the valid frames of all GPUs (NVIDIA: of each GPU, with padding);
+          bfloat16 instead of float16; the learning rate is set before each update, not after it; the average quickly
+          forgets the initial parameters; validation sets keep the silence at their ends and have no dither.
+Time      34 hours on eight A100 80GB in mixed precision (NVIDIA). Fewer GPUs give the same results with a larger
+          --training.accumulate and a smaller --data.buckets.budget, if their product remains 1152 utterances
+Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0.2 is --model.encoder.dropout 0.2
           --model.augment.0.max-freq-bins 20 --model.augment.0.max-time-frames 75
 """
 
@@ -41,7 +41,7 @@ def experiment() -> Experiment:
         name="quartznet",
         model=Model(
             front_end=quartznet(),
-            augment=(SpecAugment.quartznet(),),  # NVIDIA's Cutout, before it, is off in this recipe
+            augment=(SpecAugment.quartznet(),),  # NVIDIA's recipe does not use Cutout
             encoder=QuartzNet.of_15x5(),
             heads={"ctc": CTC(dropout=0.0, weight_by="utterances")},
         ),
@@ -50,7 +50,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
             tokenizer=TokenizerSettings(
                 kind="characters",
-                alphabet=" abcdefghijklmnopqrstuvwxyz'",  # NVIDIA's order, for its weights
+                alphabet=" abcdefghijklmnopqrstuvwxyz'",  # in NVIDIA's order, to load its weights
                 normaliser="english_letters.v1",
             ),
             filters=Filters(max_duration_s=16.7),

@@ -1,8 +1,8 @@
-"""A small Zipformer on an hour of made speech: what scripts/quickstart.sh trains on two CPU cores in a few minutes.
+"""Small Zipformer on one hour of synthetic speech; scripts/quickstart.sh trains it in a few minutes on two CPU cores.
 
 Data      python -m asr_jax.data.corpora.synthetic --out data/quickstart
 Command   python -m asr_jax.train --config configs/quickstart.py
-Expected  WER below 8 % on voices that are not in the training set (BUILD_NOTES.md has what was measured).
+Expected  WER below 8 % on voices that are not in the training set (measurements: BUILD_NOTES.md)
 """
 
 from asr_jax.audio.specaugment import SpecAugment, VocalTract

@@ -1,13 +1,14 @@
-"""A small model of about 1 M parameters for a few hours of read speech: twenty minutes on two CPU cores.
+"""Small models of about 1 M parameters for a few hours of read speech; 20 minutes of training on two CPU cores.
 
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/read_speech.py --data.train … --data.validation …
-          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet. fastconformer, at
-          12.5 frames a second, has 96 pieces of words, the others characters. Nothing is augmented, as there are few
-          passes over the data (loss of the conformer after 500 updates: 2.25; with SpecAugment, three speeds and
-          dropout 2.58). For hours of training: --training.num-updates 30000 --data.speeds 0.9 1.0 1.1
-Expected  README.md and BUILD_NOTES.md have the error rates of each after 20 minutes on 5.9 h of LibriSpeech
-          train-clean-5 and CMU ARCTIC
+          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet
+Recipe    fastconformer has 12.5 frames per second and therefore 96 pieces; the others have characters. There is no
+          augmentation and no dropout, because there are few epochs (loss of the conformer after 500 updates: 2.25; with
+          SpecAugment, three speeds and dropout 2.58). For longer training: --training.num-updates 30000
+          --data.speeds 0.9 1.0 1.1
+Expected  README.md and BUILD_NOTES.md have the error rates after 20 minutes on 5.9 h of LibriSpeech train-clean-5 and
+          CMU ARCTIC
 """
 
 import os
@@ -33,7 +34,7 @@ MODEL = os.environ.get("MODEL", "zipformer")
 
 
 class Recipe(NamedTuple):
-    """What an encoder learns most with in twenty minutes on two cores."""
+    """Best settings of an encoder for 20 minutes of training on two CPU cores."""
 
     encoder: EncoderSettings
     peak_lr: float
@@ -46,7 +47,7 @@ RECIPES = {
     "zipformer": Recipe(Zipformer.tiny(batches_per_update=8.0, dropout_start=0.0, dropout_end=0.0), 1.2e-3, 6600),
     "conformer": Recipe(Conformer.tiny(dropout=0.0), 2e-3, 5000),
     "fastconformer": Recipe(Conformer.tiny(dropout=0.0, subsampling_factor=8, kernel_size=9), 2e-3, 11500),
-    # With batches of 20 s, or a warm-up of 200 updates, it stays where every letter comes by its frequency.
+    # With batches of 20 s or a warm-up of 200 updates, it only learns the frequencies of letters.
     "squeezeformer": Recipe(Squeezeformer.tiny(dropout=0.0), 1e-3, 4850, batch_seconds=40.0, warmup_updates=1000),
     "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 2e-3, 10000),
 }

@@ -1,24 +1,25 @@
 """Squeezeformer-M with CTC on LibriSpeech 960 h.
 
 Paper     Kim et al. 2022, "Squeezeformer: An Efficient Transformer for Automatic Speech Recognition"
-          (arXiv:2206.00888); code: kssteven418/Squeezeformer, which has the model, its augmentation and AdamW's
-          constants, and no training loop. Batch, schedule and epochs as NVIDIA/NeMo examples/asr/conf/squeezeformer
-          quotes the paper; weight decay as PositiveLoss/squeezeformer-ukrainian does (NeMo takes 4e-5)
+          (arXiv:2206.00888); code: kssteven418/Squeezeformer, which contains the model, its augmentation and the
+          constants of AdamW, but no training loop. Batch, schedule and epochs are from NVIDIA/NeMo
+          examples/asr/conf/squeezeformer, which quotes the paper; weight decay is from
+          PositiveLoss/squeezeformer-ukrainian (NeMo uses 4e-5)
 Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/squeezeformer_librispeech.py
-          as much of a batch as fits: --data.buckets.batch-seconds 3150 --training.accumulate 4
-Expected  WER 2.56 / 6.50 on test-clean / test-other, greedy, the figures of kssteven418/Squeezeformer's README for this
-          size; NeMo's for its own training of it are 2.6 / 6.3. Not yet measured here. Not known of the paper's
-          training, and chosen here: clipping of gradients, averaging of weights, what weight decay acts on, the
-          longest utterance (NeMo's 16.7 s), how many pieces (128 labels with the blank).
-Time      Not known: no hours are published. By its operations (8.8 GFLOP per second of audio, three times those of a
-          forward pass) 480,000 h of audio are 4 hours of one H100 at its peak in bf16, and 14 at 30 % of it: an
-          estimate, not a measurement.
+          with less memory: --data.buckets.batch-seconds 3150 --training.accumulate 4
+Expected  WER 2.56 / 6.50 on test-clean / test-other with greedy decoding, as in kssteven418/Squeezeformer's README for
+          this size; NeMo's own training has 2.6 / 6.3. Not yet measured with this package.
+          The paper does not state the following settings: gradient clipping, averaging of parameters, which parameters
+          have weight decay, the longest utterance (here 16.7 s, as NeMo) and the number of pieces (here 128 labels with
+          the blank).
+Time      not published. Estimate: training needs 8.8 GFLOP per second of audio, three times a forward pass. 480,000 h
+          of audio then take 4 hours on one H100 at its bf16 peak, and 14 hours at 30 % of the peak.
 Sizes     encoder                 peak learning rate   time masks   utterances per update
           .xs() .s() .sm()        2e-3                 5            1024
           .m()                    1.5e-3               7            1024
           .ml() .l()              1e-3                 10           2048
-          (NeMo takes 1.5e-3 for SM and 5e-4 for L.)
+          (NeMo uses 1.5e-3 for SM and 5e-4 for L.)
 """
 
 from asr_jax.audio.logmel import LogMel
@@ -36,7 +37,7 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import InverseEpoch
 from asr_jax.text.tokenizers import TokenizerSettings
 
-BATCH_S = 1024 * 12.3  # LibriSpeech's mean utterance
+BATCH_S = 1024 * 12.3  # the mean duration of LibriSpeech's utterances is 12.3 s
 MANIFESTS = "data/librispeech/manifests"
 
 
@@ -70,8 +71,10 @@ def experiment() -> Experiment:
 
 
 def front_end() -> LogMel:
-    """The authors': 80 HTK bins in decibels, 80 below the greatest at most, normalised over the whole utterance. They
-    do not subtract the mean of the samples, as is done here."""
+    """Front-end of the authors: 80 HTK bins in decibels, at most 80 dB below the maximum, normalised over the utterance.
+
+    Unlike here, the authors do not subtract the mean of the samples.
+    """
     return LogMel(
         num_mels=80,
         window="hann_periodic",

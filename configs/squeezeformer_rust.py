@@ -1,20 +1,22 @@
-"""Squeezeformer as the Rust trainer of seed 003 trains it (`--architecture squeezeformer`), without its defects.
+"""Squeezeformer with the recipe of seed 003's Rust trainer (`--architecture squeezeformer`), without its defects.
 
 Paper     seed 003, "Training With The Rust Burn Trainer": RustedBytes/w2v-bert-uk src/squeezeformer.rs, src/train.rs at
           commit adec09e4, after PositiveLoss/squeezeformer-ukrainian; the model of Kim et al. 2022 (arXiv:2206.00888)
-Data      any manifests: --data.train TRAIN.jsonl; without --data.validation a tenth of them is validated on
+Data      any manifests: --data.train TRAIN.jsonl; without --data.validation, a tenth of them is the validation set
 Command   python -m asr_jax.train --config configs/squeezeformer_rust.py --data.train TRAIN.jsonl
-          --variant SIZE there: encoder=Squeezeformer.rust("xs") … "l" here; custom sizes in both by
+          Its --variant SIZE is encoder=Squeezeformer.rust("xs") … "l"; custom sizes:
           --model.encoder.dim 256 --model.encoder.num-layers 16 --model.encoder.num-heads 4
-Expected  No error rate is published for it.
-Time      Not known.
-Of it     The defaults: 500 epochs, AdamW (0.9, 0.999, eps 1e-5, decay 5e-4 of all parameters), 3e-4 for every size (the
-          lesser of that and the paper's), 20 epochs up, 160 held, then 20 / (epoch - 160); 8 utterances a batch, float32.
-          From its examples, since they are off by default: masks, gain, noise, clipping of each tensor's gradient to
-          5, the average of weights. Their other schedule, by steps, is WarmupHoldDecay(peak_lr=1e-3,
-          warmup_updates=1000, decay="linear", decay_updates=20000).
-Differs   Recovered frames are in order; batches are shuffled; statistics of norms see no padding; the average begins
-          with the live weights; SentencePiece's number of pieces, which it does not say, is the Python trainer's 128.
+Expected  no error rate is published
+Time      not published
+Recipe    Its defaults: 500 epochs; AdamW (0.9, 0.999, eps 1e-5, weight decay 5e-4 of all parameters); peak learning
+          rate 3e-4 for every size (the minimum of this and the paper's); 20 epochs of warm-up, 160 of hold, then a
+          factor of 20 / (epoch - 160); 8 utterances per batch; float32. From its examples, because they are off by
+          default: masks, gain, noise, clipping of each tensor's gradient norm at 5, and averaged parameters. The other
+          schedule of the examples, in steps, is WarmupHoldDecay(peak_lr=1e-3, warmup_updates=1000, decay="linear",
+          decay_updates=20000).
+Differs   Upsampled frames are in order; batches are shuffled; norm statistics exclude padding; the average starts with
+          the live parameters; the number of pieces is 128, as in the Python trainer, because the Rust trainer does not
+          state it.
 """
 
 from asr_jax.audio.distort import Gain, UniformNoise

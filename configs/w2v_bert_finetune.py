@@ -1,23 +1,27 @@
-"""W2V-BERT 2.0 of a folder of Hugging Face's, fine-tuned with CTC on your own manifests.
+"""Fine-tuning of a W2V-BERT 2.0 from a Hugging Face folder with CTC on your own manifests.
 
-Model     --init-from names a local folder with config.json and model.safetensors, or several files with their index
-          (facebook/w2v-bert-2.0, or one that transformers fine-tuned). Sizes and rates are read from it; a head that it
-          has not is new, and of one for other labels the rows of those that both have are kept. Without it, weights are
-          random, in the released size of 580 M parameters.
-Data      any manifests. Labels are the characters of the training texts, in lower case.
+Model     --init-from is the path of a local folder with config.json and model.safetensors, or several weight files with
+          their index (facebook/w2v-bert-2.0, or a model that was fine-tuned with transformers). Sizes and rates are
+          read from it. A missing head is initialised randomly; a head with other labels keeps the rows of common
+          labels. Without it, the model has the released size of 580 M parameters and random weights.
+Data      any manifests; labels are the lower-case characters of the training texts
 Command   python -m asr_jax.train --config configs/w2v_bert_finetune.py --init-from DIR --data.train TRAIN.jsonl \
               --data.validation VALIDATION.jsonl
-Back      python -m asr_jax.average runs/w2v_bert_finetune --last 1 --names huggingface --out FOLDER, for transformers
-Options   --model.encoder.num-adapters 1 --init.new 'heads_.*' 'encoder/adapter.*': a new adapter, which halves the
-          frame rate. --model.encoder.remat elementwise: faster, where there is memory for it. Capital letters and
-          punctuation: --data.tokenizer.normaliser none. Few labels: --optim.freeze-updates 'encoder/.*' 500 rest 0.
-Expected  depends on the data; nothing is published for seed 003's trainer, nor measured here at this size.
+Export    python -m asr_jax.average runs/w2v_bert_finetune --last 1 --names huggingface --out FOLDER writes a folder for
+          transformers
+Options   --model.encoder.num-adapters 1 --init.new 'heads_.*' 'encoder/adapter.*' adds an adapter, which halves the
+          frame rate. --model.encoder.remat elementwise is faster and needs more memory. For capital letters and
+          punctuation: --data.tokenizer.normaliser none. For little labelled data: --optim.freeze-updates 'encoder/.*'
+          500 rest 0.
+Expected  depends on the data; no results are published for seed 003's trainer, and this size is not yet measured with
+          this package
 Recipe    seed 003, "Training With The Rust Burn Trainer" (RustedBytes/w2v-bert-uk at commit adec09e): AdamW with 1e-4,
-          betas 0.9 and 0.999, decay 5e-4, no clipping; its example has batches of 16 utterances, 5 epochs, bf16, and
-          computes activations again. Different here: the rate falls linearly to 0 after 500 updates of warm-up (its
-          warm-up of 20 epochs does not end in 5); eps 1e-8 instead of Burn's 1e-5; gradients are clipped at 1; weight
-          decay spares norms and biases; weights are averaged; batches are of audio seconds; 5 % of the frames are
-          hidden, as transformers does it by default (Wav2Vec2BertConfig.mask_time_prob).
+          betas 0.9 and 0.999, weight decay 5e-4, no clipping. Its example has batches of 16 utterances, 5 epochs, bf16
+          and rematerialisation of activations.
+          Differences: the learning rate falls linearly to 0 after 500 updates of warm-up (its warm-up of 20 epochs does
+          not end within 5 epochs); eps 1e-8 instead of Burn's 1e-5; gradients are clipped at 1; norms and biases have
+          no weight decay; parameters are averaged; the batch size is in seconds of audio; 5 % of the frames are masked,
+          the default of transformers (Wav2Vec2BertConfig.mask_time_prob).
 """
 
 from typing import Any

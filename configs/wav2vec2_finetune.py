@@ -1,21 +1,22 @@
-"""A pre-trained wav2vec 2.0 fine-tuned with CTC on letters: NVIDIA's and the paper's recipes, or your own data.
+"""Fine-tuning of a pre-trained wav2vec 2.0 with CTC on letters, with NVIDIA's and the paper's recipes.
 
-Model     --init-from names a run of configs/wav2vec2_pretrain.py, a folder of Hugging Face (facebook/wav2vec2-base,
-          wav2vec2-large-lv60, wav2vec2-base-960h, …) or a checkpoint of fairseq or NVIDIA (.pt). Sizes are read from
-          there
+Model     --init-from is the path of a run of configs/wav2vec2_pretrain.py, of a Hugging Face folder
+          (facebook/wav2vec2-base, wav2vec2-large-lv60, wav2vec2-base-960h, …) or of a checkpoint of fairseq or NVIDIA
+          (.pt). Sizes are read from it
 Data      python scripts/prepare_librispeech.py --librispeech DIR; or any manifests: --data.train TRAIN.jsonl
-          --data.validation VALIDATION.jsonl. The letters are made from the training set's texts
+          --data.validation VALIDATION.jsonl. The labels are the letters of the training texts
 Command   RECIPE=base_100h python -m asr_jax.train --config configs/wav2vec2_finetune.py --init-from PRETRAINED
-          RECIPE: base_960h (the default), base_100h, base_10h, base_1h, vox_960h, vox_100h, vox_960h_cv; for data of
-          your own the one with as many hours
+          RECIPE: base_960h (the default), base_100h, base_10h, base_1h, vox_960h, vox_100h, vox_960h_cv; for your own
+          data, the recipe with a similar number of hours
 Recipe    NVIDIA/DeepLearningExamples PyTorch/SpeechRecognition/wav2vec2, scripts/finetune_*.sh at commit 729963dd: the
-          extractor frozen, the other layers too for the first updates of some; warm-up, hold and exponential decay
-          over 10, 40 and 50 % of the updates
-Expected  base_960h: dev-other 8.88 % (NVIDIA's README, median of eight; 6.5 hours on eight A100 after 48.1 hours of
-          pre-training). The paper's, on test-clean / test-other without a language model: base_960h 3.4 / 8.5,
-          base_100h 6.1 / 13.3, vox_960h 2.2 / 4.5, vox_100h 3.1 / 6.3. Not yet measured here. What differs: bfloat16;
-          longer recordings than 30 s are left out; as many frames are hidden of each utterance as its length asks for,
-          where theirs hide in all as many as in the shortest of a GPU's batch
+          extractor is frozen, and in some recipes also the other layers for the first updates; warm-up, hold and
+          exponential decay over 10, 40 and 50 % of the updates
+Expected  base_960h: WER 8.88 % on dev-other (NVIDIA's README, median of eight runs; 6.5 hours on eight A100 after 48.1
+          hours of pre-training). The paper, on test-clean / test-other without a language model: base_960h 3.4 / 8.5,
+          base_100h 6.1 / 13.3, vox_960h 2.2 / 4.5, vox_100h 3.1 / 6.3. Not yet measured with this package.
+          Differences: bfloat16; recordings longer than 30 s are not used; the number of masked frames of an utterance
+          depends on its length (NVIDIA and the paper: the same number for all utterances of a GPU's batch, given by
+          the shortest one)
 """
 
 import os
@@ -40,17 +41,17 @@ from asr_jax.text.tokenizers import TokenizerSettings
 
 
 class Recipe(NamedTuple):
-    """What differs from recipe to recipe."""
+    """Settings that depend on the recipe."""
 
     train: str
     peak_lr: float
     num_updates: int
     freeze_updates: int
-    """Updates in which the head alone is trained."""
+    """Number of updates in which only the head is trained."""
     time_mask: float
     channel_mask: float
     batch_samples: int
-    """Of eight GPUs."""
+    """Samples per batch of eight GPUs together."""
     is_large: bool = False
 
 
@@ -107,7 +108,7 @@ def experiment(init_from: str = "") -> Experiment:
             buckets=Buckets(num=12, batch_seconds=recipe.batch_samples / 16000, batch_multiple=8),
             workers=8,
         ),
-        # The mask is new where a fine-tuned model begins, such as wav2vec2-base-960h, which was published without it.
+        # Fine-tuned models such as wav2vec2-base-960h were published without the embedding of masked frames.
         init=Init(path=init_from, new=("heads_.*", "encoder/mask", OF_PRETRAINING)),
         optim=FairseqAdam(
             schedule=TriStage(peak_lr=recipe.peak_lr, rate_set="before_run_and_after_update"),

@@ -1,20 +1,21 @@
-"""wav2vec 2.0 pre-trained on audio alone: LibriSpeech 960 h, or any other manifests, with texts or without.
+"""Pre-training of wav2vec 2.0 on audio without texts: LibriSpeech 960 h or any other manifests.
 
 Paper     Baevski et al. 2020, "wav2vec 2.0: A Framework for Self-Supervised Learning of Speech Representations"
           (arXiv:2006.11477); recipe: NVIDIA/DeepLearningExamples PyTorch/SpeechRecognition/wav2vec2,
           scripts/pretrain_base.sh and pretrain_large.sh at commit 729963dd
 Data      python scripts/prepare_librispeech.py --librispeech DIR; or --data.train FOLDER_OF_AUDIO
 Command   [RECIPE=base_hourglass] python -m asr_jax.train --config configs/wav2vec2_pretrain.py
-          RECIPE: base_hourglass (the default: two layers, eight on every fourth frame, two layers), base or large
-Expected  base_hourglass: the target is the most similar for 63.3 % of hidden frames after 400,000 updates (NVIDIA's
-          README; 49.1 ± 1.1 % after 50,000). Not yet measured here. What differs: utterances are padded and masked, not
-          cut to the shortest of their batch, each with its own share of hidden frames; longer ones than 16.7 s are left
-          out (NVIDIA cuts at 15.6 s, for large at 20 s); codebooks are counted in each of 64 sub-batches, where NVIDIA
-          takes the last; bfloat16.
-Time      NVIDIA takes 48.1 hours on eight A100 80GB, mixed precision, with a batch of 1.56 hours. Fewer GPUs: the same
-          with --training.accumulate N and N times smaller --data.buckets.batch-seconds, --data.buckets.batch-multiple
-          and --model.sub-batches
-Then      configs/wav2vec2_finetune.py --init-from RUN
+          RECIPE: base_hourglass (the default: two layers, eight layers at a quarter of the frame rate, two layers),
+          base or large
+Expected  base_hourglass: the target is the most similar candidate for 63.3 % of the masked frames after 400,000 updates
+          (NVIDIA's README; 49.1 ± 1.1 % after 50,000). Not yet measured with this package.
+          Differences: utterances are padded, not cut to the shortest of their batch, and each has its own fraction of
+          masked frames; utterances longer than 16.7 s are not used (NVIDIA cuts at 15.6 s, for large at 20 s); the
+          usage of codebooks is computed in each of 64 sub-batches (NVIDIA: in the last one); bfloat16.
+Time      48.1 hours on eight A100 80GB in mixed precision with a batch of 1.56 hours (NVIDIA). Fewer GPUs give the same
+          results with --training.accumulate N and N times smaller --data.buckets.batch-seconds,
+          --data.buckets.batch-multiple and --model.sub-batches
+Next      configs/wav2vec2_finetune.py --init-from RUN
 """
 
 import os
@@ -48,7 +49,7 @@ def experiment() -> Experiment:
         "large": (
             Wav2Vec2.large(**SETTINGS),
             Contrastive(quantizer=Quantizer(end_temperature=0.1), codes_dim=768, dim=768, penalty=0.0),
-            5e-3,  # as the script has it; the paper has 3e-4 with other batches
+            5e-3,  # from the script; the paper uses 3e-4 with another batch size
             16,
             1_200_000,
             800_000,

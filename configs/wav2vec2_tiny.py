@@ -1,10 +1,10 @@
-"""A wav2vec 2.0 of 1 M parameters, pre-trained and fine-tuned on a few hours of read speech: for two CPU cores.
+"""Pre-training and fine-tuning of a wav2vec 2.0 with 1 M parameters on a few hours of read speech, on two CPU cores.
 
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl; pre-training needs no texts
 Command   STAGE=pretrain python -m asr_jax.train --config configs/wav2vec2_tiny.py --run-dir PRETRAINED --data.train …
           STAGE=finetune python -m asr_jax.train --config configs/wav2vec2_tiny.py --init-from PRETRAINED --data.train …
-          The second without --init-from trains from random weights: what pre-training is compared with
-Expected  BUILD_NOTES.md: the learning table
+          STAGE=finetune without --init-from trains from random weights, as a baseline for pre-training
+Expected  see the learning table in BUILD_NOTES.md
 """
 
 import os

@@ -10,15 +10,15 @@ Command   python -m asr_jax.train --config configs/zipformer.py
           L: --model.encoder.dims 192 256 512 768 512 256 --model.encoder.num-layers 2 2 4 5 4 2
             --model.encoder.unmasked-dims 192 192 256 320 256 192
             --model.encoder.feedforward-dims 512 768 1536 2048 1536 768
-          or write Zipformer.small(…) or large(…) below
+          or use Zipformer.small(…) or large(…) below
 Expected  WER on test-clean / test-other, as published for CTC alone (icefall pull request 1766; average of the last
           checkpoints): M 2.52 / 6.02 (64.3 M parameters), S 2.85 / 6.89 (22.1 M), L 2.50 / 5.72 (147.0 M). That table
-          does not say how many epochs it took, and the paper of CR-CTC gives plain CTC twice as many as CR-CTC: expect
-          somewhat worse after the 50 here. Not yet measured here. Different here: bfloat16 instead of float16; an
-          exponential average instead of the mean over the last epochs; and noise from MUSAN only where a folder is
-          given below.
+          does not state the number of epochs, and the CR-CTC paper trains plain CTC for twice as many epochs as CR-CTC;
+          expect slightly higher WERs after the 50 epochs here. Not yet measured with this package.
+          Differences: bfloat16 instead of float16; an exponential moving average instead of the mean over the last
+          epochs; noise from MUSAN only if MUSAN is set below.
           configs/zipformer_cr_ctc.py is the better recipe.
-Time      icefall takes 67 minutes per epoch (2,880 h with the three speeds) on four V100 for the transducer.
+Time      67 minutes per epoch (2,880 h with three speeds) on four V100 for the transducer (icefall)
 """
 
 from asr_jax.audio.augmentation import Ramp
@@ -39,7 +39,7 @@ from asr_jax.text.tokenizers import TokenizerSettings
 
 BATCH_S = 4000.0
 MANIFESTS = "data/librispeech/manifests"
-MUSAN = ""  # folder of the corpus, for noise in half of the utterances as published; empty: none
+MUSAN = ""  # folder of the MUSAN corpus, to add noise to half of the utterances as published; empty: no noise
 NOISE = Ramp(first=(10.0, 20.0), last=(10.0, 20.0))
 
 
@@ -53,7 +53,7 @@ def experiment() -> Experiment:
                 TimeWarp(),
                 SpecAugment(),
             ),
-            encoder=Zipformer.medium(batches_per_update=BATCH_S / 600),  # the recipe's schedules count 600 s a batch
+            encoder=Zipformer.medium(batches_per_update=BATCH_S / 600),  # the recipe's schedules count batches of 600 s
             heads={"ctc": CTC(dropout=0.1)},
         ),
         data=Data(

@@ -1,10 +1,10 @@
-"""Zipformer-M with consistency-regularised CTC on LibriSpeech 960 h: the best published CTC without a language model.
+"""Zipformer-M with consistency-regularised CTC on LibriSpeech 960 h, the best published CTC without language model.
 
 Paper     Yao et al. 2024, "CR-CTC: Consistency regularization on CTC for improved speech recognition"
           (arXiv:2410.05101); recipe: k2-fsa/icefall egs/librispeech/ASR/zipformer --use-cr-ctc, pull request 1766
 Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/zipformer_cr_ctc.py
-          S, which has a peak of 0.04 and 2 × 850 s of audio a batch:
+          S, with a peak learning rate of 0.04 and 2 × 850 s of audio per batch:
             --model.encoder.dims 192 256 256 256 256 256 --model.encoder.num-layers 2 2 2 2 2 2
             --model.encoder.unmasked-dims 192 192 192 192 192 192
             --model.encoder.feedforward-dims 512 768 768 768 768 768 --optim.schedule.peak-lr 0.04
@@ -12,14 +12,16 @@ Command   python -m asr_jax.train --config configs/zipformer_cr_ctc.py
           L: --model.encoder.dims 192 256 512 768 512 256 --model.encoder.num-layers 2 2 4 5 4 2
             --model.encoder.unmasked-dims 192 192 256 320 256 192
             --model.encoder.feedforward-dims 512 768 1536 2048 1536 768
-          or write Zipformer.small(…) or large(…) below
-Expected  WER on test-clean / test-other, greedy, as published (icefall's RESULTS.md; 50 epochs, float16):
+          or use Zipformer.small(…) or large(…) below
+Expected  WER on test-clean / test-other with greedy decoding, as published (icefall's RESULTS.md; 50 epochs, float16):
             S  2.57 / 5.95   22.1 M parameters, 2 V100 of 32 GB, 850 s each, average of the last 25 epochs
             M  2.12 / 4.62   64.3 M parameters, 4 V100 of 32 GB, 700 s each, average of the last 24 epochs
             L  2.03 / 4.37  147.0 M parameters, 2 A100 of 80 GB, 1400 s each, average of the last 26 epochs
-          Not yet measured here. Different here: bfloat16; an exponential average instead of the mean over the last
-          epochs; and noise from MUSAN only where a folder is given below.
-Time      not published. Each utterance is computed twice: about twice the time of configs/zipformer.py per epoch.
+          Not yet measured with this package.
+          Differences: bfloat16; an exponential moving average instead of the mean over the last epochs; noise from
+          MUSAN only if MUSAN is set below.
+Time      not published. Each utterance is computed twice, so an epoch takes about twice as long as with
+          configs/zipformer.py.
 """
 
 from asr_jax.audio.augmentation import Ramp
@@ -38,9 +40,9 @@ from asr_jax.optim.optimizers import ScaledAdam
 from asr_jax.optim.schedules import Eden
 from asr_jax.text.tokenizers import TokenizerSettings
 
-BATCH_S = 2800.0  # each second counted once, though it is computed in two views
+BATCH_S = 2800.0  # each second counts once, although it is computed in two views
 MANIFESTS = "data/librispeech/manifests"
-MUSAN = ""  # folder of the corpus, for noise in half of the utterances as published; empty: none
+MUSAN = ""  # folder of the MUSAN corpus, to add noise to half of the utterances as published; empty: no noise
 NOISE = Ramp(first=(10.0, 20.0), last=(10.0, 20.0))
 
 
@@ -51,10 +53,10 @@ def experiment() -> Experiment:
             front_end=KaldiFbank(num_mels=80),
             augment=(
                 *([BackgroundNoise(probability=0.5, folder=MUSAN, minutes=240.0, snr_db=NOISE)] if MUSAN else []),
-                TimeWarp(),  # the same in both views
-                SpecAugment(num_time_masks=25, max_time_share=0.375),  # 2.5 times as much of time as without CR-CTC
+                TimeWarp(),  # both views are warped equally
+                SpecAugment(num_time_masks=25, max_time_share=0.375),  # 2.5 times the time masking of plain CTC
             ),
-            encoder=Zipformer.medium(batches_per_update=BATCH_S / 600),  # the recipe's schedules count 600 s a batch
+            encoder=Zipformer.medium(batches_per_update=BATCH_S / 600),  # the recipe's schedules count batches of 600 s
             heads={"ctc": CTC(dropout=0.1, consistency=0.2)},
             views=2,
         ),

@@ -1,15 +1,15 @@
-"""Zipformer with the recipe of the Rust trainer, where epochs count and nothing is augmented unless asked for.
+"""Zipformer with the recipe of the Rust trainer, which has a schedule in epochs and no augmentation by default.
 
-Source    RustedBytes/w2v-bert-uk at commit adec09e, `--architecture zipformer`: its defaults, with the batch of its
-          example
+Source    RustedBytes/w2v-bert-uk at commit adec09e, `--architecture zipformer`: its defaults, with the batch size of
+          its example
 Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/zipformer_rust.py
           other sizes: `Zipformer.variant("xs")`, s, sm, m, ml, l below
-Expected  nothing is published for it. configs/zipformer.py is the recipe with published error rates.
-Differs   from the Rust trainer: its Swoosh functions are x·σ(x-1) and x·σ(x-4), here the paper's; its embedding pads
-          time, (T + 1) // 2 frames instead of (T - 7) // 2; its upsampling tiles frames instead of repeating each; its
-          loss is the mean over utterances of the loss per label, here each label of a batch counts the same; it reads
-          utterances in the order of the manifest, or by length, and here they are shuffled.
+Expected  no error rate is published; configs/zipformer.py is the recipe with published error rates
+Differs   The Rust trainer's Swoosh functions are x·σ(x-1) and x·σ(x-4), here they are the paper's; its embedding pads
+          time and has (T + 1) // 2 frames instead of (T - 7) // 2; its upsampling tiles frames instead of repeating
+          each frame; its loss is the mean over utterances of the loss per label, here all labels of a batch have the
+          same weight; it reads utterances in the order of the manifest or by length, here they are shuffled.
 """
 
 from asr_jax.audio.presets import rust_zipformer
@@ -32,7 +32,7 @@ def experiment() -> Experiment:
         name="zipformer_rust",
         model=Model(
             front_end=rust_zipformer(),
-            augment=(),  # SpecAugment.rust(...) as its example for Squeezeformer has it
+            augment=(),  # its example for Squeezeformer uses SpecAugment.rust(...)
             encoder=Zipformer.variant("m", dropout_start=0.1, dropout_end=0.1, skip=False),
             heads={"ctc": CTC(dropout=0.0)},
         ),

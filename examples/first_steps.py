@@ -1,10 +1,10 @@
 # %% [markdown]
 # # First steps
 #
-# Train a small recogniser, transcribe with it, evaluate it and align a text, from Python. The cells run from top to
-# bottom in an editor that knows `# %%`, in Jupyter by jupytext, or as a script:
+# Train a small recogniser, transcribe and evaluate with it, and align a text, from Python. Run the cells from top to
+# bottom in an editor that supports `# %%`, in Jupyter with jupytext, or as a script:
 #
-#     ./scripts/quickstart.sh            # makes the data below; or name your own
+#     ./scripts/quickstart.sh            # makes the data below; alternatively, set FIRST_STEPS_DATA to your own
 #     python examples/first_steps.py
 
 # %%
@@ -22,8 +22,8 @@ CONFIG = os.environ.get("FIRST_STEPS_CONFIG", "configs/quickstart.py")
 # %% [markdown]
 # ## Train
 #
-# A config is a Python file that returns an `Experiment`. An experiment is a tree of frozen dataclasses: `replace`
-# changes a field. The same call continues a run that was interrupted.
+# A config is a Python file that returns an `Experiment`, a tree of frozen dataclasses; `replace` changes a field. The
+# same call continues an interrupted run.
 
 # %%
 experiment = asr_jax.load_config(CONFIG)
@@ -38,7 +38,7 @@ print(f"validation WER {summary['wer']:.1%} after {summary['update']} updates")
 # %% [markdown]
 # ## Transcribe
 #
-# Audio is a path, an array with its rate, or a list of them, of any length.
+# Audio is a path, an array with its sampling rate, or a list of those, of any length.
 
 # %%
 run = asr_jax.load(RUN)
@@ -50,7 +50,9 @@ for word in transcript.words:
     print(f"{word.start_s:6.2f} {word.end_s:6.2f} {word.confidence:5.2f} {word.text}")
 
 # %% [markdown]
-# ## Evaluate, and align a known text
+# ## Evaluate and align
+#
+# An alignment returns the times of the words of a known text.
 
 # %%
 counts = run.evaluate(test)

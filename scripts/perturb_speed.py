@@ -1,8 +1,8 @@
-"""Copies of a data set at other speeds: `python scripts/perturb_speed.py --data IN … --out DIR --speeds 0.9 1.1`.
+"""Copies a data set at other speeds: `python scripts/perturb_speed.py --data IN … --out DIR --speeds 0.9 1.1`.
 
-Writes FLAC files and DIR/manifest.jsonl, which holds the originals (at their places) and the copies, each with
-`-speed0.9` behind its id. Training can do the same online, without a disk (--data.speeds 0.9 1.0 1.1). 1.1 is faster
-and shorter. What is there already is kept: an interrupted call goes on.
+Writes FLAC files and DIR/manifest.jsonl, which contains the originals (at their paths) and the copies, whose ids end in
+`-speed0.9`. A speed of 1.1 is faster and shorter. Training can perturb speeds online instead, without files
+(--data.speeds 0.9 1.0 1.1). Existing copies are reused, so an interrupted command can be repeated.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ class SpeedOptions:
     """Options of `scripts/perturb_speed.py`."""
 
     data: Annotated[tuple[str, ...], arg(metavar="IN …")]
-    """Data of any kind that is read."""
+    """Manifests, folders or patterns of any supported format."""
     out: Path
     """Folder to write to."""
     speeds: tuple[float, ...] = (0.9, 1.1)
     """Speeds of the copies."""
     rate_hz: int = 16000
-    """Sampling rate of the copies."""
+    """Sampling rate of the copies in Hz."""
     processes: int = 2
     """Number of processes."""
 
@@ -48,13 +48,13 @@ class SpeedOptions:
 def main(arguments: Sequence[str]) -> None:
     given = parse(SpeedOptions, arguments, prog="python scripts/perturb_speed.py", about=__doc__)
     if not all(0.1 < speed < 10 and speed != 1 for speed in given.speeds) or len({*given.speeds}) < len(given.speeds):
-        raise UserError(f"--speeds {given.speeds}: expected some from 0.1 to 10 but 1, each once")
+        raise UserError(f"--speeds {given.speeds}: expected distinct speeds between 0.1 and 10, without 1")
     if min(given.processes, given.rate_hz) < 1:
         raise UserError(f"--processes {given.processes}, --rate-hz {given.rate_hz}: expected at least 1")
     utterances = read_utterances(given.data)
     again = next((utterance.id for utterance in utterances if re.search(r"-speed[\d.]+$", utterance.id)), None)
     if again:
-        raise UserError(f"{again} is a copy at another speed already: expected the originals' data")
+        raise UserError(f"{again} is already a copy at another speed: expected --data with originals only")
     originals = [utterances[place] for place in range(len(utterances))]
     found: list[Utterance] = list(originals)
     broken = 0
@@ -70,11 +70,23 @@ def main(arguments: Sequence[str]) -> None:
     write_manifest(given.out / "manifest.jsonl", found)
     print(f"{given.out / 'manifest.jsonl'}: {len(originals)} utterances and {len(found) - len(originals)} copies")
     if broken:
-        raise RunError(f"{broken} copies could not be made")
+        raise RunError(f"{broken} copies could not be made; the reasons are above")
 
 
 def copied(utterance: Utterance, *, out: Path, speed: float, rate_hz: int) -> Utterance | str:
-    """The copy's utterance, or why there is none. The file is named by what it is a copy of."""
+    """Copies an utterance at another speed.
+
+    The name of the file is a digest of the location and state of the original, the speed and the rate.
+
+    Args:
+        utterance: The original.
+        out: Folder to write to.
+        speed: Speed of the copy.
+        rate_hz: Sampling rate of the copy in Hz.
+
+    Returns:
+        The utterance of the copy, or the reason if the original cannot be read.
+    """
     place = Location.parse(utterance.location).path
     made_of = f"{utterance.location} {state_of(place)} {speed:g} {rate_hz}"
     name = hashlib.sha256(made_of.encode()).hexdigest()[:20]

@@ -1,12 +1,12 @@
-"""Manifests of AN4, LJSpeech or Common Voice from the folder that their archive unpacks to.
+"""Writes manifests of AN4, LJSpeech or Common Voice from the unpacked archive of the corpus.
 
     python scripts/prepare_corpus.py an4 ~/an4                       train, test
     python scripts/prepare_corpus.py ljspeech ~/LJSpeech-1.1         train: the corpus has no official split
     python scripts/prepare_corpus.py common-voice ~/cv-corpus/en     train, dev, test
 
-writes `OUT/manifests/<split>.jsonl`, and `OUT/rejected.jsonl` with every line that has no audio and every file that has
-no line. Audio is not copied; it is resampled when it is read. Texts are as the corpus has them (of LJSpeech the
-normalised ones), but those of AN4, which are all in upper case, are in lower case.
+Writes `OUT/manifests/<split>.jsonl`, and `OUT/rejected.jsonl` with every line without audio and every file without a
+line. Audio is not copied; it is resampled when it is read. Texts are those of the corpus (for LJSpeech the normalised
+ones), except that the texts of AN4, which are in upper case, are converted to lower case.
 """
 
 import re
@@ -30,7 +30,7 @@ AN4_LINE = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([^()\s]+)\)\s*")
 
 
 def an4(folder: Path) -> dict[str, Entries]:
-    """`etc/an4_{train,test}.fileids` and `.transcription`; NIST SPHERE under `wav`."""
+    """Reads `etc/an4_{train,test}.fileids` and `.transcription`, with NIST SPHERE files under `wav`."""
     return {split: _an4(folder, split) for split in _present(folder, "etc/an4_{}.fileids", AN4_FOLDERS)}
 
 
@@ -56,7 +56,7 @@ def _an4_line(line: str) -> tuple[str, str]:
 
 
 def ljspeech(folder: Path) -> dict[str, Entries]:
-    """`metadata.csv` of `id|text|normalised text`; `wavs/<id>.wav`."""
+    """Reads `metadata.csv` with lines of `id|text|normalised text`, and `wavs/<id>.wav`."""
     _present(folder, "{}", ("metadata.csv",))
     return {"train": _ljspeech(folder)}
 
@@ -79,7 +79,7 @@ def _ljspeech_line(line: str) -> tuple[str, str]:
 
 
 def common_voice(folder: Path) -> dict[str, Entries]:
-    """`train.tsv`, `dev.tsv` and `test.tsv` with a line of names; audio under `clips`, of which they list a part."""
+    """Reads `train.tsv`, `dev.tsv` and `test.tsv` with headers, and the audio under `clips` that they list."""
     return {split: _common_voice(folder, split) for split in _present(folder, "{}.tsv", ("train", "dev", "test"))}
 
 
@@ -93,14 +93,18 @@ def _common_voice(folder: Path, split: str) -> Entries:
             if missing := {"client_id", "path", "sentence"} - set(names):
                 raise UserError(f"{folder / split}.tsv: no column {', '.join(sorted(missing))} in its first line")
         else:
-            # Columns at the end that are empty may be left out.
+            # Lines may omit empty columns at their end.
             row = dict.fromkeys(names, "") | dict(zip(names, values, strict=False))
             path, text = folder / "clips" / row["path"], row["sentence"].strip()
             yield entry(path.stem, path, text, speaker=row["client_id"], source=f"common-voice/{split}")
 
 
 def _present(folder: Path, pattern: str, splits: Iterable[str]) -> list[str]:
-    """The splits whose file is there. Raises: UserError where none is."""
+    """Splits whose file exists.
+
+    Raises:
+        UserError: If none exists.
+    """
     if found := [split for split in splits if (folder / pattern.format(split)).is_file()]:
         return found
     expected = " or ".join(pattern.format(split) for split in splits)
@@ -122,9 +126,9 @@ class CorpusOptions:
     """Options of `scripts/prepare_corpus.py`."""
 
     layout: Positional[Layout]
-    """Layout of the corpus."""
+    """Name of the corpus."""
     folder: Positional[Path]
-    """Folder of the corpus."""
+    """Folder of the unpacked corpus."""
     out: Path | None = None
     """Folder to write to. Default: data/LAYOUT."""
 

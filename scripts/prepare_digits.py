@@ -1,13 +1,15 @@
-"""Training data for `configs/digits.py` from a folder of isolated spoken digits: the recordings, strings of them joined
-across speakers and sources with noise under them, and made speech.
+"""Prepares training data for `configs/digits.py` from recordings of isolated spoken digits.
 
     python scripts/prepare_digits.py --digits DIR [--out data/digits]
 
-DIR has `manifests/{train,val,test,connected}.jsonl`. Writes `OUT/manifests/{train,validation,test,connected}.jsonl`
-and the joined strings' audio; recordings are used where they are. Only train.jsonl is joined: where few speakers say a
-word, or the speakers of one source say only some of the words, a model learns who says what instead of what is said,
-and strings of words of all sources, each word as often as any other, take that away. Made speech (digit strings by
-eSpeak NG) adds voices. Half of both is limited to 4 kHz, as one of the sources is.
+DIR contains `manifests/{train,val,test,connected}.jsonl`. Writes
+`OUT/manifests/{train,validation,test,connected}.jsonl` and the audio of joined strings and of synthetic speech;
+recordings are not copied. The training set consists of three
+parts: the recordings, strings of recordings joined across speakers and sources with background noise, and synthetic
+digit strings of eSpeak NG, which add voices. Only recordings of train.jsonl are joined. If few speakers say a word, or
+the speakers of a source say only some of the words, a model learns the speakers instead of the words; strings of words
+from all sources, with all words equally frequent, prevent this. Half of the strings and of the synthetic speech is
+limited to 4 kHz, like one of the sources.
 """
 
 from collections.abc import Sequence
@@ -30,13 +32,20 @@ from asr_jax.data.manifests.utterances import Utterance
 
 RATE_HZ = 16000
 STRINGS = tuple(" ".join(["{digit}"] * number) for number in (2, 3, 4))
-LEVEL_DB = (-38.0, -14.0)  # of the words in a string: root mean square, against full scale
-NOISE_DB = (-80.0, -45.0)  # of what lies under them: the quietest quarter second of a recording, over and over
-SHARE_OF_ONE = 0.35  # of the strings, those of one word
+LEVEL_DB = (-38.0, -14.0)  # root mean square of the words in a string, relative to full scale
+NOISE_DB = (-80.0, -45.0)  # background noise: the quietest 0.25 s of a recording, repeated
+SHARE_OF_ONE = 0.35  # share of the strings that have one word
 
 
 def joined(utterances: list[Utterance], number: int, audio: Path, seed: int) -> list[Utterance]:
-    """Strings of one to four of the recordings: each word is as likely as any other, and so is each of its sources."""
+    """Makes strings of one to four recordings; all words, and all sources of a word, are equally likely.
+
+    Args:
+        utterances: Recordings of one word each.
+        number: Number of strings.
+        audio: Folder to write to.
+        seed: Seed of the random choices.
+    """
     by_word: dict[str, dict[str, list[Utterance]]] = {}
     for utterance in utterances:
         by_word.setdefault(utterance.text, {}).setdefault(utterance.source, []).append(utterance)
@@ -50,7 +59,7 @@ def joined(utterances: list[Utterance], number: int, audio: Path, seed: int) -> 
 
 
 def _noise(utterance: Utterance) -> np.ndarray | None:
-    """The quietest quarter of a second, of root mean square 1; None where the recording is short or silent there."""
+    """Quietest 0.25 s, scaled to a root mean square of 1; None if the recording is too short or silent there."""
     samples, size = read_audio(utterance.location, rate_hz=RATE_HZ).astype(np.float64), RATE_HZ // 4
     if len(samples) < 3 * size:
         return None
@@ -76,7 +85,7 @@ def _string(
         words.append(word)
     samples = np.concatenate(parts)
     noise = noises[rng.integers(len(noises))]
-    there_and_back = np.concatenate([noise, noise[::-1]])  # without a step where it begins anew
+    there_and_back = np.concatenate([noise, noise[::-1]])  # no discontinuity where the noise repeats
     samples += np.resize(there_and_back, len(samples)) * 32768 * 10 ** (rng.uniform(*NOISE_DB) / 20)
     return _written(
         Utterance(f"joined-{row:05d}", str(audio / f"{row:05d}.flac"), " ".join(words), 0.0, "", "joined"), samples, rng
@@ -84,7 +93,7 @@ def _string(
 
 
 def _written(utterance: Utterance, samples: np.ndarray, rng: np.random.Generator) -> Utterance:
-    """Writes the utterance's audio, every other time without what lies above 4 kHz."""
+    """Writes the audio of an utterance, with a probability of 0.5 limited to 4 kHz."""
     if rng.random() < 0.5:
         samples = soxr.resample(soxr.resample(samples, RATE_HZ, 8000), 8000, RATE_HZ)
     write_flac(utterance.location, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ)
@@ -96,7 +105,7 @@ def _gap(rng: np.random.Generator) -> np.ndarray:
 
 
 def made(folder: Path, minutes: float) -> list[Utterance]:
-    """Digit strings of eSpeak NG, in all the voices of the embedded corpus."""
+    """Makes digit strings with eSpeak NG, in all voices of the synthetic corpus."""
     make_corpus(folder, Corpus(minutes=minutes, sentences=STRINGS))
     splits = [list(read_utterances([folder / f"manifests/{split}.jsonl"])) for split in ("train", "validation", "test")]
     limited = (folder / "limited").absolute()
@@ -110,7 +119,18 @@ def made(folder: Path, minutes: float) -> list[Utterance]:
 
 
 def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int) -> None:
-    """Raises: UserError where a manifest is missing."""
+    """Writes all manifests and the audio of joined and synthetic strings.
+
+    Args:
+        digits: Folder of the recordings.
+        out: Folder to write to.
+        strings: Number of joined strings.
+        minutes: Amount of synthetic speech in minutes.
+        seed: Seed of the joined strings.
+
+    Raises:
+        UserError: If a manifest is missing.
+    """
     manifests = {
         name: list(read_utterances([digits / "manifests" / f"{name}.jsonl"]))
         for name in ("train", "val", "test", "connected")
@@ -123,7 +143,8 @@ def prepare(digits: Path, out: Path, *, strings: int, minutes: float, seed: int)
     }
     for name, utterances in parts.items():
         print(
-            f"{name}: {len(utterances)} utterances, {sum(utterance.duration_s for utterance in utterances) / 3600:.2f} h"
+            f"{name}: {len(utterances)} utterances, "
+            f"{sum(utterance.duration_s for utterance in utterances) / 3600:.2f} h"
         )
     write_manifest(
         out / "manifests/train.jsonl", [utterance for utterances in parts.values() for utterance in utterances]
@@ -143,17 +164,17 @@ class DigitsOptions:
     strings: int = 5000
     """Number of joined strings."""
     minutes: float = 80.0
-    """Amount of made speech."""
+    """Amount of synthetic speech in minutes."""
     seed: int = 0
-    """Seed of what is joined and made."""
+    """Seed of the joined strings."""
 
 
 def main(arguments: Sequence[str]) -> None:
     given = parse(DigitsOptions, arguments, prog="python scripts/prepare_digits.py", about=__doc__)
     if given.strings < 0 or not 0 < given.minutes <= 6000 or given.seed < 0:
         raise UserError(
-            f"--strings {given.strings}, --minutes {given.minutes:g}, --seed {given.seed}: expected 0 or more, more "
-            "than 0 and up to 6000, 0 or more"
+            f"--strings {given.strings}, --minutes {given.minutes:g}, --seed {given.seed}: expected --strings and "
+            "--seed of 0 or more, and --minutes above 0 and up to 6000"
         )
     prepare(given.digits, given.out, strings=given.strings, minutes=given.minutes, seed=given.seed)
 

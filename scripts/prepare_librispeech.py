@@ -1,18 +1,19 @@
-"""Manifests and fairseq lists of LibriSpeech from its official layout: `<subset>/<speaker>/<chapter>/*.flac` +
-`*.trans.txt`, from a local copy or downloaded.
+"""Writes manifests and fairseq lists of LibriSpeech, from a local copy or a download.
+
+The folder has the official layout: `<subset>/<speaker>/<chapter>/*.flac` and `*.trans.txt`.
 
     python scripts/prepare_librispeech.py --librispeech ~/LibriSpeech --out data/librispeech
     python scripts/prepare_librispeech.py --librispeech ~/LibriSpeech --download train-clean-100 dev-clean dev-other
 
-writes for every subset that is there, and for train-960 where its three parts are, `OUT/manifests/<subset>.jsonl` and
-`OUT/fairseq/<subset>.{tsv,ltr,wrd}` (dict.ltr.txt is of the largest training set). `OUT/rejected.jsonl` names every line
-that has no audio and every file that has no line. Audio is not copied. Texts are in lower case; fairseq's in upper
-case, as in the corpus and in its models.
+Writes `OUT/manifests/<subset>.jsonl` and `OUT/fairseq/<subset>.{tsv,ltr,wrd}` for every subset in the folder, and for
+train-960 if its three parts exist. dict.ltr.txt belongs to the largest training set. `OUT/rejected.jsonl` contains
+every line without audio and every file without a line. Audio is not copied. Texts are in lower case; those of fairseq
+are in upper case, as in the corpus and in fairseq's models.
 
-Libri-light's limited-resource subsets are a published choice of utterances of train-clean-100 and train-other-500,
+Libri-light's limited-resource subsets are a published selection of utterances of train-clean-100 and train-other-500,
 librispeech_finetuning.tgz: `1h/{0…5}/{clean,other}` and `9h/{clean,other}`. With `--limited` (its folder or the .tgz),
-or when it lies beside the subsets, they are written too: train-10min-0 … train-10min-5, train-1h (all six) and
-train-10h (1h and 9h).
+or if its folder is beside the subsets, these subsets are also written: train-10min-0 … train-10min-5, train-1h (all
+six) and train-10h (1h and 9h).
 """
 
 import re
@@ -39,7 +40,7 @@ SUBSETS = (*TRAIN_960, "dev-clean", "dev-other", "test-clean", "test-other")
 MINI_SUBSETS = ("train-clean-5", "dev-clean-2")
 ALL_SUBSETS = SUBSETS + MINI_SUBSETS
 LIMITED = "librispeech_finetuning"
-# As md5sum.txt of https://www.openslr.org/12 and of https://www.openslr.org/31 has them.
+# From md5sum.txt of https://www.openslr.org/12 and https://www.openslr.org/31.
 MD5 = {
     "train-clean-100": "2a93770f6d5c6c964bc36631d331a522",
     "train-clean-360": "c0e676e450a7ff2f54aeade5171606fa",
@@ -51,7 +52,7 @@ MD5 = {
     "train-clean-5": "5df7d4e78065366204ca6845bb08f490",
     "dev-clean-2": "6d7ab67ac6a1d2c993d050e16d61080d",
 }
-# From torchaudio's reader of it; Libri-light itself publishes no checksum.
+# The checksum is from torchaudio's reader; Libri-light publishes none.
 LIMITED_ARCHIVE = Archive(
     f"https://dl.fbaipublicfiles.com/librilight/data/{LIMITED}.tgz",
     "sha256:5d1efdc777b548194d7e09ba89126e2188026df9fd57aa57eb14408d2b2342af",
@@ -60,30 +61,36 @@ OF_LIMITED = re.compile(r"(?:^|/)(?:1h/([0-5])|9h)/(?:clean|other)/\d+/\d+/(\d+-
 
 
 def subsets_in(folder: Path) -> Path | None:
-    """The folder that holds the subsets: `folder` itself or `LibriSpeech` in it."""
+    """Folder that contains the subsets, `folder` or `folder/LibriSpeech`; None if neither does."""
     roots = (folder, folder / "LibriSpeech")
     return next((root for root in roots if any((root / name).is_dir() for name in ALL_SUBSETS)), None)
 
 
 def download(folder: Path, names: Iterable[str], mirror: str) -> None:
-    """Fetches, checks and unpacks the subsets that are not there; an archive that lies there already is taken.
+    """Downloads, checks and unpacks the missing subsets; an existing archive is used.
 
-    Raises: RunError where one cannot be had.
+    Args:
+        folder: Folder with the subsets, or its parent.
+        names: Subsets to download.
+        mirror: Server of the files of OpenSLR.
+
+    Raises:
+        RunError: If an archive cannot be downloaded or has another checksum.
     """
     root = subsets_in(folder) or folder
     for name in names:
         if (root / name).is_dir():
-            print(f"{root / name} is there; it is not downloaded")
+            print(f"{root / name} exists and is not downloaded")
             continue
         resource = 31 if name in MINI_SUBSETS else 12
         archive = Archive(f"{mirror}/resources/{resource}/{name}.tar.gz", f"md5:{MD5.get(name)}")
         path = fetch(LIMITED_ARCHIVE if name == LIMITED else archive, root)
-        print(f"{path} is whole; unpacking it to {root / name}, after which it may be removed")
+        print(f"{path} is complete; unpacking it to {root / name} (the archive can be deleted afterwards)")
         unpack(path, root / name if name == LIMITED else root)
 
 
 def read_subset(root: Path, subset: str) -> Entries:
-    """All utterances of a subset, in the order of speakers, chapters and utterances."""
+    """Yields the utterances of a subset, sorted by speaker, chapter and id."""
     for chapter in sorted(path for path in (root / subset).glob("*/*") if path.is_dir()):
         files = {path.stem: path for path in chapter.glob("*.flac")}
         texts: dict[str, str] = {}
@@ -104,9 +111,10 @@ def _id_and_text(line: str) -> tuple[str, str]:
 
 
 def limited_ids(path: Path) -> dict[str, dict[str, str]]:
-    """The utterances of each limited-resource subset by id, with where they lie in Libri-light's folder or .tgz.
+    """Paths of the utterances of each limited-resource subset in Libri-light's folder or .tgz, keyed by subset and id.
 
-    Raises: UserError where the path is neither.
+    Raises:
+        UserError: If the path is neither Libri-light's folder nor its .tgz.
     """
     try:
         if path.is_dir():
@@ -130,27 +138,33 @@ def limited_ids(path: Path) -> dict[str, dict[str, str]]:
 def limited(
     sets: Mapping[str, Mapping[str, str]], found: Mapping[str, Sequence[Utterance]]
 ) -> tuple[dict[str, list[Utterance]], list[Rejected]]:
-    """The subsets of `limited_ids` out of the official ones, sorted by id, and what of them is missing."""
+    """Selects the subsets of `limited_ids` from the official ones; returns them, sorted by id, and what is missing."""
     parts = [subset for subset in ALL_SUBSETS if subset.startswith("train") and subset in found]
     official = {utterance.id: utterance for part in reversed(parts) for utterance in found[part]}
     for subset, ids in sets.items():
         if missing := len(ids.keys() - official.keys()):
-            print(f"{subset}: {missing} of its {len(ids)} utterances are missing: this is not Libri-light's {subset}")
-    reason = f"in Libri-light's choice, but not in the subsets here: {', '.join(parts) or 'none for training'}"
+            print(f"{subset}: {missing} of its {len(ids)} utterances are missing; it is not Libri-light's {subset}")
+    reason = f"in Libri-light's selection, but not in the subsets here: {', '.join(parts) or 'none for training'}"
     rejected = [Rejected(name, at, reason) for name, at in sets.get("train-10h", {}).items() if name not in official]
     chosen = {subset: [official[name] for name in sorted(ids.keys() & official.keys())] for subset, ids in sets.items()}
     return chosen, rejected
 
 
 def prepare(librispeech: Path, out: Path, *, limited_at: Path | None) -> None:
-    """Writes manifests and lists and says what was found, what was rejected and which subsets are missing.
+    """Writes manifests and lists; prints found and missing subsets and rejected utterances.
 
-    Raises: UserError where there is no subset, or none of its utterances can be used.
+    Args:
+        librispeech: Folder with the subsets, or its parent.
+        out: Folder to write to.
+        limited_at: Libri-light's folder or .tgz; None: the folder beside the subsets, if it exists.
+
+    Raises:
+        UserError: If there is no subset, or all utterances are rejected.
     """
     root = subsets_in(librispeech.absolute())
     if root is None:
-        what = "has none of the subsets" if librispeech.is_dir() else "is no folder; expected one with the subsets"
-        raise UserError(f"{librispeech} {what} {', '.join(ALL_SUBSETS)}; --download SUBSET … fetches them")
+        what = "has none of the subsets" if librispeech.is_dir() else "is not a folder; expected one with the subsets"
+        raise UserError(f"{librispeech} {what} {', '.join(ALL_SUBSETS)}; --download SUBSET … downloads them")
     beside = root / LIMITED
     sets = limited_ids(limited_at or beside) if limited_at or beside.is_dir() else {}
     there = [subset for subset in ALL_SUBSETS if (root / subset).is_dir()]
@@ -160,19 +174,19 @@ def prepare(librispeech: Path, out: Path, *, limited_at: Path | None) -> None:
     if all(found.get(subset) for subset in TRAIN_960):
         found["train-960"] = list(chain.from_iterable(found[subset] for subset in TRAIN_960))
     else:
-        print(f"no train-960.jsonl, which configs/zipformer.py trains on: it is made of {', '.join(TRAIN_960)}")
+        print(f"train-960.jsonl, which configs/zipformer.py trains on, is not written: it needs {', '.join(TRAIN_960)}")
     write_splits(out, found, rejected + missing)
     write_lists(out / "fairseq", found)
     if absent := [subset for subset in SUBSETS if not found.get(subset)]:
-        print(f"not there: {', '.join(absent)} (--download SUBSET … fetches them)")
+        print(f"missing: {', '.join(absent)} (--download SUBSET … downloads them)")
 
 
 def write_lists(folder: Path, found: Mapping[str, Sequence[Utterance]]) -> None:
-    """fairseq's lists of every subset."""
+    """Writes the lists of every subset for fairseq."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DICTIONARY).unlink(missing_ok=True)
     by_size = sorted(found.items(), key=lambda item: (item[0].startswith("train"), len(item[1])))
-    for subset, utterances in reversed(by_size):  # the first brings dict.ltr.txt
+    for subset, utterances in reversed(by_size):  # the first one writes dict.ltr.txt
         if utterances:
             write_fairseq(str(folder / f"{subset}.tsv"), (replace(row, text=row.text.upper()) for row in utterances))
 
@@ -182,15 +196,15 @@ class LibriSpeechOptions:
     """Options of `scripts/prepare_librispeech.py`."""
 
     librispeech: Path
-    """Folder with the subsets, or the one above it."""
+    """Folder with the subsets, or its parent."""
     out: Path = Path("data/librispeech")
     """Folder to write to."""
     download: Annotated[tuple[str, ...], arg(metavar="SUBSET …")] = ()
-    """Subsets to download first, if they are not there: OpenSLR's names, or that of Libri-light's limited data."""
+    """Subsets to download if they are missing: names of OpenSLR, or librispeech_finetuning."""
     mirror: str = "https://www.openslr.org"
-    """Server of OpenSLR's files."""
+    """Server of the files of OpenSLR."""
     limited: Path | None = None
-    """Folder or .tgz of Libri-light's limited data."""
+    """Folder or .tgz of Libri-light's limited-resource data (librispeech_finetuning)."""
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -66,7 +66,7 @@ def test_it_transcribes_as_the_command_does(run, folder, tmp_path):
     assert [each.text for each in found] == [each["text"] for each in told]
     assert run.transcribe(paths[1]) == found[1]
     samples, rate_hz = soundfile.read(paths[0], dtype="int16")
-    assert run.transcribe([samples, samples / 32767], rate_hz=rate_hz) == [found[0]] * 2
+    assert run.transcribe([samples, samples / 32768], rate_hz=rate_hz) == [found[0]] * 2
     long = np.tile(samples, 9)
     assert run.transcribe(long, rate_hz=rate_hz).score < 8 * found[0].score
     assert run.transcribe([]) == []
@@ -76,7 +76,11 @@ def test_it_evaluates_as_the_command_does(run, tmp_path):
     evaluate.main(["runs/mine", "--data", "test.jsonl", "--json", str(tmp_path / "out.json")])
     (told,) = json.loads((tmp_path / "out.json").read_text())["runs"]
     found = json.loads(json.dumps(run.evaluate("test.jsonl")))
-    assert found == {name: value for name, value in told["sets"]["test.jsonl"].items() if name != "windowed_ids"}
+    counts = told.pop("sets")["test.jsonl"]
+    assert found == told | {name: value for name, value in counts.items() if name != "windowed_ids"}
+    assert (found["head"], found["decoding"]) == ("ctc", "greedy")
+    (checkpoint,) = {found["checkpoint"]}
+    assert asr_jax.load(f"runs/mine/checkpoints/{checkpoint}").evaluate("test.jsonl") == run.evaluate("test.jsonl")
 
 
 def test_it_aligns(run):
@@ -89,14 +93,16 @@ def test_it_aligns(run):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda run: run.transcribe(np.zeros(9)), UserError, "rate_hz is None: expected its samples per second"),
+        (lambda run: run.transcribe(np.zeros(9)), UserError, "rate_hz is None: expected its sample rate in Hz"),
         (lambda run: run.transcribe(np.zeros((9, 2)), rate_hz=16000), UserError, r"shape \(9, 2\)"),
-        (lambda run: run.transcribe(np.full(9, np.nan), rate_hz=16000), UserError, "not finite"),
+        (lambda run: run.transcribe(np.full(9, np.nan), rate_hz=16000), UserError, "NaN or infinite"),
+        (lambda run: run.transcribe(np.zeros(0), rate_hz=16000), UserError, "empty array"),
+        (lambda run: run.align("a.wav", "ab2 ca"), RunError, "a.wav: .*'2'"),
         (lambda run: run.transcribe(["a.wav", "none.wav"]), RunError, "none.wav: .*o such file"),
         (lambda run: run.align("a.wav", ["a", "b"]), UserError, "2 texts for 1 recordings"),
         (lambda run: run.align("a.wav", "ab" * 900), RunError, "fewer frames than its labels need"),
         (lambda run: run.evaluate("none.jsonl"), UserError, "none.jsonl"),
-        (lambda run: asr_jax.load("runs/mine", head="rnnt"), UserError, "'rnnt' finds no texts: expected one of ctc"),
+        (lambda run: asr_jax.load("runs/mine", head="rnnt"), UserError, "'rnnt' is not a recognising head of the model: expected one of ctc"),
         (lambda run: asr_jax.load("runs/none"), UserError, "none"),
     ],
 )  # fmt: skip

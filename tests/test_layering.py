@@ -26,8 +26,9 @@ FLAX = {"core", "nn", "heads", "models", "training", "kernels", "data"}
 def imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            names = [f"asr_jax.{alias.name}" for alias in node.names] if node.module == "asr_jax" else [node.module]
         yield from (name.split(".")[1:] for name in names if name.startswith("asr_jax."))
 
 

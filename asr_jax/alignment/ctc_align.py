@@ -1,4 +1,4 @@
-"""Forced alignment over CTC: the likeliest path of given labels, a batch at once, on the device."""
+"""Batched CTC forced alignment on the device: the most probable path of given labels."""
 
 import jax
 import jax.numpy as jnp
@@ -10,26 +10,28 @@ from asr_jax.core.batch import AnyArray, length_mask
 from asr_jax.losses.ctc import NEVER, is_feasible
 
 STAY, FROM_BLANK, FROM_LABEL = 0, 1, 2
-"""Where a label's state was in the frame before: in itself, in the blank before it, in the label before it."""
+"""Predecessor of a label's state: itself, the blank before it, or the label before it."""
 BLANK_FROM_LABEL = 4
-"""Of a blank's state, in the same byte: in the label before it, instead of in itself."""
+"""Bit that is set if the predecessor of a blank's state is the label before it instead of itself."""
 
 
 class Alignment(struct.PyTreeNode):
-    """The likeliest path of each row's labels. What lies beyond a row's labels, and all of a row without a path, is -1
-    in `starts` and `ends`, 0 in `log_probs`.
+    """Most probable path of each row's labels.
+
+    Padding, and rows without a path, have -1 in `starts` and `ends`, and 0 in `log_probs`.
     """
 
     starts: Int32[AnyArray, "*B U"]
     """First frame of each label."""
     ends: Int32[AnyArray, "*B U"]
-    """The frame behind its last one."""
+    """Frame after the last frame of each label."""
     log_probs: Float[AnyArray, "*B U"]
-    """Its log-probability in the likeliest of its frames."""
+    """Maximum log-probability of each label over its frames."""
     scores: Float[AnyArray, "*B"]
-    """Log-probability of the path; minus infinity where there is none."""
+    """Log-probability of the path; minus infinity if there is none."""
     is_possible: Bool[AnyArray, "*B"]
-    """Whether there is one: not where frames are fewer than labels and repeats, or where no path has a probability."""
+    """Whether there is a path. There is none if the row has fewer frames than labels and repeats, or if every path has
+    probability 0."""
 
 
 def align(
@@ -40,14 +42,22 @@ def align(
     *,
     blank_id: int,
 ) -> Alignment:
-    """Viterbi over the labels with blanks between, static in all shapes: to be jitted, rows sharded or not.
+    """Returns the Viterbi path of the labels with blanks between them.
 
-    What lies beyond the lengths has no influence. Of moves that are equally good the one over fewer states is taken. A
-    byte is kept for each frame and label.
+    All shapes are static: the function can be compiled with `jax.jit`, with rows sharded or not. Padding has no
+    influence. Of two equally good transitions, the one over fewer states is taken. Memory is one byte per frame and
+    label.
 
-    Source: Graves et al. 2006, equations 6-7 with the maximum in the place of the sum.
-    Differs from: torchaudio 2.11's forced_align, which takes one row, raises where there are too few frames, and stays
-    where two other moves are better and equally good.
+    Source: Graves et al. 2006, equations 6-7 with maxima instead of sums.
+    Differs from: torchaudio 2.11's forced_align, which takes one row, raises an error for too few frames, and stays in
+    a state if the two other transitions are better and equally good.
+
+    Args:
+        log_probs: Log-probabilities of all labels.
+        lengths: Number of frames of each row.
+        labels: Label ids.
+        label_lengths: Number of labels of each row.
+        blank_id: Label id of the blank.
     """
     used = length_mask(label_lengths, labels.shape[1])
     labels = jnp.where(used, labels, blank_id)
@@ -76,7 +86,9 @@ def _align_row(
     of_path = jnp.take_along_axis(log_probs, symbols[:, None], axis=1)[:, 0]
     score = jnp.where(frames, of_path, 0).sum()
     is_possible = feasible & (jnp.maximum(*ended) > NEVER / 2) & (score > NEVER / 2)
-    column = jnp.where(frames & in_label, place - 1, len(labels))  # beyond the row: dropped
+    column = jnp.where(
+        frames & in_label, place - 1, len(labels)
+    )  # out of bounds for all other frames, which are dropped
     t, shown = jnp.arange(num_frames, dtype=jnp.int32), used & is_possible
     starts = jnp.full(len(labels), num_frames, jnp.int32).at[column].min(t, mode="drop")
     ends = jnp.zeros(len(labels), jnp.int32).at[column].max(t + 1, mode="drop")
@@ -93,9 +105,14 @@ def _align_row(
 def moves(
     is_new: Bool[Array, " U"], blank: Float[Array, " U+1"], label: Float[Array, " U+1"]
 ) -> tuple[Float[Array, " U+1"], Float[Array, " U+1"], UInt8[Array, " U+1"]]:
-    """The best score before a frame's own emission of each blank and each label, and where it comes from.
+    """Returns the best score of each blank and each label before a frame's emission, and their back-pointers.
 
-    Blank u comes after u labels; label u counts from 1, and 0 stands for none. `is_new`: of `new_labels`.
+    Blank u follows u labels. Labels are counted from 1; label 0 stands for no label.
+
+    Args:
+        is_new: Result of `new_labels`.
+        blank: Scores of the blanks' states in the frame before.
+        label: Scores of the labels' states in the frame before.
     """
     step, stay = blank[:-1], label[1:]
     skip = jnp.where(is_new, label[:-1], NEVER)
@@ -107,7 +124,7 @@ def moves(
 
 
 def new_labels(labels: Int[Array, " U"]) -> Bool[Array, " U"]:
-    """Whether each label differs from the one before it; not the first, which has none before it."""
+    """Returns whether each label differs from the label before it; False for the first one."""
     return jnp.pad(labels[1:] != labels[:-1], (1, 0))[: len(labels)]
 
 
@@ -119,7 +136,7 @@ def _forward(
     *,
     blank_id: int,
 ) -> tuple[tuple[Array, Array], UInt8[Array, "T U+1"]]:
-    """The last frame's scores of blanks and of labels, less the best of all, and where each came from."""
+    """Returns the last frame's scores of blanks and labels, minus their maximum, and the back-pointers by frame."""
     is_new = new_labels(labels)
     blank = jnp.full(len(labels) + 1, NEVER, jnp.float32).at[0].set(0)
 
@@ -140,7 +157,10 @@ def _forward(
 def _backward(
     pointers: UInt8[Array, "T N"], place: Int[Array, ""], in_label: Bool[Array, ""]
 ) -> tuple[Int32[Array, " T"], Bool[Array, " T"]]:
-    """By frame: how many labels were begun, and whether the state is a label's; `place` and `in_label`: of the last."""
+    """Returns for each frame the number of started labels, and whether the path is in a label.
+
+    `place` and `in_label` are these values for the last frame.
+    """
 
     def step(state: tuple[Array, Array], of_frame: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         place, in_label = state

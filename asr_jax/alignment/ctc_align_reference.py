@@ -1,4 +1,4 @@
-"""Forced alignment over CTC in plain NumPy: what `ctc_align` must equal. Meant to be read."""
+"""Readable reference of `ctc_align` in plain NumPy. Both must return the same alignments."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,32 +8,37 @@ from jaxtyping import Float
 
 
 class Span(NamedTuple):
-    """A label's part of a path."""
+    """Frames of a label in a path."""
 
     start: int
     """First frame."""
     end: int
-    """The frame behind the last one."""
+    """Frame after the last one."""
     log_prob: float
-    """In the likeliest of these frames."""
+    """Maximum log-probability of the label over these frames."""
 
 
 def align(
     log_probs: Float[np.ndarray, "T V"], labels: Sequence[int], *, blank_id: int
 ) -> tuple[float, list[Span]] | None:
-    """Log-probability of the likeliest path of the labels, and the part of each; None where there is no path.
+    """Returns the log-probability of the most probable path, and the span of each label; None if there is no path.
 
-    The path goes through the states blank, label, blank, label, …, blank: from frame to frame it stays, moves on by
-    one, or by two from a label to another one that differs from it.
+    The states of the path are blank, label, blank, label, …, blank. From frame to frame it stays, or moves by one
+    state, or by two from a label to a different one.
+
+    Args:
+        log_probs: Log-probabilities of all labels.
+        labels: Label ids.
+        blank_id: Label id of the blank.
     """
     symbols = [blank_id]
     for label in labels:
         symbols += [label, blank_id]
-    score = np.full((len(log_probs) + 1, len(symbols)), -np.inf)  # before frame t
+    score = np.full((len(log_probs) + 1, len(symbols)), -np.inf)  # scores before frame t
     origin = np.zeros((len(log_probs), len(symbols)), int)
     score[0, 0] = 0.0
     if labels:
-        score[0, 1] = 0.0  # which is as though it were entered from the blank
+        score[0, 1] = 0.0  # a path may begin with the first label
     for t, of_frame in enumerate(log_probs):
         for state, symbol in enumerate(symbols):
             best, by = (score[0, state], 0) if t == 0 else _best_move(score[t], symbols, state)
@@ -50,7 +55,7 @@ def align(
 
 
 def _best_move(before: Float[np.ndarray, " N"], symbols: Sequence[int], state: int) -> tuple[float, int]:
-    """The best score, and by how many states it moved; the shorter move where two are as good."""
+    """Returns the best score and its number of moved states; equal scores are resolved by the shorter move."""
     best, by = before[state], 0
     if state >= 1 and before[state - 1] > best:
         best, by = before[state - 1], 1

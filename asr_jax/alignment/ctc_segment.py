@@ -1,7 +1,7 @@
-"""Where a long text is said in long audio: Viterbi over CTC in a band that moves with the best path.
+"""Alignment of a long text to long audio by CTC: a Viterbi search in a band that follows the best path.
 
-Between words there may be speech that is not in the text, and words of the text may never be said: both cost a fixed
-amount, so that the rest is found again.
+Between words there may be foreign speech, which is not in the text, and words of the text may be missing in the audio.
+Both have a fixed cost, after which the alignment continues.
 """
 
 from dataclasses import dataclass, replace
@@ -19,44 +19,47 @@ from asr_jax.losses.ctc import NEVER
 
 @dataclass(frozen=True)
 class LongSearch:
-    """What departures from the text cost, and how wide the band is. Logarithms are natural."""
+    """Settings of the search: costs of deviations from the text (natural logarithms), and width of the band."""
 
     foreign_logp: float = -3.0
-    """Added for each frame between words in which another label than the text's counts as said."""
+    """Log-probability that is added for each frame of foreign speech between words."""
     jump_logp: float = -25.0
-    """Added where words of the text, however many, are left out."""
+    """Log-probability that is added once for each run of words that are skipped, however many."""
     band: int = 4096
-    """Labels that are looked at in a frame. Memory goes by band and by frames, never by their product: what leads back
-    is computed again, block by block."""
+    """Number of labels that are searched per frame. Memory is proportional to band plus frames, not to their product,
+    because back-pointers are recomputed block by block."""
     max_band: int = 65536
+    """Maximum of `band` when it is doubled."""
     left_out: float = 0.1
-    """Share of the text's labels: while more of them are left out, the band is doubled, up to `max_band`."""
+    """Share of skipped labels above which the search is repeated with a band of twice the width, up to `max_band`."""
 
     def __post_init__(self) -> None:
         if not max(self.foreign_logp, self.jump_logp) <= 0:
-            raise ValueError(f"foreign_logp {self.foreign_logp}, jump_logp {self.jump_logp}: expected 0 or less")
+            raise ValueError(
+                f"foreign_logp is {self.foreign_logp} and jump_logp is {self.jump_logp}: expected 0 or less"
+            )
         if not 0 <= self.left_out <= 1:
-            raise ValueError(f"left_out {self.left_out}: expected 0 to 1")
+            raise ValueError(f"left_out is {self.left_out}: expected 0 to 1")
         if not 16 <= self.band <= self.max_band:
-            raise ValueError(f"band {self.band}, max_band {self.max_band}: expected 16 or more, and band ≤ max_band")
+            raise ValueError(f"band is {self.band} and max_band is {self.max_band}: expected 16 ≤ band ≤ max_band")
 
 
 FORCED = LongSearch(foreign_logp=-1e9, jump_logp=-1e9, left_out=0.0)
-"""Nothing foreign and nothing left out, where no label begins a word: `ctc_align.align`, in a band."""
+"""Search without foreign speech and skipped words. If no label begins a word, it is `ctc_align.align` in a band."""
 
 
 @dataclass(frozen=True)
 class LongPath:
-    """The likeliest path of a text through long audio."""
+    """Most probable path of a text through long audio."""
 
     starts: Int[np.ndarray, " U"]
-    """First frame of each label; -1 for those that are left out."""
+    """First frame of each label; -1 for skipped labels."""
     ends: Int[np.ndarray, " U"]
-    """The frame behind its last one."""
+    """Frame after the last frame of each label; -1 for skipped labels."""
     log_probs: Float[np.ndarray, " T"]
-    """Of the path's symbol in each frame; in foreign frames with `foreign_logp`."""
+    """Log-probability of the path's symbol in each frame; for foreign speech it includes `foreign_logp`."""
     is_foreign: Bool[np.ndarray, " T"]
-    """Frames of speech that is not in the text."""
+    """Whether each frame is speech that is not in the text."""
 
 
 def align_long(
@@ -66,13 +69,19 @@ def align_long(
     *,
     search: LongSearch | None = None,
 ) -> LongPath:
-    """`columns`: of `emissions.labels`, for each label of the text; `begins_word`: where words may be left out, and
-    foreign speech may stand.
+    """Returns the most probable path of a text through long audio.
 
     Source: Kürzinger et al. 2020, "CTC-segmentation of large corpora for German end-to-end speech recognition"
-    (arXiv:2007.09127): a window over the text that moves, and a beginning that costs nothing.
-    Differs from: it in the transitions. There speech that is not in the text is survived at both ends alone, a text
-    that is not said nowhere, and a window that was too small is noticed by a failed backtracking alone.
+    (arXiv:2007.09127): a moving window over the text, and a free beginning.
+    Differs from: the source in its transitions. The source accepts foreign speech only at both ends and no missing
+    words, and detects a window that is too small only by a failed backtracking.
+
+    Args:
+        emissions: Log-probabilities of the audio.
+        columns: Column in `emissions.labels` of each label of the text.
+        begins_word: Whether each label begins a word. Foreign speech may occur before such labels and after the text,
+            and jumps over words begin and end there.
+        search: Settings of the search. Default: `LongSearch()`.
     """
     search = search or LongSearch()
     path = _search(emissions, columns, begins_word, search)
@@ -83,7 +92,7 @@ def align_long(
 
 
 class _States(NamedTuple):
-    """Before a block: where its band begins, and the scores in it (see `moves`)."""
+    """States before a block: the first label of the band, and the scores in the band (see `moves`)."""
 
     first: int
     blank: Float[np.ndarray, " W+1"]
@@ -91,7 +100,7 @@ class _States(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """The text, with so much room behind it that a band may begin at its end."""
+    """The text, padded by the width of the band: a band may begin at the end of the text."""
 
     columns: Int[np.ndarray, " P"]
     is_new: Bool[np.ndarray, " P"]
@@ -107,7 +116,7 @@ def _search(
 ) -> LongPath:
     num_frames, num_labels = len(emissions.blanks), len(columns)
     width = min(search.band, -(-(num_labels + 1) // 64) * 64)
-    nothing = emissions.labels.shape[1]  # the column of what cannot be said
+    nothing = emissions.labels.shape[1]  # index of the column of impossible labels
     room = (0, width)
     text = _Text(
         np.pad(columns, room, constant_values=nothing),
@@ -134,7 +143,9 @@ def _search(
         states.append(_moved(states[-1].first, *block(number, states[-1])[:2], num_labels))
     last = states.pop()
     place, in_label = _end(last, text, num_labels, search)
-    found = np.zeros((2, num_frames), np.int32)  # labels begun, and whether in one, by frame
+    found = np.zeros(
+        (2, num_frames), np.int32
+    )  # by frame: number of started labels, and whether the path is in a label
     is_reached = (last.label if in_label else last.blank)[place - last.first] > NEVER / 2
     for number in reversed(range(num_blocks if is_reached else 0)):
         _, _, pointers, gaps = map(np.asarray, block(number, states[number]))
@@ -151,7 +162,7 @@ def _trace_back(
     place: int,
     in_label: bool,
 ) -> tuple[int, bool]:
-    """Fills in the states of a block's frames from the one that it ends in; the state before them."""
+    """Writes the states of a block's frames to `found`, from the state at its end, and returns the state before it."""
     for t in reversed(range(found.shape[1])):
         at = place - first
         pointer = int(pointers[t, at])
@@ -166,7 +177,7 @@ def _trace_back(
 
 
 def _moved(first: int, blank: Array, label: Array, num_labels: int) -> _States:
-    """The band so that a quarter of it lies behind the best state, and no more of it behind the text than must."""
+    """Returns the states of the moved band. A quarter of it precedes the best state, unless the text ends before."""
     states, width = np.stack([blank, label]), len(blank) - 1
     best = int(states.max(0).argmax())
     by = max(min(best - width // 4, num_labels + 1 - width - first), 0)
@@ -175,7 +186,7 @@ def _moved(first: int, blank: Array, label: Array, num_labels: int) -> _States:
 
 
 def _end(states: _States, text: _Text, num_labels: int, search: LongSearch) -> tuple[int, bool]:
-    """The best state to end in: behind the text, or, where the rest of the text is not said, between two words."""
+    """Returns the best final state: the end of the text, or a gap between words if the rest of the text is skipped."""
     places = states.first + np.arange(len(states.blank))
     costs = np.where(places == num_labels, 0.0, search.jump_logp)
     blank = np.where(text.is_gap[places] & (places <= num_labels), states.blank + costs, 2.0 * NEVER)

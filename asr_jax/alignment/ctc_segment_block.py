@@ -1,4 +1,4 @@
-"""A block of frames of the search through long audio, on the device."""
+"""One block of frames of the search through long audio, computed on the device."""
 
 import functools
 
@@ -11,9 +11,9 @@ from asr_jax.alignment.ctc_align import moves
 from asr_jax.losses.ctc import NEVER
 
 BLOCK = 256
-"""Frames between two moves of the band."""
+"""Number of frames between two moves of the band."""
 JUMPED = 8
-"""Beside the bits of `ctc_align.moves`: a blank that was reached over words that are not said."""
+"""Bit, in addition to those of `ctc_align.moves`, of a blank that was reached by a jump over words."""
 
 
 @functools.partial(jax.jit, static_argnames="jump_logp")
@@ -30,7 +30,23 @@ def search_block(
     *,
     jump_logp: float,
 ) -> tuple[Array, Array, Array, Array]:
-    """States after a block of frames; where each came from, and the scores of gaps before any jump, by frame."""
+    """Returns the states after a block of frames, and by frame the back-pointers and the scores of gaps before jumps.
+
+    N frames, K distinct labels and one column of impossible ones, and W labels in the band. A gap is a blank between
+    two words.
+
+    Args:
+        labels: Log-probabilities of the distinct labels.
+        blanks: Log-probabilities of the blank.
+        of_gaps: Log-probabilities in a gap, of silence or foreign speech.
+        is_frame: Whether the frame exists; False for padding.
+        columns: Column in `labels` of each label of the band.
+        is_new: Whether each label differs from the label before it.
+        is_gap: Whether each blank of the band is a gap.
+        blank: Scores of the blanks before the block.
+        label: Scores of the labels before the block.
+        jump_logp: Log-probability of a jump from one gap to a later one.
+    """
 
     def step(states: tuple[Array, Array], t: tuple[Array, Array, Array, Array]) -> tuple[tuple[Array, Array], tuple]:
         of_labels, of_blank, of_gap, is_frame = t

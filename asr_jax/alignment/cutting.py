@@ -1,4 +1,4 @@
-"""Long audio with the times of its words, cut at pauses into pieces that are sure, and others that are not."""
+"""Segmentation of aligned long audio: it is cut at pauses into reliable pieces and unreliable ones."""
 
 import itertools
 import math
@@ -13,79 +13,97 @@ from asr_jax.alignment.ctc_segment import LongPath
 from asr_jax.transcripts.pauses import stretches
 
 FOREIGN = "speech that is not in the text"
-UNHEARD = "text that was not heard"
-ALONE = "few words between others that are not sure"
-NO_PAUSE = "no pause for too long"
+UNHEARD = "text that is not in the audio"
+ALONE = "few words beside unreliable words"
+NO_PAUSE = "longer than the limit, without a pause"
 LOW_SCORE = "score"
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """Where pieces begin and end, and which are sure."""
+    """Settings of the segmentation: limits of pieces, and criteria of reliable ones."""
 
     max_s: float = 20.0
-    """Of a piece."""
+    """Maximum length of a piece in seconds."""
     min_pause_s: float = 0.16
-    """Shorter times between two words are not cut in."""
+    """Minimum length in seconds of a pause that may be cut."""
     max_pause_s: float = 2.0
-    """Longer ones always are."""
+    """Length in seconds above which a pause is always cut."""
     margin_s: float = 1.0
-    """At most so much is kept before the first word and after the last one: CTC's labels are shorter than words."""
+    """Maximum length in seconds that is kept before the first word and after the last one, because CTC's labels are
+    shorter than words."""
     min_words: int = 3
-    """Beside what is not sure, fewer words are not sure either: they may be heard where they are not said."""
+    """Minimum number of words in a reliable run beside an unreliable part. Shorter runs are unreliable too, because
+    they may be aligned to other speech."""
     score_s: float = 0.75
-    """A piece's score is the mean log-probability of a frame of the path in that part of it, so long, where it is
-    lowest (ctc-segmentation: 30 indices of 0.025 s)."""
+    """Length of the score's window in seconds. A piece's score is the lowest mean log-probability per frame of its
+    windows (ctc-segmentation: 30 indices of 0.025 s)."""
     min_score: float = -0.3
-    """Pieces below are not sure. One wrong digit gives about -0.4 (BUILD_NOTES.md)."""
+    """Minimum score of a reliable piece. One wrong digit has a score of about -0.4 (BUILD_NOTES.md)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_pause_s <= self.max_pause_s:
-            raise ValueError(f"min_pause_s {self.min_pause_s}, max_pause_s {self.max_pause_s}: expected 0 < min ≤ max")
+            raise ValueError(
+                f"min_pause_s is {self.min_pause_s} and max_pause_s is {self.max_pause_s}: expected "
+                "0 < min_pause_s ≤ max_pause_s"
+            )
         if not (self.max_s > 0 and self.margin_s >= 0 and self.score_s > 0):
             raise ValueError(
-                f"max_s {self.max_s}, margin_s {self.margin_s}, score_s {self.score_s}: expected more than 0"
+                f"max_s is {self.max_s}, margin_s is {self.margin_s} and score_s is {self.score_s}: expected max_s and "
+                "score_s above 0, and margin_s of at least 0"
             )
 
 
 class TextWord(NamedTuple):
-    """A word of the text as it stands there, and its labels by place."""
+    """Word of the text and the range of its labels."""
 
     text: str
     first: int
+    """Index of the first label."""
     end: int
+    """Index after the last label."""
     problem: str = ""
-    """Why it has no labels."""
+    """Reason for which the word has no labels; empty if it has labels."""
 
 
 class Piece(NamedTuple):
-    """A part of the audio and of the text, in frames."""
+    """Part of the audio with its text."""
 
     start: float
+    """Start in frames."""
     end: float
+    """End in frames."""
     text: str
     score: float
-    """NaN where no word of it is sure to be heard."""
+    """Lowest mean log-probability per frame of a window; NaN if every word is unreliable."""
     reasons: tuple[str, ...] = ()
-    """Why it is not sure; none where it is."""
+    """Reasons for which the piece is unreliable; empty if it is reliable."""
 
 
 class _Item(NamedTuple):
-    """A word, or what there is in the place of words."""
+    """Word, or speech or text between two words that could not be aligned."""
 
     start: int
     end: int
     text: str
     reason: str = ""
+    """Reason for which the item is unreliable; empty for an aligned word."""
 
 
 def pieces(
     words: Sequence[TextWord], path: LongPath, energies: Float[np.ndarray, " T"], cutting: Cutting, *, shift_s: float
 ) -> list[Piece]:
-    """All of the text in its order, sure or not. `energies`: of each frame; `shift_s`: seconds of a frame.
+    """Returns reliable and unreliable pieces, which together contain the whole text in its order.
 
-    Words between two pauses stay together. What a pause does not part from foreign speech, or from words that were not
-    heard, is as unsure as these.
+    Words between two pauses stay together. Words that no pause separates from foreign speech or from words without an
+    alignment are unreliable too.
+
+    Args:
+        words: Words of the text.
+        path: Alignment of the text's labels.
+        energies: Energy of each frame.
+        cutting: Settings of the segmentation.
+        shift_s: Hop between two frames in seconds.
     """
     phrases = _without_few(_phrases(list(_items(words, path)), cutting, shift_s), cutting)
     groups = list(_groups(phrases, cutting, shift_s))
@@ -103,7 +121,7 @@ def pieces(
 
 
 def _items(words: Sequence[TextWord], path: LongPath) -> Iterator[_Item]:
-    """Words that were heard, runs of others between them, and foreign speech, by time."""
+    """Yields aligned words, runs of words without an alignment, and foreign speech, in the order of time."""
     missing: list[TextWord] = []
     at = 0
     for word in words:
@@ -118,20 +136,20 @@ def _items(words: Sequence[TextWord], path: LongPath) -> Iterator[_Item]:
 
 
 def _between(missing: Sequence[TextWord], start: int, end: int, path: LongPath) -> Iterator[_Item]:
-    """What there is between two words: one item at most."""
+    """Yields the unaligned text and the foreign speech between two aligned words, as one item at most."""
     foreign = start + np.flatnonzero(path.is_foreign[start:end])
     problems = [word.problem for word in missing if word.problem]
-    heard_as = problems[:1] or [UNHEARD] * bool(missing)
+    reasons = problems[:1] or [UNHEARD] * bool(missing)
     text = " ".join(word.text for word in missing)
     if len(foreign):
-        yield _Item(int(foreign[0]), int(foreign[-1]) + 1, text, (heard_as or [FOREIGN])[0])
+        yield _Item(int(foreign[0]), int(foreign[-1]) + 1, text, (reasons or [FOREIGN])[0])
     elif missing:
         middle = (start + end) // 2
-        yield _Item(middle, middle, text, heard_as[0])
+        yield _Item(middle, middle, text, reasons[0])
 
 
 def _phrases(items: Sequence[_Item], cutting: Cutting, shift_s: float) -> list[list[_Item]]:
-    """What lies between two pauses."""
+    """Returns the phrases, which are the items between two pauses."""
     phrases: list[list[_Item]] = []
     for item in items:
         if phrases and (item.start - phrases[-1][-1].end) * shift_s < cutting.min_pause_s:
@@ -142,7 +160,7 @@ def _phrases(items: Sequence[_Item], cutting: Cutting, shift_s: float) -> list[l
 
 
 def _without_few(phrases: Sequence[list[_Item]], cutting: Cutting) -> list[list[_Item]]:
-    """The same, where few words stand beside what is not sure with a reason for that."""
+    """Returns the phrases, with the reason `ALONE` for short runs of words beside unreliable phrases."""
     runs = [list(run) for _, run in itertools.groupby(phrases, key=_is_unsure)]
     found: list[list[_Item]] = []
     for run in runs:
@@ -154,7 +172,7 @@ def _without_few(phrases: Sequence[list[_Item]], cutting: Cutting) -> list[list[
 
 
 def _groups(phrases: Sequence[list[_Item]], cutting: Cutting, shift_s: float) -> Iterator[list[_Item]]:
-    """Neighbouring phrases of one kind, as many as a piece has room for."""
+    """Yields groups of consecutive phrases that form a piece; all phrases of a group are reliable, or none is."""
     max_s = cutting.max_s
     limits = {"least": max_s / 2, "most": max_s - 2 * cutting.margin_s, "max_pause": cutting.max_pause_s}
     in_frames = {name: seconds / shift_s for name, seconds in limits.items()}
@@ -169,7 +187,10 @@ def _is_unsure(phrase: Sequence[_Item]) -> bool:
 
 
 def _quietest(energies: Float[np.ndarray, " T"], start: int, end: int) -> float:
-    """The middle of the longest quiet part between two frames: where the mean of three is within 3 dB of the least."""
+    """Returns the middle of the longest quiet part between two frames.
+
+    A frame is quiet if the mean energy of three frames around it is within 3 dB of the minimum.
+    """
     if end - start < 2:
         return (start + end) / 2
     around = np.pad(energies, 1, mode="edge")[start : end + 2]

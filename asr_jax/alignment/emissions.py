@@ -1,4 +1,4 @@
-"""What a search for a text needs of a recording's log-probabilities: those of the labels that the text has, alone."""
+"""Log-probabilities of a recording, reduced to the labels of a text."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,29 +12,37 @@ from asr_jax.transcripts.seams import FrameLogProbs
 
 @dataclass(frozen=True)
 class Emissions:
-    """Log-probabilities of long audio, of the labels that its text has."""
+    """Log-probabilities of long audio for the labels of its text."""
 
     labels: Float[np.ndarray, "T K"]
+    """Log-probabilities of the K distinct labels of the text."""
     blanks: Float[np.ndarray, " T"]
+    """Log-probabilities of the blank."""
     silences: Float[np.ndarray, " T"]
-    """Of each frame's likeliest symbol of the whole vocabulary that has no text: the blank, or a border of words."""
+    """Maximum over all symbols without text, which are the blank and word boundaries."""
     others: Float[np.ndarray, " T"]
-    """Of its likeliest symbol with text."""
+    """Maximum over all symbols with text."""
 
 
 def emissions_of(
     parts: Iterable[FrameLogProbs], labels: Integer[np.ndarray, " U"], spelling: Spelling
 ) -> tuple[Emissions, Int[np.ndarray, " U"]]:
-    """Those of a recording whose frames come in parts, with log-probabilities of all symbols, and the column of each
-    label. No more is held than a part beside them: `T × (K + 3)` numbers, and as many again while they are joined.
+    """Returns the emissions of a recording, and the column of each label in `Emissions.labels`.
+
+    Memory is one part and `T × (K + 3)` numbers, and the same amount again while the parts are joined.
+
+    Args:
+        parts: Frames of the recording in order, with log-probabilities of all symbols.
+        labels: Label ids of the text.
+        spelling: Text of each symbol.
     """
     distinct, columns = np.unique(labels, return_inverse=True)
     has_text = np.array([bool(text) for text in spelling.texts])
     has_text[spelling.blank_id] = False
     found = []
-    for heard in parts:
-        logps = heard.logps
+    for part in parts:
+        logps = part.logps
         silences, others = logps[:, ~has_text].max(1), logps[:, has_text].max(1)
-        blanks = logps[:, spelling.blank_id].copy()  # a view would hold the whole part
+        blanks = logps[:, spelling.blank_id].copy()  # a view would keep the whole part in memory
         found.append((logps[:, distinct], blanks, silences, others))
     return Emissions(*map(np.concatenate, zip(*found, strict=True))), columns

@@ -17,7 +17,7 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.stages import risen
 
 Drawn = dict[str, Array]
-"""Random values drawn for a row or a batch, keyed by name."""
+"""Random values drawn for a row or a batch: a dict from the name of a quantity to its array."""
 Sounds = Mapping[str, Array]
 """Recordings that augmentations need, keyed by `sound` of the augmentation: see `audio.sounds.read_sounds`."""
 
@@ -62,7 +62,7 @@ class Augmentation:
             step: Number of updates applied so far.
 
         Returns:
-            Random values keyed by name.
+            Random values: a dict from the name of a quantity to its array.
         """
         raise NotImplementedError
 

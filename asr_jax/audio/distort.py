@@ -206,7 +206,8 @@ class NarrowBand(AudioAugmentation):
     def check(self, front_end: FrontEnd) -> None:
         if front_end.rate_hz != self.rate_hz:
             raise ValueError(
-                f"rate_hz is {self.rate_hz}, but the front-end's rate_hz is {front_end.rate_hz}: set both to the same rate"
+                f"rate_hz is {self.rate_hz}, but the front-end's rate_hz is {front_end.rate_hz}: set both to the same "
+                "rate"
             )
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:

@@ -52,7 +52,7 @@ class LogMel(MelFrontEnd):
         super().__post_init__()
         if self.fft_length < self._window_length:
             raise ValueError(
-                f"fft_length is {self.fft_length}: expected at least the window's length of {self._window_length} samples"
+                f"fft_length is {self.fft_length}: expected at least the window's length, {self._window_length} samples"
             )
         if min(self.log_floor, self.log_offset) < 0 or (self.log != "none" and not self.log_floor + self.log_offset):
             raise ValueError(

@@ -70,7 +70,7 @@ def _impulses(settings: Reverberation, rate_hz: int, threads: int) -> Float32[np
         row[: len(kept)] = kept / max(np.sqrt(np.square(kept).sum()), 1e-20)
     if not rows.any(axis=1).all():
         raise UserError(
-            f"{settings.folder}: {files[spread[int(np.argmin(rows.any(axis=1)))]]} is silent; expected impulse responses"
+            f"{settings.folder}: {files[spread[int(np.argmin(rows.any(axis=1)))]]} is silent; remove it from the folder"
         )
     return rows
 

@@ -287,7 +287,7 @@ class VocalTract(Augmentation):
             )
         if front_end.band_hz != (self.low_hz, self.high_hz):
             raise ValueError(
-                f"VocalTract has (low_hz, high_hz) {(self.low_hz, self.high_hz)}, but the front-end's mel filter bank has "
+                f"VocalTract has (low_hz, high_hz) {(self.low_hz, self.high_hz)}, but the front-end has "
                 f"{front_end.band_hz}: set both to the same edges"
             )
 

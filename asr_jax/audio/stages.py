@@ -105,8 +105,9 @@ class Normalise(Stage):
 class NormaliseByDataSet(Stage):
     """Subtracts the mean of a data set and divides by its standard deviation, bin by bin.
 
-    In training the result can be a mixture of this and of normalisation by the utterance's own statistics, in which the
-    share of the former rises to 1, as in Myrtle's RNN-T recipe. In evaluation the share is always 1.
+    In training the result can be a weighted mean of this and of normalisation by the utterance's own statistics; the
+    share of the data set's statistics rises from `begin_share` to 1, as in Myrtle's RNN-T recipe. In evaluation the
+    share is always 1.
     """
 
     mean: tuple[float, ...] = ()
@@ -166,8 +167,8 @@ class NormaliseByDataSet(Stage):
         shift, scale = ([float(value) for value in part[1].split()] if part else [] for part in found)
         if not shift or len(shift) != len(scale) or not all(scale):
             raise UserError(
-                f"{path}: {len(shift)} values of <AddShift> and {len(scale)} of <Rescale>; expected at least one, as many "
-                "of both, and no <Rescale> of 0"
+                f"{path}: {len(shift)} values of <AddShift> and {len(scale)} of <Rescale>; expected equal numbers of "
+                "both, at least one, and no <Rescale> of 0"
             )
         return cls(mean=tuple(-value for value in shift), deviation=tuple(1 / value for value in scale))
 

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is still what was written: a seal with every file's size and digest lies in it."""
+"""Integrity of checkpoints: each contains a seal, a file with the size and digest of every other file."""
 
 import hashlib
 import json
@@ -9,13 +9,12 @@ from typing import Any
 from asr_jax.core.files import write_whole
 
 SEAL = "seal.json"
-# Orbax writes the time of the commit into the first, and the second, between the seal and the rename that gives the
-# checkpoint its name.
+# Not sealed: after the seal is written, Orbax adds the time of the commit to the first file and creates the second one.
 METADATA, COMMITTED = "_CHECKPOINT_METADATA", "commit_success.txt"
 
 
 def seal(folder: Path) -> None:
-    """Flushes every file of a finished checkpoint to the disk and writes the seal."""
+    """Flushes every file of a complete checkpoint to the disk and writes the seal."""
     files = {}
     for path in _files(folder):
         with path.open("rb") as file:
@@ -26,8 +25,14 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path, part: str = "") -> str:
-    """What is wrong with a checkpoint, for a person; empty where it is as it was written. `part`: only of the files
-    whose names begin so.
+    """Checks a checkpoint against its seal.
+
+    Args:
+        folder: Folder of the checkpoint.
+        part: Prefix of the names of the files to check. Empty: all files.
+
+    Returns:
+        A message about the first difference; empty if the checkpoint is intact.
     """
     try:
         text = (folder / SEAL).read_text()
@@ -35,20 +40,20 @@ def damage(folder: Path, part: str = "") -> str:
         files = {name: (written["bytes"], written["sha256"]) for name, written in sealed["files"].items()}
         metadata = sealed["metadata"]
     except OSError:
-        return f"it has no {SEAL}: it was not written to its end"
+        return f"it has no {SEAL}: it was not written completely"
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"its {SEAL} is broken"
+        return f"its {SEAL} cannot be parsed"
     if text != _text(sealed):
         return f"its {SEAL} differs from what was written"
     if any(name.endswith("/" + COMMITTED) for name in files) and not (folder / COMMITTED).exists():
-        return f"it has no {COMMITTED}: it was not written to its end"
+        return f"it has no {COMMITTED}: it was not written completely"
     for name, (size, digest) in files.items():
         if not name.startswith(part):
             continue
         path = folder / name
         try:
             if path.stat().st_size != size:
-                return f"{name} has {path.stat().st_size} bytes, {size} were written"
+                return f"{name} has {path.stat().st_size} bytes, but {size} were written"
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                     return f"{name} differs from what was written"

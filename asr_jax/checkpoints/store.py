@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written in the background, whole or not at all; newest, best and milestones are kept."""
+"""Checkpoints of a run. They are written atomically in the background; the newest, best and milestones are kept."""
 
 import functools
 import json
@@ -26,18 +26,20 @@ from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.metrics.measure import measure_of
 
 
-def _is_news(utterance: LogRecord) -> bool:
-    """False for the tracebacks that Orbax logs of a failed save, seven times (`wait` raises what they say), and for its
-    words that a handler was replaced, a checkpoint saved without a measure, or an item read alone, all meant.
+def _is_news(record: LogRecord) -> bool:
+    """Filters redundant log records of Orbax.
+
+    These are the seven tracebacks of a failed save, whose error `wait` raises, and warnings about a replaced type
+    handler, a checkpoint without a measure, and an item that is read without the others, which are all intended.
     """
     known = ("Type handler registry", "did not provide metrics", "Metadata file does not exist")
-    return utterance.exc_info is None and not any(part in utterance.getMessage() for part in known)
+    return record.exc_info is None and not any(part in record.getMessage() for part in known)
 
 
 logging.get_absl_logger().addFilter(_is_news)
-get_logger("asyncio").setLevel("CRITICAL")  # the writes that were under way when one of them failed
-# State is the same on every device and the first one writes it. Orbax would have each write a slice, which compiles a
-# program for every shape in the middle of a run.
+get_logger("asyncio").setLevel("CRITICAL")  # hides the other writes of a failed save
+# The state is replicated and the first device writes it. By default, Orbax lets every device write a slice, which
+# compiles a program for each shape during the run.
 ocp.type_handlers.register_type_handler(
     jax.Array, ocp.type_handlers.ArrayHandler(use_replica_parallel=False), override=True
 )
@@ -45,17 +47,17 @@ ocp.type_handlers.register_type_handler(
 UNFINISHED = ".orbax-checkpoint-tmp"
 METRICS = "metrics/metrics"
 OTHERS = 1e6
-"""What is added to measures that do not count: more than any can be."""
-# Folders beside that of the checkpoints.
+"""Added to measures of other decodings, to rank them last; larger than any measure."""
+# Folders next to the folder of checkpoints.
 REFUSED, REPLACED = "refused", "replaced"
 
 
 class Checkpoints:
     """Checkpoints by number of updates, each with the items `state`, `average` and `meta`.
 
-    `state` is what training continues from, `average` the averaged weights that evaluation uses, `meta` JSON: where
-    the data goes on, the experiment, the summary. The best has the lowest measure of those of one decoding: the
-    validation WER or, of runs that find no texts, the validation loss.
+    `state` is the training state, `average` the averaged parameters that evaluation uses, and `meta` JSON with the
+    position in the data, the experiment and the summary. The best checkpoint has the lowest measure of the current
+    decoding: the validation WER or, without a recognising head, the validation loss.
     """
 
     def __init__(
@@ -68,8 +70,16 @@ class Checkpoints:
         decoding: str = "",
         head: str = "",
     ) -> None:
-        """`decoding`: the digest of what finds the error rates that are saved, empty where none are; those of others
-        come behind them.
+        """Opens or creates the folder of checkpoints.
+
+        Args:
+            folder: Folder of checkpoints.
+            keep_last: Number of newest checkpoints to keep.
+            keep_best: Number of checkpoints with the lowest measure to keep.
+            milestones: Updates whose checkpoints are never deleted.
+            decoding: Digest of the decoding of the error rates that are saved; empty if there are none. Error rates of
+                other decodings are ranked after them.
+            head: Name of the primary head; empty without a recognising head.
         """
         rank = functools.partial(_rank, decoding=decoding)
         policies: list[Any] = [preservation.LatestN(keep_last)]
@@ -105,44 +115,45 @@ class Checkpoints:
         try:
             self.wait()
         except RunError:
-            if error is None:  # else what went wrong first is what a person should read
+            if error is None:  # otherwise the first error is the one to report
                 raise
         finally:
             self._manager.close()
             sys.unraisablehook = sys.__unraisablehook__
 
     def wait(self) -> None:
-        """Returns when all that was saved is written.
+        """Waits until the last checkpoint is written.
 
-        Raises: RunError where it could not be.
+        Raises:
+            RunError: If it could not be written.
         """
         try:
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
-        except Exception as error:  # Orbax's and TensorStore's own kinds, and those of the file system
+        except Exception as error:  # errors of Orbax, TensorStore and the file system
             raise RunError(
-                f"checkpoint {self.path(self._saving or 0)} could not be written: {_reason(error)}; the ones before "
-                "it are whole: mend what is named (make room on the disk) and give the same command again"
+                f"checkpoint {self.path(self._saving or 0)} could not be written: {_reason(error)}; earlier "
+                "checkpoints are intact: remove the cause (for example, free disk space) and run the same command again"
             ) from error
 
     @property
     def latest(self) -> int | None:
-        """Number of updates of the newest checkpoint."""
+        """Number of updates of the newest checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     @property
     def best(self) -> int | None:
-        """Number of updates of the checkpoint with the lowest measure."""
+        """Number of updates of the checkpoint with the lowest measure; None if there is none."""
         return self._manager.best_step()
 
     def path(self, updates: int) -> Path:
         return self.folder / str(updates)
 
     def finished(self) -> int | None:
-        """Number of updates of the checkpoint that was saved last, the first time that this is asked after it was
-        written; None otherwise.
+        """Returns the number of updates of the last checkpoint, once, after it is written; otherwise None.
 
-        Raises: RunError where it could not be written.
+        Raises:
+            RunError: If the checkpoint could not be written.
         """
         if self._saving is None or self._manager.is_saving_in_progress():
             return None
@@ -155,14 +166,20 @@ class Checkpoints:
     def save(
         self, updates: int, *, state: Tree, average: Tree, meta: dict[str, Any], measured: dict[str, Any] | None = None
     ) -> None:
-        """Begins to write and returns once the arrays are copied; the caller may then overwrite them.
+        """Copies the arrays and starts to write a checkpoint. The caller may overwrite the arrays afterwards.
 
-        `measured`: by its name, the one measure of the validation; without it the checkpoint is never the best.
+        Args:
+            updates: Number of updates.
+            state: Training state.
+            average: Averaged parameters.
+            meta: JSON values.
+            measured: The measure of the validation by its name. None: the checkpoint cannot be the best.
 
-        Raises: RunError where the checkpoint before could not be written.
+        Raises:
+            RunError: If the previous checkpoint could not be written.
         """
         self.wait()
-        if updates in self._manager.all_steps():  # saved without a validation, which has come now
+        if updates in self._manager.all_steps():  # it was saved before its validation
             on_main(lambda: _move(self.path(updates), self.folder.parent / REPLACED))
             self._manager.reload()
         self._saving = updates
@@ -177,9 +194,15 @@ class Checkpoints:
         )
 
     def restore(self, updates: int, *, state: Tree, average: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
-        """State, average and meta of a checkpoint, in the shapes and shardings of the abstract trees given.
+        """Returns state, averaged parameters and meta of a checkpoint.
 
-        Raises: UserError where it does not fit them.
+        Args:
+            updates: Number of updates of the checkpoint.
+            state: Tree of `jax.ShapeDtypeStruct` with the shapes and shardings of the state.
+            average: The same for the averaged parameters.
+
+        Raises:
+            UserError: If the checkpoint does not fit the trees.
         """
         _check_fits(self.path(updates) / "state", state)
         restored = self._manager.restore(
@@ -193,25 +216,30 @@ class Checkpoints:
         return restored["state"], restored["average"], restored["meta"]
 
     def _seal(self) -> None:
-        """Orbax calls it when all files are written, before the rename that makes them a checkpoint."""
+        """Seals the checkpoint. Orbax calls this when all files are written, before it renames the folder."""
         for folder in self.folder.glob(f"{self._saving}{UNFINISHED}*"):
             seal(folder)
 
 
 def _report_unraisable(unraisable: Any) -> None:
-    """Passes over what threads of TensorStore print when the first write that failed has ended the save for all."""
+    """Hides an error that threads of TensorStore print after another write has failed."""
     if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
         sys.__unraisablehook__(unraisable)
 
 
 def refuse_damaged(folder: Path) -> list[str]:
-    """Moves the newest checkpoints, as long as they are not as they were written, to `refused` beside `folder`, and
-    older ones whose error rate is not: it says which is the best.
+    """Moves damaged checkpoints to the folder `refused` next to `folder`. Call it before opening `Checkpoints`.
 
-    Gives a line for each, with its reason. To be called before `Checkpoints` opens the folder.
-    Raises: RunError where none is left, before anything is moved: to begin anew is a person's decision.
+    Starting from the newest checkpoint, all files are checked until an intact checkpoint is found. Of older ones, only
+    the measure is checked, which determines the best checkpoint.
+
+    Returns:
+        A message with the reason for each checkpoint that was moved.
+
+    Raises:
+        RunError: If no checkpoint is intact. Nothing is moved, because a user must decide to start again.
     """
-    for replaced in (folder.parent / REPLACED).glob("*"):  # of a save that did not end
+    for replaced in (folder.parent / REPLACED).glob("*"):  # from a save that did not finish
         if not (folder / replaced.name).exists():
             replaced.rename(folder / replaced.name)
     wrong: dict[Path, str] = {}
@@ -223,18 +251,18 @@ def refuse_damaged(folder: Path) -> list[str]:
         whole = whole or not reason
     lines = [f"checkpoint {path} is refused: {reason}" for path, reason in wrong.items()]
     if lines and not whole:
-        raise RunError("\n".join(lines) + "\nno whole checkpoint is left; --fresh True starts anew beside this run")
+        raise RunError("\n".join(lines) + "\nno intact checkpoint is left; start a new run with --fresh True")
     places = [_move(path, folder.parent / REFUSED) for path in wrong]
-    return [f"{line}; it lies in {place} now" for line, place in zip(lines, places, strict=True)]
+    return [f"{line}; it was moved to {place}" for line, place in zip(lines, places, strict=True)]
 
 
 def checkpoints_in(folder: Path) -> list[int]:
-    """Numbers of updates of the checkpoints, rising."""
+    """Returns the numbers of updates of all checkpoints, in ascending order."""
     return sorted(_numbers(folder))
 
 
 def newest(folder: Path) -> int:
-    """Number of updates of the newest checkpoint, 0 where there is none."""
+    """Returns the number of updates of the newest checkpoint; 0 if there is none."""
     return max(_numbers(folder), default=0)
 
 
@@ -243,7 +271,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _move(path: Path, to: Path) -> str:
-    """Moves a folder into another one, under a free name."""
+    """Moves a folder into another folder under an unused name and returns its path."""
     to.mkdir(exist_ok=True)
     number, free = 2, to / path.name
     while free.exists():
@@ -253,19 +281,20 @@ def _move(path: Path, to: Path) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What the operating system said, or the first line of the first cause."""
+    """Returns the message of the operating system, or the first line of the innermost cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    if code := re.search(r"os_error_code='(\d+)'", str(error)):  # TensorStore's way of saying it
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):  # an error of TensorStore
         return os.strerror(int(code[1]))
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _rank(metrics: Mapping[str, Any], *, decoding: str) -> float:
-    """The lowest is the best: error rates of this decoding by themselves, before those of others; what is no number
-    comes last.
+    """Returns the rank of a checkpoint by its measure; the lowest rank is the best.
+
+    Measures of other decodings follow those of `decoding`. Values that are not finite are last.
     """
     is_other = metrics.get("decoding", decoding) != decoding
     value = float(metrics[measure_of(metrics)])
@@ -273,15 +302,24 @@ def _rank(metrics: Mapping[str, Any], *, decoding: str) -> float:
 
 
 def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
-    """The best checkpoint of a run by its measure, of those that the decoding found that found the last of them; or the
-    one asked for.
+    """Returns the best checkpoint by its measure, or checks the requested one.
 
-    Raises: UserError where there is none, or not that one, or where it is damaged.
+    Measures of other decodings than that of the newest measured checkpoint are ranked last.
+
+    Args:
+        folder: Folder of checkpoints.
+        updates: Number of updates of the requested checkpoint. None: the best one.
+
+    Returns:
+        The number of updates of the checkpoint.
+
+    Raises:
+        UserError: If there is no such checkpoint, or it is damaged.
     """
     known = sorted(_numbers(folder))
     if not known:
         raise UserError(
-            f"{folder.parent} has no finished checkpoint: the run's first validation is still to come; continue the run"
+            f"{folder.parent} has no complete checkpoint: its first validation is not done yet; continue the run"
         )
     if updates is not None and updates not in known:
         raise UserError(f"{folder} has no checkpoint {updates}: expected one of {', '.join(map(str, known))}")
@@ -294,25 +332,30 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     chosen = min(candidates, key=lambda number: (not wrong[number], rates.get(number, math.inf), -number))
     if reason := wrong[chosen] or damage(folder / str(chosen)):
         others = [str(number) for number in reversed(known) if number != chosen and not damage(folder / str(number))]
-        mend = f"--checkpoint takes another: {', '.join(others)}" if others else "no other one is whole"
-        raise UserError(f"checkpoint {folder / str(chosen)} is refused: {reason}; {mend}")
+        fix = f"use another one with --checkpoint: {', '.join(others)}" if others else "no other checkpoint is intact"
+        raise UserError(f"checkpoint {folder / str(chosen)} is refused: {reason}; {fix}")
     return chosen
 
 
 def _sealed_metrics(checkpoint: Path) -> dict[str, Any]:
-    """Of a checkpoint that is not damaged; none where it was saved without a validation."""
+    """Returns the measure of an intact checkpoint; empty if it was saved without a validation."""
     path = checkpoint / METRICS
     metrics: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return metrics
 
 
 def restore_item(folder: Path, updates: int, name: str, abstract: Tree, *, is_part: bool = False) -> Tree:
-    """One item of a checkpoint, such as `average`, in the shapes and shardings of an abstract tree.
+    """Restores one item of a checkpoint.
 
     Args:
-        is_part: whether the item may hold more than the tree names; only what the tree names is read.
+        folder: Folder of checkpoints.
+        updates: Number of updates of the checkpoint.
+        name: Name of the item, such as `average`.
+        abstract: Tree of `jax.ShapeDtypeStruct` with shapes and shardings.
+        is_part: Whether the item may contain arrays that `abstract` lacks. They are not read.
 
-    Raises: UserError if it does not fit the tree.
+    Raises:
+        UserError: If the item does not fit the tree.
     """
     item = folder / str(updates) / name
     _check_fits(item, abstract, is_part=is_part)
@@ -335,13 +378,13 @@ def _check_fits(item: Path, abstract: Tree, *, is_part: bool = False) -> None:
     if wrong:
         first = wrong[0]
         raise UserError(
-            f"checkpoint {item.parent} does not fit the model: {first} is {there.get(first, 'not there')} in it and "
-            f"{wanted.get(first, 'not there')} in the model, one of {len(wrong)} such parameters. It was made with "
-            "another experiment or another vocabulary: take the experiment.json and tokenizer that belong to it"
+            f"checkpoint {item.parent} does not fit the model: the shape of {first} is {there.get(first, 'missing')} "
+            f"in the checkpoint and {wanted.get(first, 'missing')} in the model ({len(wrong)} differ). It is "
+            "from another experiment or vocabulary: use the experiment.json and tokenizer of its run"
         )
 
 
 def restore_meta(folder: Path, updates: int) -> dict[str, Any]:
-    """The meta item of a checkpoint, read without Orbax, in which all processes would have to take part."""
+    """Returns the meta item of a checkpoint. It is read without Orbax, which all processes would have to call."""
     meta: dict[str, Any] = json.loads((folder / str(updates) / "meta" / "metadata").read_text())
     return meta

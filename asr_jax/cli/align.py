@@ -233,9 +233,4 @@ def about(pieces: Sequence[UtterancePiece]) -> str:
 
 def of_rejections(rejections: Rejections) -> list[tuple[str, str, str]]:
     """Id, location and reason of each rejected utterance; the reason includes the value and the limit."""
-    found = []
-    for entry in rejections.entries:
-        more = "" if entry.limit is None else f", needs {entry.limit:g}"
-        numbers = "" if entry.value is None else f" ({entry.value}{more})"
-        found.append((entry.id, entry.location, entry.reason + numbers))
-    return found
+    return [(each.id, each.location, each.detail) for each in rejections.entries]

@@ -184,7 +184,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
     if asks_for_help(arguments):
         _parse(arguments, default, prog=f"{prog} {of}")
     problems = _problems(arguments, default)
-    if isinstance(default, Experiment) and default.decoding:
+    if isinstance(default, Experiment) and default.primary_decoding:
         problems = [problem.replace(_of_primary(DECODING, default), DECODING) for problem in problems]
     if problems:
         raise UserError(
@@ -250,7 +250,7 @@ def _plain(argument: str) -> str:
 
 def _of_primary(argument: str, default: Any) -> str:
     """Replaces `--decoding.FIELD` by the flag of that field in the primary head."""
-    decoding = default.decoding if isinstance(default, Experiment) else None
+    decoding = default.primary_decoding if isinstance(default, Experiment) else None
     if decoding is None or not argument.startswith(DECODING):
         return argument
     whole = _whole(argument, list(field_flags(decoding, DECODING)))

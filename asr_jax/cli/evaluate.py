@@ -148,15 +148,10 @@ def evaluate_run(
         )
         with out.open("w") as file:
             for manifest, (data, found) in zip(utterances, recognised, strict=True):
-                lines = ({"set": manifest} | line for line in predictions(data, found, trained.tokenizer))
+                named = {"set": manifest, "head": head, "decoding": str(decoding)}
+                lines = (named | line for line in predictions(data, found, trained.tokenizer))
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    result = what_it_is(trained) | {
-        "head": head,
-        "decoding": str(decoding),
-        "normaliser": trained.tokenizer.normaliser,
-        "calibrated": decoder.calibration is not None,
-        "sets": sets,
-    }
+    result = trained.description(decoder) | {"sets": sets}
     if options.calibrate:
         judged = [judged_words(data, found, trained.tokenizer) for data, found in recognised]
         confidences, is_right = (np.concatenate(each) for each in zip(*judged, strict=True))
@@ -199,17 +194,7 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
         sets[manifest] = figures
         for each in rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
-    return what_it_is(trained) | {"sets": sets}
-
-
-def what_it_is(trained: Trained) -> dict[str, Any]:
-    """Run, checkpoint, kind of weights and precision of a result."""
-    return {
-        "run": str(trained.folder),
-        "checkpoint": trained.updates,
-        "weights": trained.weights,
-        "precision": trained.experiment.training.precision,
-    }
+    return trained.description() | {"sets": sets}
 
 
 def check_names(options: EvaluateOptions) -> None:

@@ -26,6 +26,7 @@ from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.loading.extraction import Extractor, extract
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.inference.extractors import of_codes, of_layer
+from asr_jax.inference.trained import run_and_checkpoint
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
 
@@ -140,5 +141,5 @@ def _frames(options: ExtractOptions) -> Extractor:
         return of_codes(trained) if options.codes else of_layer(trained, options.layer)
     experiment = load_config(options.config) if options.config else None
     if options.source:
-        experiment = load_experiment(options.source / EXPERIMENT)
+        experiment = load_experiment(run_and_checkpoint(options.source)[0] / EXPERIMENT)
     return Extractor.of_front_end(experiment.model.front_end if experiment else KaldiFbank())

@@ -2,8 +2,8 @@
 
 import ast
 import dataclasses
-import functools
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -24,8 +24,9 @@ GROUPS = {
 }  # fmt: skip
 """Prefix of the fields of each group; a field belongs to the longest prefix of its name."""
 ONLY_IN_ALL = (
-    "data.filters", "data.mixing", "data.buckets", "model.front_end", "model.augment", r"model.heads.\w+.decoding.search",
-    r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking", "training.loss_scale", "lora",
+    "data.filters", "data.mixing", "data.buckets", "model.front_end", "model.augment",
+    r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
+    "training.loss_scale", "lora",
 )  # fmt: skip
 WIDTH = 120
 
@@ -67,9 +68,11 @@ def help_text(experiment: Experiment, *, usage: str, shows_all: bool) -> str:
 
 
 def described(settings: Any, prefix: str = "") -> Iterator[Field]:
-    """The leaves of a tree of settings. Of consecutive list items of one class only the first is expanded, with its
-    index as `N`."""
-    docs, hints = _field_docs(type(settings)), get_type_hints(type(settings))
+    """Yields the leaves of a tree of settings.
+
+    Consecutive list items of one class are described once, with their range as `{0…5}`.
+    """
+    docs, hints = field_docs(type(settings)), get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{prefix}{field.name}"
         text = docs.get(field.name, "")
@@ -98,15 +101,14 @@ def _items(items: tuple[Any, ...], name: str) -> Iterator[Field]:
         first = last + 1
 
 
-@functools.cache
-def _field_docs(kind: type[Any]) -> dict[str, str]:
+def field_docs(kind: Any) -> dict[str, str]:
     """The first sentence of the docstring of each field of a dataclass."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
         [body] = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(base))).body)  # type: ignore[attr-defined]
-        for field, text in zip(body, body[1:], strict=False):
+        for field, text in itertools.pairwise(body):
             is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
                 sentence = " ".join(str(text.value.value).split())

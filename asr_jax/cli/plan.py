@@ -83,7 +83,7 @@ def plan(experiment: Experiment) -> PlannedData:
     tokenizer = make_tokenizer(experiment.data, folder, utterances)
     model = make_model(experiment, tokenizer)
     return plan_training(
-        utterances, experiment.data, tokenizer=tokenizer, output_length=model.output_length,
+        utterances, experiment.data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=experiment.model.frames_needed,
         front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
         sub_batches=experiment.model.sub_batches,
@@ -91,8 +91,9 @@ def plan(experiment: Experiment) -> PlannedData:
 
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
-    """One row for each entry of data.train and source in it: its utterances and hours, and the hours and the share in
-    an epoch, at all speeds.
+    """One row for each entry of data.train and each source in it.
+
+    A row contains utterances and hours of the set, and hours and share in an epoch, at all speeds.
     """
     index, plan = planned.index, planned.plan
     columns, rows = index.utterances.columns, index.utterances.rows

@@ -1,22 +1,24 @@
 """Options of commands that recognise or align speech: weights, precision, device and decoding."""
 
+import contextlib
+import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import jax
 from tyro.conf import arg
 
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
-from asr_jax.cli.command_line import field_flags, parse_fields
+from asr_jax.cli.command_line import parse_fields
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
-from asr_jax.inference.trained import Trained, load_trained, weights_of
+from asr_jax.inference.trained import Trained, load_trained, run_and_checkpoint, weights_of
 from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.transcripts.outputs import Maker
@@ -101,7 +103,7 @@ def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     Returns:
         The other arguments, and the flags of the decoding with their values.
     """
-    several = {flag for flag in field_flags(_with_name(CTCDecoding())) if flag.endswith(("hot-words",))}
+    several = {name for decoding in _decodings(arguments) for name in _fields_of_several(decoding)}
     others, flags = list[str](), list[str]()
     rest = list(arguments)
     while rest:
@@ -110,12 +112,32 @@ def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             others.append(argument)
             continue
         flags.append(argument)
-        takes_several = any(flag.endswith(argument.replace("_", "-").rpartition(".")[2]) for flag in several)
+        takes_several = argument.replace("_", "-").rpartition(".")[2] in several
         while "=" not in argument and rest and not rest[0].startswith("--"):
             flags.append(rest.pop(0))
             if not takes_several:
                 break
     return others, flags
+
+
+def _decodings(arguments: Sequence[str]) -> Iterator[Decoding]:
+    """Yields the decodings of the runs among the arguments, and that of CTC."""
+    yield CTCDecoding()
+    for argument in arguments:
+        path = run_and_checkpoint(Path(argument))[0] / EXPERIMENT
+        if not argument.startswith("--") and path.is_file():
+            with contextlib.suppress(UserError):  # `load` reports it
+                heads = load_experiment(path).model.heads.values()
+                yield from (head.search_settings for head in heads if head.search_settings)
+
+
+def _fields_of_several(settings: Any) -> Iterator[str]:
+    """Yields the names of fields with several values, as in flags."""
+    for name, hint in get_type_hints(type(settings)).items():
+        if dataclasses.is_dataclass(value := getattr(settings, name, None)):
+            yield from _fields_of_several(value)
+        elif get_origin(hint) is tuple:
+            yield name.replace("_", "-")
 
 
 def _with_name(decoding: Decoding) -> Any:
@@ -145,7 +167,7 @@ def load(run: Path, options: RecognitionOptions) -> Trained:
     Raises:
         UserError: If `load_trained` rejects the run, or --checkpoint contradicts the path.
     """
-    folder, updates = _chosen(run, options)
+    folder, updates = run_and_checkpoint(run, options.checkpoint)
     return load_trained(folder, updates=updates, precision=options.precision, live=options.live)
 
 
@@ -161,7 +183,7 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
     Raises:
         UserError: If the folder is not a run, or the checkpoint does not exist.
     """
-    folder, updates = _chosen(run, options)
+    folder, updates = run_and_checkpoint(run, options.checkpoint)
     experiment = load_experiment(folder / EXPERIMENT)
     head = "" if flags is None else head or experiment.model.recognising
     decoding = None if flags is None else decoding_of(flags, experiment.model.decoding_of(head))
@@ -169,13 +191,13 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
         "run": str(folder.resolve()),
         "checkpoint": checkpoint_to_evaluate(folder / CHECKPOINTS, updates),
         "weights": weights_of(experiment, live=options.live),
-        **({"head": head} if head else {}),
+        **({"head": head, "primary": experiment.model.recognising} if head else {}),
         "decoding": str(decoding or "alignment"),
         "digest": decoding.digest() if decoding else "alignment",
     }
 
 
-def uncalibrated(run: Path, options: RecognitionOptions, flags: Sequence[str]) -> str:
+def uncalibrated(run: Path, options: RecognitionOptions, flags: Sequence[str], *, head: str = "") -> str:
     """Message that confidences are not calibrated, with the command that calibrates them.
 
     A calibration belongs to a checkpoint, a kind of weights and a decoding.
@@ -184,20 +206,11 @@ def uncalibrated(run: Path, options: RecognitionOptions, flags: Sequence[str]) -
         run: Folder of the run, or a checkpoint.
         options: Options for the weights.
         flags: Flags of the decoding.
+        head: Name of the head; empty: the primary head.
     """
     given = [] if options.checkpoint is None else ["--checkpoint", str(options.checkpoint)]
-    command = shlex.join([str(run), *given, *["--live"] * options.live, *flags])
+    command = shlex.join([str(run), *given, *["--live"] * options.live, *(["--head", head] if head else []), *flags])
     return (
         "confidences are not calibrated; to calibrate them on data that the model was not trained on: "
         f"python -m asr_jax.evaluate {command} --calibrate --data VALIDATION"
     )
-
-
-def _chosen(run: Path, options: RecognitionOptions) -> tuple[Path, int | None]:
-    """Folder of the run, and the number of updates of its checkpoint, or None if none is given."""
-    updates = options.checkpoint
-    if run.parent.name == CHECKPOINTS and run.name.isdecimal():
-        if updates is not None:
-            raise UserError(f"{run} is a checkpoint: remove --checkpoint {updates}, or pass the folder of the run")
-        run, updates = run.parent.parent, int(run.name)
-    return run, updates

@@ -148,8 +148,9 @@ def _check(options: TokenizerOptions) -> None:
 
 
 def _training(options: TokenizerOptions) -> dict[str, Any]:
-    """Options for SentencePiece, with its names. Flags that are not set are omitted, since newer versions warn of a
-    flag that they no longer need.
+    """Options for SentencePiece, with its names.
+
+    Flags that are not set are omitted, since newer versions warn of a flag that they no longer need.
     """
     given = {name: value for name, value in asdict(options).items() if name not in OURS and value is not False}
     listed = {name: given[name].split(",") for name in ("user_defined_symbols", "control_symbols")}

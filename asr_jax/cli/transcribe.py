@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -49,8 +49,8 @@ class TranscribeOptions(RecognitionOptions):
     """Folder of a trained run, or a checkpoint."""
     inputs: Annotated[Positional[tuple[str, ...]], arg(metavar="INPUT …")]
     """Audio files, folders, lists of files, manifests, data folders, or - for standard input."""
-    format: FormName = "text"
-    """Format of the transcripts."""
+    format: FormName | None = None
+    """Format of the transcripts. Default: text."""
     json: bool = False
     """Short form of --format json."""
     out: Annotated[Path | None, arg(metavar="DIR|FILE")] = None
@@ -70,7 +70,7 @@ class TranscribeOptions(RecognitionOptions):
 
     @property
     def form(self) -> FormName:
-        return "json" if self.json else self.format
+        return "json" if self.json else self.format or "text"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -124,6 +124,8 @@ def check(options: TranscribeOptions) -> None:
     Raises:
         UserError: If options cannot be combined, a value is out of range, or the manifest exists.
     """
+    if options.json and options.format not in (None, "json"):
+        raise UserError(f"--json and --format {options.format} contradict each other: expected one of them")
     if options.to_manifest and options.to_manifest.suffix != ".jsonl":
         raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
     if options.to_manifest and options.to_manifest.exists() and not options.force:
@@ -190,7 +192,7 @@ def _transcribe(
     head = options.head or trained.model.recognising
     decoder = trained.decoder(decoding_of(flags, trained.experiment.model.decoding_of(head)), head=head)
     if labels and options.min_confidence and not decoder.calibration:
-        print(uncalibrated(options.run, options, flags), file=sys.stderr)
+        print(uncalibrated(options.run, options, flags, head=options.head), file=sys.stderr)
     total_s = sum(utterance.duration_s for utterance in utterances if utterance.duration_s > 0)
     prints = not options.out and not options.to_manifest and sys.stdout.isatty()
     with Meter(total_s, has_bar=not prints) as meter:
@@ -202,12 +204,13 @@ def _transcribe(
                 if each.transcript is None:
                     broken.append(Rejected(each.utterance.id, each.utterance.location, each.reason))
                     continue
-                output.write(named(each.utterance, each.transcript, folder))
+                transcript = named(each.utterance, each.transcript, folder)
+                output.write(replace(transcript, head=head, decoding=str(decoder.search.decoding)))
                 if labels:
                     labels.add(each.utterance, each.transcript, most_s=transcriber.longest_s)
         except KeyboardInterrupt:
             if output.goes_on:
-                print(f"{options.out} keeps what is finished: the same command continues with the rest", file=sys.stderr)
+                print(f"{options.out} is incomplete: the same command continues with the rest", file=sys.stderr)
             raise
     print(f"{len(utterances)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
     return broken

@@ -1,6 +1,6 @@
 """Former names of modules, so that old configs and run folders still load.
 
-Only modules that a config file imports, an experiment.json refers to, or a command line runs are listed.
+Modules that a config file or a script imports, an experiment.json refers to, or a command line runs are listed.
 """
 
 import importlib
@@ -12,10 +12,15 @@ from types import CodeType, ModuleType
 
 MOVED = {
     "asr_jax.audio.augment": "asr_jax.audio.augmentation",
+    "asr_jax.command_line": "asr_jax.cli.command_line",
     "asr_jax.data.buckets": "asr_jax.data.batching.buckets",
     "asr_jax.data.dataset": "asr_jax.data.batching.dataset",
+    "asr_jax.data.downloads": "asr_jax.data.corpora.downloads",
     "asr_jax.data.filters": "asr_jax.data.batching.filters",
+    "asr_jax.data.locations": "asr_jax.data.manifests.locations",
+    "asr_jax.data.manifest": "asr_jax.data.manifests.manifest",
     "asr_jax.data.mixing": "asr_jax.data.batching.mixing",
+    "asr_jax.data.reading": "asr_jax.data.manifests.reading",
     "asr_jax.data.speeds": "asr_jax.data.batching.speeds",
     "asr_jax.data.synthetic": "asr_jax.data.corpora.synthetic",
     "asr_jax.decoding": "asr_jax.search",

@@ -7,16 +7,19 @@ that class; with `tyro.conf.arg(name="")` they have no prefix.
 import contextlib
 import dataclasses
 import io
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import tyro
 
 from asr_jax.core.errors import UserError, nearest
 
 POSITIONAL = get_args(tyro.conf.Positional[int])[1]
+MAY_BE_EMPTY = "may be empty"
+"""In an option's `Annotated`: the flag without a value is an empty tuple instead of an error."""
 
 
 def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None) -> Options:
@@ -35,11 +38,16 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
     if asks_for_help(arguments):
         print_help(kind, prog=prog, about=about)
         sys.exit(0)
+    known = {option.flag for option in _options(kind)}
+    if unknown := [flag for each in arguments if is_flag(each) and (flag := _flag(each)) not in _spellings(kind)]:
+        given = {_flag(each) for each in arguments}
+        missing = [each.flag for each in _options(kind) if each.is_required and not {each.flag, *each.aliases} & given]
+        lines = [f"{flag} is not an option{nearest(flag, sorted(known))}" for flag in unknown]
+        lines += [f"{flag} is missing" for flag in missing if is_flag(flag)]
+        raise UserError("\n".join(lines) + _hint(prog))
     options, others = parse_known(kind, arguments, prog=prog)
     if others:
-        flags = list(option_flags(kind))
-        unknown = [other for other in others if is_flag(other)] or others
-        raise UserError("\n".join(_unknown(other, flags) for other in unknown) + _hint(prog))
+        raise UserError("\n".join(f"{other!r} belongs to no option" for other in others) + _hint(prog))
     return options
 
 
@@ -54,6 +62,8 @@ def parse_known[Options](kind: type[Options], arguments: Sequence[str], *, prog:
     Raises:
         UserError: If options are missing or have values of another type.
     """
+    if wrong := list(_wrong_values(kind, arguments)):
+        raise UserError("\n".join(wrong) + _hint(prog))
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message), contextlib.redirect_stdout(message):
@@ -61,10 +71,19 @@ def parse_known[Options](kind: type[Options], arguments: Sequence[str], *, prog:
     except SystemExit:
         text = plain_message(message.getvalue())
         if text.startswith("Missing from"):
-            text = f"arguments are missing: expected {' '.join(_shown(kind, name) for name in _required(kind))}"
+            words = set(text.split())
+            missing = [each.flag for each in _options(kind) if each.is_required and each.flag.split()[0] in words]
+            text = f"missing: {', '.join(missing)}"
         raise UserError(text.rstrip(".") + _hint(prog)) from None
-    if empty := [_shown(kind, name) for name in _required(kind) if getattr(options, name) == ()]:
-        raise UserError(f"{', '.join(empty)}: expected at least one value{_hint(prog)}")
+    given = {_flag(each) for each in arguments}
+    for option in _options(kind):
+        value = getattr(options, option.name, None)
+        is_empty = isinstance(value, tuple) and (not value or () in value)
+        if is_empty and (option.is_required or given & {option.flag, *option.aliases}) and not option.may_be_empty:
+            positional = [each.flag for each in _options(kind) if each.is_required and not is_flag(each.flag)]
+            if positional and _has_value(arguments, option):  # tyro took the value for the missing positional argument
+                raise UserError(f"missing: {', '.join(positional)}{_hint(prog)}")
+            raise UserError(f"{option.flag}: expected at least one value{_hint(prog)}")
     return options, others
 
 
@@ -81,6 +100,7 @@ def print_help(kind: type[Any], *, prog: str, about: str | None) -> None:
         tyro.cli(kind, args=["--help"], prog=prog, description=about)
     # The help texts state the meaning of an empty default. Spaces keep the frame aligned.
     shown = re.sub(r"\{None\}\|(\S+)", r"\1       ", text.getvalue())
+    shown = re.sub(r"\{None,(\S+)", r"{\1     ", shown)
     print(re.sub(r"\(default: (None|'')?\)", lambda hint: " " * len(hint[0]), shown))
 
 
@@ -92,54 +112,86 @@ def is_flag(argument: str) -> bool:
     return argument.startswith("--")
 
 
-def option_flags(kind: type[Any]) -> Iterator[str]:
-    """Yields the flags of a class of options, such as `--batch-size`."""
-    for field in dataclasses.fields(kind):
-        hint = get_type_hints(kind)[field.name]
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            yield from option_flags(hint)
-        elif not _is_positional(kind, field.name):
-            yield _shown(kind, field.name)
-
-
 def plain_message(text: str) -> str:
     """Returns an error message of tyro without its frame and title, such as `--rows: 'x' is not a whole number`."""
     lines = [re.sub(r"[╭╮╰╯│─|+]+|-{5,}", " ", line).strip() for line in text.splitlines()]
     message = " ".join(line for line in lines[1:] if line and "For full helptext" not in line)
-    message = re.sub(r"^Error parsing ([\w.-]+: )", r"\1", " ".join(message.split()))
+    message = " ".join(message.split()).partition(" Argument helptext: ")[0]
+    message = re.sub(r"^Error parsing ([\w.-]+: )", r"\1", message)
+    message = re.sub(
+        r"no type matching \{None\} (INT|FLOAT|\w+) could be instantiated from \[('.*?')\].*", _not_of_type, message
+    )
     message = re.sub(r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number", message)
     message = re.sub(r"could not convert string to float: ('.*?')", r"\1 is not a number", message)
-    return message.partition(" Argument helptext: ")[0]
+    message = re.sub(r"Missing value for argument '(.*?)'. Expected .*", r"\1: expected a value", message)
+    return message.replace("'None', ", "").replace(", 'None'", "")
 
 
-def _markers(kind: type[Any], name: str) -> tuple[Any, ...]:
-    return getattr(get_type_hints(kind, include_extras=True)[name], "__metadata__", ())
+def _not_of_type(found: re.Match[str]) -> str:
+    kinds = {"INT": "a whole number", "FLOAT": "a number"}
+    return f"{found[2]} is not {kinds.get(found[1], f'of type {found[1]}')}"
 
 
-def _is_positional(kind: type[Any], name: str) -> bool:
-    return POSITIONAL in _markers(kind, name)
+class _Option(NamedTuple):
+    name: str
+    flag: str
+    """As on the command line; for positional arguments the metavar."""
+    aliases: tuple[str, ...]
+    is_required: bool
+    is_bool: bool
+    is_optional: bool
+    """Whether None is a value."""
+    may_be_empty: bool
 
 
-def _shown(kind: type[Any], name: str) -> str:
-    """Returns an option as it is written on the command line."""
-    markers = _markers(kind, name)
-    if _is_positional(kind, name):
-        return next((marker.metavar for marker in markers if getattr(marker, "metavar", None)), name.upper())
-    named = next((marker.name for marker in markers if getattr(marker, "name", None)), name)
-    return f"--{named.replace('_', '-')}"
+def _options(kind: type[Any]) -> Iterator[_Option]:
+    """Yields the options of a class, and of the classes that it contains."""
+    hints, whole = get_type_hints(kind), get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        hint, markers = hints[field.name], getattr(whole[field.name], "__metadata__", ())
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            yield from _options(hint)
+            continue
+        named = [marker for marker in markers if hasattr(marker, "aliases")]
+        name = next((marker.name for marker in named if marker.name), field.name)
+        metavar = next((marker.metavar for marker in named if marker.metavar), name.upper())
+        missing = dataclasses.MISSING
+        yield _Option(
+            field.name, metavar if POSITIONAL in markers else f"--{name.replace('_', '-')}",
+            tuple(alias for marker in named for alias in marker.aliases or ()),
+            is_required=field.default is missing is field.default_factory, is_bool=hint is bool,
+            is_optional=type(None) in get_args(hint), may_be_empty=MAY_BE_EMPTY in markers,
+        )  # fmt: skip
 
 
-def _required(kind: type[Any]) -> list[str]:
-    """Returns the names of the options without a default."""
-    missing = dataclasses.MISSING
-    return [each.name for each in dataclasses.fields(kind) if each.default is missing is each.default_factory]
+def _spellings(kind: type[Any]) -> set[str]:
+    """Returns all flags that are accepted."""
+    found = set[str]()
+    for option in _options(kind):
+        found |= {option.flag, *option.aliases} | ({option.flag.replace("--", "--no-", 1)} if option.is_bool else set())
+    return found
 
 
-def _unknown(argument: str, flags: Sequence[str]) -> str:
-    if not is_flag(argument):
-        return f"{argument!r} belongs to no option"
-    flag = argument.partition("=")[0]
-    return f"{flag} is not an option{nearest(flag, flags)}"
+def _has_value(arguments: Sequence[str], option: _Option) -> bool:
+    """Returns whether a value follows the option's flag."""
+    following = zip(arguments, arguments[1:], strict=False)
+    return any(_flag(each) in (option.flag, *option.aliases) and not is_flag(value) for each, value in following)
+
+
+def _flag(argument: str) -> str:
+    return argument.partition("=")[0].replace("_", "-")
+
+
+def _wrong_values(kind: type[Any], arguments: Sequence[str]) -> Iterator[str]:
+    """Yields messages for values that tyro would accept in another sense."""
+    by_flag = {flag: option for option in _options(kind) for flag in (option.flag, *option.aliases)}
+    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        option = by_flag.get(_flag(argument))
+        _, equals, value = argument.partition("=")
+        if option and option.is_bool and equals:
+            yield f"{option.flag} takes no value: expected {option.flag}, or --no-{option.flag[2:]}"
+        if option and option.is_optional and (value if equals else following) == "None":
+            yield f"{option.flag} None: expected a value; leave the option out for its default"
 
 
 def _hint(prog: str) -> str:

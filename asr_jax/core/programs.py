@@ -46,7 +46,8 @@ class Programs:
     """Lowers functions and caches their traced programs between starts.
 
     The key of a program consists of the package's sources, the versions of `LIBRARIES`, JAX's settings, XLA's flags,
-    the devices, the function's name, the tree structure, shapes, dtypes and shardings of its arguments, and `inputs`.
+    the devices, the function's name, the tree structure, shapes, dtypes and shardings of its arguments,
+    the sharding of its outputs, and `inputs`.
     All values that the function closes over must be in `inputs` or be constants of the package's sources.
     """
 
@@ -83,7 +84,7 @@ class Programs:
             return _traced(jitted(function, **shardings), arguments)
         leaves, in_tree = jax.tree.flatten(arguments)
         key = _digest(
-            SOURCES, _surroundings(), name, repr(self.inputs), str(in_tree),
+            SOURCES, str(sorted(_surroundings().items())), name, repr(self.inputs), str(in_tree), str(shardings),
             *(f"{leaf} {leaf.sharding}" for leaf in leaves),
         )  # fmt: skip
         folder = _folder()
@@ -202,15 +203,15 @@ def _sources() -> str:
     return _digest(*(f"{path.relative_to(root)} {path.read_text()}" for path in sorted(root.rglob("*.py"))))
 
 
-def _surroundings() -> str:
-    """Returns a digest of the versions of the libraries, JAX's settings and the devices."""
-    versions = [importlib.metadata.version(library) for library in LIBRARIES]
-    client = jax.devices()[0].client
+def _surroundings() -> dict[str, str]:
+    """Returns the versions of the libraries, JAX's settings, XLA's flags and the devices, by name."""
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
-    return _digest(
-        *versions, client.platform_version, str(jax.devices()),
-        str(sorted(settings.items(), key=str)), os.environ.get("XLA_FLAGS", ""),
-    )  # fmt: skip
+    return {library: importlib.metadata.version(library) for library in LIBRARIES} | {
+        "platform version": jax.devices()[0].client.platform_version,
+        "devices": str(jax.devices()),
+        "settings": str(sorted(settings.items(), key=str)),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+    }
 
 
 def _digest(*parts: str) -> str:

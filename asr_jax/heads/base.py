@@ -1,4 +1,4 @@
-"""What a head is: it turns an encoder's output into loss terms, and into what decoding needs."""
+"""Base classes of heads, which compute loss terms and search results from an encoder's output."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,89 +15,116 @@ from asr_jax.search.base import Decoding
 
 
 class Head(nn.Module):
-    """A head's parameter names are part of the checkpoint's format."""
+    """Base class of head modules. Their parameter names are part of the checkpoint format."""
 
     recognises: ClassVar[bool] = False
-    """Whether `search` finds token sequences."""
+    """Whether `search` returns token sequences."""
     aligns: ClassVar[bool] = False
-    """Whether `log_probs` gives log-probabilities of CTC, by which texts are aligned."""
+    """Whether `emit` returns log-probabilities of CTC, which forced alignment uses."""
     needs_mask: ClassVar[bool] = False
-    """Whether it is of the frames that the encoder hides: they are hidden in evaluation as well then."""
+    """Whether the loss is computed on masked frames; masking is then also applied in evaluation."""
 
     @property
     def tap(self) -> str:
-        """What it reads: one of the encoder's taps, or its output."""
+        """Name of the encoder's tap that the head reads, or `core.batch.OUTPUT` for the encoder's output."""
         return OUTPUT
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
-        """Loss terms and metrics by name, as sums over the batch. A term's weight is the one that `weight` gives."""
+        """Returns the loss terms and metrics as sums over the batch, keyed by their names.
+
+        The weights of loss terms equal the results of `denominators`.
+
+        Args:
+            encoded: Output and taps of the encoder.
+            batch: Batch that was encoded.
+            step: Number of updates applied before; None in evaluation.
+        """
         raise NotImplementedError
 
     def denominators(
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
     ) -> dict[str, Float[Array, ""]]:
-        """The weight of each loss term, from lengths, labels and masks alone: known before any gradient. `lengths`: how
-        many frames each row has in the encoder's output, by the name `core.batch.OUTPUT`, and in each of its taps;
-        `mask`: the frames that the encoder hides, where it does.
+        """Returns the denominator of each loss term, from lengths, labels and masks alone, before any gradient.
 
-        Names that `__call__` gives and this does not are metrics: they are logged and send no gradient.
+        Names that `__call__` returns and this method does not are metrics, which are logged and have no gradient.
+
+        Args:
+            lengths: Number of frames of each row, keyed by tap, and by `core.batch.OUTPUT` for the encoder's output.
+            batch: Batch without its encoding.
+            mask: Frames that the encoder masks; None if it masks none.
         """
         raise NotImplementedError
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Token sequences of each row, as `TimedTokens`, or what the decoding's stage on the host takes to find them.
-        It is called with the head's own parameters bound, and shapes are static.
+        """Searches the token sequences of each row. The head's parameters are bound, and all shapes are static.
 
         Args:
-            decoding: of the class that the head's settings have.
-            state: what the call for the frames before returned; None at the beginning of an utterance.
+            encoded: Output and taps of the encoder.
+            decoding: Settings of the search, of the class that the head's settings use.
+            state: State that the call for the previous frames returned; None at the beginning of an utterance.
 
         Returns:
-            What was found, and the state for the next frames; None if the search keeps none.
+            The result, and the state for the next frames, which is None if the search has no state. The result is
+            `TimedTokens`, or the input of the decoding's host stage.
         """
         raise NotImplementedError
 
     def emit(self, encoded: Encoded) -> Any:
-        """What the head computes of each frame, such as log-probabilities; for tools that look at frames."""
+        """Returns the head's outputs for each frame, such as log-probabilities, for alignment and analysis."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Settings of a head; `build` makes its module."""
+    """Settings of a head. `build` returns its module."""
 
     recognises: ClassVar[bool] = False
-    """Whether it learns from labels, and texts are found by it."""
+    """Whether the head learns from labels and finds token sequences."""
     aligns: ClassVar[bool] = False
-    """Whether texts are aligned by it: it gives log-probabilities of CTC."""
+    """Whether the head computes log-probabilities of CTC, which forced alignment uses."""
 
     scale: float = 1.0
-    """Weight of the head's terms in the sum of all heads' losses."""
+    """Factor of the head's terms in the sum of all heads' losses."""
 
     def __post_init__(self) -> None:
         if self.scale < 0:
             raise ValueError(f"scale is {self.scale}: expected 0 or more")
 
     def check(self, *, taps: Collection[str], views: int) -> None:
-        """Raises: ValueError where the head needs what the model does not have. `taps`: of its encoder; `views`: of
-        each utterance while training.
+        """Checks that the model has everything that the head needs.
+
+        Args:
+            taps: Names of the encoder's taps.
+            views: Number of views of each utterance in training.
+
+        Raises:
+            ValueError: If the model lacks a tap or has another number of views than expected.
         """
 
     @property
     def search_settings(self) -> Decoding | None:
-        """How texts are found; None for a head that finds none. A subclass with a field `decoding` returns it."""
+        """Settings of the search: the subclass's field `decoding`, or None if it has none."""
         return getattr(self, "decoding", None)
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
-        """The least number of frames in which the head can find so many labels, of which so many equal the label
-        before; for ints and arrays. Utterances with fewer frames are dropped from training by name.
+        """Returns the minimum number of frames that the head needs for an utterance. Shorter utterances are rejected.
+
+        Args:
+            num_labels: Number of labels, an int or an array.
+            num_repeats: Number of labels that equal the label before, an int or an array.
         """
         return 0 * num_labels
 
     def chance(self) -> dict[str, float]:
-        """Of some of its metrics, by name, what they are where nothing is learned."""
+        """Returns the values that some of the metrics have for a model that has learned nothing, keyed by metric."""
         return {}
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Head:
-        """The module for a vocabulary of `vocab_size` labels, blank included."""
+        """Returns the head's module.
+
+        Args:
+            vocab_size: Number of labels, including the blank.
+            blank_id: Label id of the blank.
+            dtype: Data type that the encoder computes in.
+        """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Pre-training as wav2vec 2.0: hidden frames are told from others by quantised features."""
+"""Contrastive pre-training of wav2vec 2.0: each masked frame is classified among quantised features and distractors."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -20,37 +20,40 @@ from asr_jax.nn.quantizer import GumbelQuantizer, Quantized, Quantizer, perplexi
 from asr_jax.nn.schedules import Step
 
 FEATURES, EXTRACTOR = "features", "extractor"
-"""The taps that it reads."""
+"""Names of the encoder's taps that the head reads."""
 
 
 @dataclass(frozen=True)
 class Contrastive(HeadSettings):
-    """A head for pre-training; the defaults are Base's. Its encoder needs the taps features and extractor."""
+    """Settings of a contrastive pre-training head; the defaults are those of wav2vec 2.0 Base.
+
+    The encoder needs the taps `features` and, unless `penalty` is 0, `extractor`.
+    """
 
     quantizer: Quantizer = Quantizer()
-    """Of the features that are the targets."""
+    """Settings of the quantiser of the target features."""
     codes_dim: int = 256
-    """Width of quantised features."""
+    """Dimension of quantised features."""
     dim: int = 256
-    """Width in which targets and predictions are compared."""
+    """Dimension in which targets and predictions are compared."""
     num_negatives: int = 100
-    """Distractors of a frame, of the hidden frames of its utterance."""
+    """Number of distractors per frame from masked frames of the same utterance."""
     across_negatives: int = 0
-    """Distractors of the hidden frames of the whole batch."""
+    """Number of distractors per frame from masked frames of the whole batch."""
     codebook_negatives: int = 0
-    """Distractors of random entries of the codebooks."""
+    """Number of distractors per frame from random codebook entries."""
     from_everywhere: bool = False
-    """Distractors of an utterance are any of its frames, not hidden ones alone."""
+    """Whether distractors from the same utterance are drawn from all of its frames instead of masked frames only."""
     gated_targets: bool = False
-    """Targets pass a gated linear unit before they are compared."""
+    """Whether targets pass a gated linear unit before the comparison."""
     temperature: float = 0.1
-    """What similarities are divided by."""
+    """Divisor of the similarities."""
     diversity: float = 0.1
-    """Factor of the share of codebook entries that are not used."""
+    """Factor of the diversity loss, the share of codebook entries that are not used."""
     penalty: float = 10.0
-    """Factor of the mean square of what the extractor gives."""
+    """Factor of the mean square of the extractor's output."""
     counts_padding: bool = False
-    """Means over all frames are over padding too, as in fairseq, which seldom has any."""
+    """Whether means over all frames include padding, as in fairseq, whose batches rarely have any."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,26 +62,30 @@ class Contrastive(HeadSettings):
         check_numbers(self, "temperature", above=0)
         check_numbers(self, "codes_dim", "dim", least=1)
         if self.codes_dim % self.quantizer.groups:
-            raise ValueError(f"codes_dim is {self.codes_dim}: expected a multiple of {self.quantizer.groups} groups")
+            raise ValueError(
+                f"codes_dim is {self.codes_dim}: expected a multiple of quantizer.groups, {self.quantizer.groups}"
+            )
         if not (self.num_negatives or self.across_negatives or self.codebook_negatives):
-            raise ValueError("there are no negatives: expected num_negatives of at least 1")
+            raise ValueError(
+                "num_negatives, across_negatives and codebook_negatives are 0: expected one of them to be at least 1"
+            )
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         for tap in self.taps():
             if tap not in taps:
-                free = ", or penalty=0 where the encoder has no extractor" if tap == EXTRACTOR else ""
+                free = ", or penalty=0 if the encoder has no extractor" if tap == EXTRACTOR else ""
                 raise ValueError(no_such_tap(tap, taps) + free)
         if views != 1:
-            raise ValueError(f"the model's views are {views}: expected 1")
+            raise ValueError(f"model.views is {views}: expected 1 for a contrastive head")
 
     def chance(self) -> dict[str, float]:
         choices = 1 + self.num_negatives + self.across_negatives + self.codebook_negatives
         groups, entries = self.quantizer.groups, self.quantizer.entries
-        # All frames with the same code in each group, or with a fiftieth of the entries.
+        # The perplexity of a collapsed quantiser: one entry per group for all frames, or 2% of the entries.
         return {"accuracy": 1 / choices, "code_perplexity": max(1.0, 0.02 * entries) * groups}
 
     def taps(self) -> tuple[str, ...]:
-        """The encoder's inner outputs that it reads."""
+        """Returns the names of the encoder's taps that the head reads."""
         return (FEATURES, EXTRACTOR) if self.penalty else (FEATURES,)
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "ContrastiveHead":
@@ -86,27 +93,30 @@ class Contrastive(HeadSettings):
 
 
 class Draws(NamedTuple):
-    """What training draws, where it is given instead."""
+    """Random draws of a training step that replace those of the head. None: drawn by the head."""
 
     noise: Float[Array, "B T G V"] | None = None
     """Gumbel noise of the quantiser."""
     within: Int[Array, "B T N"] | None = None
-    """Distractors of each frame: places in its row."""
+    """Distractors of each frame from its row, as frame indices in the row."""
     across: Int[Array, "B T N"] | None = None
-    """... places in the rows of the batch, one behind the other."""
+    """Distractors of each frame from the batch, as frame indices in the concatenated rows."""
     codes: Int[Array, "B T N G"] | None = None
-    """... entries of the codebooks."""
+    """Distractors of each frame from the codebooks, as entry indices."""
 
 
 class ContrastiveHead(Head):
-    """Terms: `loss` (nats), `diversity` and `penalty`, as much as each adds to it, over the number of hidden frames.
-    Metrics: `accuracy`, the share of hidden frames whose target is the most similar; `code_perplexity` and
-    `prob_perplexity`: how many entries are used, by the most probable ones and by their probabilities.
+    """Module of a contrastive pre-training head.
+
+    Loss terms: `loss` (nats), `diversity` and `penalty`, including their factors, over the number of masked frames.
+    Metrics: `accuracy`, the share of masked frames whose target is the most similar; `code_perplexity` and
+    `prob_perplexity`, the effective number of used entries by the most probable entries and by the probabilities.
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), section 3.2; `Wav2Vec2Model.forward` in fairseq's
-    models/wav2vec/wav2vec2.py and criterions/wav2vec_criterion.py at commit 3d262bb2. Differs from: a distractor from
-    everywhere is never the frame itself; across_negatives are a frame's own, and not those of its neighbours; with
-    several sub-batches each has its own perplexity, of which NVIDIA takes the last.
+    models/wav2vec/wav2vec2.py and criterions/wav2vec_criterion.py at commit 3d262bb2.
+    Differs from: the source in three points. With `from_everywhere` a distractor is never the frame itself. Distractors
+    of `across_negatives` are drawn for each frame instead of being shared with its neighbours. Each micro-batch has its
+    own perplexity, whereas NVIDIA uses that of the last one.
     """
 
     needs_mask: ClassVar[bool] = True
@@ -122,13 +132,13 @@ class ContrastiveHead(Head):
             self.gate = Linear(2 * settings.dim)
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Step, draws: Draws | None = None) -> Sums:
-        assert encoded.mask is not None, "the encoder hides frames"
+        assert encoded.mask is not None, "the head needs an encoder that masks frames"
         settings, frames, draws = self.settings, encoded.frames, draws or Draws()
         weights = encoded.mask * batch.weights[:, None]
-        hidden = weights > 0
+        masked = weights > 0
         features = encoded.at(FEATURES).values.astype(jnp.float32)
         quantized = self.quantizer(features, step=step, noise=draws.noise)
-        targets, eligible = self._projected(quantized.values), hidden
+        targets, eligible = self._projected(quantized.values), masked
         if settings.from_everywhere:
             eligible = self._counted_frames(frames, batch) > 0
         contrast = contrastive_loss(
@@ -137,11 +147,11 @@ class ContrastiveHead(Head):
             self._within(draws, eligible),
             equal=jnp.all(quantized.codes[:, :, None] == quantized.codes[:, None], axis=-1),
             temperature=settings.temperature,
-            others=self._others(draws, quantized, targets, hidden),
+            others=self._others(draws, quantized, targets, masked),
         )
         num = jnp.sum(weights)
         terms = {
-            "loss": Sum(jnp.sum(jnp.where(hidden, contrast.losses, 0.0) * weights), num),
+            "loss": Sum(jnp.sum(jnp.where(masked, contrast.losses, 0.0) * weights), num),
             "accuracy": Sum(jnp.sum(contrast.correct * weights), num),
         }
         return terms | self._of_sub_batches(encoded, batch, quantized, weights)
@@ -149,11 +159,11 @@ class ContrastiveHead(Head):
     def denominators(
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
     ) -> dict[str, Float[Array, ""]]:
-        assert mask is not None, "the encoder hides frames"
+        assert mask is not None, "the head needs an encoder that masks frames"
         return dict.fromkeys(self._terms(), jnp.sum(mask * batch.weights[:, None]))
 
     def emit(self, encoded: Encoded) -> Frames:
-        """The most probable codes `[B T G]`, int32, with their lengths."""
+        """Returns the most probable codes `[B T G]`, int32, with their lengths."""
         features = encoded.at(FEATURES)
         return Frames(self.quantizer(features.values.astype(jnp.float32), step=None).codes, features.lengths)
 
@@ -166,7 +176,7 @@ class ContrastiveHead(Head):
         return nn.glu(self.gate(projected)) if self.settings.gated_targets else projected
 
     def _within(self, draws: Draws, eligible: Bool[Array, "B T"]) -> Int[Array, "B T S"]:
-        """How many times each frame of a row is a distractor of each."""
+        """Returns how often each frame of a row (last axis) is a distractor of each frame."""
         places = draws.within
         if places is None:
             key = self.make_rng("dropout")
@@ -174,21 +184,21 @@ class ContrastiveHead(Head):
         return counted(places, eligible.shape[1])
 
     def _others(
-        self, draws: Draws, quantized: Quantized, targets: Float[Array, "B T D"], hidden: Bool[Array, "B T"]
+        self, draws: Draws, quantized: Quantized, targets: Float[Array, "B T D"], masked: Bool[Array, "B T"]
     ) -> Distractors | None:
-        """Distractors that do not lie in the frame's row."""
+        """Returns the distractors from the batch and the codebooks; None if there are none."""
         settings, codes, vectors = self.settings, [], []
         if settings.across_negatives:
             across = draws.across
             if across is None:
                 key = self.make_rng("dropout")
-                across = draw_distractors(key, hidden, num=settings.across_negatives, same_row=False)
+                across = draw_distractors(key, masked, num=settings.across_negatives, same_row=False)
             codes.append(quantized.codes.reshape(-1, settings.quantizer.groups)[across])
             vectors.append(targets.reshape(-1, targets.shape[-1])[across])
         if settings.codebook_negatives:
             drawn = draws.codes
             if drawn is None:
-                shape = (*hidden.shape, settings.codebook_negatives, settings.quantizer.groups)
+                shape = (*masked.shape, settings.codebook_negatives, settings.quantizer.groups)
                 drawn = jax.random.randint(self.make_rng("dropout"), shape, 0, settings.quantizer.entries)
             codes.append(drawn)
             vectors.append(self._projected(self.quantizer.values(drawn)))
@@ -198,7 +208,7 @@ class ContrastiveHead(Head):
         return Distractors(jnp.concatenate(vectors, axis=2), equal)
 
     def _counted_frames(self, frames: Frames, batch: Batch) -> Float[Array, "B T"]:
-        """1 for frames that have a part in means over all of them."""
+        """Returns the row's weight for frames that count in means over all frames, and 0 for all others."""
         num_frames = frames.values.shape[1]
         lengths = jnp.full_like(frames.lengths, num_frames) if self.settings.counts_padding else frames.lengths
         return length_mask(lengths, num_frames) * batch.weights[:, None]
@@ -206,7 +216,7 @@ class ContrastiveHead(Head):
     def _of_sub_batches(
         self, encoded: Encoded, batch: Batch, quantized: Quantized, weights: Float[Array, "B T"]
     ) -> Sums:
-        """Terms and metrics that are no sums over frames: of each sub-batch, times its number of hidden frames."""
+        """Returns terms and metrics that are computed per micro-batch, weighted by its number of masked frames."""
         settings, parts = self.settings, encoded.sub_batches
 
         def split(array: Array) -> Array:

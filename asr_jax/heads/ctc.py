@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: a projection to labels and blank for every frame."""
+"""Head of connectionist temporal classification (CTC): a projection of every frame to labels and blank."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -26,23 +26,24 @@ WeightBy = Literal["utterances", "labels", "frames"]
 
 @dataclass(frozen=True)
 class CTC(HeadSettings):
-    """A CTC head."""
+    """Settings of a CTC head."""
 
     recognises: ClassVar[bool] = True
     aligns: ClassVar[bool] = True
 
     dropout: float = 0.1
-    """Dropout before the projection."""
+    """Dropout rate before the projection."""
     weight_by: WeightBy = "labels"
-    """What the loss is the mean over: utterances, labels (each label counts the same) or frames."""
+    """Denominator of the loss: the number of utterances, of labels (all labels have the same weight) or of frames."""
     tap: str = OUTPUT
-    """The inner output of the encoder that the head reads, one of the encoder's taps; empty: its output."""
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     consistency: float = 0.0
-    """CR-CTC: factor of the divergence between the views of an utterance, for models with views; 0.2 as published."""
+    """Factor of the divergence between the views of an utterance (CR-CTC), for models with two views or more. The paper
+    uses 0.2."""
     consistency_warmup: int = 2000
-    """Updates over which that factor rises from 0."""
+    """Number of updates over which the factor `consistency` rises linearly from 0."""
     decoding: CTCDecoding = CTCDecoding()
-    """How validation, and evaluation by default, finds texts."""
+    """Settings of the search in validation, and defaults of evaluation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +55,7 @@ class CTC(HeadSettings):
         if self.tap != OUTPUT and self.tap not in taps:
             raise ValueError(no_such_tap(self.tap, taps))
         if self.consistency and views < 2:
-            raise ValueError(f"consistency is {self.consistency} and the model's views are {views}: expected 2")
+            raise ValueError(f"consistency is {self.consistency}, but model.views is {views}: expected 2 or more views")
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         return num_labels + num_repeats
@@ -64,9 +65,11 @@ class CTC(HeadSettings):
 
 
 class CTCHead(Head):
-    """Terms: `loss` (nats) and, where it is asked for, `consistency`, as much as it adds to the loss: the divergence
-    times its factor, over the weight of the loss. Metrics: `infeasible`, the share of rows whose frames cannot hold
-    their labels.
+    """Module of a CTC head.
+
+    Loss terms: `loss` (nats) and, if `CTC.consistency` is above 0, `consistency`, which is the divergence times its
+    factor over the denominator of the loss. Metric: `infeasible`, the share of rows with fewer frames than their labels
+    need.
 
     Source of the consistency: Yao et al. 2024, "CR-CTC: Consistency regularization on CTC for improved speech
     recognition" (arXiv:2410.05101), section 3.1; icefall's zipformer/model.py and train.py at commit 36e0420c.
@@ -85,7 +88,7 @@ class CTCHead(Head):
 
     def setup(self) -> None:
         self.dropout = nn.Dropout(self.settings.dropout)
-        # In float32 whatever the encoder computes in: rounded logits change which label is best.
+        # float32 for any dtype of the encoder, because rounding of logits may change the best label.
         self.output = nn.Dense(self.vocab_size, dtype=jnp.float32)
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
@@ -106,8 +109,8 @@ class CTCHead(Head):
         return terms
 
     def _factor(self, step: Int[Array, ""] | None) -> Float[Array, ""]:
-        """Of the divergence, after `step` updates."""
-        assert step is not None, "there are views in training alone"
+        """Returns the factor of the divergence after `step` updates."""
+        assert step is not None, "several views exist only in training"
         return self.settings.consistency * jnp.minimum((step + 1) / max(self.settings.consistency_warmup, 1), 1.0)
 
     def denominators(
@@ -127,8 +130,15 @@ class CTCHead(Head):
         return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Token sequences of a greedy search; for a beam search log-probabilities `[B T V]`, which its stage on the
-        host takes.
+        """Returns token sequences for greedy search, or log-probabilities for the host stage of beam search.
+
+        Args:
+            encoded: Output and taps of the encoder.
+            decoding: Settings of the search.
+            state: Not used; the search has no state.
+
+        Returns:
+            `TimedTokens`, or log-probabilities `[B T V]` with their lengths; and None.
         """
         assert isinstance(decoding, CTCDecoding), decoding
         frames = self.emit(encoded)
@@ -137,6 +147,6 @@ class CTCHead(Head):
         return frames, None
 
     def emit(self, encoded: Encoded) -> Frames:
-        """Log-probabilities `[B T V]`, float32, with their lengths."""
+        """Returns log-probabilities `[B T V]`, float32, with their lengths."""
         frames = encoded.at(self.tap)
         return Frames(jax.nn.log_softmax(self.output(frames.values)), frames.lengths)

@@ -1,5 +1,7 @@
-"""Alignment of recordings with their texts: the forward pass and Viterbi in one program, in the shapes of training;
-of audio that is much longer, over the frames of windows.
+"""Forced alignment of recordings with their texts.
+
+One program computes the forward pass and the Viterbi search, in the shapes of training. Audio that is much longer is
+computed in windows, and the search uses the joined frames.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,24 +39,32 @@ from asr_jax.transcripts.seams import FrameLogProbs
 from asr_jax.transcripts.transcript import Token, Transcript
 from asr_jax.transcripts.words import Writer
 
-NO_PATH = "no path: its frames cannot hold its labels, or the model gives them no probability"
+NO_PATH = "no path: there are fewer frames than the labels need, or the model gives the labels no probability"
 
 
 class AlignedUtterance(NamedTuple):
-    """A recording and when its words are said; or why that is not known."""
+    """A recording with the times of its words, or the reason why there are none."""
 
     utterance: Utterance
     transcript: Transcript | None
+    """Words of the text with their times; None if the alignment failed."""
     tokens: tuple[Token, ...] = ()
+    """Labels of the text with their times."""
     reason: str = ""
+    """Why the alignment failed."""
 
 
 def plan(trained: Trained, utterances: Utterances) -> PlannedData:
-    """The utterances in the shapes of training, with labels. Texts of which the normaliser would leave out what is said
-    are dropped and named. Raises: UserError as `plan_with_labels`.
+    """Plans utterances with labels in the shapes of training.
+
+    Utterances are rejected if the normaliser removes letters or digits of their text.
+
+    Raises:
+        NoUtterances: If no utterance is left.
+        UserError: If token ids are not ids of the tokenizer.
     """
     model = trained.model
-    kept, rejections = _with_all_said(utterances, trained.tokenizer)
+    kept, rejections = _with_whole_text(utterances, trained.tokenizer)
     try:
         data = _plan(trained, model, kept)
     except NoUtterances as error:
@@ -66,11 +76,11 @@ def plan(trained: Trained, utterances: Utterances) -> PlannedData:
 
 
 def no_labels(lost: str, tokenizer: Tokenizer) -> str:
-    """Why a text with these characters cannot be aligned."""
-    return f"{lost!r} has no labels ({tokenizer.normaliser} leaves it out): expected it as it is said, in words"
+    """Returns the reason why a text cannot be aligned whose characters `lost` the normaliser removes."""
+    return f"{lost!r} has no labels ({tokenizer.normaliser} leaves it out): expected the text as it is spoken, in words"
 
 
-def _with_all_said(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utterances, Rejections]:
+def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utterances, Rejections]:
     rejections, is_kept = Rejections(), np.ones(len(utterances), bool)
     for place, text in enumerate(utterances.texts()):
         if lost := tokenizer.left_out(text):
@@ -90,17 +100,18 @@ def _plan(trained: Trained, model: Recogniser, utterances: Utterances) -> Planne
 
 
 def aligned_utterances(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
-    """Every utterance of `plan`, batch by batch, and then those that are heard by windows."""
+    """Yields every utterance of a plan: first batch by batch, then those that are computed in windows."""
     yield from _of_batches(trained, data)
     if data.windowed_rows:
         yield from _of_windows(trained, data)
 
 
 def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
-    """Of each recording the log-probabilities of its text's labels are held, and what leads back, block by block."""
+    """Aligns long recordings. In memory are the log-probabilities of the text's labels and the back-pointers."""
     decoder = emitting(trained)
     writer = decoder.search.writer
-    utterances = [replace(data.index.utterances[row], id=str(row)) for row in data.windowed_rows]  # ids that differ
+    # Ids of a manifest need not be unique, so rows serve as ids.
+    utterances = [replace(data.index.utterances[row], id=str(row)) for row in data.windowed_rows]
     for known, frames in LongAudio(trained, decoder).frames(utterances):
         utterance, labels = data.index.utterances[int(known.id)], data.index.labels_of(int(known.id))
         try:
@@ -110,9 +121,10 @@ def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedUtteranc
 
 
 def emitting(trained: Trained) -> Decoder:
-    """A decoder that gives the log-probabilities of the head that texts are aligned by.
+    """Returns a decoder that computes the log-probabilities of the head that texts are aligned with.
 
-    Raises: UserError if none of the model's heads is of CTC.
+    Raises:
+        UserError: If the model has no CTC head.
     """
     return trained.decoder(CTCDecoding(), head=trained.model.aligning, is_raw=True, gives_log_probs=True)
 
@@ -120,7 +132,7 @@ def emitting(trained: Trained) -> Decoder:
 def _of_frames(
     utterance: Utterance, labels: Integer[np.ndarray, " U"], frames: Iterable[FrameLogProbs], writer: Writer
 ) -> AlignedUtterance:
-    """Raises: AudioError where the recording cannot be read on."""
+    """Aligns one recording from its frames. Raises an AudioError if the audio cannot be read to its end."""
     emissions, columns = emissions_of(frames, labels, writer.spelling)
     path = align_long(emissions, columns, np.zeros(len(labels), bool), search=FORCED)
     if (path.starts < 0).any():
@@ -154,7 +166,7 @@ def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedUtteranc
 
 
 def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:
-    """A program for each shape that the batches have, by length."""
+    """Compiles a program for each shape of the batches. The keys are lengths."""
     model, head, blank_id = trained.model, trained.model.aligning, trained.tokenizer.blank_id
 
     def program(variables: Tree, batch: Batch) -> Alignment:
@@ -162,7 +174,7 @@ def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:
         frames = emitted[head]
         return align(frames.values, frames.lengths, batch.tokens, batch.token_lengths, blank_id=blank_id)
 
-    same, programs = replicated(trained.mesh), programs_of(trained.experiment, trained.tokenizer)
+    same, programs = replicated(trained.mesh), programs_of(trained.experiment, trained.tokenizer).given(head=head)
     variables = abstract(trained.variables, same)
     lowered = {
         bucket.length: programs.lower(

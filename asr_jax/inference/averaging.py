@@ -1,4 +1,4 @@
-"""One set of weights of several checkpoints: their mean, written as a run of its own or as a file."""
+"""Mean weights of several checkpoints, saved as a run."""
 
 import shutil
 from collections.abc import Sequence
@@ -18,20 +18,38 @@ from asr_jax.inference.weights import WeightKind, restore_weights
 
 
 def choose(run: Path, *, last: int = 0, first: int = 0, to: int = 0) -> list[int]:
-    """Numbers of the checkpoints of a run, rising: the newest `last`, or those from `first` up to `to`; 0: no limit.
+    """Returns the numbers of the chosen checkpoints of a run, in increasing order.
 
-    Raises: UserError where there are none.
+    Args:
+        run: Folder of the run.
+        last: Number of the newest checkpoints to choose, of those in the range. 0: all.
+        first: Smallest number.
+        to: Largest number. 0: no limit.
+
+    Raises:
+        UserError: If there are none.
     """
     known = checkpoints_in(run / CHECKPOINTS)
     chosen = [number for number in known if first <= number and (not to or number <= to)][-last:]
     if not chosen:
-        raise UserError(f"{run / CHECKPOINTS} has no such checkpoint: there are {', '.join(map(str, known)) or 'none'}")
+        raise UserError(
+            f"{run / CHECKPOINTS} has no such checkpoint: there are {', '.join(map(str, known)) or 'none'}; choose "
+            "among these"
+        )
     return chosen
 
 
 def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tree:
-    """The mean over checkpoints of their averaged weights, or of the live ones, in float64 meanwhile; counts are those
-    of the last.
+    """Computes the mean of the averaged or live weights of several checkpoints, in float64.
+
+    Args:
+        run: Folder of the run.
+        chosen: Numbers of the checkpoints, in increasing order.
+        live: Whether the live weights are used instead of the averaged ones.
+
+    Returns:
+        Variables with the mean of all floating-point arrays. Integer arrays, such as counts, are those of the last
+        checkpoint.
     """
     trained = load_trained(run, updates=chosen[-1])
     kept: WeightKind = "live" if live else "averaged"
@@ -44,7 +62,14 @@ def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tre
 
 
 def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
-    """Writes a run with one checkpoint: that of `number`, with these weights as its averaged ones."""
+    """Writes a run with one checkpoint: a copy of checkpoint `number` with other averaged weights.
+
+    Args:
+        run: Folder of the run to copy.
+        number: Number of the checkpoint.
+        weights: New averaged weights.
+        out: New folder.
+    """
     out.mkdir(parents=True)
     for name in (EXPERIMENT, PLAN):
         shutil.copy(run / name, out / name)
@@ -52,7 +77,7 @@ def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
     checkpoint = out / CHECKPOINTS / str(number)
     shutil.copytree(run / CHECKPOINTS / str(number), checkpoint)
     shutil.rmtree(checkpoint / "average")
-    shutil.rmtree(checkpoint / METRICS.partition("/")[0], ignore_errors=True)  # the error rate of other weights
+    shutil.rmtree(checkpoint / METRICS.partition("/")[0], ignore_errors=True)  # they belong to the previous weights
     with ocp.StandardCheckpointer() as writer:
         writer.save(checkpoint.absolute() / "average", weights)
     seal(checkpoint)

@@ -1,4 +1,4 @@
-"""A function of the model and a batch, compiled once for each shape of batches, in the background if asked to."""
+"""A function of the model and a batch that is compiled once per shape of batches, optionally in the background."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +17,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 
 
 class ByShape:
-    """`programs(variables, batch, *more)` of batches whose shapes were given to `prepare`."""
+    """Compiled `function(variables, batch, *more)` for batches whose shapes were passed to `prepare`."""
 
     def __init__(
         self,
@@ -29,20 +29,25 @@ class ByShape:
         programs: Programs,
         then: Callable[[Any], None] = lambda outputs: None,
     ) -> None:
-        """Args:
-            name: as in `core.programs.Programs.lower`.
-            variables, more: what it will be called with, or its shapes.
-            programs: which lowers it.
-            then: called with the shapes of the outputs of each program, before that is compiled.
+        """Initialises without compiling.
+
+        Args:
+            name: Name of the function, as for `core.programs.Programs.lower`.
+            function: Function to compile.
+            variables: Variables of the model, or their shapes.
+            *more: Further arguments of the function, or their shapes.
+            mesh: Mesh of devices.
+            programs: Lowers the function.
+            then: Called with the shapes of each program's outputs before the program is compiled.
         """
         self._name, self._function, self._mesh, self._programs, self._then = name, function, mesh, programs, then
         self._variables, self._more = abstract((variables, more), replicated(mesh))
         self._pool = ThreadPoolExecutor(1)
         self.compiled: dict[tuple[tuple[int, ...], ...], Future[Compiled]] = {}
-        """By the shapes of signals and labels."""
+        """Compiled programs by the shapes of signals and labels."""
 
     def prepare(self, batches: Iterable[Batch]) -> None:
-        """Begins to compile for (abstract) batches."""
+        """Starts to compile for the shapes of (abstract) batches, in a thread."""
         for batch in batches:
             if _shapes(batch) not in self.compiled:
                 program = self._programs.lower(
@@ -56,12 +61,12 @@ class ByShape:
         return program.compile()
 
     def wait(self) -> None:
-        """Returns when all shapes that were prepared are compiled."""
+        """Waits until all prepared shapes are compiled."""
         for compiled in self.compiled.values():
             compiled.result()
 
     def __call__(self, variables: Tree, batch: Batch, *more: Any) -> Any:
-        """Of a global batch; on the device, and perhaps not yet there."""
+        """Calls the program for a global batch. The result is on the device, and may still be being computed."""
         return self.compiled[_shapes(batch)].result()(variables, batch, *more)
 
 
@@ -70,7 +75,13 @@ def _shapes(batch: Batch) -> tuple[tuple[int, ...], ...]:
 
 
 def abstract_batch(bucket: Bucket, mesh: Mesh, scale: Scale) -> Batch:
-    """The shapes of a bucket's global batch of audio, or of ready features."""
+    """Returns the shapes of a bucket's global batch of audio or of ready features.
+
+    Args:
+        bucket: The bucket.
+        mesh: Mesh over which rows are sharded.
+        scale: Unit of the bucket's length.
+    """
     rows = by_rows(mesh)
 
     def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

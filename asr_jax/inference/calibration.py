@@ -1,4 +1,4 @@
-"""The calibration of a run's word confidences: fitted on data that it was not trained on, kept in its folder."""
+"""Calibration of a run's word confidences: fitted on data that was not used for training, saved in the run's folder."""
 
 import json
 from dataclasses import asdict
@@ -19,12 +19,20 @@ from asr_jax.search.base import Decoding
 def read_calibration(
     run: Path, updates: int, weights: WeightKind, decoding: Decoding, *, head: str = ""
 ) -> Calibration | None:
-    """Of a checkpoint, its averaged or live weights, and a decoding; None where it was never fitted.
+    """Reads the calibration of a checkpoint's weights and a decoding.
 
     Args:
-        head: whose search; empty: the head that texts come from.
+        run: Folder of the run.
+        updates: Number of the checkpoint.
+        weights: Kind of the weights.
+        decoding: Decoding that the confidences come from.
+        head: Name of the head. Empty: the primary head.
 
-    Raises: UserError where the file is damaged.
+    Returns:
+        The calibration; None if none was fitted.
+
+    Raises:
+        UserError: If the file is damaged.
     """
     found = _all(run).get(_key(updates, weights, decoding, head))
     return None if found is None else Calibration(found["slope"], found["offset"])
@@ -40,7 +48,17 @@ def write_calibration(
     about: dict[str, Any],
     head: str = "",
 ) -> None:
-    """Keeps it beside those of other checkpoints and decodings. `about`: what it was fitted on, for people."""
+    """Adds a calibration to those of other checkpoints and decodings in the run's folder.
+
+    Args:
+        run: Folder of the run.
+        updates: Number of the checkpoint.
+        weights: Kind of the weights.
+        decoding: Decoding that the confidences come from.
+        calibration: The calibration.
+        about: Information about the data that it was fitted on, for the reader of the file.
+        head: Name of the head. Empty: the primary head.
+    """
     entry = asdict(calibration) | {"decoding": str(decoding)} | about
     everything = _all(run) | {_key(updates, weights, decoding, head): entry}
     write_whole(run / CALIBRATION, json.dumps(everything, indent=2) + "\n")
@@ -56,15 +74,25 @@ def calibrate(
     *,
     head: str = "",
 ) -> dict[str, Any]:
-    """Fits the calibration to raw confidences of words, and keeps it in the run's folder; without words it keeps none.
+    """Fits a calibration and saves it in the run's folder. With fewer than two words, none is fitted.
 
-    Gives `words`, `error_before` and `error_after`: the calibration error of the raw confidences and, on each half of
-    the words, of what was fitted to the other half; `file`.
+    Args:
+        run: Folder of the run.
+        updates: Number of the checkpoint.
+        weights: Kind of the weights.
+        decoding: Decoding that the confidences come from.
+        confidences: Confidence of each word without calibration, in 0..1.
+        is_right: Whether each word is right.
+        head: Name of the head. Empty: the primary head.
+
+    Returns:
+        `words`, their number; `error_before`, the calibration error of the given confidences; `error_after`, that of
+        calibrated ones, where each half of the words is calibrated by a fit to the other half; `file`.
     """
     if len(confidences) < 2:
         return {"words": len(confidences)}
     crossed = np.zeros_like(confidences)
-    for half in (0, 1):  # every other word: both halves have words of all sources
+    for half in (0, 1):  # alternating words, so that both halves contain all sources
         fitted = fit_calibration(confidences[1 - half :: 2], is_right[1 - half :: 2])
         crossed[half::2] = fitted(confidences[half::2])
     before, after = (confidence_report(each, is_right)["calibration_error"] for each in (confidences, crossed))
@@ -85,6 +113,6 @@ def _all(run: Path) -> dict[str, Any]:
             float(entry["slope"]), float(entry["offset"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{path} cannot be read: {error!r}; delete it and fit it again: evaluate --calibrate"
+            f"{path} cannot be read: {error!r}; delete it, and fit it again with evaluate --calibrate"
         ) from error
     return found

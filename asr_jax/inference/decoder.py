@@ -1,4 +1,4 @@
-"""The compiled model with one head and its search: from batches to transcripts."""
+"""The compiled model with one head and its search, which converts batches to transcripts."""
 
 import math
 import sys
@@ -28,9 +28,7 @@ from asr_jax.transcripts.words import Writer
 
 
 class HeadSearch:
-    """The search of one head: on the device, within the model's own program, and where the decoding has a stage on the
-    host, there.
-    """
+    """The search of one head: its stage on the device, as a part of the model's program, and its stage on the host."""
 
     def __init__(
         self,
@@ -42,11 +40,18 @@ class HeadSearch:
         calibration: Calibration | None = None,
         num_shares: int = 1,
     ) -> None:
-        """Args:
-            calibration: of the words' confidence; None: as the model gives it.
-            num_shares: number of processes that share the rows of a batch, if there is a stage on the host.
+        """Builds the search.
 
-        Raises: UserError as `Decoding.host_stage`.
+        Args:
+            model: The model.
+            tokenizer: Tokenizer of the head's labels.
+            head: Name of the head.
+            decoding: Settings of the search.
+            calibration: Calibration of word confidences. None: none is applied.
+            num_shares: Number of processes that share the rows of a batch, if there is a stage on the host.
+
+        Raises:
+            UserError: If a language model or a lexicon cannot be read or does not fit the vocabulary.
         """
         self.model, self.head, self.decoding = model, head, decoding
         times = model.frame_times(tap=model.heads[head].tap)
@@ -54,10 +59,19 @@ class HeadSearch:
         self.stage = decoding.host_stage(tokenizer, num_shares=num_shares)
         self.num_shares = num_shares if self.stage else 1
         self._share = jax.process_index() if self.num_shares > 1 else 0
+        self.takes_frames = self.stage is not None and self.stage.takes_frames
+        """Whether long audio is searched in joined log-probabilities, instead of joining tokens of windows."""
 
     def __call__(self, variables: Tree, batch: Batch, *, gives_log_probs: bool = False) -> tuple[Any, Frames | None]:
-        """What the device finds, to be jitted: `TimedTokens`, or what the stage on the host takes; and
-        log-probabilities if asked for.
+        """Runs the stage on the device; to be jitted.
+
+        Args:
+            variables: Variables of the model.
+            batch: The batch.
+            gives_log_probs: Whether log-probabilities are returned as well.
+
+        Returns:
+            `TimedTokens`, or the input of the stage on the host; and log-probabilities or None.
         """
         found: Any = self.model.apply(
             variables, batch, head=self.head, decoding=self.decoding, gives_log_probs=gives_log_probs, method="search"
@@ -70,7 +84,7 @@ class HeadSearch:
             self.stage.prepare(found)
 
     def sequences(self, found: Any, rows: Sequence[int]) -> list[list[TokenSequence]]:
-        """The n-best lists of some rows of a batch; with several shares, of no more than one."""
+        """Returns the n-best lists of some rows of a batch; with several shares, of rows of one share at most."""
         lists: TimedTokens
         if self.stage:
             with jax.profiler.TraceAnnotation(self.stage.name):
@@ -80,39 +94,40 @@ class HeadSearch:
         sequences = [lists.sequences(row) for row in rows]
         if broken := sum(not math.isfinite(hypotheses[0].score) for hypotheses in sequences):
             print(
-                f"{broken} of {len(sequences)} recordings of a batch have no finite score and empty texts: their "
-                "log-probabilities are not numbers; expected finite weights (another checkpoint), or --precision f32",
+                f"{broken} of {len(sequences)} recordings of a batch have no finite score and get empty texts, because "
+                "their log-probabilities are NaN or infinite; use another checkpoint, or --precision f32",
                 file=sys.stderr,
             )
         return sequences
 
     def share(self, rows: Int[np.ndarray, " R"]) -> Int[np.ndarray, " S"]:
-        """The rows of a batch that this process searches."""
+        """Returns those rows of a batch that this process searches."""
         return rows[self._share :: self.num_shares]
 
     def transcript(self, hypotheses: Sequence[TokenSequence], *, first_frame: int = 0) -> Transcript:
-        """Of an n-best list, best first. `first_frame`: of the recording, where the search began in its middle."""
+        """Returns the transcript of an n-best list, best first. `first_frame`: where in the recording it begins."""
         return self.writer.transcript(
             hypotheses, lists_alternatives=self.decoding.gives_alternatives, first_frame=first_frame
         )
 
 
 class Emitted(NamedTuple):
-    """What the device makes of a batch."""
+    """Output of the device for a batch."""
 
     found: Any
-    """What the search gave: `TimedTokens`, or what its stage on the host takes."""
+    """Result of the search: `TimedTokens`, or the input of its stage on the host."""
     log_probs: Frames | None
-    """Of the head `[B T V]`, where they were asked for."""
+    """Log-probabilities of the head [B T V]; None if they were not requested."""
     weights: Float[Array, " B"]
-    """0 for padding and for rows that could not be read."""
+    """0 for padding rows and for rows that cannot be read."""
     utterances: Int[Array, " B"]
-    """Row of the index."""
+    """Index row of each utterance."""
 
 
 class Decoder:
-    """The compiled model with the search of one head, by bucket. Each shape is compiled once, in the background if
-    `prepare` is called with it before.
+    """The compiled model with the search of one head.
+
+    Each shape of batches is compiled once, in the background by `prepare`.
     """
 
     def __init__(
@@ -128,10 +143,21 @@ class Decoder:
         gives_log_probs: bool = False,
         programs: Programs = TRACED,
     ) -> None:
-        """Args:
-            calibration: of the words' confidence; None: as the model gives it.
-            head: whose search; empty: the head that texts come from.
-            programs: which lowers the model's.
+        """Initialises without compiling.
+
+        Args:
+            model: The model.
+            tokenizer: Tokenizer of the head's labels.
+            mesh: Mesh of devices.
+            variables: Variables of the model, or their shapes.
+            decoding: Settings of the search.
+            calibration: Calibration of word confidences. None: none is applied.
+            head: Name of the head. Empty: the primary head.
+            gives_log_probs: Whether log-probabilities are computed as well.
+            programs: Lowers the model.
+
+        Raises:
+            UserError: If the head has no log-probabilities, or as `HeadSearch` does.
         """
         self.model, self.tokenizer, self.mesh = model, tokenizer, mesh
         self.head = head or model.recognising
@@ -144,7 +170,8 @@ class Decoder:
         self._gives_log_probs = gives_log_probs
         self.programs = ByShape(
             f"decode_{self.head}{'_log_probs' * gives_log_probs}", self._emit, variables, mesh=mesh,
-            programs=programs.given(decoding=decoding), then=lambda outputs: self.search.prepare(outputs[0]),
+            programs=programs.given(decoding=decoding, head=self.head, gives_log_probs=gives_log_probs),
+            then=lambda outputs: self.search.prepare(outputs[0]),
         )  # fmt: skip
 
     @property
@@ -152,20 +179,22 @@ class Decoder:
         return self.search.writer.calibration
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
-        """Begins to compile the shapes of buckets."""
+        """Starts to compile for the shapes of buckets."""
         self.programs.prepare(without_labels(abstract_batch(bucket, self.mesh, scale)) for bucket in buckets)
 
     def wait(self) -> None:
-        """Returns when all shapes that were prepared are compiled."""
+        """Waits until all prepared shapes are compiled."""
         self.programs.wait()
 
     def __call__(self, variables: Tree, batch: Batch) -> Emitted:
-        """Of a global batch without labels; on the device, and perhaps not yet there."""
+        """Runs the model on a global batch without labels. The result may still be being computed."""
         return Emitted(*self.programs(variables, batch))
 
     def finish(self, emitted: Emitted) -> dict[int, Transcript]:
-        """The text of every row that was read, by row of the index; of a search with a stage on the host and several
-        processes, those of this one's share, which `whole` brings together.
+        """Returns the transcripts of all rows that were read, by index row.
+
+        With a stage on the host and several processes, these are the rows of this process's share; `whole` combines
+        the shares.
         """
         weights, utterances = jax.device_get((emitted.weights, emitted.utterances))
         rows = self.search.share(np.flatnonzero(weights > 0))
@@ -173,7 +202,7 @@ class Decoder:
         return dict(zip(utterances[rows].tolist(), map(self.search.transcript, found), strict=True))
 
     def whole(self, transcripts: dict[int, Transcript]) -> dict[int, Transcript]:
-        """What `finish` gave on all processes; they must call it together."""
+        """Combines the results of `finish` of all processes. All of them must call it."""
         if self.search.num_shares == 1:
             return transcripts
         shares = gathered([[row, asdict(transcript)] for row, transcript in transcripts.items()])
@@ -185,7 +214,7 @@ class Decoder:
 
 
 def without_labels(batch: Batch) -> Batch:
-    """The batch with label arrays of no width: what decoding does not read does not shape what is compiled."""
+    """Returns the batch with label arrays of width 0, so that the shapes to compile for do not depend on labels."""
 
     def empty(labels: Any) -> Any:
         shape = (labels.shape[0], 0)

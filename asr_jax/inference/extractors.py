@@ -1,4 +1,4 @@
-"""What a trained run makes of audio, for other uses: a layer of its encoder, or the codes of its quantiser."""
+"""Features computed by trained runs, for other uses: a layer of the encoder, or the codes of the quantiser."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,13 +17,18 @@ from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Recogniser
 
 LAST = "output"
-"""How a person calls what the encoder gives."""
+"""Name of the encoder's output for users."""
 
 
 def of_layer(trained: Trained, layer: str) -> Extractor:
-    """Frames `[T D]` of a tap of the encoder by its name, the number of a layer, or `output`.
+    """Returns an extractor of a layer's frames [T D].
 
-    Raises: UserError where the encoder has no such tap.
+    Args:
+        trained: The run.
+        layer: Name of a tap of the encoder, number of a layer, or `output`.
+
+    Raises:
+        UserError: If the encoder has no such tap.
     """
     tap = {LAST: OUTPUT}.get(layer, f"layer_{layer}" if layer.isdecimal() else layer)
     model = _with_tap(trained, tap, layer)
@@ -36,9 +41,10 @@ def of_layer(trained: Trained, layer: str) -> Extractor:
 
 
 def of_codes(trained: Trained) -> Extractor:
-    """The most probable entries `[T G]` of each group of the quantiser, numbered from 0.
+    """Returns an extractor of quantiser codes: the most likely entry of each group [T G], numbered from 0.
 
-    Raises: UserError where no head has one.
+    Raises:
+        UserError: If no head has a quantiser.
     """
     model: Recogniser = trained.model
     head = next((name for name, head in model.heads.items() if isinstance(head, ContrastiveHead)), None)
@@ -56,7 +62,7 @@ def of_codes(trained: Trained) -> Extractor:
 
 
 def _with_tap(trained: Trained, tap: str, layer: str) -> Recogniser:
-    """The model, its encoder giving that tap too; `layer`: what a person calls it."""
+    """Returns the model with a tap added to its encoder. `layer`: the user's name for the tap."""
     settings = trained.experiment.model
     encoder: Any = settings.encoder
     there = getattr(encoder, "taps", ())
@@ -64,7 +70,7 @@ def _with_tap(trained: Trained, tap: str, layer: str) -> Recogniser:
         return trained.model
     try:
         tapped = replace(settings, encoder=replace(encoder, taps=(*there, tap)))
-    except (ValueError, TypeError) as error:  # the second where an encoder has no taps
+    except (ValueError, TypeError) as error:  # TypeError: the encoder has no taps
         raise UserError(f"--layer {layer}: {type(encoder).__name__}'s {error}; or {LAST}") from error
     return make_model(replace(trained.experiment, model=tapped), trained.tokenizer)
 
@@ -72,7 +78,7 @@ def _with_tap(trained: Trained, tap: str, layer: str) -> Recogniser:
 def _extractor(trained: Trained, function: Callable[[Any, Batch], Any], *, what: str) -> Extractor:
     program = jax.jit(function)
     variables = jax.device_put(jax.device_get(trained.variables), jax.devices()[0])
-    least = 1  # samples: an encoder is not made for a batch without any frame
+    least = 1  # samples: encoders do not support batches without any frame
     while not trained.model.output_length(least):
         least *= 2
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of recordings in files, for other decoders."""
+"""Log-probabilities of recordings in files, for decoders outside of this package."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,11 @@ LABELS, INDEX = "labels.json", "index.jsonl"
 
 
 def check_ids(path: Path, sets: Mapping[str, Utterances]) -> None:
-    """Raises: UserError where recordings of two sets have one id, and tensors in one file would have one name."""
+    """Checks that ids are different between sets if they become names of tensors in one file.
+
+    Raises:
+        UserError: If two sets have the same id and `path` is a .safetensors file.
+    """
     if path.suffix != ".safetensors":
         return
     set_of: dict[str, str] = {}
@@ -30,18 +34,23 @@ def check_ids(path: Path, sets: Mapping[str, Utterances]) -> None:
             first = set_of.setdefault(utterance_id, manifest)
             if first != manifest:
                 raise UserError(
-                    f"--log-probs {path}: {first} and {manifest} both have a recording {utterance_id}, and their tensors "
-                    "would have one name; expected other ids, a folder instead of a .safetensors file, or one call "
-                    "for each set"
+                    f"--log-probs {path}: {first} and {manifest} both have a recording {utterance_id}, so two tensors "
+                    "would have the same name; expected different ids, a folder instead of a .safetensors file, or "
+                    "one call per set"
                 )
 
 
 class LogProbs:
-    """Writes `[frames, labels]` in float32 of each recording, natural logarithms.
+    """Writes natural log-probabilities [frames, labels] of recordings in float32.
 
-    A path that ends in .safetensors becomes one file, a tensor for each recording by its id, with the labels in its
-    metadata: all of it is held in memory first. Any other becomes a folder with `0.npy`, `1.npy` …, `index.jsonl` (set,
-    id, location, file, frames, text) and `labels.json` (symbols, blank_id, frame_s).
+    A path that ends in .safetensors is one file with one tensor per recording, named by its id, and with the labels in
+    its metadata. Its whole content is in memory until `close`. Any other path is a folder with `0.npy`, `1.npy`, …,
+    `index.jsonl` (set, id, location, file, frames, text) and `labels.json` (symbols, blank_id, frame_s).
+
+    Args:
+        path: File or folder.
+        tokenizer: Tokenizer of the labels.
+        frame_s: Duration of a frame in seconds.
     """
 
     def __init__(self, path: Path, tokenizer: Tokenizer, *, frame_s: float) -> None:
@@ -54,19 +63,19 @@ class LogProbs:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     def begin(self, manifest: str) -> None:
-        """What comes from here on is of this set; the ids of all sets went through `check_ids`."""
+        """Starts a set: recordings that follow belong to it. `check_ids` must have accepted the ids of all sets."""
         self._set = manifest
 
     def take(self, emitted: Emitted, data: PlannedData) -> None:
-        """Those of a batch."""
-        assert emitted.log_probs is not None, "the decoder was made to give them"
+        """Adds the recordings of a batch."""
+        assert emitted.log_probs is not None, "the decoder does not compute log-probabilities"
         values, lengths = jax.device_get((emitted.log_probs.values, emitted.log_probs.lengths))
         weights, rows = jax.device_get((emitted.weights, emitted.utterances))
         for row in np.flatnonzero(weights > 0).tolist():
             self.add(data.index.utterances[int(rows[row])], np.array(values[row, : lengths[row]], np.float32))
 
     def add(self, utterance: Utterance, own: Float[np.ndarray, "T V"]) -> None:
-        """Those of a recording."""
+        """Adds a recording."""
         if self._tensors is not None:
             self._tensors[utterance.id] = own
             return
@@ -76,7 +85,7 @@ class LogProbs:
         self._index.append(about | {"text": utterance.text})
 
     def close(self) -> None:
-        """Writes what tells which is which."""
+        """Writes the labels and the index."""
         if self._tensors is not None:
             save_file(self._tensors, self._path, metadata={"labels": json.dumps(self._labels, ensure_ascii=False)})
             return

@@ -1,4 +1,4 @@
-"""What a model makes of recordings of any length: windows in a shape of training, joined to one sequence of frames."""
+"""Recordings of any length: windows in a shape of training, joined to one sequence of frames."""
 
 import itertools
 from collections import deque
@@ -26,26 +26,26 @@ from asr_jax.transcripts.seams import FrameLogProbs, Part, joined_windows
 from asr_jax.transcripts.windows import Window, Windows, windows_of
 
 READ_AHEAD = 2
-"""Batches that are read while the device computes others."""
+"""Number of batches that are read while the device computes others."""
 UtteranceWindow = tuple[Utterance, Window | AudioError]
 
 
 class Emission(NamedTuple):
-    """What the model and its search make of a window."""
+    """Output of the model and its search for one window."""
 
     found: Part | None
-    """Its tokens; None for a search with a stage on the host."""
+    """Tokens; None if the search takes frames (see `HostStage`)."""
     frames: FrameLogProbs | None
-    """Its log-probabilities of CTC; None where they were not asked for."""
+    """CTC log-probabilities; None if the decoder does not compute them."""
 
     @property
     def part(self) -> Part:
-        assert self.found, "the search has a stage on the host"
+        assert self.found, "the search takes frames"
         return self.found
 
     @property
     def log_probs(self) -> FrameLogProbs:
-        assert self.frames, "the decoder was not made to give log-probabilities"
+        assert self.frames, "the decoder does not compute log-probabilities"
         return self.frames
 
 
@@ -53,7 +53,7 @@ UtteranceEmission = tuple[Utterance, Emission | AudioError]
 
 
 class LongAudio:
-    """A trained run with a decoder, whose frames are asked for."""
+    """A trained run with a decoder, applied to recordings in windows."""
 
     def __init__(
         self,
@@ -64,10 +64,17 @@ class LongAudio:
         overlap_s: float | None = None,
         tell: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`window_s`: 0: as long as the longest that was trained on. `overlap_s`: of windows; None: a third of one.
-        `tell` is called with the seconds of audio that have been heard since.
+        """Initialises without compiling.
 
-        Raises: UserError for windows that do not go on.
+        Args:
+            trained: The run.
+            decoder: Decoder of the run.
+            window_s: Length of a window in seconds. 0: the longest length of training.
+            overlap_s: Overlap of windows in seconds. None: a third of a window.
+            tell: Called with the seconds of audio that were computed since the last call.
+
+        Raises:
+            UserError: If the overlap does not fit the windows.
         """
         model, rate_hz = trained.model, trained.model.front_end.rate_hz
         self.trained, self.decoder, self._tell = trained, decoder, tell
@@ -78,18 +85,20 @@ class LongAudio:
         self.windows = Windows.of(decoder.search.writer.times, size, overlap=overlap)
         shapes = evaluation_buckets(shapes, size, hop=self._scale.hop, num_devices=trained.mesh.size)
         self.bucket = next(bucket for bucket in shapes if bucket.longest >= size)
-        """The shape of windows."""
+        """Shape of batches of windows."""
         self.longest_s = max(size, shapes[-1].longest) / rate_hz
-        """What is longer does not fit the shapes of training, or a window that is longer than these."""
+        """Longest audio in seconds that fits the shapes of training, or a window if this is longer."""
 
     def num_frames(self, num_samples: int) -> int:
-        """Of the decoder's head."""
+        """Returns the number of frames of the decoder's head for a number of samples."""
         model = self.trained.model
         return int(model.output_length(num_samples, tap=model.heads[self.decoder.head].tap))
 
     def emissions(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, Iterator["Emission"]]]:
-        """What the model and its search make of the windows of each recording, of any length. Asking for the next
-        recording ends the windows of the one before; they raise AudioError where it cannot be read on.
+        """Computes the windows of recordings of any length.
+
+        Yields each recording with an iterator over its windows. The iterator raises an AudioError if the audio cannot
+        be read to its end. The next recording invalidates the iterator of the previous one.
         """
         emissions = self._emissions(
             (utterance, window) for utterance in utterances for window in self._windows(utterance)
@@ -99,18 +108,20 @@ class LongAudio:
             yield utterance, _whole(windows)
 
     def frames(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, Iterator[FrameLogProbs]]]:
-        """Log-probabilities of CTC of each recording, joined from windows, in parts. The decoder gives
-        log-probabilities, or its search has a stage on the host, which takes them.
+        """Computes the CTC log-probabilities of recordings, joined from windows.
+
+        The decoder must compute log-probabilities, or its search must take frames (see `HostStage`). Yields each
+        recording with an iterator over consecutive parts.
         """
         for utterance, windows in self.emissions(utterances):
             yield utterance, self.joined(windows)
 
     def joined(self, windows: Iterable["Emission"]) -> Iterator[FrameLogProbs]:
-        """The log-probabilities of windows of one recording, each frame once."""
+        """Joins the log-probabilities of the windows of one recording, with each frame once."""
         return joined_windows((each.log_probs for each in windows), blank_id=self.decoder.tokenizer.blank_id)
 
     def _windows(self, utterance: Utterance) -> Iterator[Window | AudioError]:
-        """The error, as the last one, where the recording cannot be read on."""
+        """Yields the windows of a recording. If the audio cannot be read to its end, the last item is the error."""
         try:
             blocks = Location.parse(utterance.location).audio_blocks(rate_hz=int(self._scale.per_s))
             yield from windows_of(blocks, self.windows)
@@ -118,26 +129,26 @@ class LongAudio:
             yield error
 
     def _emissions(self, windows: Iterable[UtteranceWindow]) -> Iterator["UtteranceEmission"]:
-        """Each window after the model, a batch ahead of what is asked for."""
+        """Computes windows. The device computes one batch while the results of the previous one are yielded."""
         self.decoder.prepare([self.bucket], self._scale)
         before: tuple[Sequence[UtteranceWindow], Emitted] | None = None
         for group in _ahead(batched(windows, self.bucket.batch_size), READ_AHEAD):
             samples = [window.samples for _, window in group if isinstance(window, Window)]
             batch = global_batch(_batch(samples, self.bucket), self.decoder.mesh)
             emitted = self.decoder(self.trained.variables, batch)
-            if before:  # while the device has this one to do
+            if before:  # while the device computes this batch
                 yield from self._rows(*before)
             before = group, emitted
         if before:
             yield from self._rows(*before)
 
     def _rows(self, group: Sequence[UtteranceWindow], emitted: Emitted) -> Iterator["UtteranceEmission"]:
-        """Each window with its row of a batch."""
+        """Yields each window with its row of a batch."""
         num_rows = sum(isinstance(window, Window) for _, window in group)
-        has_stage = self.decoder.search.stage is not None
-        every = emitted.found if has_stage else emitted.log_probs
+        by_frames = self.decoder.search.takes_frames
+        every = emitted.found if by_frames else emitted.log_probs
         logps = None if every is None else np.asarray(jax.device_get(every.values), np.float32)
-        found = [] if has_stage else self.decoder.search.sequences(emitted.found, range(num_rows))
+        found = [] if by_frames else self.decoder.search.sequences(emitted.found, range(num_rows))
         row = 0
         for utterance, window in group:
             if isinstance(window, AudioError):
@@ -148,7 +159,7 @@ class LongAudio:
             yield (
                 utterance,
                 Emission(
-                    None if has_stage else _moved(found[row][0], first, first + num),
+                    None if by_frames else _moved(found[row][0], first, first + num),
                     None if logps is None else FrameLogProbs(first, logps[row, :num].argmax(-1), logps[row, :num]),
                 ),
             )
@@ -166,7 +177,7 @@ def _batch(rows: Sequence[Int16[np.ndarray, "_"]], bucket: Bucket) -> Batch:
 
 
 def _moved(sequence: TokenSequence, first_frame: int, end_frame: int) -> Part:
-    """The tokens of a window, counted as the recording counts its frames."""
+    """Returns the tokens of a window with frame numbers of the recording."""
     starts, ends = (tuple(frame + first_frame for frame in each) for each in (sequence.starts, sequence.ends))
     return Part(first_frame, end_frame, sequence._replace(starts=starts, ends=ends))
 
@@ -174,13 +185,13 @@ def _moved(sequence: TokenSequence, first_frame: int, end_frame: int) -> Part:
 def _first(
     group: Iterator[UtteranceEmission],
 ) -> tuple[Utterance, Iterator[Emission | AudioError]]:
-    """The recording of a group, and all of its windows."""
+    """Returns the recording of a group, and all of its windows."""
     utterance, window = next(group)
     return utterance, itertools.chain([window], (window for _, window in group))
 
 
 def _whole(windows: Iterator[Emission | AudioError]) -> Iterator[Emission]:
-    """Raises: AudioError where one stands for the rest."""
+    """Yields windows, and raises the AudioError that replaces those that cannot be read."""
     for window in windows:
         if isinstance(window, AudioError):
             raise window
@@ -188,7 +199,7 @@ def _whole(windows: Iterator[Emission | AudioError]) -> Iterator[Emission]:
 
 
 def _ahead[T](items: Iterator[T], number: int) -> Iterator[T]:
-    """The same, with so many of them made before they are asked for, in a thread."""
+    """Yields the items of an iterator, of which a thread computes `number` in advance."""
     end: Any = object()
     with ThreadPoolExecutor(1) as pool:
         made: deque[Future[T]] = deque(pool.submit(next, items, end) for _ in range(number))

@@ -1,4 +1,4 @@
-"""Loss terms and metrics of a set: each a ratio of two sums over all of it, with random numbers that never change."""
+"""Loss terms and metrics of a set: ratios of two sums over the whole set, with constant random numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -28,10 +28,17 @@ from asr_jax.models.terms import batch_denominators, total_of
 
 
 class Losses:
-    """The compiled model with what its heads say of a batch, without augmentation and dropout.
+    """The compiled model with the losses and metrics of its heads, without augmentation and dropout.
 
-    A model that is trained on hidden frames hides some here as well; which, and what else heads draw, depends on the
-    batch's place in the plan alone. A quantiser takes the most probable entries.
+    A model with masked pre-training masks frames here as well. The mask and other random numbers of heads depend only
+    on the position of the batch in the plan. A quantiser uses the most likely entries.
+
+    Args:
+        model: The model.
+        scales: Factors of the heads' losses in the total loss.
+        mesh: Mesh of devices.
+        variables: Variables of the model, or their shapes.
+        programs: Lowers the model.
     """
 
     def __init__(
@@ -43,22 +50,30 @@ class Losses:
         variables: Tree,
         programs: Programs = TRACED,
     ) -> None:
-        """`scales`: of the heads in the loss; `programs`: which lowers the model's."""
         self.mesh, self.scales = mesh, scales
-        self._model = model.clone(sub_batches=1)  # rows of a set that is evaluated need not be parted
+        self._model = model.clone(sub_batches=1)  # micro-batches are needed only in training
         position = jax.ShapeDtypeStruct((), jnp.int32)
         self._programs = ByShape("losses", self._sums, variables, position, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
-        """Begins to compile the shapes of buckets."""
+        """Starts to compile for the shapes of buckets."""
         self._programs.prepare(abstract_batch(bucket, self.mesh, scale) for bucket in buckets)
 
     def wait(self) -> None:
-        """Returns when all shapes that were prepared are compiled."""
+        """Waits until all prepared shapes are compiled."""
         self._programs.wait()
 
     def __call__(self, variables: Tree, batch: Batch, position: int) -> tuple[Sums, Sums]:
-        """Terms and metrics of a global batch; on the device, and perhaps not yet there."""
+        """Computes loss terms and metrics.
+
+        Args:
+            variables: Variables of the model.
+            batch: Global batch.
+            position: Position of the batch in the plan.
+
+        Returns:
+            Terms and metrics. They are on the device, and may still be being computed.
+        """
         terms, metrics = self._programs(variables, batch, np.int32(position))
         return terms, metrics
 
@@ -72,11 +87,11 @@ class Losses:
 
 
 class Measured(NamedTuple):
-    """What `measure` finds."""
+    """Result of `measure`."""
 
     figures: dict[str, Any]
-    """`loss` (of all terms and heads, as in training), `losses` and `metrics` by name, NaN where there was nothing to
-    count; `utterances` that were read, and how many were `rejected`."""
+    """`loss` (sum of all terms and heads, as in training), dicts `losses` and `metrics` (NaN if nothing was counted),
+    and the numbers of `utterances` that were read, and of `rejected` ones."""
     rejected: list[Rejected]
 
 
@@ -89,9 +104,18 @@ def measure(
     threads: int = 2,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Measured:
-    """Of all recordings of a set; the same on all processes.
+    """Computes the losses and metrics of a set. The result is the same on all processes.
 
-    Raises: BrokenOff where `is_stopped`, asked before each batch, says so.
+    Args:
+        losses: The compiled model.
+        variables: Variables of the model.
+        data: The planned set.
+        workers: Number of processes that load data. 0: none.
+        threads: Number of threads that load data.
+        is_stopped: Called before each batch; True stops the evaluation.
+
+    Raises:
+        BrokenOff: If `is_stopped` returns True.
     """
     losses.prepare(used_buckets(data), data.index.scale)
     found: list[tuple[Sums, Sums]] = []
@@ -102,7 +126,7 @@ def measure(
             rejected += loaded.rejected
             utterances += int(np.count_nonzero(loaded.batch.weights))
             found.append(losses(variables, global_batch(loaded.batch, losses.mesh), loaded.position))
-            jax.block_until_ready(found[-2:-1])  # batches do not pile up on the device
+            jax.block_until_ready(found[-2:-1])  # bounds the number of batches on the device
     terms, metrics = (_means(each) for each in zip(*jax.device_get(found), strict=True))
     every = rejected_everywhere(rejected) + list(_not_computed(data))
     figures = {
@@ -113,7 +137,7 @@ def measure(
 
 
 def _not_computed(data: PlannedData) -> Iterator[Rejected]:
-    """Utterances that are in no batch."""
+    """Yields the rejected utterances, and those that are in no batch because of their length."""
     yield from data.rejections.entries
     for row in data.windowed_rows:
         utterance = data.index.utterances[row]
@@ -122,6 +146,6 @@ def _not_computed(data: PlannedData) -> Iterator[Rejected]:
 
 
 def _means(found: Iterable[Sums]) -> dict[str, float]:
-    """In float64: a set may have many batches."""
+    """Returns means in float64: float32 sums over many batches would lose precision."""
     exact = ({name: Sum(float(each.total), float(each.weight)) for name, each in sums.items()} for sums in found)
     return {name: value.mean() for name, value in merge(exact).items()}

@@ -1,4 +1,4 @@
-"""The model of an experiment: built, described for the cache of programs, and the shapes of its variables."""
+"""The model of an experiment, its description for the cache of programs, and the shapes of its variables."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from asr_jax.text.tokenizers import Tokenizer
 
 
 def make_model(experiment: Experiment, tokenizer: Tokenizer) -> Recogniser:
-    """The model, in the run's precision."""
+    """Builds the model, and sets the run's precision of products."""
     precision = experiment.training.precision
     set_products(precision)
     return experiment.model.build(vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, precision=precision)
@@ -34,15 +34,16 @@ NOT_IN_PROGRAMS = (
         )
     ),
 )  # fmt: skip
-"""Fields of an experiment that no program closes over; all others are inputs of every program, until it is shown that
-they are not."""
+"""Fields of an experiment that no program closes over. All other fields are part of the key of every cached program."""
 
 
 def programs_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLength | None = None) -> Programs:
-    """The programs of a run. With classes of the user's own among its settings, all are traced at every start.
+    """Returns the programs of a run. If the settings contain a user's own classes, they are traced at every start.
 
     Args:
-        length: of the run, for programs that train: schedules are made of it.
+        experiment: Settings of the run.
+        tokenizer: Tokenizer of the run.
+        length: Length of the run, for training programs, whose schedules depend on it.
     """
     if any(not name.startswith("asr_jax.") for name in classes(experiment)):
         return TRACED
@@ -53,7 +54,7 @@ def programs_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLeng
 
 
 def variable_shapes(model: Recogniser, programs: Programs) -> Tree:
-    """Shapes of the model's variables, `{"params": …, "batch_stats": …}`, without computing them."""
+    """Returns the shapes of the model's variables, `{"params": …, "batch_stats": …}`, without computing them."""
 
     def variables() -> Any:
         key = jax.random.key(0, impl="rbg")
@@ -66,7 +67,7 @@ def variable_shapes(model: Recogniser, programs: Programs) -> Tree:
 
 
 def example_batch(model: Recogniser) -> Batch:
-    """One row of a second of silence: shapes of parameters do not depend on it."""
+    """Returns one row of one second of silence. The shapes of parameters do not depend on it."""
     num_samples = model.front_end.rate_hz
     return Batch(
         audio=jnp.zeros((1, num_samples), jnp.int16),

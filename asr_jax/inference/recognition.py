@@ -1,4 +1,4 @@
-"""Evaluation and transcription: the forward pass in the shapes of training, and what a decoder makes of it."""
+"""Recognition of sets: the forward pass in the shapes of training, transcripts and their error rates."""
 
 import math
 from collections.abc import Callable, Generator, Iterator
@@ -27,23 +27,30 @@ from asr_jax.transcripts.transcript import Transcript, to_json
 
 @dataclass(frozen=True)
 class Recognition:
-    """What was recognised, by row of the index; rows whose audio could not be read are not among them."""
+    """Transcripts by index row. Rows whose audio cannot be read are missing."""
 
     transcripts: dict[int, Transcript]
     rejected: list[Rejected]
-    """Those rows."""
+    """Utterances without a transcript."""
 
 
 class BrokenOff(Exception):
-    """Evaluation was asked to stop."""
+    """Raised if evaluation is asked to stop."""
 
 
 def batches_of(
     data: PlannedData, *, workers: int, threads: int, is_stopped: Callable[[], bool]
 ) -> Generator[LoadedBatch]:
-    """All batches of a set that is evaluated, this process's rows of them; to be closed.
+    """Yields this process's rows of all batches of an evaluation set. The generator must be closed.
 
-    Raises: BrokenOff where `is_stopped`, asked before each batch, says so.
+    Args:
+        data: The planned set.
+        workers: Number of processes that load data. 0: none.
+        threads: Number of threads that load data.
+        is_stopped: Called before each batch; True stops the evaluation.
+
+    Raises:
+        BrokenOff: If `is_stopped` returns True.
     """
     source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
     with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
@@ -63,9 +70,19 @@ def recognise(
     is_stopped: Callable[[], bool] = lambda: False,
     take: Callable[[Emitted], None] = lambda emitted: None,
 ) -> Recognition:
-    """The text of every recording of a set; the same on all processes. `take` gets what the device made of each batch.
+    """Recognises all recordings of a set. The result is the same on all processes.
 
-    Raises: BrokenOff where `is_stopped`, asked before each batch, says so.
+    Args:
+        decoder: Compiled model with its search.
+        variables: Variables of the model.
+        data: The planned set.
+        workers: Number of processes that load data. 0: none.
+        threads: Number of threads that load data.
+        is_stopped: Called before each batch; True stops the evaluation.
+        take: Called with the device's output for each batch.
+
+    Raises:
+        BrokenOff: If `is_stopped` returns True.
     """
     decoder.prepare(used_buckets(data), data.index.scale)
     transcripts: dict[int, Transcript] = {}
@@ -75,7 +92,7 @@ def recognise(
         for loaded in batches:
             rejected += loaded.rejected
             emitted = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
-            if before:  # while the device has the next one to do
+            if before:  # while the device computes this batch
                 transcripts |= decoder.finish(before)
             take(emitted)
             before = emitted
@@ -85,7 +102,7 @@ def recognise(
 
 
 def used_buckets(data: PlannedData) -> list[Bucket]:
-    """The shapes that a set's batches have."""
+    """Returns the buckets that a set's batches have."""
     used = {data.plan[position].bucket for position in range(data.plan.batches_per_epoch)}
     return [data.plan.buckets[number] for number in sorted(used)]
 
@@ -93,15 +110,32 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
 def evaluate(
     decoder: Decoder, variables: Tree, data: PlannedData, **options: Any
 ) -> tuple[dict[str, Any], Recognition]:
-    """What `scored` gives of what `recognise` finds. `options`: of `recognise`, which says what it raises."""
+    """Recognises a set and scores the result.
+
+    Args:
+        decoder: Compiled model with its search.
+        variables: Variables of the model.
+        data: The planned set.
+        **options: Further arguments of `recognise`.
+
+    Returns:
+        Figures and transcripts, as `scored` returns them.
+    """
     return scored(data, recognise(decoder, variables, data, **options), decoder.tokenizer)
 
 
 def scored(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> tuple[dict[str, Any], Recognition]:
-    """Error rates of a set, as `metrics.scoring.score` gives them, `confidence`, as `metrics.confidence` reports it of
-    the words, and what was recognised, with those that the plan rejected among the rejected.
+    """Computes the error rates of a set, after the normaliser of the labels.
 
-    References and hypotheses go through the normaliser that the labels were made with.
+    Args:
+        data: The planned set.
+        found: Transcripts of the set.
+        tokenizer: Tokenizer of the run.
+
+    Returns:
+        The figures of `metrics.scoring.score` with `confidence`, as `metrics.confidence.confidence_report` returns it
+        for the words, and `rejected`, their number; and the transcripts with all rejected utterances, including those
+        that the plan rejected.
     """
     counts = score(list(recognised(data, found, tokenizer)), normaliser=tokenizer.normaliser)
     rejected = data.rejections.entries + found.rejected
@@ -110,7 +144,13 @@ def scored(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> tuple
 
 
 def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[Recognised]:
-    """Every recording that was read, in the order of the index."""
+    """Yields reference and hypothesis of every recording that was read, in the order of the index.
+
+    Args:
+        data: The planned set.
+        found: Transcripts of the set.
+        tokenizer: Tokenizer of the run.
+    """
     for row, transcript in sorted(found.transcripts.items()):
         utterance = data.index.utterances[row]
         yield Recognised(
@@ -122,8 +162,17 @@ def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> I
 def judged_words(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer
 ) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
-    """The confidence of every recognised word, and whether it is right, after the normaliser on both sides; words that
-    it leaves nothing of are not among them, and one that it makes several of is right where all of these are.
+    """Judges every recognised word after normalising references and hypotheses.
+
+    Words of which the normaliser leaves nothing are excluded. A word that it splits is right if all of its parts are.
+
+    Args:
+        data: The planned set.
+        found: Transcripts of the set.
+        tokenizer: Tokenizer of the run.
+
+    Returns:
+        The confidence of each word, and whether it is right.
     """
     confidences, is_right = list[float](), list[bool]()
     for row, transcript in sorted(found.transcripts.items()):
@@ -139,7 +188,14 @@ def judged_words(
 
 
 def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
-    """Some transcripts to show: the same rows every time, spread over the set."""
+    """Returns some transcripts to show: always of the same rows, which are spread over the set.
+
+    Args:
+        data: The planned set.
+        found: Transcripts of the set.
+        tokenizer: Tokenizer of the run.
+        number: Largest number of transcripts.
+    """
     rows = sorted(found.transcripts)
     chosen = [
         (data.index.utterances[row], found.transcripts[row]) for row in rows[:: max(len(rows) // max(number, 1), 1)]
@@ -151,7 +207,13 @@ def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number:
 
 
 def predictions(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """A row per recording that was read: texts as they are, the normaliser to compare them by, words and n-best."""
+    """Yields a JSON object per recording that was read: original texts, name of the normaliser, words and n-best list.
+
+    Args:
+        data: The planned set.
+        found: Transcripts of the set.
+        tokenizer: Tokenizer of the run.
+    """
     rows = sorted(found.transcripts)
     for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
         yield {
@@ -168,6 +230,6 @@ def predictions(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> 
 
 
 def reference(utterance: Utterance, tokenizer: Tokenizer) -> str:
-    """What was said: the text or, where there is none or ids are what is recognised, what the token ids stand for."""
+    """Returns the reference text. Token ids are decoded if there is no text, or if the tokenizer is of ids."""
     ids_count = not utterance.text or tokenizer.kind == "ids"
     return tokenizer.decode(utterance.labels) if utterance.labels is not None and ids_count else utterance.text

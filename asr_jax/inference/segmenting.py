@@ -1,4 +1,4 @@
-"""Long audio and its text: log-probabilities by windows, the search for the text, and the pieces as utterances."""
+"""Segmentation of long audio: log-probabilities in windows, alignment with the text, and pieces as utterances."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -28,24 +28,31 @@ class UtterancePiece(NamedTuple):
     """A piece of a recording."""
 
     utterance: Utterance
+    """The piece as an utterance, with its text."""
     score: float
-    """NaN where no word of it is sure to be heard."""
+    """NaN if none of its words was found with certainty."""
     reason: str
-    """Why it is not sure; empty where it is."""
+    """Why the piece is not reliable. Empty: it is."""
 
 
 class Segmented(NamedTuple):
-    """What became of one recording."""
+    """Result for one recording."""
 
     utterance: Utterance
     pieces: list[UtterancePiece]
-    """In their order, sure or not."""
+    """All pieces in their order, reliable or not."""
     reason: str = ""
-    """Why there are none."""
+    """Why there are no pieces."""
 
 
 class Segmenter:
-    """Cuts recordings of any length into pieces, with the texts that they are known to have."""
+    """Cuts recordings of any length into pieces with their parts of a known text.
+
+    Args:
+        trained: The run.
+        cutting: Settings of the pieces.
+        search: Settings of the alignment. None: the defaults.
+    """
 
     def __init__(self, trained: Trained, *, cutting: Cutting, search: LongSearch | None = None) -> None:
         decoder = emitting(trained)
@@ -54,8 +61,9 @@ class Segmenter:
         self._spelling, self._times = decoder.search.writer.spelling, decoder.search.writer.times
 
     def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Segmented]:
-        """What became of each recording, in order. Beside one batch of windows, the log-probabilities of the labels of
-        its text are held.
+        """Yields the result for each recording in order.
+
+        In memory are one batch of windows, and the log-probabilities of the labels of one text.
         """
         for utterance, frames in self._long.frames(utterances):
             try:
@@ -64,14 +72,21 @@ class Segmenter:
                 yield Segmented(utterance, [], str(error))
 
     def _pieces(self, utterance: Utterance, frames: Iterable[FrameLogProbs]) -> Iterator[UtterancePiece]:
-        """Raises: AudioError where it cannot be read; UserError where its text has no word with labels."""
+        """Returns the pieces of a recording.
+
+        Raises:
+            AudioError: If the audio cannot be read.
+            UserError: If no word of the text has labels.
+        """
         words, labels = text_words(utterance.text, self._tokenizer, self._spelling)
         if not labels:
-            raise UserError(f"utterance {utterance.id}: no word of its text has labels; expected what is said in it")
+            raise UserError(
+                f"utterance {utterance.id}: no word of its text has labels; expected the words that are spoken in it"
+            )
         emissions, columns = emissions_of(frames, np.array(labels), self._spelling)
         opens = np.array([self._spelling.opens[label] for label in labels]) | (np.arange(len(labels)) == 0)
         path = align_long(emissions, columns, opens, search=self._search)
-        # Read once more, so that samples need not be kept.
+        # The audio is read a second time, so that the samples need not be in memory.
         blocks = Location.parse(utterance.location).audio_blocks(rate_hz=int(self._times.rate_hz))
         energies, num_samples = frame_energies(blocks, self._times, len(path.log_probs))
         found = pieces(words, path, energies, self._cutting, shift_s=self._times.shift_s)
@@ -87,7 +102,13 @@ class Segmenter:
 
 
 def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[list[TextWord], list[int]]:
-    """The words of a text as they stand there, and the labels of all of them, with borders between."""
+    """Splits a text into words with their original spelling, and returns the labels of all words with borders between.
+
+    Args:
+        text: The text.
+        tokenizer: Tokenizer of the run.
+        spelling: Text of each label.
+    """
     words: list[TextWord] = []
     labels: list[int] = []
     for word in text.split():
@@ -99,7 +120,7 @@ def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[lis
         except OutOfVocabulary as error:
             words.append(TextWord(word, len(labels), len(labels), problem=str(error)))
             continue
-        if not any(spelling.texts[label] for label in own):  # punctuation: it stays with the word before
+        if not any(spelling.texts[label] for label in own):  # punctuation is added to the preceding word
             if words:
                 words[-1] = words[-1]._replace(text=f"{words[-1].text} {word}")
             continue
@@ -114,7 +135,13 @@ def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[lis
 def frame_energies(
     blocks: Iterable[Int16[np.ndarray, "_"]], times: FrameTimes, num_frames: int
 ) -> tuple[Float[np.ndarray, " T"], int]:
-    """Mean square of the samples of each frame, and how many samples there are in all."""
+    """Returns the mean square of the samples of each frame, and the total number of samples.
+
+    Args:
+        blocks: Consecutive blocks of samples.
+        times: Times of the frames.
+        num_frames: Number of frames.
+    """
     sums, counts, num_samples = np.zeros(num_frames), np.zeros(num_frames), 0
     for block in blocks:
         frames = (np.arange(num_samples, num_samples + len(block)) - round(times.first)) // times.shift

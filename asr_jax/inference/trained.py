@@ -1,4 +1,4 @@
-"""A trained run, loaded for evaluation: model, tokenizer, averaged weights and the shapes it was trained in."""
+"""A trained run, loaded for evaluation: model, tokenizer, weights, and the shapes of training."""
 
 import json
 from base64 import b64decode, b64encode
@@ -35,7 +35,7 @@ from asr_jax.text.tokenizers import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True)
 class Trained:
-    """What evaluation and transcription need of a run."""
+    """The parts of a run that evaluation and transcription need."""
 
     experiment: Experiment
     model: Recogniser
@@ -43,24 +43,27 @@ class Trained:
     variables: Tree
     buckets: tuple[Bucket, ...]
     scale: Scale
-    """That the lengths of the buckets are in."""
+    """Unit of the lengths of the buckets."""
     folder: Path
-    """Of the run."""
+    """Folder of the run."""
     updates: int
-    """Which checkpoint."""
+    """Number of the checkpoint."""
     weights: WeightKind
     mesh: Mesh
 
     def decoder(
         self, decoding: Decoding | None = None, *, head: str = "", is_raw: bool = False, **options: Any
     ) -> Decoder:
-        """Args:
-            head: whose search; empty: the head that texts come from.
-            decoding: None: that of the head's settings.
-            is_raw: whether confidences are those of the model, even if the run has a calibration.
-            options: of `Decoder`.
+        """Returns a decoder for a head.
 
-        Raises: UserError for a head that finds no texts; if a language model or a lexicon cannot be read.
+        Args:
+            decoding: Settings of the search. None: those of the head.
+            head: Name of the head. Empty: the primary head.
+            is_raw: Whether confidences are not calibrated even if the run has a calibration.
+            **options: Further arguments of `Decoder`.
+
+        Raises:
+            UserError: If the head does not recognise text, or a language model or a lexicon cannot be read.
         """
         head = head or self.model.recognising
         decoding = decoding or self.experiment.model.decoding_of(head)
@@ -74,19 +77,44 @@ class Trained:
             programs=programs_of(self.experiment, self.tokenizer), **options,
         )  # fmt: skip
 
+    def description(self, decoder: Decoder | None = None) -> dict[str, Any]:
+        """Returns the origin of a result, for JSON.
+
+        Args:
+            decoder: Decoder of texts. None: the result has no texts.
+
+        Returns:
+            Run, checkpoint, weights and precision; with a decoder also head, decoding, normaliser, and whether
+            confidences are calibrated.
+        """
+        found: dict[str, Any] = {
+            "run": str(self.folder), "checkpoint": self.updates, "weights": self.weights,
+            "precision": self.experiment.training.precision,
+        }  # fmt: skip
+        if decoder:
+            found |= {
+                "head": decoder.head, "decoding": str(decoder.search.decoding),
+                "normaliser": self.tokenizer.normaliser, "calibrated": decoder.calibration is not None,
+            }  # fmt: skip
+        return found
+
     def other_than_primary(self, head: str) -> str:
-        """The head's name; empty for the head that texts come from."""
+        """Returns the name of a head; "" for the primary head."""
         return "" if head == self.model.recognising else head
 
     def losses(self) -> Losses:
-        """What computes them, for `training.losses.measure`."""
+        """Returns the compiled losses, for `inference.losses.measure`."""
         scales = {name: head.scale for name, head in self.experiment.model.heads.items()}
         programs = programs_of(self.experiment, self.tokenizer)
         return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, programs=programs)
 
     def plan(self, utterances: Utterances, *, has_windows: bool = False) -> PlannedData:
-        """The utterances in the shapes of training, so that what was compiled there is found in the cache. `has_windows`:
-        see `plan_evaluation`.
+        """Plans utterances in the shapes of training, whose compiled programs are in the cache.
+
+        Args:
+            utterances: The set.
+            has_windows: Whether audio that is much longer than training's longest is left to windows, see
+                `plan_evaluation`.
         """
         return plan_evaluation(
             utterances, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
@@ -97,10 +125,16 @@ class Trained:
 def load_trained(
     folder: Path, *, updates: int | None = None, precision: Precision | None = None, live: bool = False
 ) -> Trained:
-    """The best checkpoint by validation, or the one after `updates` updates; its averaged weights, or the `live`
-    ones, which are all that a run without averages has. `precision`: to compute in, instead of that of training.
+    """Loads a run for evaluation.
 
-    Raises: UserError where the folder is not a run or has no such checkpoint.
+    Args:
+        folder: Folder of the run.
+        updates: Number of the checkpoint. None: the best one by validation.
+        precision: Precision of computations. None: that of training.
+        live: Whether the live weights are used instead of the averaged ones. A run without averages only has these.
+
+    Raises:
+        UserError: If the folder is not a run, or has no such checkpoint.
     """
     experiment = load_experiment(folder / EXPERIMENT)
     if precision:
@@ -130,39 +164,56 @@ def load_trained(
     )
 
 
+def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, int | None]:
+    """Returns the folder of a run and the checkpoint that `RUN` or `RUN/checkpoints/N` names; None: the best one.
+
+    Raises:
+        UserError: If the path is a checkpoint and `updates` is given as well.
+    """
+    if path.parent.name != CHECKPOINTS or not path.name.isdecimal():
+        return path, updates
+    if updates is not None:
+        raise UserError(f"{path} is a checkpoint: remove --checkpoint {updates}, or pass the folder of the run")
+    return path.parent.parent, int(path.name)
+
+
 def weights_of(experiment: Experiment, *, live: bool) -> WeightKind:
-    """Which weights of a checkpoint are taken, where the `live` ones are asked for or not."""
+    """Returns the kind of weights that is used; `live`: whether the live ones are requested."""
     return "averaged" if experiment.training.ema.decay and not live else "live"
 
 
 def save_plan(train: PlannedData, folder: Path) -> None:
-    """Writes the shapes that a run is trained in."""
+    """Writes the shapes of training into a run's folder."""
     buckets = [asdict(bucket) for bucket in train.plan.buckets]
     plan = {"of_features": train.index.scale.of_features, "buckets": buckets}
     write_whole(folder / PLAN, json.dumps(plan, indent=2) + "\n")
 
 
 def save_split(sets: Sets, folder: Path) -> None:
-    """Writes the manifests of a validation set that was cut from the training data, and of what is left of them."""
+    """Writes the manifests of a validation set that was split from the training data, and of the rest."""
     for name, utterances in (("train", sets.train), ("validation", sets.validation)):
         write_manifest(folder / SPLIT / f"{name}.jsonl", utterances)
 
 
 def check_tokenizer(folder: Path, updates: int) -> None:
-    """Raises: UserError where a run's tokenizer is not the one that its checkpoint was made with: the ids would mean
-    other symbols.
+    """Checks that a run's tokenizer is the one that a checkpoint was made with.
+
+    Otherwise its ids would stand for other symbols.
+
+    Raises:
+        UserError: If it is another one.
     """
     files = tokenizer_files(folder)
     made_with = restore_meta(folder / CHECKPOINTS, updates)["tokenizer"]
     if any(files.get(name) != content for name, content in made_with.items()):
         raise UserError(
-            f"{folder / TOKENIZER} is not the tokenizer that checkpoint {updates} was made with; delete that folder: "
-            "the right one comes back"
+            f"{folder / TOKENIZER} is not the tokenizer that checkpoint {updates} was made with; delete that folder, "
+            "and it is restored from the checkpoint"
         )
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
-    """The files of a run's tokenizer as text (base64), for its checkpoints."""
+    """Returns the contents of the files of a run's tokenizer in base64 by file name, for its checkpoints."""
     return {
         path.name: b64encode(path.read_bytes()).decode()
         for path in sorted((folder / TOKENIZER).iterdir())
@@ -171,24 +222,28 @@ def tokenizer_files(folder: Path) -> dict[str, str]:
 
 
 def _restore_tokenizer(folder: Path, updates: int) -> None:
-    """Writes the tokenizer of a checkpoint where the run has lost its own."""
+    """Writes the tokenizer of a checkpoint into a run's folder that has none."""
     (folder / TOKENIZER).mkdir()
     for name, content in restore_meta(folder / CHECKPOINTS, updates)["tokenizer"].items():
         write_whole(folder / TOKENIZER / name, b64decode(content))
 
 
 def load_plan(folder: Path) -> tuple[tuple[Bucket, ...], bool]:
-    """The shapes that a run was trained in, and whether on ready features."""
+    """Returns the shapes of a run's training, and whether it was trained on ready features.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
     try:
         plan = json.loads((folder / PLAN).read_text())
         return tuple(Bucket(**bucket) for bucket in plan["buckets"]), plan["of_features"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
-            f"{folder / PLAN} cannot be read: {error!r}; continue the training, which writes it anew"
+            f"{folder / PLAN} cannot be read: {error!r}; continue the training, which writes it again"
         ) from error
 
 
 def _mesh(batch_multiple: int) -> Mesh:
-    """As many devices as the rows of a batch can be split over: another machine may have more than training had."""
+    """Returns a mesh of as many devices as divide the rows of a batch: this machine may have more than training had."""
     devices = jax.device_count()
     return data_mesh(max(n for n in range(1, devices + 1) if batch_multiple % n == 0))

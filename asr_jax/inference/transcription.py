@@ -1,4 +1,4 @@
-"""Transcripts of recordings of any length: short ones in batches of the shapes of training, long ones by windows."""
+"""Transcription of recordings of any length: short ones in batches of the shapes of training, long ones in windows."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,19 +23,20 @@ from asr_jax.transcripts.transcript import Transcript, joined
 from asr_jax.transcripts.windows import pieces
 
 AT_ONCE = 1024
-"""Recordings that are planned and given out together, at most; fewer where they fill BATCHES_AT_ONCE."""
+"""Largest number of recordings that are planned and returned as a group."""
 BATCHES_AT_ONCE = 32
+"""Number of batches that complete a group earlier."""
 
 
 @dataclass(frozen=True)
 class Transcribed:
-    """What became of one recording."""
+    """Result for one recording."""
 
     utterance: Utterance
     transcript: Transcript | None
-    """None where it could not be read."""
+    """None if the audio could not be read."""
     reason: str = ""
-    """Why not."""
+    """Why there is no transcript."""
 
 
 class Transcriber:
@@ -50,20 +51,29 @@ class Transcriber:
         overlap_s: float | None = None,
         tell: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`window_s`: of long audio; 0: as long as the longest that was trained on. `overlap_s`: of windows; None: a
-        third of one. `tell` is called with the seconds of audio that have been heard since.
+        """Initialises without compiling.
 
-        Raises: UserError for windows that do not go on.
+        Args:
+            trained: The run.
+            decoder: Decoder of the run.
+            window_s: Length of a window of long audio in seconds. 0: the longest length of training.
+            overlap_s: Overlap of windows in seconds. None: a third of a window.
+            tell: Called with the seconds of audio that were computed since the last call.
+
+        Raises:
+            UserError: If the overlap does not fit the windows.
         """
         self.trained, self.decoder, self._tell = trained, decoder, tell
         self._long = LongAudio(trained, decoder, window_s=window_s, overlap_s=overlap_s, tell=tell)
         self.windows, self.longest_s = self._long.windows, self._long.longest_s
-        """How long audio is cut, and from which length on."""
+        """Sizes of windows, and the length in seconds above which audio is computed in windows."""
         self._batch_s = self._long.bucket.batch_size * self.longest_s
 
     def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Transcribed]:
-        """What became of each recording, in order; of so many that some batches are filled, the short ones are heard
-        before any is given out. Utterances have durations and different ids.
+        """Yields the result for each recording in order.
+
+        Recordings are processed in groups that fill some batches. The short ones of a group are computed before any
+        result of the group is returned. Utterances need durations and different ids.
         """
         for group in self._groups(utterances):
             short = self._short([utterance for utterance in group if not self._is_long(utterance)])
@@ -72,7 +82,7 @@ class Transcriber:
                 yield next(long) if self._is_long(utterance) else short[utterance.id]
 
     def _groups(self, utterances: Iterable[Utterance]) -> Iterator[list[Utterance]]:
-        """An interruption costs no more than one of them."""
+        """Yields groups of recordings. An interruption loses at most one group."""
         group, seconds = list[Utterance](), 0.0
         for utterance in utterances:
             group.append(utterance)
@@ -87,9 +97,9 @@ class Transcriber:
         return not utterance.num_frames and utterance.duration_s > self.longest_s
 
     def _short(self, utterances: Sequence[Utterance]) -> dict[str, Transcribed]:
-        """By id."""
+        """Returns the results of short recordings by id."""
         found = {utterance.id: Transcribed(utterance, None, "no samples") for utterance in utterances}
-        # Labels and texts of a manifest are of no use here, and could only be rejected.
+        # Labels and texts of a manifest are not needed, and could cause rejections.
         plain = [replace(utterance, text="", labels=None) for utterance in utterances if utterance.duration_s > 0]
         if plain:
             data = self.trained.plan(Utterances.of(plain))
@@ -106,13 +116,14 @@ class Transcriber:
     def of_windows(
         self, utterances: Iterable[Utterance], *, take: Callable[[Utterance, FrameLogProbs], None] | None = None
     ) -> Iterator[Transcribed]:
-        """What became of each recording, by windows.
+        """Transcribes recordings in windows.
 
-        Tokens are joined where the search runs on the device. A search with a stage on the host searches the joined
-        log-probabilities, a batch of pieces at a time.
+        The tokens of windows are joined. If the search has a stage on the host that takes frames (see `HostStage`), the
+        log-probabilities of windows are joined instead, and searched in batches of pieces.
 
         Args:
-            take: called with the log-probabilities of each recording, all of which are held then.
+            utterances: The recordings.
+            take: Called with the log-probabilities of each recording. They are then in memory as a whole.
         """
         search = self.decoder.search
         for utterance, windows in self._long.emissions(utterances):
@@ -120,7 +131,7 @@ class Transcriber:
                 held = list(windows) if take else None
                 if take and held:
                     take(utterance, together(self._long.joined(held)))
-                if search.stage is None:
+                if not search.takes_frames:
                     found = joined_parts(each.part for each in held or windows)
                     yield Transcribed(utterance, search.transcript([found]))
                 else:
@@ -129,7 +140,7 @@ class Transcriber:
                 yield Transcribed(utterance, None, error.reason)
 
     def _searched_in_pieces(self, frames: Iterator[FrameLogProbs]) -> Transcript:
-        """Of the log-probabilities of a recording."""
+        """Searches the log-probabilities of a recording in pieces."""
         bucket, spelling = self._long.bucket, self.decoder.search.writer.spelling
         most = self._long.num_frames(bucket.length)
         parts = [
@@ -140,7 +151,7 @@ class Transcriber:
         return joined(parts)
 
     def _searched(self, group: Sequence[FrameLogProbs], num_frames: int) -> Iterator[Transcript]:
-        """Pieces in the shape of a batch, for which the search is compiled already."""
+        """Searches pieces as a batch, in the shape for which the search is compiled."""
         values = np.zeros((self._long.bucket.batch_size, num_frames, group[0].logps.shape[1]), np.float32)
         lengths = np.zeros(len(values), np.int32)
         for row, piece in enumerate(group):
@@ -158,15 +169,22 @@ def recognise_all(
     threads: int = 2,
     log_probs: LogProbs | None = None,
 ) -> Recognition:
-    """As `recognise`, and audio that is too long for the batches of `Trained.plan` by windows. `log_probs` gets those
-    of all recordings.
+    """Recognises all recordings of a set; audio that is too long for the batches is computed in windows.
+
+    Args:
+        trained: The run.
+        decoder: Decoder of the run.
+        data: Set planned by `Trained.plan`.
+        threads: Number of threads that load data.
+        log_probs: Writer that gets the log-probabilities of all recordings. None: they are not written.
     """
     take = functools.partial(log_probs.take, data=data) if log_probs else lambda emitted: None
     found = recognise(decoder, trained.variables, data, threads=threads, take=take)
     if not data.windowed_rows:
         return found
     utterances = data.index.utterances
-    of_rows = (replace(utterances[row], id=str(row)) for row in data.windowed_rows)  # ids that differ
+    # Ids of a manifest need not be unique, so rows serve as ids.
+    of_rows = (replace(utterances[row], id=str(row)) for row in data.windowed_rows)
 
     def add(utterance: Utterance, whole: FrameLogProbs) -> None:
         if log_probs:

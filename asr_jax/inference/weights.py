@@ -1,4 +1,4 @@
-"""The weights of a run's checkpoint, restored without its optimizer."""
+"""The weights of a run's checkpoint, restored without the optimizer's state."""
 
 from functools import partial
 from pathlib import Path
@@ -14,19 +14,26 @@ from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import CHECKPOINTS
 
 WeightKind = Literal["averaged", "live"]
-"""Which of a checkpoint's."""
+"""Kind of a checkpoint's weights."""
 
 
 def restore_weights(
     run: Path, updates: int, experiment: Experiment, shapes: Tree, *, mesh: Mesh, weights: WeightKind
 ) -> Tree:
-    """Variables of the model, `{"params": …, "batch_stats": …}`, on every device of the mesh. The adapters of LoRA are
-    merged into their kernels.
+    """Restores the variables of the model, `{"params": …, "batch_stats": …}`, on every device of a mesh.
+
+    LoRA's adapters are merged into their kernels.
 
     Args:
-        shapes: of the variables, as `inference.model.variable_shapes` gives them.
+        run: Folder of the run.
+        updates: Number of the checkpoint.
+        experiment: Settings of the run.
+        shapes: Shapes of the variables, as `inference.model.variable_shapes` returns them.
+        mesh: Mesh of devices.
+        weights: Kind of the weights.
 
-    Raises: UserError if the checkpoint's arrays have other names or shapes.
+    Raises:
+        UserError: If the checkpoint's arrays have other names or shapes.
     """
     folder = run / CHECKPOINTS
     if weights == "averaged":

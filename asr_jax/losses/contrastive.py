@@ -1,4 +1,4 @@
-"""The contrastive loss of wav2vec 2.0: which of a true target and distractors belongs to a hidden frame."""
+"""The contrastive loss of wav2vec 2.0: identifies the target of a masked frame among distractors."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,21 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 
 class Distractors(NamedTuple):
-    """Vectors of which each frame has its own choice, and whether each equals the frame's target."""
+    """N distractors of each frame."""
 
     vectors: Float[Array, "B T N D"]
+    """Vectors of the distractors."""
     equal: Bool[Array, "B T N"]
+    """Whether a distractor equals the frame's target."""
 
 
 class Contrast(NamedTuple):
-    """For each frame."""
+    """Contrastive loss and accuracy of each frame."""
 
     losses: Float[Array, "B T"]
-    """In nats."""
+    """Losses in nats."""
     correct: Bool[Array, "B T"]
-    """The target has the highest similarity, and not the lowest as well."""
+    """Whether the target has the highest similarity, and not at the same time the lowest."""
 
 
 def contrastive_loss(
@@ -32,14 +34,22 @@ def contrastive_loss(
     temperature: float,
     others: Distractors | None = None,
 ) -> Contrast:
-    """-log of the softmax, over a frame's target and its distractors, of cosine / temperature.
+    """Computes the contrastive loss of each frame.
 
-    `counts`: of each frame (first T), how many times the target of each frame of its row (last axis) is its distractor;
-    `equal`: where that equals the frame's own target, and so does not count; `others`: more distractors. The
-    similarities of a row's frames and targets are one product of matrices, so that no distractor is copied.
+    The loss is -log of the softmax of cosine / temperature over a frame's target and its distractors. Distractors that
+    equal the frame's target are excluded. The similarities of a row are one matrix product of its predictions and
+    targets; distractors are not copied.
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), equation 3; `compute_preds` in fairseq's models/wav2vec/wav2vec2.py
     and criterions/wav2vec_criterion.py at commit 3d262bb2.
+
+    Args:
+        predictions: Outputs of the encoder.
+        targets: Target of each frame.
+        counts: Number of times that the target of frame s (last axis) is a distractor of frame t (second axis).
+        equal: Whether the target of frame s (last axis) equals that of frame t (second axis).
+        temperature: Divisor of the cosine similarities.
+        others: Additional distractors.
     """
     predictions, targets = _unit(predictions), _unit(targets)
     own = jnp.sum(predictions * targets, axis=-1)[..., None]
@@ -59,7 +69,7 @@ def contrastive_loss(
 
 
 def _unit(x: Float[Array, "*rest D"]) -> Float[Array, "*rest D"]:
-    """In float32, of length 1, or shorter where `x` has next to none."""
+    """Normalises vectors to length 1 in float32; vectors of nearly zero length remain shorter."""
     x = x.astype(jnp.float32)
     squares = jnp.sum(x**2, axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(squares, 1e-16))
@@ -68,8 +78,18 @@ def _unit(x: Float[Array, "*rest D"]) -> Float[Array, "*rest D"]:
 def draw_distractors(
     key: PRNGKeyArray, eligible: Bool[Array, "B T"], *, num: int, same_row: bool
 ) -> Int[Array, "B T {num}"]:
-    """For each frame, `num` of the other eligible frames, with repetition: their places in the row, or with `same_row`
-    off in the batch's rows one behind the other. A row (a batch) with one eligible frame has that as its distractor.
+    """Draws distractors for each frame uniformly, with replacement, from the other eligible frames.
+
+    If there is only one eligible frame, it is its own distractor.
+
+    Args:
+        key: Random key.
+        eligible: Whether a frame can be a distractor.
+        num: Number of distractors per frame.
+        same_row: Whether distractors are from the same row; otherwise they are from the whole batch.
+
+    Returns:
+        Positions of the distractors in the row or, if `same_row` is False, in the concatenated rows of the batch.
     """
     rows, size = eligible.shape
     flat = eligible if same_row else eligible.reshape(1, -1)
@@ -84,7 +104,7 @@ def draw_distractors(
 
 
 def counted(places: Int[Array, "B T N"], size: int) -> Int[Array, "B T S"]:
-    """How many times each of `size` places is among a frame's."""
+    """Returns how often each position below `size` occurs among the positions of each frame."""
     rows, frames, _ = places.shape
     row, frame = jnp.arange(rows)[:, None, None], jnp.arange(frames)[None, :, None]
     return jnp.zeros((rows, frames, size), jnp.int32).at[row, frame, places].add(1)

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: right where a row has too few frames, and deaf to padding."""
+"""The loss of connectionist temporal classification (CTC), independent of padding and defined for infeasible rows."""
 
 import functools
 
@@ -10,12 +10,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import AnyArray, length_mask
 
-# Logarithm of an impossible probability: finite, because a difference of two infinities is not a number, and so low
-# that real log-probabilities added to it change nothing.
+# Logarithm of probability 0: finite, because a difference of infinities is NaN, and of a magnitude at which adding
+# log-probabilities has no effect.
 NEVER = -1e30
 
-# Up to this vocabulary a product with one-hot rows adds occupancies up faster than a scatter (on a CPU, for each: 0.7
-# against 1.8 ns at 32 symbols, 2.9 against 2.1 ns at 128).
+# Up to this vocabulary size a product with one-hot vectors sums occupancies faster than a scatter (on a CPU, per
+# occupancy: 0.7 against 1.8 ns with 32 labels, 2.9 against 2.1 ns with 128).
 ONE_HOT_VOCABULARY = 64
 
 Residuals = tuple[Array, Array, Array, Array, Array]
@@ -29,18 +29,29 @@ def ctc_loss(
     *,
     blank_id: int,
 ) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
-    """Minus the log-probability of each row's labels, and which rows are feasible. Neither summed nor averaged.
+    """Computes the negative log-likelihood of each row's labels.
 
-    A row with fewer frames than labels and repeats has no path: its loss is 0 and its gradient exactly 0; the caller
-    gives it weight 0 and counts it. Computed in float32 (float64 for float64 logits) whatever the logits' type; the
-    gradient has their type. What lies beyond the lengths has no influence and gets no gradient. Logits within the
-    lengths that are not finite give a loss that is not finite. Labels must not contain the blank: nothing can be
-    raised for that here; `training.setup.check_labels` looks at all of them before a run.
+    A row with fewer frames than labels plus repeats has no path and is infeasible: its loss and its gradient are
+    exactly 0, and the caller excludes it from the denominator and counts it. The loss is computed in float32 (float64
+    for float64 logits); the gradient has the dtype of the logits. Padding has no influence and no gradient. Non-finite
+    logits within the lengths result in a non-finite loss. Labels must not contain the blank, which is not checked here;
+    `training.setup.check_labels` checks all labels before a run.
 
     Source: Graves et al. 2006, "Connectionist temporal classification", equations 6-16.
     Differs from: the paper in its scaling (by a frame's largest state; occupancies are normalised per frame, which
-    keeps the gradient of long rows precise); optax 0.2.8, which gives infeasible rows a loss of 1e5 and a gradient,
-    falls below zero, and takes the softmax of bfloat16 logits in bfloat16. PyTorch's `zero_infinity=True` is equal.
+    keeps the gradient of long rows precise); optax 0.2.8, in which infeasible rows have a loss of 1e5 and a gradient,
+    losses can be negative, and the softmax of bfloat16 logits is computed in bfloat16. PyTorch's loss with
+    `zero_infinity=True` is equal.
+
+    Args:
+        logits: Logits of V labels, including the blank.
+        logit_lengths: Number of valid frames of each row.
+        labels: Label ids.
+        label_lengths: Number of valid labels of each row.
+        blank_id: Id of the blank.
+
+    Returns:
+        Loss of each row, neither summed nor averaged, and whether each row is feasible.
     """
     losses = _losses(logits, logit_lengths, labels, label_lengths, blank_id)
     return losses, is_feasible(logit_lengths, labels, label_lengths)
@@ -49,9 +60,15 @@ def ctc_loss(
 def is_feasible(
     frame_lengths: Int[AnyArray, " B"], labels: Int[AnyArray, "B U"], label_lengths: Int[AnyArray, " B"]
 ) -> Bool[AnyArray, " B"]:
-    """True where a path exists: a frame for each label, and one for the blank between two equal labels.
+    """Returns whether each row has enough frames: one per label, and one for the blank between two equal labels.
 
-    NumPy arrays in, NumPy array out; the same for JAX arrays.
+    Args:
+        frame_lengths: Number of valid frames of each row.
+        labels: Label ids.
+        label_lengths: Number of valid labels of each row.
+
+    Returns:
+        A NumPy array for NumPy arrays, a JAX array for JAX arrays.
     """
     repeats = (labels[:, 1:] == labels[:, :-1]) & (label_lengths[:, None] > np.arange(1, max(labels.shape[1], 1))[None])
     return frame_lengths >= label_lengths + repeats.sum(1)
@@ -59,7 +76,7 @@ def is_feasible(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _losses(logits: Array, logit_lengths: Array, labels: Array, label_lengths: Array, blank_id: int) -> Array:
-    """Losses without a gradient: the forward direction is enough."""
+    """Computes losses without a gradient, for which the forward direction is sufficient."""
     _, emissions = _emissions(logits, logit_lengths, labels, label_lengths, blank_id)
     log_probability, _ = _sweep(emissions, labels[None], label_lengths)
     return _to_losses(log_probability, is_feasible(logit_lengths, labels, label_lengths))
@@ -68,7 +85,7 @@ def _losses(logits: Array, logit_lengths: Array, labels: Array, label_lengths: A
 def _losses_forward(
     logits: Array, logit_lengths: Array, labels: Array, label_lengths: Array, blank_id: int
 ) -> tuple[Array, Residuals]:
-    """Losses, and what their gradient needs: occupancies from both directions, which one scan computes together."""
+    """Computes losses and the residuals of their gradient: occupancies from both directions, computed in one scan."""
     log_norm, emissions = _emissions(logits, logit_lengths, labels, label_lengths, blank_id)
     log_probability, states = _sweep(emissions, jnp.stack([labels, labels[:, ::-1]]), label_lengths)
     occupancies = jnp.swapaxes(_occupancies(*states, emissions[..., :-1]), 0, 1)
@@ -79,7 +96,7 @@ def _losses_forward(
 
 
 def _losses_backward(blank_id: int, residuals: Residuals, cotangent: Array) -> tuple[Array, None, None, None]:
-    """Equation 16: softmax less occupancies, scaled; exactly zero in padding and in infeasible rows."""
+    """Computes the gradient, equation 16: softmax minus occupancies; exactly 0 in padding and in infeasible rows."""
     logits, log_norm, occupancies, symbols, counted = residuals
     scale, counted = cotangent[:, None, None], counted[..., None]
     expected = jnp.where(counted, scale * jnp.exp(logits.astype(log_norm.dtype) - log_norm[..., None]), 0)
@@ -91,7 +108,7 @@ _losses.defvjp(_losses_forward, _losses_backward)
 
 
 def _symbols(labels: Array, label_lengths: Array, blank_id: int) -> Array:
-    """`[B U+2]`: the labels between two blanks; what is padding in them is the blank too."""
+    """Returns the labels between two blanks, `[B U+2]`; padding of the labels is replaced by the blank."""
     labels = jnp.where(length_mask(label_lengths, labels.shape[1]), labels, blank_id)
     return jnp.pad(labels, ((0, 0), (1, 1)), constant_values=blank_id)
 
@@ -99,10 +116,10 @@ def _symbols(labels: Array, label_lengths: Array, blank_id: int) -> Array:
 def _emissions(
     logits: Array, logit_lengths: Array, labels: Array, label_lengths: Array, blank_id: int
 ) -> tuple[Array, Array]:
-    """Logarithm of the softmax's denominator `[B T]`, and log-probabilities of the symbols `[T B U+2]`.
+    """Returns the logarithm of the softmax's denominator `[B T]`, and log-probabilities of `_symbols` `[T B U+2]`.
 
-    A frame of the padding emits the blank with certainty: the forward direction carries its result through it to the
-    end, and the backward direction passes it unchanged before its first real frame.
+    Padding frames emit the blank with probability 1, which does not change the states: the forward direction carries
+    its result through them to the end, and the backward direction passes them before its first valid frame.
     """
     dtype = jnp.promote_types(logits.dtype, jnp.float32)
     symbols = _symbols(labels, label_lengths, blank_id)
@@ -115,17 +132,24 @@ def _emissions(
     used = blank | (column <= label_lengths[:, None])
     padding = jnp.where(blank, 0, NEVER).astype(dtype)[None]
     emissions = jnp.where(frames & used[None], jnp.maximum(picked, NEVER), padding)
-    return log_norm, lax.optimization_barrier(emissions)  # else XLA gathers anew for each of its readers
+    return log_norm, lax.optimization_barrier(emissions)  # otherwise XLA repeats the gather for each use
 
 
 def _sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Forward variables (equations 6-7) of K directions: emissions `[T B U+2]`, labels `[K B U]`.
+    """Computes the forward variables (equations 6-7) of K directions.
 
-    Direction 0 reads frames and labels from the start, direction 1 from the end: its forward variables are the
-    backward variables (9-10). They have an axis of their own, so that the rows of a sharded batch stay where they are.
-    Blanks and labels are kept apart: blank u comes after u labels; label u counts from 1, and 0 stands for no label.
-    Returns the log-probability `[B]` of the labels (8), and the states `[T K B U+1]` of blanks and of labels before
-    the frame's own emission, up to a constant per frame.
+    Direction 0 reads frames and labels from the start, direction 1 from the end: its forward variables are the backward
+    variables (9-10). Directions have an axis of their own, which keeps the rows of a sharded batch on their devices.
+    Blanks and labels are separate: blank u follows u labels; labels are numbered from 1, and label 0 does not exist.
+
+    Args:
+        emissions: Log-probabilities `[T B U+2]` of `_emissions`.
+        labels: Labels `[K B U]` of each direction.
+        label_lengths: Number of valid labels of each row.
+
+    Returns:
+        The log-probability `[B]` of the labels (8), and the states `[T K B U+1]` of blanks and of labels before the
+        frame's own emission, up to a constant per frame.
     """
     num_directions, _, num_labels = labels.shape
     num_frames = len(emissions)
@@ -138,7 +162,7 @@ def _sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array
         emission = jnp.stack([emissions[t][:, :-1], emissions[num_frames - 1 - t][:, :0:-1]][:num_directions])
         blank, label = states
         either = _add(blank, label)
-        before = jnp.where(new, either[..., :-1], blank[..., :-1])  # between equal labels there must be a blank
+        before = jnp.where(new, either[..., :-1], blank[..., :-1])  # a blank is required between equal labels
         entered = _add(label, jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=NEVER))
         blank, label = either + emission[..., :1], entered + emission
         largest = jnp.maximum(blank, label).max(-1, keepdims=True)
@@ -150,24 +174,24 @@ def _sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array
 
 
 def _add(a: Array, b: Array) -> Array:
-    """log(exp a + exp b). Rounding 1 + exp loses less than the larger one's own rounding does."""
+    """Computes log(exp a + exp b). The error of rounding 1 + exp is smaller than that of rounding the larger one."""
     ratio = 1 + jnp.exp(-jnp.abs(a - b))
-    # XLA's CPU compiler does not vectorise a loop with both functions: in two loops they take a third of the time.
+    # XLA's CPU compiler does not vectorise a loop with both functions; two loops take a third of the time.
     ratio = lax.platform_dependent(ratio, cpu=lax.optimization_barrier, default=lambda ratio: ratio)
     return jnp.maximum(a, b) + jnp.log(ratio)
 
 
 def _to_losses(log_probability: Array, feasible: Array) -> Array:
-    """Never negative; infinite where logits of minus infinity forbid every path; 0 where frames are too few."""
+    """Returns non-negative losses: infinity if logits of -inf exclude every path, and 0 for infeasible rows."""
     possible = jnp.where(log_probability < NEVER / 2, jnp.inf, jnp.maximum(-log_probability, 0))
     return jnp.where(feasible, possible, 0)
 
 
 def _occupancies(blanks: Array, entered: Array, emissions: Array) -> Array:
-    """Probability, given the labels, that a frame emits the blank (column 0) or each label: `[T B U+1]`, of (14)."""
+    """Returns the probability, given the labels, of the blank (column 0) and of each label: `[T B U+1]`, from (14)."""
     blank = blanks[:, 0] + blanks[::-1, 1, :, ::-1] + emissions[..., :1]
     label = entered[:, 0, :, 1:] + entered[::-1, 1, :, :0:-1] + emissions[..., 1:]
-    # A softmax over both kinds of states; to join them for it would take several times the memory and the time.
+    # A softmax over both kinds of states; concatenating them first takes several times the memory and the time.
     largest = jnp.maximum(blank.max(-1), label.max(-1, initial=NEVER))[..., None]
     blank, label = jnp.exp(blank - largest).sum(-1, keepdims=True), jnp.exp(label - largest)
     total = blank + label.sum(-1, keepdims=True)
@@ -175,10 +199,10 @@ def _occupancies(blanks: Array, entered: Array, emissions: Array) -> Array:
 
 
 def _subtract(expected: Array, occupancies: Array, symbols: Array) -> Array:
-    """`expected` `[B T V]` less the occupancies `[B T N]` of symbols `[B N]` that may repeat."""
+    """Subtracts the occupancies `[B T N]` of symbols `[B N]`, which can repeat, from `expected` `[B T V]`."""
     if expected.shape[-1] <= ONE_HOT_VOCABULARY:
         return _subtract_product(expected, occupancies, symbols)
-    # Elsewhere than on a CPU a scatter adds in an order that changes from run to run, and the product is cheap.
+    # On other platforms than CPUs a scatter adds in an order that changes from run to run, and the product is cheap.
     return lax.platform_dependent(expected, occupancies, symbols, cpu=_subtract_scatter, default=_subtract_product)
 
 

@@ -1,4 +1,4 @@
-"""What an encoder is, and the Recogniser that joins front-end, augmentation, encoder and heads."""
+"""Base classes of encoders, and the Recogniser of front-end, augmentations, encoder and heads."""
 
 import functools
 import itertools
@@ -27,80 +27,122 @@ from asr_jax.search.base import Decoding
 
 
 class Encoder(nn.Module):
-    """Frames in, frames out. A subclass's parameter names are part of the checkpoint's format."""
+    """Base class of encoders, which map frames to frames.
+
+    The parameter names of a subclass are part of the checkpoint format.
+    """
 
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
-        """`step`: updates applied so far when training (schedules read it), None when evaluating."""
+        """Encodes frames.
+
+        Args:
+            frames: Input frames with their lengths.
+            step: Number of applied updates, which schedules depend on, while training; None in evaluation.
+
+        Returns:
+            Output frames, and the frames of each tap.
+        """
         raise NotImplementedError
 
     def output_length(self, num_frames: Any) -> Any:
-        """Frames out for frames in, for ints and arrays; never negative."""
+        """Number of output frames for a number of input frames, at least 0; for ints and arrays."""
         raise NotImplementedError
 
     def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
-        """As `output_length`, of each tap that the encoder gives."""
+        """Number of frames of each tap for a number of input frames, by the name of the tap; for ints and arrays."""
         return {}
 
 
 class MaskingEncoder(Encoder):
-    """An encoder that hides frames from its layers while training."""
+    """Base class of encoders that mask frames in training."""
 
     def __call__(
         self, frames: Frames, *, step: Int[Array, ""] | None, mask: Bool[Array, "B T"] | None = None
     ) -> Encoded:
-        """`mask`: the frames to hide."""
+        """Encodes frames, of which some are masked.
+
+        Args:
+            frames: Input frames with their lengths.
+            step: Number of applied updates while training; None in evaluation.
+            mask: Frames to mask, at the frame rate of the layers. None: no masks.
+
+        Returns:
+            Output frames, and the frames of each tap.
+        """
         raise NotImplementedError
 
     def draw_mask(
         self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int
     ) -> Bool[Array, "B T"]:
-        """Frames to hide, of rows of `lengths` frames in arrays of `size`, both before the encoder. Each sub-batch is
-        drawn by itself.
+        """Draws the frames to mask, separately for each micro-batch.
+
+        Args:
+            key: Random key.
+            lengths: Length of each row in input frames of the encoder.
+            size: Length of the padded rows in input frames of the encoder.
+            sub_batches: Number of micro-batches.
+
+        Returns:
+            True for masked frames, at the frame rate of the layers.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """Sizes and rates of an encoder; `build` makes its module."""
+    """Base class of encoder settings. `build` creates the module."""
 
     def check(self, front_end: FrontEnd) -> None:
-        """Raises: ValueError where the front-end's features are not those that the encoder is made for."""
+        """Checks that the encoder accepts the features of the front-end.
+
+        Raises:
+            ValueError: If it does not.
+        """
 
     def depths(self, path: str) -> tuple[int, ...]:
-        """How many layers lie before a parameter of the encoder, by its path in it; for the parameters of a stack of
-        layers, one number for each. For a learning rate that decays from layer to layer.
+        """Number of layers before a parameter, for layer-wise decay of the learning rate.
+
+        Args:
+            path: Path of the parameter within the encoder.
+
+        Returns:
+            One depth, or the depth of each layer for a parameter of a stack of layers.
         """
         raise NotImplementedError
 
     def num_depths(self) -> int:
-        """How many different depths there are."""
+        """Number of different depths."""
         raise NotImplementedError
 
     def build(self, *, dtype: DTypeLike) -> Encoder:
-        """The module, computing in `dtype` with float32 parameters."""
+        """Creates the module, which computes in `dtype` with float32 parameters."""
         raise NotImplementedError
 
 
 class EncoderOfMels(EncoderSettings):
-    """Settings of an encoder whose frames have `num_mels` values."""
+    """Base class of settings of encoders whose input frames have `num_mels` values."""
 
     num_mels: int
 
     def check(self, front_end: FrontEnd) -> None:
         if front_end.num_features != self.num_mels:
             raise ValueError(
-                f"encoder.num_mels is {self.num_mels} and the front-end gives {front_end.num_features}: set both alike"
+                f"encoder.num_mels is {self.num_mels}, but frames of the front-end have {front_end.num_features} "
+                "values: set both to the same number"
             )
 
     def check_frames(self, values: Float[Array, "B T F"]) -> None:
-        """Raises: ValueError where they have another width."""
+        """Checks the width of frames.
+
+        Raises:
+            ValueError: If frames do not have `num_mels` values.
+        """
         if values.shape[-1] != self.num_mels:
             raise ValueError(f"frames have {values.shape[-1]} values, expected num_mels, {self.num_mels}")
 
 
 class Recogniser(nn.Module):
-    """Front-end → augmentation → encoder → heads. Evaluation and transcription go through `search`."""
+    """Speech recogniser: front-end → augmentations → encoder → heads. Evaluation and transcription call `search`."""
 
     front_end: FrontEnd
     augment: tuple[Augmentation, ...]
@@ -111,7 +153,14 @@ class Recogniser(nn.Module):
     primary: str = ""
 
     def __call__(self, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
-        """Loss terms and metrics, named `head/term`, as sums over the batch. A view counts as its share of the row."""
+        """Computes loss terms and metrics, named `head/term`, as sums over the batch.
+
+        Each of n views of an utterance has 1/n of its weight.
+
+        Args:
+            batch: Batch of utterances.
+            step: Number of applied updates while training; None in evaluation.
+        """
         encoded = self.encode(batch, step=step)
         if encoded.views > 1:
             batch = repeated(batch.replace(weights=batch.weights / encoded.views), encoded.views)
@@ -119,8 +168,10 @@ class Recogniser(nn.Module):
         return {f"{name}/{term}": value for name, terms in sums.items() for term, value in terms.items()}
 
     def encode(self, batch: Batch, *, step: Int[Array, ""] | None) -> Encoded:
-        """Of the batch's rows; while training, of the views of the first row, then of those of the second, and so on:
-        a row's views lie on its device.
+        """Encodes the rows of a batch.
+
+        In training, the output has the views of the first row, then those of the second row, and so on. The views of a
+        row are therefore on the device of the row.
         """
         frames = self.augmented(batch, step=step)
         views, parts = (1, 1) if step is None else (self.views, self.sub_batches)
@@ -131,8 +182,10 @@ class Recogniser(nn.Module):
         return encoded.replace(views=views, sub_batches=parts)
 
     def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
-        """The batch's own features, or those of its audio, changed by the augmentations when training. They take no
-        gradient. The views of a row share what is done to its audio, and what moves its frames.
+        """Returns the features of the batch or those of its audio, with augmentations in training.
+
+        The features have no gradient. The views of a row share augmentations of audio and those that change time
+        alignment.
         """
         of_audio: list[Augmentation] = [each for each in self.augment if isinstance(each, AudioAugmentation)]
         of_frames = [each for each in self.augment if not isinstance(each, AudioAugmentation)]
@@ -166,22 +219,44 @@ class Recogniser(nn.Module):
     def search(
         self, batch: Batch, *, head: str, decoding: Decoding, gives_log_probs: bool = False
     ) -> tuple[Any, Frames | None]:
-        """What a head's search finds in a batch, `Head.search`, and its log-probabilities `[B T V]` if asked for."""
+        """Searches for the token sequences of a batch.
+
+        Args:
+            batch: Batch of utterances.
+            head: Name of the head.
+            decoding: Settings of the search.
+            gives_log_probs: Whether to return the log-probabilities of the head.
+
+        Returns:
+            Result of `Head.search`, and the log-probabilities [B T V] of the head; None without `gives_log_probs`.
+        """
         encoded = self.encode(batch, step=None)
         found = self.search_in(encoded, head=head, decoding=decoding)
         return found, self.heads[head].emit(encoded) if gives_log_probs else None
 
     def search_in(self, encoded: Encoded, *, head: str, decoding: Decoding) -> Any:
-        """As `search`, in the encoder's output."""
+        """Searches for token sequences in the output of the encoder.
+
+        Args:
+            encoded: Output of the encoder.
+            head: Name of the head.
+            decoding: Settings of the search.
+
+        Returns:
+            Result of `Head.search`.
+        """
         return self.heads[head].search(encoded, decoding)[0]
 
     def emit(self, batch: Batch, *, head: str = "") -> dict[str, Any]:
-        """What heads compute of each frame, `Head.emit`, by head: of one head, or of all."""
+        """Returns the frame-wise outputs (`Head.emit`) of one head or of all, as a dict of heads."""
         encoded = self.encode(batch, step=None)
         return {name: each.emit(encoded) for name, each in self.heads.items() if head in ("", name)}
 
     def denominators(self, batch: Batch) -> dict[str, Float[Array, ""]]:
-        """The weight of each loss term, without computing the encoder. The stream "mask" must be that of the call."""
+        """Computes the denominator of each loss term without the encoder.
+
+        The random stream "mask" must be the one of `__call__`, which then draws the same masks.
+        """
         num_frames, size = batch.lengths, batch.signal.shape[1]
         if batch.features is None:
             num_frames, size = (self.front_end.output_length(number) for number in (num_frames, size))
@@ -190,85 +265,115 @@ class Recogniser(nn.Module):
         return {f"{name}/{term}": value for name, terms in denominators.items() for term, value in terms.items()}
 
     def _mask(self, lengths: Int[Array, " B"], size: int, sub_batches: int) -> Bool[Array, "B T"] | None:
-        """The frames to hide from the layers: none where there is no stream "mask", as in recognition."""
+        """Draws the frames to mask. None without a random stream "mask", as in recognition."""
         if not isinstance(self.encoder, MaskingEncoder) or not self.has_rng("mask"):
             return None
         return self.encoder.draw_mask(self.make_rng("mask"), lengths, size, sub_batches=sub_batches)
 
     @property
     def recognising(self) -> str:
-        """The head that texts come from: `primary`, or the only head that recognises.
+        """Name of the primary head: `primary`, or the only recognising head.
 
-        Raises: UserError if no head recognises, or several do and none is named.
+        Raises:
+            UserError: If no head recognises, or if several do and `primary` is empty.
         """
         return named_or_only(self.primary, [name for name, head in self.heads.items() if head.recognises], self.heads)
 
     @property
     def aligning(self) -> str:
-        """The head that texts are aligned by: the recognising one if it is of CTC, else the first of CTC that reads
-        the encoder's output, else the first of CTC.
+        """Name of the CTC head that aligns texts.
 
-        Raises: UserError if no head is of CTC.
+        This is the primary head if it is a CTC head, otherwise the first CTC head on the encoder's output, otherwise
+        the first CTC head.
+
+        Raises:
+            UserError: If the model has no CTC head or no recognising head.
         """
         names = [name for name, head in self.heads.items() if head.aligns]
         if not any(head.recognises for head in self.heads.values()):
             return self.recognising  # raises
         if not names:
             raise UserError(
-                f"texts are aligned by a CTC head, and the model has none: its heads are {', '.join(self.heads)}. "
-                "Train with one beside them (model.heads), or align with another run"
+                f"alignment needs a CTC head, and the heads of the model are {', '.join(self.heads)}: train with an "
+                "additional CTC head (model.heads), or use another run"
             )
         recognising = self.primary or next(name for name, head in self.heads.items() if head.recognises)
         return min(names, key=lambda name: (name != recognising, self.heads[name].tap != OUTPUT))
 
     @property
     def needs_mask(self) -> bool:
-        """Whether evaluation of the losses hides frames."""
+        """Whether the losses of a head are computed on masked frames, which are then masked in evaluation too."""
         return any(head.needs_mask for head in self.heads.values())
 
     def output_length(self, lengths: Any, *, tap: str = OUTPUT, of_features: bool = False) -> Any:
-        """Frames of the encoder's output, or of a tap, for a number of samples, or of frames of ready features; for
-        ints and arrays.
+        """Number of frames of the encoder's output or of a tap.
+
+        Args:
+            lengths: Number of samples, or of frames of features; an int or an array.
+            tap: Name of the tap. `OUTPUT`: the encoder's output.
+            of_features: Whether `lengths` counts frames of features instead of samples.
         """
         return self._lengths(lengths if of_features else self.front_end.output_length(lengths))[tap]
 
+    @property
+    def label_length(self) -> Callable[..., Any]:
+        """`output_length` for the frames that labels are aligned with.
+
+        These are the frames of the primary head, or of the encoder's output if no head recognises.
+        """
+        recognises = any(head.recognises for head in self.heads.values())
+        return self.length_of(self.recognising) if recognises else self.output_length
+
     def length_of(self, head: str) -> Callable[..., Any]:
-        """`output_length` of what a head reads."""
+        """Returns `output_length` for the tap that a head reads."""
         return functools.partial(self.output_length, tap=self.heads[head].tap)
 
     def frame_times(self, *, tap: str = OUTPUT) -> FrameTimes:
-        """Of those frames. Ready features count as made by the model's own front-end."""
+        """Times of the frames of the encoder's output or of a tap.
+
+        Features without audio are assumed to have the hop and the sample rate of the model's front-end.
+        """
         length = functools.partial(self.output_length, tap=tap)
         return FrameTimes.of(length, hop=self.front_end.hop, rate_hz=self.front_end.rate_hz)
 
     def _lengths(self, num_frames: Any) -> dict[str, Any]:
-        """How many frames the encoder's output and its taps have."""
+        """Number of frames of the encoder's output and of its taps, for a number of input frames."""
         return {OUTPUT: self.encoder.output_length(num_frames), **self.encoder.tap_lengths(num_frames)}
 
 
 def _own(of_frames: Sequence[Augmentation]) -> list[Augmentation]:
-    """Those augmentations that are drawn for each view on its own: from the first on that moves no frames."""
+    """Returns the augmentations that are drawn for each view: from the first one that keeps time alignment on."""
     return list(itertools.dropwhile(lambda each: each.moves_frames, of_frames))
 
 
 def repeated(rows: Tree, times: int) -> Tree:
-    """Each row so many times, one after the other: on one device, where rows are spread over several."""
+    """Repeats each row `times` times in sequence, which keeps the copies of a row on one device."""
     return rows if times == 1 else jax.tree.map(lambda array: jnp.repeat(array, times, axis=0), rows)
 
 
 def named_or_only(primary: str, recognising: Sequence[str], heads: Iterable[str]) -> str:
-    """The head that texts come from. Raises: UserError as `Recogniser.recognising`."""
+    """Selects the primary head.
+
+    Args:
+        primary: Name of the primary head. Empty: the only recognising head.
+        recognising: Names of the recognising heads.
+        heads: Names of all heads, for error messages.
+
+    Raises:
+        UserError: If no head recognises, if `primary` does not, or if several heads do and `primary` is empty.
+    """
     if primary and primary not in recognising:
-        raise UserError(f"primary is {primary!r}: expected a head that recognises, one of {', '.join(recognising)}")
+        raise UserError(f"primary is {primary!r}: expected a recognising head, one of {', '.join(recognising)}")
     if not recognising:
         raise UserError(
-            f"the model gives no texts: none of its heads ({', '.join(heads)}) recognises. Fine-tune it first: "
-            "python -m asr_jax.train --config A_CONFIG_WITH_CTC --init-from RUN"
+            f"the model cannot recognise: none of its heads ({', '.join(heads)}) is a recognising head. Fine-tune it "
+            "first: python -m asr_jax.train --config A_CONFIG_WITH_CTC --init-from RUN"
         )
     if not primary and len(recognising) > 1:
         raise UserError(
-            f"the heads {', '.join(recognising)} recognise, and primary is empty: expected the name of the one that "
-            "texts come from"
+            f"the heads {', '.join(recognising)} recognise, and primary is empty: expected the name of one of them, "
+            f"such as Model(primary={recognising[0]!r}). To continue an earlier run with its former head, pass only "
+            "--run-dir"
         )
     return primary or recognising[0]
 
@@ -278,22 +383,23 @@ class Model:
     """Settings of a Recogniser."""
 
     encoder: EncoderSettings
-    """The encoder."""
+    """Settings of the encoder."""
     heads: dict[str, HeadSettings] = field(default_factory=lambda: {"ctc": CTC()})
-    """Heads by name; hybrid training is two entries."""
+    """Names and settings of the heads. Hybrid training uses two heads."""
     front_end: FrontEnd = KaldiFbank()
-    """From samples to features."""
+    """Settings of the front-end, which computes features from samples."""
     augment: tuple[Augmentation, ...] = (SpecAugment(),)
-    """What changes audio and features in training, in this order, those of audio first."""
+    """Augmentations in training. Those of audio are applied first, then those of features, each in this order."""
     views: int = 1
-    """How many times each utterance is in a batch while training, masked in other places each time (CR-CTC: 2), and
-    counting as that share. A step takes as many times the memory: data.buckets.batch-seconds counts each one once."""
+    """Number of differently augmented copies of each utterance in training (CR-CTC: 2), each with an equal part of the
+    utterance's weight. Memory grows by this factor: data.buckets.batch-seconds counts each utterance once."""
 
     sub_batches: int = 1
-    """Parts of a batch in which frames are hidden, and codes counted, as if each were a batch: as many as devices give
-    what a device by itself would. data.buckets.batch_multiple must be a multiple of it."""
+    """Number of micro-batches, in each of which masks are drawn and codes are counted separately. With as many as there
+    are devices, results are as if each device had a batch of its own. data.buckets.batch_multiple must be a multiple
+    of it."""
     primary: str = ""
-    """The head that texts come from, where several recognise; empty: the only one that does."""
+    """Name of the primary head, whose search returns the texts. Empty: the only recognising head."""
 
     def __post_init__(self) -> None:
         if not self.heads:
@@ -309,8 +415,8 @@ class Model:
         late = [type(each).__name__ for each in _own(of_frames) if each.moves_frames]
         if self.views > 1 and late:
             raise ValueError(
-                f"augment has {late[0]} after {type(_own(of_frames)[0]).__name__} and views is {self.views}: expected "
-                f"it before, since what moves frames must be the same in all views of an utterance"
+                f"augment has {late[0]} after {type(_own(of_frames)[0]).__name__}, and views is {self.views}: expected "
+                f"{late[0]} first, because all views of an utterance must share augmentations of time alignment"
             )
         if self.recognises or self.primary:
             try:
@@ -326,33 +432,49 @@ class Model:
 
     @property
     def recognises(self) -> bool:
-        """Whether it gives texts, and learns from labels."""
+        """Whether a head recognises and is trained with labels."""
         return any(head.recognises for head in self.heads.values())
 
     @property
     def recognising(self) -> str:
-        """As `Recogniser.recognising`."""
+        """Name of the primary head, as `Recogniser.recognising`."""
         return named_or_only(self.primary, [name for name, head in self.heads.items() if head.recognises], self.heads)
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
-        """As that of the head that texts come from; 0 for a model that gives none."""
+        """Least number of frames that the primary head needs for a text; 0 without a recognising head.
+
+        Args:
+            num_labels: Number of labels of the text; an int or an array.
+            num_repeats: Number of labels that equal the label before; an int or an array.
+        """
         if not self.recognises:
             return 0 * num_labels
         return self.heads[self.recognising].frames_needed(num_labels, num_repeats)
 
     def decoding_of(self, head: str) -> Decoding:
-        """How a head finds texts. Raises: UserError for a head that does not exist or finds none."""
+        """Decoding of a head.
+
+        Raises:
+            UserError: If the model has no such head, or the head has no search.
+        """
         settings = self.heads[head].search_settings if head in self.heads else None
         if settings is None:
             known = [name for name, each in self.heads.items() if each.search_settings is not None]
-            raise UserError(f"head {head!r} finds no texts: expected one of {', '.join(known)}")
+            raise UserError(f"{head!r} is not a recognising head of the model: expected one of {', '.join(known)}")
         return settings
 
     def with_decoding(self, head: str, decoding: Decoding) -> "Model":
-        """The same model with another decoding of a head."""
+        """Returns the same model with another decoding of a head."""
         return replace(self, heads=self.heads | {head: replace(self.heads[head], decoding=decoding)})  # type: ignore[call-arg]
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
+        """Creates the module.
+
+        Args:
+            vocab_size: Number of labels, including the blank.
+            blank_id: Id of the blank.
+            precision: Precision of the computation.
+        """
         dtype = compute_dtype(precision)
         heads = {
             name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype) for name, head in self.heads.items()

@@ -38,57 +38,57 @@ RATES = ("dropout", "input_dropout", "position_dropout", "attention_dropout")
 
 @dataclass(frozen=True)
 class Conformer(EncoderOfMels):
-    """Sizes and training behaviour; the defaults are the large Conformer-CTC of NeMo."""
+    """Settings of Conformer. The defaults are the large Conformer-CTC of NeMo."""
 
     num_mels: int = 80
-    """Mel bins of the input."""
+    """Number of mel bins of the input."""
     dim: int = 512
-    """Width of the layers and of the output; even, and a multiple of num_heads."""
+    """Width of the layers and of the output. Must be even and a multiple of num_heads."""
     num_layers: int = 18
-    """Layers."""
+    """Number of layers."""
     num_heads: int = 8
-    """Attention heads."""
+    """Number of attention heads."""
     feedforward_dim: int | None = None
     """Hidden width of the feed-forward modules. None: four times dim."""
     kernel_size: int = 31
-    """Taps of the depthwise convolutions, odd."""
+    """Taps of the depthwise convolutions. Must be odd."""
     subsampling: Subsampling = "striding"
-    """The convolutions that lower the frame rate: striding, as Conformer, or dw_striding, depthwise-separable, as
-    FastConformer."""
+    """Convolutions that lower the frame rate. striding: full convolutions, as in Conformer. dw_striding:
+    depthwise-separable convolutions, as in FastConformer."""
     subsampling_factor: int = 4
-    """Frames of features for one of the output: a power of 2, at least 2."""
+    """Ratio of the input's to the output's frame rate. Must be a power of 2, at least 2."""
     subsampling_channels: int | None = None
-    """Channels of these convolutions. None: dim."""
+    """Channels of the subsampling. None: dim."""
     positions: Literal["rel_pos", "abs_pos"] = "rel_pos"
-    """How attention knows where frames are: by their distances (Transformer-XL), or by encodings added to the input."""
+    """Position encodings. rel_pos: relative positions in attention (Transformer-XL). abs_pos: sinusoids that are added
+    to the input."""
     tied_biases: bool = False
-    """With rel_pos, one pair of biases of queries for all layers."""
+    """Whether all layers share one pair of query biases. Requires rel_pos."""
     scale_input: bool = True
-    """Multiply what the subsampling gives by √dim."""
+    """Whether the output of the subsampling is multiplied by √dim."""
     norm: ConvNorm = "batch"
-    """Of the convolution modules: batch, over the valid frames; batch_padded, over padding too, as NeMo trains; layer,
-    over the channels of a frame."""
+    """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm that includes
+    padding, as in NeMo. layer: layer norm over the channels of a frame."""
     use_bias: bool = True
-    """Biases in the feed-forward and attention modules."""
+    """Whether the feed-forward and attention modules have biases."""
     convolution_bias: bool = True
-    """Biases in the convolution modules."""
+    """Whether the convolution modules have biases."""
     dropout: float = 0.1
-    """Within the feed-forward modules and after each module of a layer."""
+    """Dropout rate within the feed-forward modules and after each module of a layer."""
     input_dropout: float = 0.1
-    """Before the first layer."""
+    """Dropout rate before the first layer."""
     position_dropout: float = 0.0
-    """Of the encodings of positions."""
+    """Dropout rate of the position encodings."""
     attention_dropout: float = 0.1
-    """Of attention weights."""
+    """Dropout rate of the attention weights."""
     mask_padding: bool = True
-    """An utterance gives the same output alone as in a padded batch. Without it, padding enters the subsampling, as it
-    did in NeMo before version 2.5."""
+    """Whether the output of an utterance is independent of padding. Otherwise padding enters the subsampling, as in
+    NeMo before version 2.5."""
     remat: Remat = "elementwise"
-    """What of each layer is computed again in the backward pass instead of being kept: of the
-    policies of `nn.remat`, each of which takes less memory than the one before it, none, elementwise, products and
-    layers. elementwise is the fastest, too."""
+    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
+    decreasing memory. elementwise is also the fastest."""
     taps: tuple[str, ...] = ()
-    """Inner outputs to give to heads: "layer_0", "layer_1", ... With any, those of all layers are kept."""
+    """Inner outputs for heads: "layer_0", "layer_1", ... With any, the outputs of all layers are stored."""
 
     def __post_init__(self) -> None:
         factor = self.subsampling_factor
@@ -105,9 +105,9 @@ class Conformer(EncoderOfMels):
             f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size > 0 and self.kernel_size % 2,
             f"subsampling_factor is {factor}, expected a power of 2, at least 2": factor > 1
             and factor.bit_count() == 1,
-            f"taps are {self.taps}, expected some of layer_0 to layer_{self.num_layers - 1}": known_taps
+            f"taps is {self.taps}, expected names from layer_0 to layer_{self.num_layers - 1}": known_taps
             >= set(self.taps),
-            "tied_biases are set with abs_pos, which has none: expected rel_pos": not self.tied_biases
+            "tied_biases is True, expected False with positions abs_pos, which have no biases": not self.tied_biases
             or self.positions == "rel_pos",
         }
         checks |= {
@@ -119,7 +119,7 @@ class Conformer(EncoderOfMels):
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Conformer":
-        """Four layers at 25 Hz, of no paper: 1.0 M parameters, for two CPU cores and a few hours of speech."""
+        """Four layers at 25 Hz with 1.0 M parameters, for two CPU cores and a few hours of speech; not published."""
         sizes = {
             "dim": 96,
             "num_layers": 4,
@@ -152,11 +152,18 @@ class Conformer(EncoderOfMels):
 
     @classmethod
     def fast(cls, size: FastSize = "large", **changes: Any) -> "Conformer":
-        """FastConformer at 12.5 Hz, as NeMo's settings have it: small, medium, large, xlarge (Parakeet 0.6B) and
-        xxlarge (Parakeet 1.1B) with 12.6, 26.1, 115.1, 607.7 and 1061.3 M parameters without the head. Published files
-        may differ from their settings there: `pretrained.conformer.conformer_of` reads what a file says of itself.
+        """FastConformer at 12.5 Hz in the sizes of NeMo's configurations.
 
-        Raises: ValueError for another name.
+        The sizes small, medium, large, xlarge (Parakeet 0.6B) and xxlarge (Parakeet 1.1B) have 12.6, 26.1, 115.1, 607.7
+        and 1061.3 M parameters without the head. Published files may differ from these configurations:
+        `pretrained.conformer.conformer_of` reads the settings of a file.
+
+        Args:
+            size: Name of the size.
+            changes: Other fields.
+
+        Raises:
+            ValueError: If there is no such size.
         """
         if size not in FAST:
             raise ValueError(f"FastConformer has no size {size!r}: expected one of {', '.join(FAST)}")
@@ -164,7 +171,7 @@ class Conformer(EncoderOfMels):
         return cls(**{**sizes, **FAST[size], **changes})
 
     def depths(self, path: str) -> tuple[int, ...]:
-        """The subsampling is 0, and the layers follow; tied biases are as deep as the first of them."""
+        """Depths: 0 for the subsampling, 1 to num_layers for the layers, and 1 for tied biases."""
         if path.startswith("layers/"):
             return tuple(range(1, 1 + self.num_layers))
         return (0,) if path.startswith(("subsample/", "embed/")) else (1,)
@@ -178,20 +185,20 @@ class Conformer(EncoderOfMels):
 
 @struct.dataclass
 class Shared:
-    """What all layers get."""
+    """Inputs that all layers share."""
 
     positions: Float[Array, "R D"] | None
-    """Of rel_pos."""
+    """Encodings of relative positions. None: abs_pos."""
     biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None
-    """Tied ones."""
+    """Tied content and position biases. None: each layer has its own."""
     allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may see."""
+    """Keys (last axis) that queries may attend to."""
     lengths: Int[Array, " B"]
     step: Step
 
 
 class ConformerEncoder(Encoder):
-    """[B T num_mels] to [B S dim], S = T / subsampling_factor, rounded up."""
+    """Conformer encoder, [B T num_mels] to [B S dim] with S = ⌈T / subsampling_factor⌉."""
 
     settings: Conformer
     dtype: DTypeLike = jnp.float32
@@ -224,7 +231,7 @@ class ConformerEncoder(Encoder):
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
             length=settings.num_layers,
-            check_constancy_invariants=False,  # would trace the layer once more
+            check_constancy_invariants=False,  # True would trace the layer a second time
         )(settings, self.dtype, name="layers")
         x, inner = layers(x, Shared(positions if relative else None, self._tied_biases(), allowed, lengths, step))
         taps = {
@@ -257,8 +264,9 @@ class ConformerEncoder(Encoder):
 
 
 class ConformerLayer(nn.Module):
-    """Half a feed-forward module, attention, convolution, half a feed-forward module, a norm. It has the signature that
-    `nn.scan` asks for, and gives its output twice where there are taps.
+    """Conformer layer: half-step feed-forward, attention, convolution, half-step feed-forward, norm.
+
+    The signature is that of a body of `nn.scan`. With taps, the layer also returns its output for the scan to collect.
     """
 
     settings: Conformer

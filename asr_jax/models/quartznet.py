@@ -1,4 +1,4 @@
-"""QuartzNet: blocks of time-channel-separable convolutions; Jasper and Citrinet are other blocks of it.
+"""QuartzNet: blocks of time-channel-separable convolutions. Jasper and Citrinet are settings of the same blocks.
 
 Source: Kriman et al. 2020, "QuartzNet" (arXiv:1910.10261); Li et al. 2019, "Jasper" (arXiv:1904.03288); Majumdar et al.
 2021, "Citrinet" (arXiv:2104.01721); NVIDIA's DeepLearningExamples at commit 729963dd, quartznet/model.py; NeMo at
@@ -24,7 +24,7 @@ from asr_jax.nn.time_conv import strided
 
 
 def published_blocks(copies: int) -> tuple[ConvBlock, ...]:
-    """The blocks of QuartzNet 5·`copies` × 5: table 1 of the paper."""
+    """Blocks of QuartzNet 5·`copies` × 5. Source: table 1 of the QuartzNet paper."""
     return (
         ConvBlock(256, 33, stride=2, residual="none"),
         ConvBlock(256, 33, copies=copies, repeat=5),
@@ -39,53 +39,52 @@ def published_blocks(copies: int) -> tuple[ConvBlock, ...]:
 
 @dataclass(frozen=True)
 class QuartzNet(EncoderOfMels):
-    """Blocks, and what changes all of them at once; the defaults are QuartzNet 15x5."""
+    """Settings of QuartzNet: blocks, and overrides for all of them. The defaults are QuartzNet 15x5."""
 
     num_mels: int = 64
-    """Mel bins of the input."""
+    """Number of mel bins of the input."""
     blocks: tuple[ConvBlock, ...] = published_blocks(3)
-    """The blocks from first to last."""
+    """Settings of the blocks, first to last."""
     copies: int | None = None
-    """How often each block with a residual comes, instead of its own `copies`."""
+    """Number of copies of each block with a residual. None: each block's own `copies`."""
     repeat: int | None = None
-    """Layers of each block with a residual, instead of its own `repeat`."""
+    """Number of layers of each block with a residual. None: each block's own `repeat`."""
     dropout: float | None = None
-    """Dropout of all blocks, instead of their own."""
+    """Dropout rate of all blocks. None: each block's own."""
     width_factor: float = 1.0
-    """Every block's width times this, to a multiple of 8 where it is not 1."""
+    """Factor of the width of every block. If it is not 1, widths are rounded to multiples of 8."""
     kernel_factor: float = 1.0
-    """Every block's kernel size times this, down to a whole number, and up to an odd one."""
+    """Factor of the kernel size of every block. The product is rounded down to an integer, then up to an odd one."""
     activation: ActivationName = "relu"
-    """After every norm but the last of a block's layers, which what is added follows first."""
+    """Activation after every norm. The last activation of a block is applied after the residual."""
     norm: BlockNorm = "batch"
-    """What is normalised together, and whether padding counts."""
+    """Set of values that each norm normalises; the suffix _padded includes padding."""
     norm_groups: int = 1
-    """Groups of channels of the norm "group"."""
+    """Number of groups of channels of the norm "group"."""
     mask_padding: bool = True
-    """Set frames beyond a row's length to 0 before every convolution: an utterance then gives the same output alone as
-    in a padded batch. Without it, padding enters as it does in the peers' code without masks; which lengths
-    squeeze-and-excitation then goes by is unlike NeMo's, which does not divide them by strides."""
+    """Whether frames beyond a row's length are set to 0 before every convolution, which makes the output of an utterance
+    independent of padding. Otherwise padding enters, as in the code of NVIDIA and NeMo without masks, except that NeMo's
+    squeeze-and-excitation uses lengths that are not divided by strides."""
     remat: Remat = "elementwise"
-    """What of a block's layers, but the first, is computed again in the backward pass instead of being kept: of the
-    policies of `nn.remat`, each of which takes less memory than the one before it, none, elementwise, products and
-    layers. elementwise is the fastest, too."""
+    """Rematerialisation policy of a block's layers except the first (see `nn.remat`): none, elementwise, products or
+    layers, in the order of decreasing memory. elementwise is also the fastest."""
     taps: tuple[str, ...] = ()
-    """Inner outputs to give to heads: "block_0", "block_1", ..., counted with their copies."""
+    """Inner outputs for heads: "block_0", "block_1", ..., where each copy of a block counts."""
 
     def __post_init__(self) -> None:
         checks = {
             f"num_mels is {self.num_mels}, expected at least 1": self.num_mels > 0,
-            "blocks are none, expected at least one": len(self.blocks) > 0,
+            "blocks is empty, expected at least one block": len(self.blocks) > 0,
             f"width_factor is {self.width_factor}, expected more than 0": self.width_factor > 0,
             f"kernel_factor is {self.kernel_factor}, expected more than 0": self.kernel_factor > 0,
         }
         problems = [problem for problem, good in checks.items() if not good]
         if problems:
             raise ValueError("; ".join(problems))
-        blocks = self.every_block()  # raises where a factor makes an impossible one
+        blocks = self.every_block()  # raises ValueError if an override is invalid for a block
         known = [f"block_{number}" for number in range(len(blocks))]
         if not set(self.taps) <= set(known):
-            problems.append(f"taps are {self.taps}, expected some of {known[0]} to {known[-1]}")
+            problems.append(f"taps is {self.taps}, expected names from {known[0]} to {known[-1]}")
         width = self.num_mels
         for number, block in enumerate(blocks):
             ins = (width, block.width) if block.repeat > 1 else (width,)
@@ -95,15 +94,15 @@ class QuartzNet(EncoderOfMels):
             width = block.width
         widths = sorted({block.width for block in blocks})
         if self.norm.startswith("group") and (self.norm_groups < 1 or any(w % self.norm_groups for w in widths)):
-            problems.append(f"norm_groups are {self.norm_groups}, expected a divisor of every width, {widths}")
+            problems.append(f"norm_groups is {self.norm_groups}, expected a divisor of every width, {widths}")
         if self.norm_groups != 1 and not self.norm.startswith("group"):
-            problems.append(f"norm_groups are {self.norm_groups}, expected 1 with the norm {self.norm}")
+            problems.append(f"norm_groups is {self.norm_groups}, expected 1 with the norm {self.norm}")
         if problems:
             raise ValueError("; ".join(problems))
 
     @classmethod
     def tiny(cls, **changes: Any) -> "QuartzNet":
-        """3x5, not of the paper: 0.9 M parameters, for two CPU cores and a few hours of speech."""
+        """QuartzNet 3x5 with 0.9 M parameters, for two CPU cores and a few hours of speech; not published."""
         blocks = (
             ConvBlock(128, 11, stride=2, residual="none"),
             ConvBlock(128, 11, repeat=5),
@@ -130,9 +129,9 @@ class QuartzNet(EncoderOfMels):
         return cls(**changes)
 
     def depths(self, path: str) -> tuple[int, ...]:
-        """The number of the block."""
+        """Depth: the number of the block."""
         found = re.match(r"block_(\d+)/", path)
-        assert found, f"{path} is no parameter of this encoder"
+        assert found, f"{path} is not a parameter of this encoder"
         return (int(found[1]),)
 
     def num_depths(self) -> int:
@@ -142,7 +141,7 @@ class QuartzNet(EncoderOfMels):
         return QuartzNetEncoder(self, dtype)
 
     def every_block(self) -> list[ConvBlock]:
-        """The blocks, each copy by itself, with what changes all of them."""
+        """Returns the settings of all blocks, with copies as separate blocks and with the overrides applied."""
         blocks = []
         for block in self.blocks:
             if block.residual != "none":
@@ -158,7 +157,7 @@ class QuartzNet(EncoderOfMels):
         return blocks
 
     def policy(self, dtype: DTypeLike) -> Policy:
-        """What is the same for all blocks."""
+        """Settings that all blocks share."""
         return Policy(
             activation=self.activation,
             norm=self.norm,
@@ -170,12 +169,15 @@ class QuartzNet(EncoderOfMels):
 
 
 def odd_size(size: int, factor: float) -> int:
-    """A kernel size times a factor, down to a whole number, and up to an odd one, as NVIDIA's code rounds it."""
+    """Kernel size times `factor`, rounded down to an integer and then up to an odd one, as in NVIDIA's code."""
     return max(int(size * factor), 1) // 2 * 2 + 1
 
 
 class QuartzNetEncoder(Encoder):
-    """[B T num_mels] to [B S width of the last block], S = output_length(T): 50 Hz from 100 Hz by default."""
+    """QuartzNet encoder, [B T num_mels] to [B S width of the last block] with S = output_length(T).
+
+    By default it halves the frame rate, such as from 100 Hz to 50 Hz.
+    """
 
     settings: QuartzNet
     dtype: DTypeLike = jnp.float32

@@ -1,7 +1,7 @@
-"""Squeezeformer: a Conformer whose middle layers work at half the frame rate, with one order of modules and norms.
+"""Squeezeformer: a Conformer variant whose middle layers have half the frame rate, with norms after the modules.
 
 Source: Kim et al. 2022, "Squeezeformer: An Efficient Transformer for Automatic Speech Recognition" (arXiv:2206.00888);
-kssteven418/Squeezeformer at commit ab49eec5, NVIDIA/NeMo's SqueezeformerEncoder at commit 8cfedd72, and seed 003's
+kssteven418/Squeezeformer at commit ab49eec5, NVIDIA/NeMo's SqueezeformerEncoder at commit 8cfedd72, and the Rust
 trainer (RustedBytes/w2v-bert-uk at commit adec09e4): see `Squeezeformer.variant`.
 """
 
@@ -37,7 +37,7 @@ from asr_jax.nn.squeezeformer_layer import (
 from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 STACKS = ("stack_0", "stack_1", "stack_2")
-"""Names of the stacks of layers: at the full frame rate, at half of it, at the full one again."""
+"""Names of the stacks of layers, which have the full, half and full frame rate."""
 Size = Literal["xs", "s", "sm", "m", "ml", "l"]
 PUBLISHED: dict[Size, tuple[int, int, int]] = {
     "xs": (144, 16, 4),
@@ -52,61 +52,63 @@ PUBLISHED: dict[Size, tuple[int, int, int]] = {
 
 @dataclass(frozen=True)
 class Squeezeformer(EncoderOfMels):
-    """Sizes and training behaviour; the defaults are the paper's SM."""
+    """Settings of Squeezeformer. The defaults are the paper's SM."""
 
     num_mels: int = 80
-    """Mel bins of the input."""
+    """Number of mel bins of the input."""
     dim: int = 256
-    """Width of all layers and of the output; even."""
+    """Width of all layers and of the output. Must be even and a multiple of num_heads."""
     num_layers: int = 16
-    """Layers."""
+    """Number of layers."""
     num_heads: int = 4
-    """Attention heads; they divide `dim`."""
+    """Number of attention heads."""
     feedforward_dim: int | None = None
-    """Hidden width of feed-forward modules. None: four times `dim`."""
+    """Hidden width of the feed-forward modules. None: four times dim."""
     kernel_size: int = 31
-    """Taps of the depthwise convolutions, odd."""
+    """Taps of the depthwise convolutions. Must be odd."""
     reduce_time: bool = True
-    """Whether layers in the middle work at half the frame rate."""
+    """Whether layers in the middle have half the frame rate."""
     reduce_at: int | None = None
-    """Layer, from 0, before which the frame rate is halved. None: num_layers // 2 - 1, as in all published sizes."""
+    """Index of the first layer at half the frame rate. None: num_layers // 2 - 1, as in all published sizes."""
     recover_at: int | None = None
-    """Layer before which it is recovered, not before `reduce_at`. None: the last, as in all published sizes."""
+    """Index of the first layer after the recovery of the frame rate, at least reduce_at. None: the last layer, as in all
+    published sizes."""
     subsampling: Subsampling = "dw_striding"
-    """The convolutions that lower the frame rate: full ones (striding), or behind the first depthwise and then
-    pointwise ones (dw_striding)."""
+    """Convolutions that lower the frame rate. striding: full convolutions. dw_striding: depthwise-separable ones after
+    the first."""
     subsampling_factor: int = 4
-    """Frames of the input for one of the encoder; a power of 2."""
+    """Ratio of the input's to the output's frame rate. Must be a power of 2, at least 2."""
     subsampling_channels: int | None = None
-    """Channels of the subsampling; None: `dim`."""
+    """Channels of the subsampling. None: dim."""
     positions: Literal["rel_pos", "abs_pos"] = "rel_pos"
-    """How attention knows where frames are: by their distances (Transformer-XL), or by encodings added to the input."""
+    """Position encodings. rel_pos: relative positions in attention (Transformer-XL). abs_pos: sinusoids that are added
+    to the input."""
     tied_biases: bool = False
-    """With rel_pos, one pair of biases of queries for all layers."""
+    """Whether all layers share one pair of query biases. Requires rel_pos."""
     scale_input: bool = True
-    """Multiply the frames by √dim before the first layer."""
+    """Whether frames are multiplied by √dim before the first layer."""
     adaptive_scale: bool = True
-    """A learned scale and bias of each channel before each module."""
+    """Whether each module has a learned scale and bias of its input channels."""
     norm: ConvNorm = "batch"
-    """Of convolution modules. batch: over the valid frames; batch_padded: over all frames of the padded batch, as the
-    peers train; layer: over the channels of a frame."""
+    """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm over all frames
+    of the padded batch, as in the published trainers. layer: layer norm over the channels of a frame."""
     dropout: float = 0.1
-    """Of the embedding, of each module's output and in feed-forward modules."""
+    """Dropout rate of the embedding, of each module's output and within the feed-forward modules."""
     attention_dropout: float = 0.0
-    """Of attention weights."""
+    """Dropout rate of the attention weights."""
     variant: Variant = "paper"
-    """Whose details. paper: the authors' code; nemo: NeMo's, with zeros on both sides in subsampling and reduction and
-    another eps and momentum of norms; rust: seed 003's trainer, with three taps in the reduction."""
+    """Implementation whose details are used. paper: the authors' code. nemo: NeMo's code, with zero padding on both
+    sides in subsampling and reduction, and with another epsilon and momentum of norms. rust: the Rust trainer's code,
+    with three taps in the reduction."""
     mask_padding: bool = True
-    """An utterance gives the same output alone as in a padded batch. Without it, padding enters exactly as it does in
-    the code of the variant."""
+    """Whether the output of an utterance is independent of padding. Otherwise padding enters exactly as in the code of
+    the variant."""
     remat: Remat = "elementwise"
-    """What of each layer is computed again in the backward pass instead of being kept: of the
-    policies of `nn.remat`, each of which takes less memory than the one before it, none, elementwise, products and
-    layers. elementwise is the fastest, too."""
+    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
+    decreasing memory. elementwise is also the fastest."""
     taps: tuple[str, ...] = ()
-    """Inner outputs to give to heads: "embed", "layer_0", ..., those between `reduce_at` and `recover_at` at half the
-    frame rate."""
+    """Inner outputs for heads: "embed", "layer_0", ... Layers from reduce_at to before recover_at have half the frame
+    rate."""
 
     def __post_init__(self) -> None:
         factor, reduce_at, recover_at = self.subsampling_factor, *self.reduced
@@ -120,24 +122,25 @@ class Squeezeformer(EncoderOfMels):
             and self.dim % self.num_heads == 0,
             f"dim is {self.dim}, expected an even number": self.dim % 2 == 0,
             f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size % 2 == 1,
-            f"subsampling_factor is {factor}, expected 2, 4, 8, ...": factor > 1 and factor & (factor - 1) == 0,
+            f"subsampling_factor is {factor}, expected a power of 2, at least 2": factor > 1
+            and factor & (factor - 1) == 0,
             **{
                 f"{name} is {getattr(self, name)}, expected None or at least 1": getattr(self, name) is None
                 or getattr(self, name) > 0
                 for name in ("subsampling_channels", "feedforward_dim")
             },
-            f"num_mels is {self.num_mels}, expected at least {factor}, subsampling_factor": self.num_mels >= factor,
-            f"reduce_at is {reduce_at} and recover_at {recover_at}, expected 0 <= reduce_at <= recover_at < "
-            f"{self.num_layers}, num_layers": not self.reduce_time or 0 <= reduce_at <= recover_at < self.num_layers,
-            f"reduce_at is {self.reduce_at} and recover_at {self.recover_at}, expected None without reduce_time": (
+            f"num_mels is {self.num_mels}, expected at least subsampling_factor, {factor}": self.num_mels >= factor,
+            f"reduce_at is {reduce_at} and recover_at is {recover_at}, expected 0 <= reduce_at <= recover_at < "
+            f"num_layers, {self.num_layers}": not self.reduce_time or 0 <= reduce_at <= recover_at < self.num_layers,
+            f"reduce_at is {self.reduce_at} and recover_at is {self.recover_at}, expected None without reduce_time": (
                 self.reduce_time or (self.reduce_at is None and self.recover_at is None)
             ),
-            f"dropout is {self.dropout} and attention_dropout {self.attention_dropout}, expected within 0 and 1": all(
-                0 <= rate < 1 for rate in (self.dropout, self.attention_dropout)
+            f"dropout is {self.dropout} and attention_dropout is {self.attention_dropout}, expected at least 0 and less "
+            "than 1": all(0 <= rate < 1 for rate in (self.dropout, self.attention_dropout)),
+            "tied_biases is True, expected False with positions abs_pos, which have no biases": (
+                self.positions == "rel_pos" or not self.tied_biases
             ),
-            "tied_biases is True, expected False with abs_pos, which has none": self.positions == "rel_pos"
-            or not self.tied_biases,
-            f"taps are {self.taps}, expected some of {sorted(known_taps)}": known_taps >= set(self.taps),
+            f"taps is {self.taps}, expected names from {sorted(known_taps)}": known_taps >= set(self.taps),
         }
         problems += [problem for problem, good in checks.items() if not good]
         if problems:
@@ -145,9 +148,14 @@ class Squeezeformer(EncoderOfMels):
 
     @classmethod
     def published(cls, size: Size, **changes: Any) -> "Squeezeformer":
-        """A size of the paper's table 2 by its name.
+        """Returns a size of the paper's table 2.
 
-        Raises: ValueError for another name.
+        Args:
+            size: Name of the size.
+            changes: Other fields.
+
+        Raises:
+            ValueError: If there is no such size.
         """
         if size not in PUBLISHED:
             raise ValueError(f"Squeezeformer has no size {size!r}: expected one of {', '.join(PUBLISHED)}")
@@ -155,7 +163,7 @@ class Squeezeformer(EncoderOfMels):
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Squeezeformer":
-        """Six layers, not of the paper: 1.1 M parameters, for two CPU cores and a few hours of speech."""
+        """Six layers with 1.1 M parameters, for two CPU cores and a few hours of speech; not published."""
         sizes = {"dim": 80, "num_layers": 6, "subsampling_channels": 32, "kernel_size": 15}
         return cls(**{**sizes, **changes})
 
@@ -191,18 +199,22 @@ class Squeezeformer(EncoderOfMels):
 
     @classmethod
     def rust(cls, size: Size = "sm", **changes: Any) -> "Squeezeformer":
-        """As seed 003's trainer has it (`--architecture squeezeformer --variant SIZE`), for features of the preset
-        `rust_squeezeformer`.
+        """Settings of the Rust trainer (`--architecture squeezeformer --variant SIZE`).
 
-        Differs from: there, recovered frames are those of the whole half-rate sequence twice over, and not each twice
-        in order, a defect; of an odd number of frames the last is left out of the reduction; running statistics count
+        The features are those of the preset `rust_squeezeformer`.
+
+        Differs from: the Rust trainer recovers frames by repeating the whole half-rate sequence instead of each frame,
+        a defect; it ignores the last of an odd number of frames in the reduction; its running statistics include
         padding (`norm="batch_padded"`).
         """
         return cls.published(size, **{"variant": "rust", "attention_dropout": 0.1, **changes})
 
     @property
     def reduced(self) -> tuple[int, int]:
-        """First layer at half the frame rate, and the first after it: both `num_layers` where there are none."""
+        """Indices of the first layer at half the frame rate and of the first after it.
+
+        Both are `num_layers` without `reduce_time`.
+        """
         if not self.reduce_time:
             return self.num_layers, self.num_layers
         first = max(self.num_layers // 2 - 1, 0) if self.reduce_at is None else self.reduce_at
@@ -210,13 +222,13 @@ class Squeezeformer(EncoderOfMels):
 
     @property
     def stack_sizes(self) -> tuple[int, int, int]:
-        """Layers of each of `STACKS`."""
+        """Number of layers of each stack in `STACKS`."""
         first, last = self.reduced
         return first, last - first, self.num_layers - last
 
     @property
     def layer_places(self) -> list[tuple[str, int]]:
-        """Of each layer the path of the scanned layers that it is one of, and its place there."""
+        """Path of the scanned layers that contain each layer, and the layer's index there."""
         return [(f"{stack}/layers", n) for stack, num in zip(STACKS, self.stack_sizes, strict=True) for n in range(num)]
 
     @property
@@ -224,11 +236,14 @@ class Squeezeformer(EncoderOfMels):
         return DETAILS[self.variant]
 
     def subsampled(self, num_frames: Any) -> Any:
-        """Frames of the encoder for frames of features; for ints and arrays."""
+        """Number of frames after the subsampling for a number of frames of features; for ints and arrays."""
         return strided_length(num_frames, self.subsampling_factor, before=self.details.frames_before)
 
     def depths(self, path: str) -> tuple[int, ...]:
-        """The embedding is 0, and layers follow; what changes the frame rate is as deep as the layer before it."""
+        """Depths: 0 for the embedding, 1 to num_layers for the layers.
+
+        The reduction and the recovery have the depth of the layer before them.
+        """
         first, last = self.reduced
         if found := re.match(rf"({'|'.join(STACKS)})/", path):
             stack = STACKS.index(found[1])
@@ -243,7 +258,7 @@ class Squeezeformer(EncoderOfMels):
         return SqueezeformerEncoder(self, dtype)
 
     def layer_sizes(self, dtype: DTypeLike) -> LayerSizes:
-        """The sizes of each layer."""
+        """Sizes and behaviour of the layers, which are equal."""
         return LayerSizes(
             num_heads=self.num_heads,
             feedforward_dim=self.feedforward_dim or 4 * self.dim,
@@ -258,14 +273,25 @@ class Squeezeformer(EncoderOfMels):
 
 
 class SqueezeformerEncoder(Encoder):
-    """[B T num_mels] to [B S dim], S = output_length(T): 25 Hz from 100 Hz by default."""
+    """Squeezeformer encoder, [B T num_mels] to [B S dim] with S = output_length(T).
+
+    By default it divides the frame rate by 4, such as from 100 Hz to 25 Hz.
+    """
 
     settings: Squeezeformer
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
-        """Raises ValueError for frames of another width, and for batches too short for one frame of the encoder."""
+        """Encodes frames.
+
+        Args:
+            frames: Input frames with their lengths.
+            step: Number of applied updates while training; None in evaluation.
+
+        Raises:
+            ValueError: If frames do not have `num_mels` values, or if the batch is too short for one output frame.
+        """
         settings = self.settings
         x = Embedding(settings, self.dtype, name="embed")(frames.values, frames.lengths, step=step)
         lengths = self.output_length(frames.lengths)
@@ -294,7 +320,7 @@ class SqueezeformerEncoder(Encoder):
     def _stack(
         self, number: int, x: Float[Array, "B T D"], shared: Shared
     ) -> tuple[Float[Array, "B T D"], dict[str, Array]]:
-        """What comes out of one of `STACKS`, and the taps within it."""
+        """Applies a stack, and returns its output and the taps within it."""
         settings, num_layers = self.settings, self.settings.stack_sizes[number]
         if not num_layers:
             return x, {}
@@ -330,7 +356,7 @@ class SqueezeformerEncoder(Encoder):
 
 
 class Embedding(nn.Module):
-    """Subsampling, a projection to `dim`, positions where they are absolute, and a norm."""
+    """Embedding: subsampling, projection to `dim`, absolute positions with abs_pos, dropout and norm."""
 
     settings: Squeezeformer
     dtype: DTypeLike = jnp.float32
@@ -341,7 +367,8 @@ class Embedding(nn.Module):
         settings.check_frames(x)
         if not settings.subsampled(x.shape[1]):
             raise ValueError(
-                f"the subsampling needs batches of at least {settings.subsampling_factor} frames, got {x.shape[1]}"
+                f"the subsampling needs batches of at least {settings.subsampling_factor} frames, got {x.shape[1]}: pad "
+                "the batch"
             )
         subsample = Subsample(
             settings.subsampling_channels or settings.dim,

@@ -9,20 +9,28 @@ from asr_jax.core.batch import Batch
 from asr_jax.models.base import Recogniser
 
 Denominators = dict[str, Float[Array, ""]]
-"""The denominator of the mean of each loss term, such as the number of its labels, by the name of the term."""
+"""Denominator of the mean of each loss term, such as the number of its labels, by the name of the term."""
 
 
 def batch_denominators(
     model: Recogniser, batch: Batch, streams: Mapping[str, PRNGKeyArray] = MappingProxyType({})
 ) -> Denominators:
-    """The denominator of each loss term of a batch.
+    """Computes the denominator of each loss term of a batch.
 
-    `streams` are the random streams of the gradient; models that mask frames need them.
+    Args:
+        model: Model of the loss terms.
+        batch: Batch of utterances.
+        streams: Random streams of the gradient's computation, which models that mask frames need.
     """
     denominators: Denominators = model.apply({}, batch, method="denominators", rngs=dict(streams))  # type: ignore[assignment]
     return denominators
 
 
 def total_of(means: Mapping[str, float], scales: Mapping[str, float]) -> float:
-    """The loss, Σ scale · mean over terms, of the mean of each term, for people: NaN where a term has none."""
+    """Computes the total loss for reports, Σ scale · mean over terms.
+
+    Args:
+        means: Mean of each term, by `head/term`. The loss is NaN if one of them is.
+        scales: Scale of each head.
+    """
     return sum(scales[name.split("/")[0]] * mean for name, mean in means.items())

@@ -219,7 +219,7 @@ class W2VBertEncoder(Encoder):
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
             length=settings.num_layers,
-            check_constancy_invariants=False,  # would trace the layer once more
+            check_constancy_invariants=False,  # True would trace the layer a second time
         )(settings, self.dtype, name="layers")
         allowed = length_mask(lengths, x.shape[1])[:, None]
         x, inner = layers(x, Shared(self._positions(x.shape[1]), allowed, lengths, step))

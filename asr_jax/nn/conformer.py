@@ -18,8 +18,8 @@ from asr_jax.nn.positions import clipped_distances, relative_shift
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 
-# Added to the scores of masked keys. It is finite, which keeps the softmax of a query without valid keys finite. Its exp
-# is exactly 0, and it is large enough that the sum with any score rounds to it in float32.
+# Added to the scores of masked keys. It is finite, which keeps the softmax of a query without valid keys finite. Its
+# exp is exactly 0, and its sum with any score rounds to it in float32.
 MASKED_SCORE = -1e10
 ConvNorm = Literal["batch", "batch_padded", "layer"]
 """Norm of a convolution module.

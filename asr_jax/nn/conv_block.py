@@ -37,8 +37,8 @@ frames of the padded batch, as in PyTorch's trainers.
 Residual = Literal["none", "add", "max", "dense"]
 """Residual connection of a block.
 
-none: no residual. add: the projected input of the block is added. max: the elementwise maximum with the projected input.
-dense: as add, and also adds the inputs of the directly preceding dense blocks, each with a projection of its own.
+none: no residual. add: adds the projected input of the block. max: elementwise maximum with the projected input. dense:
+as add, and also adds the inputs of the directly preceding dense blocks, each with a projection of its own.
 """
 
 EPS, MOMENTUM = 1e-3, 0.1
@@ -201,7 +201,7 @@ class Block(nn.Module):
                 split_rngs={"params": True, "dropout": True},
                 in_axes=nn.broadcast,
                 length=num_alike,
-                check_constancy_invariants=False,  # would trace the layer once more
+                check_constancy_invariants=False,  # True would trace the layer a second time
             )
             carry, _ = layers(block, policy, name="layers")(carry, step)
         for number in range(1 + num_alike, len(strides)):

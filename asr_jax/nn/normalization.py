@@ -111,8 +111,8 @@ def _forward(x: Array, lengths: Array, gain: Array, bias: Array, eps: float) -> 
     return (_scaled(x, mean, variance, gain, bias, eps), mean, variance), (x, lengths, gain, mean, variance)
 
 
-# The custom derivative reads the frames twice. Automatic differentiation reads them five times and stores several arrays
-# of their size.
+# The custom derivative reads the frames twice. Automatic differentiation reads them five times and stores several
+# arrays of their size.
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _normalised(
     x: Float[Array, "B T D"], lengths: Int[Array, " B"], gain: Float[Array, " D"], bias: Float[Array, " D"], eps: float

@@ -123,9 +123,9 @@ _balance.defvjp(lambda x, apply, limits, shares: (x, (x, apply, limits, shares))
 def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Any, ...], shares: Any) -> Array:
     """Computes dy + grad_scale · |dy| · g / RMS(g) with the gradient g of the penalty of each channel.
 
-    The penalty is |m - clip(m)| + |log(r / clip(r))| with m = mean/deviation and r = RMS. With z = (x - mean)/deviation,
-    dm/dx ∝ 1 - m z and d(log r)/dx ∝ deviation x / r², with the same factor, which cancels in g / RMS(g). The two are
-    uncorrelated, and their mean squares are 1 + m² and (deviation/r)².
+    The penalty is |m - clip(m)| + |log(r / clip(r))| with m = mean/deviation and r = RMS. With
+    z = (x - mean)/deviation, dm/dx ∝ 1 - m z and d(log r)/dx ∝ deviation x / r², with the same factor, which cancels in
+    g / RMS(g). The two are uncorrelated, and their mean squares are 1 + m² and (deviation/r)².
     """
     min_mean, max_mean, min_rms, max_rms, grad_scale = limits
     frames = x.reshape(-1, x.shape[-1]).astype(jnp.float32)

@@ -175,7 +175,7 @@ class SqueezeformerStack(nn.Module):
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
             length=self.num_layers,
-            check_constancy_invariants=False,  # would trace the layer once more
+            check_constancy_invariants=False,  # True would trace the layer a second time
         )(self.sizes, self.gives_all, name="layers")
         x, inner = layers(x, shared)
         return x, jnp.zeros((0, *x.shape), x.dtype) if inner is None else inner

@@ -65,7 +65,7 @@ class ZipformerStack(nn.Module):
             split_rngs={"params": True, "dropout": True, "regularise": True},
             in_axes=(0, nn.broadcast),
             length=self.sizes.num_layers,
-            check_constancy_invariants=False,  # would trace the layer once more
+            check_constancy_invariants=False,  # True would trace the layer a second time
         )(self.sizes, self.policy, name="layers")
         x, _ = layers(x, skip_rates, Shared(positions, allowed, lengths, feature_mask, step))
         if factor == 1:
@@ -95,7 +95,7 @@ def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: S
     """Probability that a row skips each layer of a stack in training.
 
     It is 0.5 at the start and decreases linearly to 0.035 · √downsampling during the layer's part of the warm-up. The
-    first of num_stacks + 1 equal parts of the warm-up belongs to the embedding, and each of the others to a stack, whose
+    warm-up has num_stacks + 1 equal parts. The first belongs to the embedding, and each of the others to a stack, whose
     layers divide it equally.
 
     Args:

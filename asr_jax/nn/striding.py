@@ -15,8 +15,8 @@ from asr_jax.nn.linear import Linear, per_channel, project, uniform
 Subsampling = Literal["striding", "dw_striding"]
 """Kind of subsampling.
 
-striding: full convolutions. dw_striding: depthwise-separable convolutions from the second one on, each a depthwise and a
-pointwise convolution.
+striding: full convolutions. dw_striding: depthwise-separable convolutions (depthwise and then pointwise) from the
+second one on.
 """
 
 
@@ -112,7 +112,7 @@ class GatedConv(nn.Module):
     """Strided convolution over time with stride // 2 zero frames before the input, and a gated linear unit.
 
     Source: `Wav2Vec2BertAdapterLayer` in transformers 5.23. Differs from: if kernel_size // 2 and stride // 2 differ,
-    the number of output frames in transformers differs by one from the lengths that it computes.
+    the number of output frames in transformers can differ by one from the lengths that it computes.
     """
 
     kernel_size: int

@@ -1,4 +1,4 @@
-"""What changes the frame rate: the convolutional embedding, down-sampling by a learned average, up-sampling."""
+"""Zipformer's changes of frame rate: convolutional embedding, downsampling by a learned average, upsampling."""
 
 import operator
 from functools import reduce
@@ -20,37 +20,52 @@ from asr_jax.nn.stochastic import Regulariser, dropout, kept
 
 SKIP_CONVNEXT = over_training(0.2, 0.015)
 FEWEST_FRAMES = 9
-"""Frames that give one frame of the embedding."""
+"""Least number of input frames of the embedding, from which it computes one frame."""
 
 
 def embedding_length(num_frames: Any) -> Any:
-    """Frames of the embedding for frames of features: (n - 7) // 2, and 0 where n is less."""
+    """Number of frames of the embedding for n frames of features: (n - 7) // 2, and 0 if n is less than 9."""
     return (num_frames - 7) // 2 * (num_frames >= FEWEST_FRAMES)
 
 
 class ConvEmbedding(nn.Module):
-    """Three 3×3 convolutions over time and frequency, a ConvNeXt block, a projection and a norm: half the frames out.
+    """Convolutional embedding, which halves the frame rate.
 
-    With `mask_padding` the frames beyond a row's length are 0 for the ConvNeXt block, as if the row were alone.
+    It consists of three 3×3 convolutions over time and frequency, a ConvNeXt block, a projection and a norm.
 
-    Source: `Conv2dSubsampling` in icefall's zipformer/subsampling.py. Differs from: there, padding enters the last
-    three frames of a row; here so only without `mask_padding`.
+    Source: `Conv2dSubsampling` in icefall's zipformer/subsampling.py. Differs from: in icefall, padding changes the
+    last three frames of a row; here this happens only without `mask_padding`.
     """
 
     features: int
     channels: tuple[int, int, int]
     dropout: tuple[float, float]
-    """At the start and after 20000 batches."""
+    """Dropout rate at the start and after 20000 batches."""
     mask_padding: bool = True
+    """Whether frames beyond a row's length are set to 0 before the ConvNeXt block."""
     regularise: bool = True
     skip: bool = True
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
-        """Raises ValueError where T is less than `FEWEST_FRAMES`."""
+        """Embeds frames of features.
+
+        Args:
+            x: Features.
+            lengths: Length of each row in frames.
+            step: Number of the recipe's batches while training; None in evaluation.
+
+        Returns:
+            Frames of the embedding, S = `embedding_length(T)`.
+
+        Raises:
+            ValueError: If T is less than `FEWEST_FRAMES`.
+        """
         if x.shape[1] < FEWEST_FRAMES:
-            raise ValueError(f"the embedding needs batches of at least {FEWEST_FRAMES} frames, got {x.shape[1]}")
+            raise ValueError(
+                f"the embedding needs batches of at least {FEWEST_FRAMES} frames, got {x.shape[1]}: pad the batch"
+            )
         regularise = Regulariser.of(self, step=step, use=self.regularise)
         first, second, third = self.channels
         x = FilterBank(first, name="conv_0")(x[..., None].astype(self.dtype))
@@ -80,7 +95,7 @@ class ConvEmbedding(nn.Module):
 
 
 class FilterBank(nn.Module):
-    """3×3 filters of one channel, zeros around the frequencies: [B T F 1] to [B T-2 F C]."""
+    """3×3 convolution of one input channel, with zero padding of frequencies only: [B T F 1] to [B T-2 F C]."""
 
     channels: int
 
@@ -93,14 +108,13 @@ class FilterBank(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """x + project(Swoosh-L(expand(depthwise 7×7(x)))), over [B T F C].
-
-    With `skip`, some rows do without it while training.
+    """ConvNeXt block over [B T F C]: x + project(Swoosh-L(expand(depthwise 7×7(x)))).
 
     Source: `ConvNeXt` in icefall's egs/librispeech/ASR/zipformer/subsampling.py.
     """
 
     skip: bool = True
+    """Whether random rows skip the block in training."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -122,14 +136,17 @@ class ConvNeXt(nn.Module):
 
 
 class Downsample(nn.Module):
-    """Averages each `factor` frames with learned weights; the last frame is repeated to fill the last group.
+    """Downsamples by averaging groups of `factor` frames with learned weights.
 
-    Source: `SimpleDownsample` in icefall's egs/librispeech/ASR/zipformer/zipformer.py. Differs from: there, the last
-    frame of the padded batch is repeated; with `mask_padding`, it is each row's own.
+    The last frame is repeated to fill the last group.
+
+    Source: `SimpleDownsample` in icefall's egs/librispeech/ASR/zipformer/zipformer.py. Differs from: icefall repeats
+    the last frame of the padded batch. With `mask_padding`, the last valid frame of each row is repeated.
     """
 
     factor: int
     mask_padding: bool = True
+    """Whether the last valid frame of each row is repeated, instead of the last frame of the padded batch."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B S D"]:
@@ -144,11 +161,17 @@ class Downsample(nn.Module):
 
 
 def repeat_last(x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
-    """Each frame beyond a row's length becomes its last valid frame (its first, where it has none)."""
+    """Replaces frames beyond each row's length with its last valid frame, or with its first one if none is valid."""
     last = jnp.take_along_axis(x, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)
     return jnp.where(length_mask(lengths, x.shape[1])[:, :, None], x, last)
 
 
 def upsample(x: Float[Array, "B S D"], *, factor: int, num_frames: int) -> Float[Array, "B T D"]:
-    """Each frame `factor` times, cut to `num_frames`."""
+    """Upsamples by repeating each frame `factor` times.
+
+    Args:
+        x: Input frames.
+        factor: Number of output frames per input frame.
+        num_frames: Number of output frames, to which the result is truncated.
+    """
     return jnp.repeat(x, factor, axis=1)[:, :num_frames]

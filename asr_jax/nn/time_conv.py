@@ -1,4 +1,4 @@
-"""Convolutions over time that begin as Xavier's, projections of groups of channels, and squeeze-and-excitation."""
+"""Convolutions over time with Xavier initialisation, grouped projections, and squeeze-and-excitation."""
 
 import math
 from collections.abc import Callable
@@ -18,20 +18,21 @@ from asr_jax.nn.schedules import Step
 
 
 class TimeWindow(NamedTuple):
-    """Which frames a convolution sees."""
+    """Kernel size, stride, dilation and padding of a convolution over time, in frames."""
 
     kernel_size: int
     stride: int
     dilation: int
     padding: tuple[int, int]
-    """Zeros before and after the frames."""
+    """Zero frames before and after the input."""
 
 
 class DepthwiseTimeConv(nn.Module):
-    """A filter over time for each channel, or for every `heads`-th."""
+    """Depthwise convolution over time."""
 
     window: TimeWindow
     heads: int = 0
+    """Number of filters, which the channels share in turn. 0: one filter per channel."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B S D"]:
@@ -45,7 +46,7 @@ class DepthwiseTimeConv(nn.Module):
 
 
 class Pointwise(nn.Module):
-    """A projection of each frame, of groups of channels apart from each other."""
+    """Grouped projection of each frame."""
 
     features: int
     groups: int
@@ -63,7 +64,7 @@ class Pointwise(nn.Module):
 
 
 class TimeConv(nn.Module):
-    """A convolution over time and channels."""
+    """Grouped convolution over time."""
 
     features: int
     window: TimeWindow
@@ -90,16 +91,18 @@ class TimeConv(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Scales each channel by what two small layers make of the mean over the utterance's frames; in float32.
+    """Squeeze-and-excitation over time, computed in float32.
+
+    Two linear layers compute a gate for each channel from the mean over the utterance's frames.
 
     Source: Hu et al. 2018 (arXiv:1709.01507); `SqueezeExcite` in NeMo's parts/submodules/jasper.py. Differs from: with
-    `frames`, those looked at while training lie within each utterance; there, anywhere in the padded row.
+    `frames`, the averaged frames are within each utterance in training; in NeMo, they are anywhere in the padded row.
     """
 
     reduction: int
-    """What part of the channels the first layer's width is."""
+    """Number of channels divided by the width of the first layer."""
     frames: int
-    """Frames looked at while training, at a random place; 0: all."""
+    """Frames that training averages over, from a random start. 0: all. Evaluation always averages over all frames."""
     activate: Callable[[Array], Array]
 
     @nn.compact
@@ -121,17 +124,17 @@ class SqueezeExcite(nn.Module):
 
 
 def shuffled(x: Float[Array, "B T D"], groups: int) -> Float[Array, "B T D"]:
-    """The first channel of each group, then the second of each, and so on."""
+    """Shuffles channels across groups: the first channel of each group, then the second of each, and so on."""
     if groups == 1:
         return x
     return x.reshape(*x.shape[:2], groups, -1).swapaxes(-1, -2).reshape(x.shape)
 
 
 def strided(num_frames: Any, stride: int) -> Any:
-    """Every `stride`-th of so many frames, from the first; for ints and arrays."""
+    """Number of frames after a stride, ⌈num_frames / stride⌉; for ints and arrays."""
     return -(-num_frames // stride)
 
 
 def xavier(fan_in: int, fan_out: int) -> float:
-    """The bound of weights drawn evenly. Source: Glorot and Bengio 2010, equation 16."""
+    """Bound of Xavier's uniform initialisation. Source: Glorot and Bengio 2010, equation 16."""
     return math.sqrt(6 / (fan_in + fan_out))

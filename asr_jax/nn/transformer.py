@@ -1,4 +1,4 @@
-"""Transformer layers as BERT's, which wav2vec 2.0 stacks, and their shortening in the middle (Hourglass)."""
+"""BERT-style Transformer layers of wav2vec 2.0, and shortening of the frames between them (Hourglass)."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -20,18 +20,18 @@ from asr_jax.nn.stochastic import unless_left_out
 
 MASKED_SCORE = -1e10
 INITIAL_DEVIATION = 0.02
-"""Of all projections, as BERT's."""
+"""Standard deviation of the initial weights of all projections, as in BERT."""
 Resample = Literal["naive", "linear"]
-"""naive: the mean of frames, and each repeated; linear: projections of frames beside each other."""
+"""Method of shortening and lengthening. naive: averages and repeats frames. linear: projects concatenated frames."""
 
 
 class LayerSizes(NamedTuple):
-    """What a layer is made of."""
+    """Sizes and behaviour of a layer."""
 
     num_heads: int
     feedforward_dim: int
     norm_first: bool
-    """Norms before attention and feed-forward module; without it, after their sums."""
+    """Whether norms precede attention and the feed-forward module. Otherwise they follow the residual sums."""
     dropout: float
     attention_dropout: float
     activation_dropout: float
@@ -45,15 +45,15 @@ class LayerSizes(NamedTuple):
 
 @struct.dataclass
 class Shared:
-    """What all layers of a stack get."""
+    """Inputs that all layers of a stack share."""
 
     allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may see."""
+    """Keys (last axis) that queries may attend to."""
     step: Step
 
 
 class Transformer(nn.Module):
-    """So many layers."""
+    """Stack of Transformer layers."""
 
     sizes: LayerSizes
     num_layers: int
@@ -62,22 +62,23 @@ class Transformer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step
     ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"] | None]:
-        """The output of the last layer, and where the sizes give taps those of all."""
+        """Returns the output of the last layer, and those of all layers (None without `sizes.gives_taps`)."""
         layers = nn.scan(
             rematerialised(TransformerLayer, self.sizes.remat),
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
             length=self.num_layers,
-            check_constancy_invariants=False,  # would trace the layer once more
+            check_constancy_invariants=False,  # True would trace the layer a second time
         )(self.sizes, name="layers")
         x, inner = layers(x, Shared(length_mask(lengths, x.shape[1])[:, None], step))
         return x, inner
 
 
 class TransformerLayer(nn.Module):
-    """Attention and a feed-forward module, each with a norm and its input added. While training, the layer is left out
-    in some calls. It has the signature that `nn.scan` asks for.
+    """Transformer layer: attention and a feed-forward module, each with a norm and a residual connection.
+
+    Training skips the layer in some calls (LayerDrop). The signature is that of a body of `nn.scan`.
 
     Source: `TransformerSentenceEncoderLayer` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
     """
@@ -95,7 +96,7 @@ class TransformerLayer(nn.Module):
 
     @nn.nowrap
     def transformed(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
-        """The layer's output."""
+        """Computes the layer's output without LayerDrop."""
         sizes = self.sizes
         attention = MultiHeadAttention(
             sizes.num_heads, sizes.attention_dropout, sizes.rotary, sizes.fused_attention, sizes.dtype, name="attention"
@@ -120,25 +121,36 @@ class TransformerLayer(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention with biases in all projections.
+    """Multi-head self-attention with biases in all projections.
 
-    Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2; rotary positions as NVIDIA's wav2vec 2.0
-    (DeepLearningExamples at commit 729963dd, common/fairseq/modules/multihead_attention.py) turns the whole width of
-    queries and keys, and not each head.
+    Rotary positions rotate the whole width of queries and keys instead of each head, as in NVIDIA's wav2vec 2.0.
+
+    Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2; DeepLearningExamples at commit 729963dd,
+    common/fairseq/modules/multihead_attention.py.
     """
 
     num_heads: int
     dropout: float
-    """Of attention weights."""
+    """Dropout rate of the attention weights."""
     rotary: bool
+    """Whether queries and keys have rotary positions."""
     fused: bool = False
-    """By `jax.nn.dot_product_attention`, whose scores never lie in memory where cuDNN computes it: on NVIDIA's GPUs, in
-    half precision. It knows no dropout."""
+    """Whether `jax.nn.dot_product_attention` computes attention, without dropout. On NVIDIA's GPUs in half precision it
+    uses cuDNN, which does not store the scores in memory."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], allowed: Bool[Array, "B 1 T"], *, step: Step) -> Float[Array, "B T D"]:
-        """`allowed`: which keys (last axis) queries may see."""
+        """Applies attention to `x`.
+
+        Args:
+            x: Input frames.
+            allowed: Keys (last axis) that queries may attend to.
+            step: Step of the schedules while training; None in evaluation, without dropout.
+
+        Returns:
+            Output frames.
+        """
         query, key, value = (
             Linear(x.shape[-1], deviation=INITIAL_DEVIATION, dtype=self.dtype, name=name)(x)
             for name in ("query", "key", "value")
@@ -149,7 +161,7 @@ class MultiHeadAttention(nn.Module):
         if self.fused:
             mixed = fused_attention(query, key, value, allowed)
         else:
-            # In float32: float16 would overflow, bfloat16 blur the softmax.
+            # Scores are float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
             scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32)
             scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
             weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
@@ -165,8 +177,17 @@ def fused_attention(
     value: Float[Array, "B T H C"],
     allowed: Bool[Array, "B 1 T"],
 ) -> Float[Array, "B T H C"]:
-    """Attention to the first keys of each row, as many as are allowed, by cuDNN where it is there and has a kernel for
-    it, and by XLA elsewhere. A row without any is given its first, which keeps it finite: it is padding.
+    """Attention by `jax.nn.dot_product_attention`: by cuDNN on GPUs in half precision, otherwise by XLA.
+
+    Args:
+        query: Queries.
+        key: Keys.
+        value: Values.
+        allowed: Keys (last axis) that queries may attend to: the first keys of each row. A row without allowed keys is
+            padding; its first key is used to keep its output finite.
+
+    Returns:
+        Weighted means of the values.
     """
     lengths = jnp.maximum(allowed.sum(axis=(1, 2)), 1).astype(jnp.int32)
     has_kernel = jax.default_backend() == "gpu" and query.dtype in (jnp.float16, jnp.bfloat16)
@@ -176,10 +197,11 @@ def fused_attention(
 
 
 class Shorten(nn.Module):
-    """One frame of each `factor`, the last of which is filled up with zeros."""
+    """Shortens each `factor` frames to one. The last group of frames is padded with zeros."""
 
     factor: int
     resample: Resample
+    """Method: naive averages the frames, and linear projects their concatenation."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -193,10 +215,11 @@ class Shorten(nn.Module):
 
 
 class Lengthen(nn.Module):
-    """`factor` frames of each, as many as `num_frames` in all."""
+    """Lengthens each frame to `factor` frames, and truncates the result to `num_frames` frames."""
 
     factor: int
     resample: Resample
+    """Method: naive repeats each frame, and linear projects it to `factor` frames."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -211,5 +234,5 @@ class Lengthen(nn.Module):
 
 
 def shortened(num_frames: Any, factor: int) -> Any:
-    """Frames that `Shorten` gives; for ints and arrays."""
+    """Number of output frames of `Shorten`, ⌈num_frames / factor⌉; for ints and arrays."""
     return -(-num_frames // factor)

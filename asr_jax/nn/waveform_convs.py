@@ -1,4 +1,4 @@
-"""The convolutions with which wav2vec 2.0 turns samples into frames."""
+"""Convolutional feature extractor of wav2vec 2.0, from samples to frames."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -14,13 +14,18 @@ from asr_jax.nn.normalization import GroupNorm, layer_norm
 from asr_jax.nn.remat import saved
 
 ExtractorNorm = Literal["group", "group_padded", "layer"]
-"""group: each channel over an utterance's frames, after the first convolution alone; group_padded: over all frames of
-the padded row, as PyTorch's trainers have it; layer: over the channels of a frame, after each convolution."""
+"""Norm of the feature extractor.
+
+group: norm of each channel over an utterance's frames, only after the first convolution. group_padded: as group, over
+all frames of the padded row, as in PyTorch's trainers. layer: layer norm over the channels of a frame, after each
+convolution.
+"""
 FEW = 64
+"""Largest number of input values per output frame for which `strided_conv` concatenates them before the product."""
 
 
 class ConvLayer(NamedTuple):
-    """A convolution of the extractor."""
+    """Settings of a convolution of the extractor."""
 
     channels: int
     kernel_size: int
@@ -28,7 +33,7 @@ class ConvLayer(NamedTuple):
 
 
 def extracted(length: Any, layers: Sequence[ConvLayer]) -> Any:
-    """Frames that come out of the convolutions for a number of samples; for ints and arrays, never negative."""
+    """Number of output frames of the convolutions for a number of samples, at least 0; for ints and arrays."""
     for layer in layers:
         length = (length - layer.kernel_size) // layer.stride + 1
         length = length * (length > 0)
@@ -36,7 +41,7 @@ def extracted(length: Any, layers: Sequence[ConvLayer]) -> Any:
 
 
 class ConvExtractor(nn.Module):
-    """Convolutions without padding, each with its norm and a GELU.
+    """Feature extractor: convolutions without padding, each with a GELU and, by `norm`, a norm before it.
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), section 2; `ConvFeatureExtractionModel` in
     fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
@@ -49,7 +54,15 @@ class ConvExtractor(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B S 1"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
-        """`lengths` in samples. S must be enough for a frame: `extracted`."""
+        """Computes frames from samples.
+
+        Args:
+            x: Samples. S must be large enough for one frame: `extracted(S, layers)` is at least 1.
+            lengths: Length of each row in samples.
+
+        Returns:
+            Frames, T = `extracted(S, layers)`.
+        """
         x = x.astype(self.dtype)
         for number, layer in enumerate(self.layers):
             lengths = extracted(lengths, (layer,))
@@ -63,7 +76,7 @@ class ConvExtractor(nn.Module):
 
 
 class ExtractorConv(nn.Module):
-    """A convolution without padding."""
+    """Convolution without padding."""
 
     layer: ConvLayer
     use_bias: bool
@@ -79,12 +92,20 @@ class ExtractorConv(nn.Module):
 
 
 def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride: int) -> Float[Array, "B S D"]:
-    """y[t] = Σ_k x[stride·t + k] W[k], without padding, as products of matrices: XLA's convolutions and their gradients
-    are several times slower on CPUs (BUILD_NOTES.md).
+    """Convolution without padding, y[t] = Σ_k x[stride·t + k] W[k], computed as matrix products.
 
-    Blocks of `stride` frames are rows of a matrix; a block is multiplied with the taps that lie in it, and what the
-    next blocks give is added. Where a frame sees few numbers, as with samples, these are put beside each other first:
-    the output, which is much larger, is then written once.
+    XLA's convolutions and their gradients are several times slower on CPUs (BUILD_NOTES.md). Blocks of `stride` frames
+    are the rows of a matrix. The function multiplies each block with the taps that cover it, and adds the products of
+    consecutive blocks. If an output frame has at most `FEW` input values, as with samples, they are concatenated before
+    one product, which writes the much larger output only once.
+
+    Args:
+        x: Input frames.
+        kernel: Taps, by input and output channels.
+        stride: Stride in frames.
+
+    Returns:
+        Output frames, S = (T - K) // stride + 1.
     """
     size, width = kernel.shape[0], x.shape[-1]
     frames = (x.shape[1] - size) // stride + 1

@@ -27,7 +27,7 @@ SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16
 SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
 CONSTANT_ATTENTION = piecewise_linear((0, 0.25), (4000, 0.025))
 SMALLEST_BYPASS = over_training(0.9, 0.2)
-# Ranges of what each module adds to the layer's sum; they are asked for seldom.
+# Ranges of the balancers of each module's residual output. Their probability is low.
 ADDED: dict[str, Any] = {"min_positive": 0.3, "max_positive": 0.7, "chance": 0.05}
 ADDED_BY_NONLINEAR_ATTENTION = {**ADDED, "min_abs": piecewise_linear((0, 0.004), (4000, 0.02))}
 ADDED_BY_FEED_FORWARD_2 = {**ADDED, "min_abs": piecewise_linear((0, 0.0), (4000, 0.1)), "max_abs": 2.0}
@@ -36,7 +36,7 @@ ADDED_BY_FEED_FORWARD_3 = {**ADDED, "min_abs": piecewise_linear((0, 0.0), (4000,
 
 @dataclass(frozen=True)
 class StackSizes:
-    """What differs between stacks."""
+    """Sizes of a stack."""
 
     width: int
     num_layers: int
@@ -48,14 +48,14 @@ class StackSizes:
     feedforward_dim: int
     kernel_size: int
     chunk_frames: int | None
-    """At this stack's rate."""
+    """Length of a chunk in frames of this stack. None: no chunks."""
     left_chunks: int | None
-    """Chunks before its own that a frame attends to."""
+    """Left context of attention in chunks. None: unlimited."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What is the same for all stacks: see the fields of `Zipformer`."""
+    """Settings that all stacks share. See the fields of `Zipformer`."""
 
     positions_dim: int
     dropout: tuple[float, float]
@@ -69,20 +69,21 @@ class Policy:
 
 @struct.dataclass
 class Shared:
-    """What all layers of a stack get."""
+    """Inputs that all layers of a stack share."""
 
     positions: Float[Array, "R P"]
     allowed: Bool[Array, "B #T T"]
-    """Keys (last axis) that each query may see."""
+    """Keys (last axis) that each query may attend to."""
     lengths: Int[Array, " B"]
     feature_mask: Float[Array, "B 1 D"] | None
+    """0 for the masked channels of each row, otherwise 1. None: no masks."""
     step: Step
 
 
 class ZipformerLayer(nn.Module):
-    """Feed-forward, attention and convolution modules, most of them twice, around weights of attention that they share.
+    """Zipformer layer: feed-forward, attention and convolution modules, which share one set of attention weights.
 
-    It has the signature that `nn.scan` asks for.
+    The signature is that of a body of `nn.scan`.
     """
 
     sizes: StackSizes
@@ -92,7 +93,16 @@ class ZipformerLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], skip_rate: Float[Array, ""], shared: Shared
     ) -> tuple[Float[Array, "B T D"], None]:
-        """`skip_rate`: how often a row skips the layer while training."""
+        """Applies the layer.
+
+        Args:
+            x: Input frames.
+            skip_rate: Probability that a row skips the layer in training.
+            shared: Inputs that all layers of the stack share.
+
+        Returns:
+            Output frames, and None as the output for the scan to collect.
+        """
         policy, step, original = self.policy, shared.step, x
         mask = length_mask(shared.lengths, x.shape[1]) if policy.mask_padding else None
         regularise = Regulariser.of(self, step=step, use=policy.regularise, mask=mask)
@@ -122,7 +132,7 @@ class ZipformerLayer(nn.Module):
         return x if shared.feature_mask is None else x * shared.feature_mask, None
 
     def _keep(self, x: Array, skip_rate: Array, step: Step) -> dict[str, Any]:
-        """By part of the layer, [B 1 1]: 0 for the rows that skip it, else 1."""
+        """Draws, for each part of the layer, 0 for the rows that skip it and 1 for the others, [B 1 1]."""
         parts = ("attention", "convolution_1", "convolution_2", "feed_forward_2", "feed_forward_3", "layer")
         if step is None or not self.policy.skip:
             return dict.fromkeys(parts, 1.0)
@@ -132,7 +142,7 @@ class ZipformerLayer(nn.Module):
         return dict(zip(parts, drawn.astype(x.dtype)[:, :, None, None], strict=True))
 
     def _first_head(self, weights: Float[Array, "B T T"], step: Step) -> Float[Array, "B T T"]:
-        """The first head's weights or, in some calls while training, the same weight for all keys that it may see."""
+        """Returns the weights of the first head or, in some calls in training, uniform weights over the same keys."""
         if step is None or not self.policy.skip:
             return weights
         visible = (weights > 0).astype(jnp.float32)
@@ -153,7 +163,7 @@ class ZipformerLayer(nn.Module):
         return module(x, shared.positions, shared.allowed, step=shared.step, regularise=regularise)
 
     def _feed_forward(self, number: int, x: Array, step: Step, regularise: Regulariser) -> Array:
-        hidden_dim = self.sizes.feedforward_dim * (number + 2) // 4  # 3/4, 4/4 and 5/4 of it
+        hidden_dim = self.sizes.feedforward_dim * (number + 2) // 4  # 3/4, 4/4 and 5/4 of feedforward_dim
         module = FeedForward(hidden_dim, self.policy.dropout, self.policy.dtype, name=f"feed_forward_{number}")
         return module(x, step=step, regularise=regularise)
 
@@ -174,13 +184,23 @@ class ZipformerLayer(nn.Module):
 
 
 class Bypass(nn.Module):
-    """original + scale · (x - original), channel by channel; while training, scale is kept in a range that widens."""
+    """Learned bypass: original + scale · (x - original), with a scale per channel.
+
+    Training keeps the scale in [`SMALLEST_BYPASS`, 1], whose lower limit falls with the step.
+    """
 
     @nn.compact
     def __call__(
         self, original: Float[Array, "B T D"], x: Float[Array, "B T D"], *, regularise: Regulariser, keep: Any = 1.0
     ) -> Float[Array, "B T D"]:
-        """`keep`, [B 1 1]: 0 for rows that skip what made `x` of `original`."""
+        """Combines the input and the output of a module.
+
+        Args:
+            original: Input of the module.
+            x: Output of the module.
+            regularise: Regularisers of the scale.
+            keep: 0 for rows that skip the module, otherwise 1, [B 1 1].
+        """
         scale = self.param("scale", nn.initializers.constant(0.5), x.shape[-1:])
         scale = regularise.limit(scale, minimum=SMALLEST_BYPASS, maximum=1.0)
         return original + (x - original) * (per_channel(scale, x) * keep)

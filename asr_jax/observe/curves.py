@@ -1,4 +1,4 @@
-"""A run's curves as one picture: loss, error rates or accuracy, learning rate, throughput and padding by update.
+"""Draws the curves of a run: loss, error rates or accuracy, learning rate, throughput and padding by update.
 
 `python -m asr_jax.observe.curves RUN_DIR [--out PNG]`
 """
@@ -30,9 +30,16 @@ COLOURS = ("#2a6fbb", "#d1603d", "#3a8f5c", "#8458a8", "#b08a1e", "#5b7683")
 
 
 def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str]) -> None:
-    """Draws the events of a run into a PNG. Panels without events say so; repeated updates count once, the later.
+    """Draws the curves of a run as a PNG.
 
-    Raises: UserError where the events cannot be read.
+    Panels without events have a note. Of updates that were repeated after a resume, only the last ones are drawn.
+
+    Args:
+        events_path: File of events.
+        png_path: Picture to write.
+
+    Raises:
+        UserError: If the events cannot be read.
     """
     events = list(read_events(events_path))
     by_name = timeline(events)
@@ -54,13 +61,19 @@ def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str])
     for axes in (loss, errors, rate, speed):
         axes.set_xlim(0, 1.02 * max(last, 1))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # run names in scripts that the font lacks
+        warnings.filterwarnings("ignore", message="Glyph")  # the font may lack characters of the run's name
         figure.savefig(png_path, format="png")
 
 
 def smooth(values: np.ndarray, *, num_points: int) -> np.ndarray:
-    """Mean of `num_points` (odd) values around each. Near the ends the window shrinks to a quarter, so that a steep
-    beginning is not bent and the last points are still means.
+    """Returns the moving average of values [N].
+
+    Near the ends, the window shrinks to a quarter. A steep start therefore keeps its shape, and the last points are
+    still averages.
+
+    Args:
+        values: Values [N].
+        num_points: Size of the window; odd.
     """
     last, full = len(values) - 1, num_points // 2
     reaches = [min(full, max(num_points // 8, min(i, last - i))) for i in range(len(values))]
@@ -78,7 +91,7 @@ def _draw_loss(axes: Axes, steps: Sequence[Event], validations: Sequence[Event])
     axes.plot(updates, losses, color=COLOURS[0], alpha=0.3, linewidth=1, marker=_marker(updates), label="events")
     mean = smooth(losses, num_points=num_points)
     axes.plot(updates, mean, color=COLOURS[0], linewidth=2, label=f"mean of {num_points} events")
-    _log_where_wide(axes, np.append(losses, values))
+    _set_log_scale(axes, np.append(losses, values))
     axes.legend(frameon=False, loc="upper right", fontsize=9)
 
 
@@ -95,12 +108,12 @@ def _draw_errors(axes: Axes, validations: Sequence[Event]) -> None:
             percents = np.append(percents, 100 * shares)
     if _begin(axes, "Validation errors (%)", percents, "validation"):
         axes.set_ylim(0, min(1.15 * max(np.max(percents), 1.0), 105))
-        _log_where_wide(axes, percents)
+        _set_log_scale(axes, percents)
         axes.legend(frameon=False, loc="upper right", fontsize=9)
 
 
 def _draw_accuracy(axes: Axes, steps: Sequence[Event], validations: Sequence[Event]) -> None:
-    """Of pre-training: how often the true target is told from others."""
+    """Draws the accuracy of pre-training: the fraction of frames whose true target is the most similar one."""
     percents = np.zeros(0)
     for index, (name, events) in enumerate((("training", steps), ("validation", of_used_weights(validations)))):
         metrics = {metric for event in events for metric in event["data"].get("metrics", {})}
@@ -115,8 +128,8 @@ def _draw_accuracy(axes: Axes, steps: Sequence[Event], validations: Sequence[Eve
         axes.legend(frameon=False, loc="upper left", fontsize=9)
 
 
-def _log_where_wide(axes: Axes, values: np.ndarray) -> None:
-    """A logarithmic axis for positive values that span more than a factor of 20, with ticks at 1, 2, 5."""
+def _set_log_scale(axes: Axes, values: np.ndarray) -> None:
+    """Sets a logarithmic y-axis, with ticks at 1, 2, 5, if positive values span more than a factor of 20."""
     low, high = np.min(values), np.max(values)
     if not 0 < 20 * low < high:
         return
@@ -153,7 +166,7 @@ def _draw_speed(axes: Axes, steps: Sequence[Event]) -> None:
 
 
 def _begin(axes: Axes, title: str, points: np.ndarray, event: str) -> bool:
-    """Titles and grid of a panel; False, and a word about it, where there is nothing to draw."""
+    """Draws title and grid of a panel. Without points, writes a note into the panel and returns False."""
     axes.set_title(title, loc="left", fontsize=11, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
@@ -171,7 +184,7 @@ def _begin(axes: Axes, title: str, points: np.ndarray, event: str) -> bool:
 
 
 def _series(events: Sequence[Event], *path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Updates and values of the field at `path`, where it is there and finite."""
+    """Returns updates and values of the field at `path`, of events in which it exists and is finite."""
     points = []
     for event in events:
         value: Any = event["data"]
@@ -203,13 +216,13 @@ class CurvesOptions:
     """Options of `asr_jax.observe.curves`."""
 
     run_dir: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Folder of a run, with its events.jsonl."""
+    """Folder of the run, which contains events.jsonl."""
     out: Path | None = None
     """Picture to write. Default: RUN/curves.png."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command: draws the curves of a run's folder, by default beside its events."""
+    """Runs the command, with the arguments of the process by default."""
     try:
         given = parse(
             CurvesOptions, sys.argv[1:] if arguments is None else arguments,

@@ -1,4 +1,4 @@
-"""What in a run's events a person should look at: each detector has a name, and says what to do."""
+"""Detectors of problems in the events of a run. Each has a name and writes a warning with advice."""
 
 import math
 from collections import defaultdict, deque
@@ -9,44 +9,45 @@ from typing import Any
 from asr_jax.observe.events import Event
 
 SPIKE_AFTER = 10
-"""Events of training from which on a loss can be told to spike."""
+"""Number of previous train_step events that the detection of loss spikes requires."""
 SPIKE_FACTOR = 2.0
-"""How many times the mean of the last ones a loss must be, and more than it by four of their standard deviations."""
+"""A loss is a spike if it is this many times the recent mean, and above it by more than 4 standard deviations."""
 BLANK_SHARE = 0.95
-"""Share of empty transcripts from which on a model is said to give blanks alone."""
+"""Fraction of empty transcripts above which the model is assumed to output only blanks."""
 BLANK_AFTER_UPDATES = 200
-"""A model that has hardly begun gives blanks alone, rightly."""
+"""Number of updates before this check starts, because CTC models output only blanks at first."""
 WAITING_SHARE = 0.2
+"""Fraction of the time spent waiting for batches above which a warning is written."""
 COLLAPSED = 1.5
-"""Times the perplexity of codes that say next to nothing: below, nearly all frames get the same few."""
+"""Factor of the perplexity in `Detectors.chance`. Below the product, nearly all frames have the same few codes."""
 COLLAPSED_AFTER_UPDATES = 200
-"""A quantiser that has hardly begun uses few of its entries."""
+"""Number of updates before this check starts, because a quantiser uses few of its entries at first."""
 GUESSED = 1.5
-"""Times chance: with an accuracy below, a model guesses."""
+"""Factor of the accuracy in `Detectors.chance`. Below the product, the model is at chance level."""
 GUESSED_UPDATES = 1000
-"""For so long, while the loss falls by less than 1 %."""
+"""Number of updates at chance level, in which the loss falls by less than 1 %, after which a warning is written."""
 
 Warn = Callable[..., None]
 
 
 @dataclass
 class Detectors:
-    """Is told of each event, and calls `warn(message=…, detector=…, update=…, …)` for what it finds.
+    """Event sink that calls `warn(message=…, detector=…, update=…, …)` for each problem.
 
-    Each finding is told once, and again when it had gone meanwhile.
+    A problem is reported once, and again if it disappears and returns.
     """
 
     warn: Warn
     alarm_wer: float
     alarm_updates: int
     chance: Mapping[str, float] = field(default_factory=dict)
-    """Metrics of pre-training, by name, where nothing is learned: the accuracy of guesses, and the perplexity of codes
-    that say next to nothing."""
+    """Values at chance level of pre-training metrics, by their names in events: the accuracy of guesses, and the
+    perplexity of collapsed codes."""
 
     def __post_init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=30)
         self._guesses: dict[str, deque[tuple[int, float, float]]] = defaultdict(deque)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         data = event["data"]
@@ -59,7 +60,7 @@ class Detectors:
             self._error_rate(data)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing; sinks must have this method."""
 
     def _loss(self, data: dict[str, Any]) -> None:
         loss = data["losses"].get("total")
@@ -71,12 +72,12 @@ class Detectors:
             return
         mean = sum(before) / len(before)
         deviation = math.sqrt(sum((value - mean) ** 2 for value in before) / len(before))
-        self._tell(
+        self._report(
             "loss spike", loss > SPIKE_FACTOR * mean and loss > mean + 4 * deviation, data,
-            f"the loss is {loss:.4g}, and was {mean:.4g} in the mean of the last {len(before)} lines: where it does "
-            "not come back, begin another run from a checkpoint before it (--init-from RUN/checkpoints/N) with a lower "
-            "learning rate (optim.schedule.peak_lr) or harder clipping (optim.clip_at); the gradient norms before it "
-            "are in events.jsonl",
+            f"the loss is {loss:.4g}, the mean of the last {len(before)} lines was {mean:.4g}: if it does not "
+            "fall again, start a new run from a checkpoint before the spike (--init-from RUN/checkpoints/N) with a "
+            "lower learning rate (optim.schedule.peak_lr) or stronger clipping (a lower optim.clip_at); events.jsonl "
+            "has the gradient norms before the spike",
             loss=loss, mean=mean,
         )  # fmt: skip
 
@@ -84,10 +85,10 @@ class Detectors:
         share = data.get("throughput", {}).get("waiting_share")
         if share is None:
             return
-        self._tell(
+        self._report(
             "waiting for data", share > WAITING_SHARE, data,
-            f"{share:.0%} of the time was spent waiting for batches: raise --data.workers or --data.threads, or bring "
-            "the data nearer (a local disk, FLAC instead of MP3, ready features)", waiting_share=share,
+            f"{share:.0%} of the time was spent waiting for batches: raise --data.workers or --data.threads, or use "
+            "faster storage or formats (a local disk, FLAC instead of MP3, precomputed features)", waiting_share=share,
         )  # fmt: skip
 
     def _pretraining(self, data: dict[str, Any]) -> None:
@@ -102,13 +103,13 @@ class Detectors:
                 self._guessing(data, head, value, chance=chance)
 
     def _collapse(self, data: dict[str, Any], head: str, perplexity: float, *, least: float) -> None:
-        self._tell(
+        self._report(
             "collapse", data["update"] >= COLLAPSED_AFTER_UPDATES and perplexity < COLLAPSED * least, data,
-            f"the perplexity of the codes is {perplexity:.3g}, expected well over {least:.3g}: nearly all frames get "
-            "the same few, targets hardly differ, and loss and accuracy say nothing. Begin another run, from a "
-            "checkpoint before it if there is one (--init-from RUN/checkpoints/N), with a larger "
-            f"model.heads.{head}.diversity, a lower learning rate "
-            "(optim.schedule.peak_lr), a longer warm-up or larger batches",
+            f"the perplexity of the codes is {perplexity:.3g}, expected far more than {least:.3g}: nearly all frames "
+            "have the same few codes, targets hardly differ, and loss and accuracy are meaningless. Start a new run, "
+            "from a checkpoint before the collapse if there is one (--init-from RUN/checkpoints/N), with a larger "
+            f"model.heads.{head}.diversity, a lower learning rate (optim.schedule.peak_lr), a longer warm-up or larger "
+            "batches",
             code_perplexity=perplexity,
         )  # fmt: skip
 
@@ -123,12 +124,12 @@ class Detectors:
         losses = [each for _, _, each in guesses]
         mean = sum(each for _, each, _ in guesses) / len(guesses)
         falls = is_long and sum(losses[-half:]) < 0.99 * sum(losses[:half])
-        self._tell(
+        self._report(
             "guessing", is_long and not falls and mean < GUESSED * chance, data,
-            f"the accuracy was {mean:.2%} over the last {GUESSED_UPDATES:,} updates, guessing gives {chance:.2%}, and "
-            f"the loss ({loss:.4g}) does not fall: nothing is learned. Hear whether the audio is what it should be, "
-            "look how many frames are hidden (model.encoder.time_mask), and try another learning rate "
-            "(optim.schedule.peak_lr), a longer warm-up or larger batches",
+            f"the accuracy was {mean:.2%} over the last {GUESSED_UPDATES:,} updates, chance level is {chance:.2%}, and "
+            f"the loss ({loss:.4g}) does not fall: the model does not learn. Listen to the audio, check how many "
+            "frames are masked (model.encoder.time_mask), and try another learning rate (optim.schedule.peak_lr), a "
+            "longer warm-up or larger batches",
             accuracy=mean,
         )  # fmt: skip
 
@@ -136,29 +137,29 @@ class Detectors:
         share = data.get("empty_share")
         if share is None or data["update"] < BLANK_AFTER_UPDATES:
             return
-        self._tell(
+        self._report(
             "blank only", share > BLANK_SHARE, data,
-            f"{share:.0%} of the transcripts are empty: the model gives blanks alone. So CTC begins; where "
-            "the loss no longer falls, warm up longer or to a lower rate, and look whether texts belong to their "
-            "audio and labels fit their frames (metrics/…/infeasible)", empty_share=share,
+            f"{share:.0%} of the transcripts are empty: the model outputs only blanks. This is normal at the start of "
+            "CTC training. If the loss no longer falls, use a longer warm-up or a lower learning rate, and check that "
+            "texts match their audio and labels fit their frames (metrics/…/infeasible)", empty_share=share,
         )  # fmt: skip
 
     def _error_rate(self, data: dict[str, Any]) -> None:
         wer = data.get("wer")
         if wer is None or not self.alarm_updates or data["update"] < self.alarm_updates:
             return
-        self._tell(
+        self._report(
             "error rate", wer > self.alarm_wer, data,
             f"the WER is {wer:.1%} after {data['update']:,} updates, above training.alarm_wer ({self.alarm_wer:.0%}): "
-            "look at the samples. Empty or alike: the model does not train (learning rate, data). Words without sense: "
-            "texts of other recordings, or another normaliser than the references'", wer=wer,
+            "check the samples. If they are empty or all alike, the model does not learn (learning rate, data). If "
+            "words are unrelated, texts belong to other recordings, or the references have another normaliser", wer=wer,
         )  # fmt: skip
 
-    def _tell(self, name: str, found: bool, data: dict[str, Any], message: str, **measured: float) -> None:
+    def _report(self, name: str, found: bool, data: dict[str, Any], message: str, **measured: float) -> None:
         key = f"{name} {data.get('weights', '')}"
-        if found and key not in self._told:
-            self._told.add(key)
+        if found and key not in self._reported:
+            self._reported.add(key)
             weights = {"weights": data["weights"]} if "weights" in data else {}
             self.warn(message=message, detector=name, update=data["update"], **weights, **measured)
         elif not found:
-            self._told.discard(key)
+            self._reported.discard(key)

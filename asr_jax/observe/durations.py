@@ -1,4 +1,4 @@
-"""The durations that a run trains on, and where its buckets end, as one picture."""
+"""Histogram of the durations in training, with the edges of the buckets."""
 
 from os import PathLike
 
@@ -13,7 +13,13 @@ NUM_BINS = 120
 
 
 def draw_durations(data: PlannedData, png_path: str | PathLike[str], *, title: str) -> None:
-    """Draws hours of audio by duration, at all speeds, with a line where each bucket ends, into a PNG."""
+    """Draws hours of audio by duration, at all speeds, and the upper edge of each bucket as a PNG.
+
+    Args:
+        data: Training data and their plan.
+        png_path: Picture to write.
+        title: First words of the title.
+    """
     index, plan = data.index, data.plan
     seconds = perturbed_lengths(index.lengths, plan.speeds) / index.scale.per_s
     ends = sorted({bucket.length / index.scale.per_s for bucket in plan.buckets})
@@ -29,6 +35,9 @@ def draw_durations(data: PlannedData, png_path: str | PathLike[str], *, title: s
     axes.set_ylabel(f"hours in an epoch, by {bins[1]:.2g} s", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=GREY)
-    caption = f"{title}: {plan.entries_per_epoch:,} entries, {len(ends)} lengths, padding {plan.padding_share:.1%}"
+    caption = (
+        f"{title}: {plan.entries_per_epoch:,} utterances per epoch, {len(ends)} lengths, "
+        f"padding {plan.padding_share:.1%}"
+    )
     axes.set_title(caption, loc="left", color=INK, fontsize=11, pad=18, parse_math=False)
     figure.savefig(png_path, format="png")

@@ -1,5 +1,6 @@
-"""events.jsonl: the true utterance of a run, one JSON object a line. The progress bar, TensorBoard, curves and reports
-are made from these events alone, so whatever a person was shown can be made again from the file.
+"""Event log of a run, events.jsonl, with one JSON object per line.
+
+The progress bar, TensorBoard, curves and reports only use these events. They can therefore be reproduced from the file.
 """
 
 import json
@@ -18,35 +19,36 @@ from asr_jax.core.errors import UserError, nearest
 FILE_NAME = "events.jsonl"
 
 EVENTS: dict[str, str] = {
-    "run_start": "a job begins: run, num_updates, num_epochs, num_parameters, num_devices",
+    "run_start": "a job starts: run, num_updates, num_epochs, num_parameters, num_devices",
     "setting_changed": "the job continues a run with another value of a setting: setting, old, new",
-    "resumed": "the job goes on from a checkpoint: update, data_position, path",
-    "compile_start": "shapes: how many are compiled before the first update",
-    "compiled": "one of them is done: number (from 1), shapes, bucket",
+    "resumed": "the job continues from a checkpoint: update, data_position, path",
+    "compile_start": "compilation before the first update starts: shapes (their number)",
+    "compiled": "a shape is compiled: number (from 1), shapes, bucket",
     "compile": "the bucket table: rows [{bucket, batch_size, flops, ..}], one per compiled shape",
-    "rejected": "utterances were left out: count, reasons {reason: count}, files [the first ones], path of the whole list",
-    "initialised": "weights were loaded: path, loaded, kept_rows, missing, mismatched, unused",
-    "batch_start": "an update begins, at every log_every: update, epoch, batches [{position, shape, labels, audio_s}]",
-    "optimizer_flush": "an update of fewer batches than others, at the end of an epoch: update, batches, accumulate",
-    "voided": "updates that were not finite changed nothing: update, count, updates, path of their batches",
-    "profile": "an XLA trace was written: path",
-    "recompiled": "something was compiled after the first update: function, seconds, reason",
-    "train_step": "means since the last one: update, epoch (from 1), losses {total, term: ..}, learning_rate, "
+    "rejected": "utterances are not used: count, reasons {reason: count}, files [the first ones], path of the list",
+    "initialised": "initial weights are loaded: path, loaded, kept_rows, missing, mismatched, unused",
+    "batch_start": "an update starts (at every log_every): update, epoch, batches [{position, shape, labels, audio_s}]",
+    "optimizer_flush": "an update at the end of an epoch has fewer batches: update, batches, accumulate",
+    "voided": "updates with values that are not finite changed nothing: update, count, updates, path of their batches",
+    "profile": "an XLA trace is written: path",
+    "recompiled": "a function is compiled after the first update: function, seconds, reason",
+    "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, learning_rate, "
     "gradient_norm (before clipping), voided (updates so far that changed nothing), loss_scale (float16), "
     "throughput {metrics/throughput.py: rates}",
-    "validation_start": "a validation begins: update, set, weights, utterances",
+    "validation_start": "a validation starts: update, set, weights, utterances",
     "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), decoding (its digest), "
     "wer, cer, substitutions, deletions, insertions, words, utterances, rejected, by_source, empty_share, and "
-    "what else metrics/scoring.py: score gives of the whole set, samples [{id, reference, hypothesis}]; of the loss, "
-    "where it is asked for or nothing is recognised: loss, losses {term: ..}, metrics, loss_utterances",
+    "the other results of `score` in metrics/scoring.py, samples [{id, reference, hypothesis}]; with "
+    "training.validate_loss or without a recognising head: loss, losses {term: ..}, metrics, loss_utterances",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",
     "checkpoint_saved": "a checkpoint is on disk: update, path",
-    "warning": "what a person should look at: message, update, detector (its name), and what it measured",
-    "job_stopped": "the job ends before its run: update, reason",
-    "run_failed": "the job could not go on, or was interrupted: reason",
-    "run_complete": "the job ends: update, reason, and what the summary holds",
+    "warning": "a problem: message, update, detector (its name), and its measurements",
+    "job_stopped": "the job ends before the run is complete: update, reason",
+    "run_failed": "the job failed or was interrupted: reason",
+    "run_complete": "the run is complete: update, reason, and the fields of the summary",
 }
-"""Every event by name and what its data hold besides `elapsed_s`; further fields may be added, none are renamed."""
+"""Names of all events, with the meaning and the fields of each, except `elapsed_s`. Fields may be added but are not
+renamed."""
 
 
 class Event(TypedDict):
@@ -55,14 +57,14 @@ class Event(TypedDict):
     event: str
     """A name of `EVENTS`."""
     timestamp_ms: int
-    """Unix time."""
+    """Unix time in milliseconds."""
     data: dict[str, Any]
-    """Fields of the event; `elapsed_s` is the working time of the run, summed over its jobs."""
+    """Fields of the event. `elapsed_s` is the time of the run in seconds, summed over its jobs."""
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """Who is told of each event after it was written."""
+    """Receiver of each event after it is written."""
 
     def __call__(self, event: Event) -> None: ...
 
@@ -70,10 +72,11 @@ class Sink(Protocol):
 
 
 class EventLog:
-    """Appends events to a file, a whole line at a time, and then tells the sinks.
+    """Appends events to a file, one complete line at a time, and then passes them to the sinks.
 
-    A process that is killed leaves whole lines; a line that was cut (a full disk, a lost machine) is taken off when
-    the file is opened again. Without `enabled` (processes that are not the main one) nothing is written nor told.
+    A process that is killed leaves complete lines. An incomplete line, for example of a full disk, is removed when the
+    file is opened again. If `enabled` is False, as on processes other than the main one, nothing is written or passed
+    on.
     """
 
     def __init__(self, path: str | PathLike[str], *, enabled: bool = True, sinks: Sequence[Sink] = ()) -> None:
@@ -82,7 +85,7 @@ class EventLog:
         self._file: BinaryIO | None = None
         self._start_s = time.monotonic()
         self.last = ""
-        """Name of the last event, of this job or of the one before."""
+        """Name of the last event, of this job or of the previous one."""
         if enabled:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab+")
@@ -92,14 +95,22 @@ class EventLog:
 
     @property
     def elapsed_s(self) -> float:
-        """Working time of the run so far, summed over its jobs."""
+        """Time of the run so far in seconds, summed over its jobs."""
         return time.monotonic() - self._start_s
 
     def write(self, name: str, **data: Any) -> None:
-        """Appends one event. NumPy and JAX numbers and arrays are accepted; numbers that are not finite become null
-        and their dotted names are listed in `not_finite`.
+        """Appends one event.
 
-        Raises: ValueError for a name that is not in `EVENTS`; TypeError for a value that JSON cannot hold.
+        NumPy and JAX numbers and arrays are accepted. Numbers that are not finite become null, and the field
+        `not_finite` lists their dotted names.
+
+        Args:
+            name: Name of the event.
+            **data: Fields of the event.
+
+        Raises:
+            ValueError: If `name` is not in `EVENTS`.
+            TypeError: If JSON cannot represent a value.
         """
         if name not in EVENTS:
             raise ValueError(f"event {name!r} is not one of {', '.join(EVENTS)}{nearest(name, EVENTS)}")
@@ -112,11 +123,11 @@ class EventLog:
         plain["elapsed_s"] = round(self.elapsed_s, 3)
         event = Event(event=name, timestamp_ms=time.time_ns() // 1_000_000, data=plain)
         line = json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n"
-        # File names that are not UTF-8 arrive as lone surrogates: the backslash form of those is valid JSON.
+        # File names that are not UTF-8 contain lone surrogates. Their backslash form is valid JSON.
         try:
             self._file.write(line.encode("utf-8", "backslashreplace"))
             self._file.flush()
-        except OSError as error:  # which has no name of the file
+        except OSError as error:  # which lacks the name of the file
             raise OSError(error.errno, error.strerror, str(self.path)) from error
         self.last = name
         for sink in self.sinks:
@@ -126,7 +137,7 @@ class EventLog:
         """Closes the file and the sinks; a second call does nothing."""
         if self._file is None:
             return
-        with suppress(OSError):  # a full disk, told of by `write` already
+        with suppress(OSError):  # a full disk, which `write` has already reported
             self._file.close()
         self._file = None
         for sink in self.sinks:
@@ -140,9 +151,14 @@ class EventLog:
 
 
 def read_events(path: str | PathLike[str], *names: str) -> Iterator[Event]:
-    """Events of a file in the order written: those of `names`, or all of them. A cut last line is left out.
+    """Yields the events of a file in order. An incomplete last line is ignored.
 
-    Raises: UserError where the file is missing, or where a line other than the last is not an event.
+    Args:
+        path: File of events.
+        *names: Names of the events to read. Default: all.
+
+    Raises:
+        UserError: If the file is missing, or a line other than the last is not an event.
     """
     try:
         file = Path(path).open("rb")  # noqa: SIM115  the generator below closes it
@@ -154,7 +170,7 @@ def read_events(path: str | PathLike[str], *names: str) -> Iterator[Event]:
             if event is None:
                 if not line.endswith(b"\n"):
                     return
-                raise UserError(f"{path}:{number}: not an event: {line[:60]!r}; mend or delete this line")
+                raise UserError(f"{path}:{number}: not an event: {line[:60]!r}; repair or delete this line")
             if not names or event["event"] in names:
                 yield event
 
@@ -168,7 +184,7 @@ def _parse(line: bytes) -> Event | None:
 
 
 def _repair(file: BinaryIO) -> Event | None:
-    """Takes off a cut last line, or ends a whole one; gives the last event."""
+    """Removes an incomplete last line, or ends a complete one with a newline. Returns the last event."""
     end, last = 0, b""
     file.seek(0)
     for line in file:
@@ -182,7 +198,7 @@ def _repair(file: BinaryIO) -> Event | None:
 
 
 def _plain(value: Any, *, name: str, not_finite: list[str]) -> Any:
-    """`value` as JSON can hold it; dotted names of numbers that are not finite are added to the list."""
+    """Converts a value to JSON types and appends the dotted names of numbers that are not finite to `not_finite`."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -199,4 +215,4 @@ def _plain(value: Any, *, name: str, not_finite: list[str]) -> Any:
         return str(value)
     if isinstance(value, np.generic) or hasattr(value, "__array__"):
         return _plain(np.asarray(value).tolist(), name=name, not_finite=not_finite)
-    raise TypeError(f"event field {name!r}: JSON cannot hold a {type(value).__name__}; give numbers, text, lists, dict")
+    raise TypeError(f"event field {name!r}: JSON has no {type(value).__name__}; use numbers, text, lists or dicts")

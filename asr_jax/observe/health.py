@@ -1,4 +1,4 @@
-"""Was a run healthy? A few lines from its events: `python -m asr_jax.observe.health RUN_DIR`."""
+"""Prints a health report of a run from its events: `python -m asr_jax.observe.health RUN_DIR`."""
 
 import sys
 from collections import Counter
@@ -22,10 +22,13 @@ ENDS = ("run_complete", "job_stopped", "run_failed")
 
 
 def health(events_path: str | PathLike[str]) -> list[str]:
-    """Lines for a person: how it ended, what the detectors saw, what was rejected and voided, time lost, the best
-    checkpoint. Updates that were done again count once.
+    """Returns a report of a run.
 
-    Raises: UserError where the events cannot be read.
+    The lines are the end of the run, the time in training, warnings, voided updates, rejected utterances and the best
+    checkpoint. Updates that were repeated after a resume count once.
+
+    Raises:
+        UserError: If the events cannot be read.
     """
     events = list(read_events(events_path))
     by_name = timeline(events)
@@ -46,10 +49,10 @@ def _ending(events: Sequence[Event], steps: Sequence[Event]) -> str:
     last = events[place] if place >= 0 else None
     goes_on = last is None or any(event["event"] == "run_start" for event in events[place:])
     kind = {"run_complete": "complete", "job_stopped": "stopped", "run_failed": "FAILED"}
-    end = "no end told: it goes on, or was killed" if goes_on or last is None else kind[last["event"]]
+    end = "not yet, or the job was killed" if goes_on or last is None else kind[last["event"]]
     reason = f" ({last['data'].get('reason', '')})" if last and not goes_on else ""
     updates = max((event["data"]["update"] for event in steps), default=0)
-    if last and not goes_on:  # what was done after the last checkpoint of a job that was killed may not be done again
+    if last and not goes_on:  # updates that a killed job made after its last checkpoint may not have been repeated
         updates = last["data"].get("update", updates)
     seconds = events[-1]["data"].get("elapsed_s", 0.0) if events else 0.0
     return f"ended: {end}{reason}; {updates:,} updates in {jobs} job{'s' * (jobs != 1)}, {clock(seconds)}"
@@ -71,7 +74,7 @@ def _speed(steps: Sequence[Event], compiled: Sequence[Event]) -> str:
 
 
 def _of_no_update(events: Sequence[Event]) -> list[Event]:
-    """Warnings of beginnings and ends, such as of a checkpoint that was refused."""
+    """Returns warnings that belong to no update, such as those of refused checkpoints."""
     return [event for event in events if event["event"] == "warning" and event["data"].get("update") is None]
 
 
@@ -92,7 +95,7 @@ def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Ev
     number = steps[-1]["data"].get("voided", 0) if steps else 0
     where = f"; their batches are in {voided[-1]['data']['path']}" if voided else ""
     late = sum(event["event"] == "recompiled" for event in events)
-    return f"updates that changed nothing: {number}{where}; programs compiled late: {late}"
+    return f"updates that changed nothing: {number}{where}; programs compiled after the first update: {late}"
 
 
 def _rejected(events: Sequence[Event]) -> str:
@@ -101,15 +104,15 @@ def _rejected(events: Sequence[Event]) -> str:
     for place, event in enumerate(events):
         if event["event"] == "run_start":
             after = next((e["event"] for e in events[place + 1 :] if e["event"] in ("resumed", "train_step")), "")
-            if after != "resumed":  # begun anew, before there was a checkpoint
+            if after != "resumed":  # restarted before the first checkpoint
                 reasons.clear()
-        if event["event"] in ("rejected", "skipped"):  # the former name
+        if event["event"] in ("rejected", "skipped"):  # "skipped" is the former name
             reasons.update(event["data"].get("reasons", {}))
             path = event["data"].get("path", path)
     if not reasons:
-        return "rejected recordings: none"
-    said = ", ".join(f"{num} {reason}" for reason, num in reasons.most_common(5))
-    return f"rejected recordings: {sum(reasons.values())}: {said}; all in {path}"
+        return "rejected utterances: none"
+    parts = ", ".join(f"{num} {reason}" for reason, num in reasons.most_common(5))
+    return f"rejected utterances: {sum(reasons.values())}: {parts}; all in {path}"
 
 
 def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:
@@ -120,8 +123,8 @@ def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:
     measure = measure_of(best)
     path = next((e["data"]["path"] for e in saved if e["data"]["update"] == best["update"]), "not kept")
     last = f"; the last validation: {shown(measure, used[-1][measure])}"
-    said = f"{NAMES[measure]} {shown(measure, best[measure])}"
-    return f"best checkpoint: {said} at update {best['update']:,}, {path}{last}"
+    text = f"{NAMES[measure]} {shown(measure, best[measure])}"
+    return f"best checkpoint: {text} at update {best['update']:,}, {path}{last}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +132,11 @@ class HealthOptions:
     """Options of `asr_jax.observe.health`."""
 
     run_dir: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Folder of a run, with its events.jsonl."""
+    """Folder of the run, which contains events.jsonl."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Runs the command, with the arguments of the process by default."""
     try:
         given = parse(
             HealthOptions, sys.argv[1:] if arguments is None else arguments,

@@ -1,4 +1,4 @@
-"""How far a long piece of work over audio has come: a bar on a terminal, a line every half minute elsewhere."""
+"""Progress of long work on audio: a bar on a terminal, otherwise a line every 30 seconds."""
 
 import sys
 import time
@@ -7,14 +7,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 EVERY_S = 30.0
+"""Seconds between lines if there is no terminal."""
 
 
 class Meter:
-    """Counts seconds of audio, on standard error; `with` shows it. `has_bar`: not where a terminal shows results."""
+    """Context manager that shows on standard error how many seconds of audio are done.
+
+    Args:
+        total_s: Total audio in seconds.
+        has_bar: Whether to show a bar on a terminal; False if results are printed to the terminal.
+    """
 
     def __init__(self, total_s: float, *, has_bar: bool = True) -> None:
         self.total_s, self.done_s = total_s, 0.0
-        self._start_s = self._said_s = time.monotonic()
+        self._start_s = self._printed_s = time.monotonic()
         self._bar: Progress | None = None
         if has_bar and sys.stderr.isatty():
             columns = (TextColumn("{task.fields[done]}"), BarColumn(), TimeRemainingColumn())
@@ -26,16 +32,16 @@ class Meter:
         return time.monotonic() - self._start_s
 
     def add(self, seconds: float) -> None:
-        """So much more is done."""
+        """Adds seconds of audio that are done."""
         self.done_s = min(self.done_s + seconds, self.total_s)
         if self._bar:
             self._bar.update(self._task, completed=self.done_s, done=str(self))
-        elif time.monotonic() - self._said_s > EVERY_S:
-            self._said_s = time.monotonic()
+        elif time.monotonic() - self._printed_s > EVERY_S:
+            self._printed_s = time.monotonic()
             print(self, file=sys.stderr, flush=True)
 
     def __str__(self) -> str:
-        """`0:30:12 of 1:00:00 of audio, 43 × real time`."""
+        """Returns a line such as `0:30:12 of 1:00:00 of audio, 43 × real time`."""
         speed = self.done_s / max(self.took_s, 1e-9)
         return f"{_clock(self.done_s)} of {_clock(self.total_s)} of audio, {speed:.3g} × real time"
 

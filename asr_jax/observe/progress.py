@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, plain lines in a log. Both are made from events."""
+"""Progress of a run on the console, from its events: a bar on a terminal, otherwise plain lines."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +17,17 @@ Data = dict[str, Any]
 
 
 class ProgressView:
-    """A sink of events that shows them on a console, by default that of standard output.
+    """Event sink that prints to a console, by default standard output.
 
-    On a terminal: a bar with the numbers of the last train_step under it, redrawn in place. Elsewhere (a file, CI): a
-    line with the same content at most every `plain_every` updates, without control characters. Validations, bucket
-    tables, checkpoints and warnings are printed in both. Nothing is written before the first event.
+    A terminal has a bar with the figures of the last train_step below it, redrawn in place. A file or CI log has a line
+    with the same figures, without control characters, at most every `plain_every` updates. Validations, bucket tables,
+    checkpoints and warnings are printed in both cases. Nothing is written before the first event.
+
+    Args:
+        console: Console to print to. Default: standard output.
+        plain_every: Minimum number of updates between lines if there is no terminal.
+        num_samples: Number of transcripts to show at each validation.
+        refresh_hz: Refresh rate of the bar in Hz.
     """
 
     def __init__(
@@ -47,18 +53,18 @@ class ProgressView:
             "setting_changed": lambda data: self._say(f"{data['setting']}: {data['old']} before, {data['new']} now"),
             "resumed": self._resumed,
             "compile_start": lambda data: self._say(
-                f"compiling {data['shapes']} shapes; later starts find them in a cache"
+                f"compiling {data['shapes']} shapes; later starts load them from a cache"
             ),
             "compiled": self._compiled,
             "compile": lambda data: self._table(
-                data["rows"], title="Compiled, one row per bucket (flops and bytes: of each device)"
+                data["rows"], title="Compiled, one row per bucket (flops and bytes per device)"
             ),
             "initialised": lambda data: self._say(data["message"]),
             "samples": lambda data: self._samples(data),
             "voided": lambda data: self._say(
                 f"{data['count']} updates were not finite and changed nothing: {data['path']}", style="yellow"
             ),
-            "profile": lambda data: self._say(f"trace in {data['path']}: xprof or Perfetto open it"),
+            "profile": lambda data: self._say(f"trace in {data['path']}: open it with xprof or Perfetto"),
             "job_stopped": lambda data: self._say(f"stopped after update {data['update']:,}: {data['reason']}"),
             "rejected": self._rejected,
             "train_step": self._train_step,
@@ -71,12 +77,12 @@ class ProgressView:
         }
 
     def __call__(self, event: Event) -> None:
-        """Shows an event; kinds that are of no interest to a person are passed over."""
+        """Prints an event. Events without a view are ignored."""
         if view := self._views.get(event["event"]):
             view(event["data"])
 
     def close(self) -> None:
-        """Leaves the last state of the bar on the screen and gives the terminal back."""
+        """Stops the bar, leaves its last state on the screen and restores the terminal."""
         if self._live:
             self._live.stop()
             self._live = None
@@ -152,7 +158,7 @@ class ProgressView:
         self._say(f"done{reason}: {updates:,} updates in {clock(data['elapsed_s'])}", style="bold")
 
     def _left_s(self, data: Data) -> float | None:
-        """Seconds to the last update, at the mean pace since this job's first train_step (with validations)."""
+        """Returns the estimated seconds to the last update, at the mean rate of this job, including validations."""
         total = self._run.get("num_updates")
         assert self._first is not None
         updates = data["update"] - self._first["update"]
@@ -177,7 +183,13 @@ class ProgressView:
 
 
 def step_numbers(data: Data, *, left_s: float | int | None, validated: str | None) -> str:
-    """The numbers of a train_step on one line. `validated`: what the last validation gave."""
+    """Returns the figures of a train_step event as one line.
+
+    Args:
+        data: Fields of the event.
+        left_s: Estimated time to the end in seconds. None: not shown.
+        validated: Result of the last validation. None: not shown.
+    """
     speed = data.get("throughput", {})
     parts = [f"loss {_number(data['losses'].get('total'), '.4g')}", f"lr {_number(data.get('learning_rate'), '.2e')}"]
     accuracies = [value for name, value in data.get("metrics", {}).items() if name.endswith("/accuracy")]
@@ -192,13 +204,13 @@ def step_numbers(data: Data, *, left_s: float | int | None, validated: str | Non
 
 
 def validation_line(data: Data) -> str:
-    """WER and CER of a validation with the counts that they come from, or its loss with all terms and metrics."""
+    """Returns WER and CER of a validation with their counts, or its loss with all terms and metrics, as one line."""
     place = f"{set_name(data)} at update {data['update']:,}"
     if measure_of(data) == "loss":
         figures = data.get("losses", {}) | data.get("metrics", {})
-        said = "  ".join(f"{name.rpartition('/')[2]} {_number(value, '.4g')}" for name, value in figures.items())
+        parts = "  ".join(f"{name.rpartition('/')[2]} {_number(value, '.4g')}" for name, value in figures.items())
         loss = _number(data.get("loss"), ".4g")
-        return f"{place}: loss {loss}  ({said})  of {data.get('utterances', 0):,} utterances"
+        return f"{place}: loss {loss}  ({parts})  of {data.get('utterances', 0):,} utterances"
     errors = "  ".join(f"{name[0].upper()} {data[name]:,}" for name in ("substitutions", "deletions", "insertions"))
     counts = f"{errors}  of {data['words']:,} words, {data['utterances']:,} utterances"
     rates = f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}"
@@ -207,7 +219,7 @@ def validation_line(data: Data) -> str:
 
 
 def clock(seconds: float | int) -> str:
-    """`h:mm:ss`."""
+    """Returns a duration as `h:mm:ss`."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
 

@@ -1,4 +1,4 @@
-"""Tables for people from rows that are dicts: the units in the keys decide how numbers look."""
+"""Tables on the console. The units in the names of columns determine the format of numbers."""
 
 import math
 import os
@@ -15,12 +15,13 @@ from asr_jax.observe.transcripts import printable
 
 Rows = Sequence[Mapping[str, Any]]
 LOG_WIDTH = 160
-"""Columns of what is written to a file: its readers scroll, so lines are cut late."""
+"""Width of lines in a file, in characters. It is large because files can be scrolled."""
 
 
 def console_for(stream: Any = None) -> Console:
-    """A console on a text stream, by default standard output: colours and a moving cursor on a terminal, plain text
-    everywhere else.
+    """Returns a console for a text stream, by default standard output.
+
+    A terminal has colours and cursor control, any other stream plain text.
     """
     stream = stream or sys.stdout
     terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -32,12 +33,24 @@ def console_for(stream: Any = None) -> Console:
 
 
 def say(console: Console, text: str, *, style: str = "") -> None:
-    """Prints one line as it is: no markup, no wrapping, and `?` for what cannot be printed or encoded."""
+    """Prints one line without markup and wrapping. `?` replaces characters that cannot be printed or encoded.
+
+    Args:
+        console: Console to print to.
+        text: The line.
+        style: Style of rich, such as `bold yellow`.
+    """
     console.print(_shown(console, text, style=style), soft_wrap=True)
 
 
 def print_table(rows: Rows, *, title: str = "", console: Console | None = None) -> None:
-    """Prints rows under the keys that they hold, in order of first appearance; standard output by default."""
+    """Prints a table with a column per key, in order of first appearance.
+
+    Args:
+        rows: Values by the name of the column. Rows may lack columns.
+        title: Line above the table. Empty: none.
+        console: Console to print to. Default: standard output.
+    """
     console = console or console_for()
     if title:
         say(console, title, style="bold")
@@ -53,7 +66,7 @@ def print_table(rows: Rows, *, title: str = "", console: Console | None = None) 
 
 
 def quantity(value: float | int, unit: str = "") -> str:
-    """A number with a prefix of thousands: `1.53 GB`."""
+    """Returns a number with an SI prefix, such as `1.53 GB`."""
     for prefix in ("", "k", "M", "G", "T"):
         if abs(value) < 999.5:
             return f"{value:.3g} {prefix}{unit}".rstrip()
@@ -62,12 +75,12 @@ def quantity(value: float | int, unit: str = "") -> str:
 
 
 def percent(share: float | int | None, *, digits: int = 2) -> str:
-    """A share of 1 in percent: `8.12 %`; `nan` for a number that was not finite."""
+    """Returns a fraction in percent, such as `8.12 %`; `nan` if it is None (not finite)."""
     return "nan" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def set_name(data: Mapping[str, Any]) -> str:
-    """Which set and weights a validation is of: `dev-clean (ema)`."""
+    """Returns the set and the kind of parameters of a validation, such as `dev-clean (ema)`."""
     return data.get("set", "validation") + (" (ema)" if data.get("weights") == "ema" else "")
 
 

@@ -1,4 +1,4 @@
-"""Events mirrored into TensorBoard: numbers of train_step and validation as scalars, sample transcripts as text."""
+"""Events in TensorBoard: numbers of train_step and validation as scalars, sample transcripts as text."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,13 +16,14 @@ from asr_jax.observe.events import Event
 from asr_jax.observe.transcripts import aligned_lines
 
 POSITIONS = ("update", "elapsed_s")
-"""Fields that say where on the axis an event is."""
+"""Fields that are positions on the x-axis, not scalars."""
 
 
 class TensorBoard:
-    """A sink that writes `folder`. Its file is made at the first event that has something to show.
+    """Event sink that writes TensorBoard files to `folder`. The file is created at the first event with data.
 
-    It writes in the caller's thread: what the library's own thread meets (a full disk), nobody hears of in time.
+    It writes in the caller's thread, because errors in the library's own thread, such as a full disk, are noticed too
+    late.
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
@@ -35,7 +36,7 @@ class TensorBoard:
             return
         update, time_s = event["data"]["update"], event["timestamp_ms"] / 1000
         if self._writer is None:
-            # TensorBoard then forgets what an earlier job logged beyond the checkpoint that this one goes on from.
+            # TensorBoard then discards what an earlier job logged after the checkpoint that this job continues from.
             self.folder.mkdir(parents=True, exist_ok=True)
             self._writer = EventsWriter(str(self.folder / "events"))
             begun = SessionLog(status=SessionLog.START)
@@ -47,16 +48,18 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        """Writes out what is left; a second call does nothing."""
+        """Writes buffered data and closes the file; a second call does nothing."""
         if self._writer:
-            with suppress(OSError):  # a full disk, told of already
+            with suppress(OSError):  # a full disk, which was already reported
                 self._writer.close()
             self._writer = None
 
 
 def scalar_tags(event: Event) -> dict[str, float | int]:
-    """Numbers by tag: `train/losses/total`, `train/learning_rate`, `throughput/audio_s_per_s`, `validation/wer`,
-    `dev-clean_ema/wer`. Numbers that were not finite have no tag; other events than these two have none.
+    """Returns the scalars of an event by tag.
+
+    Examples of tags: `train/losses/total`, `train/learning_rate`, `throughput/audio_s_per_s`, `validation/wer`,
+    `dev-clean_ema/wer`. Numbers that were not finite are omitted. Only train_step and validation events have scalars.
     """
     data = {name: value for name, value in event["data"].items() if name not in POSITIONS}
     if event["event"] == "train_step":
@@ -68,7 +71,7 @@ def scalar_tags(event: Event) -> dict[str, float | int]:
 
 
 def text_tags(event: Event) -> dict[str, str]:
-    """Sample transcripts by tag, reference over hypothesis, as a block of Markdown that keeps its spaces."""
+    """Returns sample transcripts by tag, reference above hypothesis, as Markdown code blocks, which keep spaces."""
     samples = event["data"].get("samples", []) if event["event"] == "validation" else []
     group = _group(event["data"])
     return {f"{group}/sample_{number}": _block(sample) for number, sample in enumerate(samples, start=1)}

@@ -1,4 +1,4 @@
-"""The events of a run as one line of updates, whatever was stopped and done again: what curves and reports read."""
+"""Timeline of a run: its events without the updates that were repeated after a resume, for curves and reports."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,8 +8,10 @@ from asr_jax.observe.events import Event
 
 
 def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
-    """Events that hold an `update`, by name and in order of update. Where a resumed run did updates again, only the
-    later ones are left: an event takes the place of all earlier ones of its kind at its update or beyond.
+    """Returns the events that have an `update`, in order of update, by the name of the event.
+
+    An event replaces earlier ones of its kind at its update or later. Of updates that a resumed run repeated, only the
+    last ones therefore remain. Kinds differ in name, set, parameters and detector.
     """
     kinds: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
@@ -28,14 +30,15 @@ def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
 
 
 def of_used_weights(validations: Sequence[Event]) -> list[Event]:
-    """Validations with a measure of the weights that evaluation uses: the averaged ones where there are any."""
+    """Returns the measured validations of the parameters that evaluation uses: the averaged ones if there are any."""
     known = [event for event in validations if event["data"].get(measure_of(event["data"])) is not None]
     return [event for event in known if event["data"].get("weights") == "ema"] or known
 
 
 def best_of(validations: Sequence[Event]) -> Event | None:
-    """The validation of lowest measure, of those that the decoding of the last one found: others do not compare. Of
-    equal ones the last, as evaluation takes it.
+    """Returns the validation with the lowest measure, the last one of equals, or None if there is no validation.
+
+    Only validations with the decoding of the last one are considered, because others are not comparable.
     """
     used = of_used_weights(validations)
     alike = [event for event in used if event["data"].get("decoding") == used[-1]["data"].get("decoding")]

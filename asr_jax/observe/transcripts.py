@@ -1,4 +1,4 @@
-"""A reference over its hypothesis, word under word, with the errors marked."""
+"""Alignment of a reference and its hypothesis, word by word, with marked errors."""
 
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,33 +14,39 @@ class Pair:
     """One column of an alignment."""
 
     reference: str
-    """A word, or an empty string where one was inserted."""
+    """A word; empty for an insertion."""
     hypothesis: str
-    """A word, or an empty string where one was deleted."""
+    """A word; empty for a deletion."""
     mark: str
-    """`S` substituted, `D` deleted, `I` inserted, or an empty string."""
+    """`S` for a substitution, `D` for a deletion, `I` for an insertion, empty for equal words."""
 
 
 def printable(text: str) -> str:
-    """`text` with every character that could move a cursor or break an encoder shown as `?`."""
+    """Replaces every character that is not printable, such as control characters and surrogates, by `?`."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def align(reference: str, hypothesis: str) -> list[Pair]:
-    """Words paired along one path of least errors."""
-    words, heard = printable(" ".join(reference.split())).split(), printable(" ".join(hypothesis.split())).split()
+    """Aligns the words of two texts with the least number of errors."""
+    words, others = printable(" ".join(reference.split())).split(), printable(" ".join(hypothesis.split())).split()
     pairs = []
-    for part in Levenshtein.opcodes(words, heard):
+    for part in Levenshtein.opcodes(words, others):
         columns = zip_longest(
-            words[part.src_start : part.src_end], heard[part.dest_start : part.dest_end], fillvalue=""
+            words[part.src_start : part.src_end], others[part.dest_start : part.dest_end], fillvalue=""
         )
         pairs += [Pair(word, other, MARKS[part.tag]) for word, other in columns]
     return pairs
 
 
 def aligned_lines(reference: str, hypothesis: str, *, width: int = 100) -> list[str]:
-    """Lines `ref ..`, `hyp ..` and, where there are errors, their marks; a missing word is shown as `*`. Long
-    utterances go on in further groups of lines, each at most `width` cells wide (or one word, if that is wider).
+    """Returns the lines `ref …`, `hyp …` and, if there are errors, a line of marks.
+
+    `*` replaces a missing word. Long utterances have several such groups of lines.
+
+    Args:
+        reference: Reference text.
+        hypothesis: Recognised text.
+        width: Maximum width of a line in terminal cells. A longer word has a line of its own.
     """
     lines: list[str] = []
     rows = ["ref ", "hyp ", "    "]

@@ -12,12 +12,12 @@ from asr_jax.core.pytrees import Tree
 
 @dataclass(frozen=True)
 class EMA:
-    """Averaged weights, that evaluation uses."""
+    """Settings of the exponential moving average of parameters, which evaluation uses."""
 
     decay: float = 0.999
-    """Decay per update; 0 for none: evaluation uses the live weights."""
+    """Decay per update. 0: no averaging; evaluation uses the live parameters."""
     start: int = 0
-    """Updates before which the average is the live weights: those of a model that is not yet trained do not linger."""
+    """Number of updates up to which the average equals the live parameters, to exclude an untrained model from it."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "start", least=0)
@@ -25,10 +25,16 @@ class EMA:
             raise ValueError(f"decay is {self.decay}: expected at least 0 and less than 1")
 
     def next(self, average: Tree, live: Tree, *, updates: Int[Array, ""]) -> Tree:
-        """The average after update number `updates` (1 for the first), in float32.
+        """Returns the average after an update, in float32.
 
-        From `start` on the decay is at most (1 + u) / (10 + u), u being the updates since, so that the first weights
-        are forgotten early. Differs from common practice, which begins with the initial weights and a full decay.
+        After `start`, the decay is at most (1 + u) / (10 + u), where u is the number of updates since then. The first
+        parameters therefore lose their weight early. Differs from: common practice, which begins with the initial
+        parameters and the full decay.
+
+        Args:
+            average: Average before the update.
+            live: Live parameters after the update.
+            updates: Number of the update, 1 for the first.
         """
         if not self.decay:
             return live
@@ -37,7 +43,7 @@ class EMA:
 
         def updated(old: Array, new: Array) -> Array:
             if not jnp.issubdtype(old.dtype, jnp.floating):
-                return new  # a count has no average
+                return new  # counters are not averaged
             return old * bounded + new.astype(old.dtype) * (1 - bounded)
 
         return jax.tree.map(updated, average, live)

@@ -1,4 +1,4 @@
-"""Low-rank adaptation: a kernel W is trained as W + alpha / rank · A B, and only A and B change."""
+"""Low-rank adaptation: a kernel W is replaced by W + alpha / rank · A B, and only A and B are trained."""
 
 import math
 import re
@@ -18,25 +18,31 @@ LORA = "lora"
 
 @dataclass(frozen=True)
 class LoRA:
-    """What evaluation, averages and exports see is one kernel. Source: Hu et al. 2021 (arXiv:2106.09685)."""
+    """Settings of low-rank adaptation. Evaluation, averages and exports use the merged kernels.
+
+    Source: Hu et al. 2021 (arXiv:2106.09685).
+    """
 
     rank: int = 0
-    """Inner width of A B; 0 for none."""
+    """Inner dimension of A B. 0: no adaptation."""
     alpha: float = 16.0
-    """A B is multiplied by alpha / rank."""
+    """Numerator of the factor alpha / rank of A B."""
     kernels: tuple[str, ...] = (".*attention.*/kernel",)
-    """Kernels that are adapted: regular expressions, one of which must match a whole path."""
+    """Regular expressions for the kernels that are adapted; one of them must match the whole parameter path."""
     also_trained: tuple[str, ...] = ("heads_.*",)
-    """Parameters that are trained as they are. All others keep their values."""
+    """Regular expressions for parameters that are trained without adapters. All other parameters keep their values."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "rank", least=0)
         check_numbers(self, "alpha", above=0)
 
     def with_adapters(self, params: Tree, key: PRNGKeyArray) -> Tree:
-        """Parameters with A (random) and B (zeros) of the kernels, under `lora/PATH`: the model is what it was.
+        """Returns the parameters with A (random) and B (zeros) of each adapted kernel, stored under `lora/PATH`.
 
-        Raises: UserError where an expression matches no kernel.
+        Since B is zero, the output of the model does not change.
+
+        Raises:
+            UserError: If an expression matches no parameter.
         """
         if not self.rank:
             return params
@@ -44,7 +50,7 @@ class LoRA:
         for what, expressions in (("lora.kernels", self.kernels), ("lora.also_trained", self.also_trained)):
             for expression in expressions:
                 if not any(compiled(expression, what).fullmatch(path) for path in flat):
-                    raise UserError(f"{what}: {expression!r} matches no parameter; there are {', '.join(flat)}")
+                    raise UserError(f"{what}: {expression!r} matches no parameter; expected one of {', '.join(flat)}")
         chosen = [path for path in flat if any(re.fullmatch(expression, path) for expression in self.kernels)]
         for path, path_key in zip(chosen, jax.random.split(key, len(chosen)), strict=True):
             layers, ins, outs = _matrix_shape(path, flat[path])
@@ -54,7 +60,7 @@ class LoRA:
         return join(params, unflatten(adapters))
 
     def merged(self, params: Tree) -> Tree:
-        """The model's own parameters, adapters added to their kernels."""
+        """Returns the parameters without adapters, with A B added to their kernels."""
         if not self.rank:
             return params
         flat = flatten(params)
@@ -66,22 +72,20 @@ class LoRA:
         return unflatten(own)
 
     def is_trained(self, path: str) -> bool:
-        """Whether a parameter changes at all."""
+        """Returns whether the parameter at a path is trained."""
         if not self.rank or path.startswith(f"{LORA}/"):
             return True
         return any(re.fullmatch(expression, path) for expression in self.also_trained)
 
     def without_adapters(self, params: Tree) -> Tree:
-        """The parameters that were there before, as they are."""
+        """Returns the parameters without adapters, unchanged."""
         return pick(params, lambda path: not path.startswith(f"{LORA}/"))
 
 
 def _matrix_shape(path: str, kernel: Any) -> tuple[tuple[int, ...], int, int]:
-    """Leading axis of stacked layers, inputs and outputs: the last axis are the outputs."""
+    """Returns the axis of stacked layers, the number of inputs and the number of outputs (the last axis)."""
     layers = kernel.shape[:1] if is_stacked(path) else ()
     of_layer = kernel.shape[len(layers) :]
     if len(of_layer) < 2:
-        raise UserError(
-            f"lora.kernels: {path} has the shape {kernel.shape}, expected a matrix or a convolution's kernel"
-        )
+        raise UserError(f"lora.kernels: {path} has shape {kernel.shape}, expected a matrix or a convolution kernel")
     return layers, math.prod(of_layer[:-1]), of_layer[-1]

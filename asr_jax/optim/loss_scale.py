@@ -1,4 +1,4 @@
-"""Dynamic scaling of the loss, so that gradients do not vanish in float16."""
+"""Dynamic loss scaling, which prevents gradients from vanishing in float16."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,21 @@ from asr_jax.core.pytrees import Node
 
 @dataclass(frozen=True)
 class LossScale:
-    """For precision f16: the loss is multiplied by a scale, and gradients are divided by it. An update whose gradients
-    overflow changes nothing and lowers the scale.
+    """Settings of dynamic loss scaling, which precision f16 uses.
+
+    The loss is multiplied by the scale, and gradients are divided by it. An update whose gradients overflow changes no
+    parameters and lowers the scale.
     """
 
     initial: float = 16.0
-    """Scale of the first update. What goes back through the model is the gradient of a sum over the batch: scales are
-    smaller than those of means by as much as the batch has labels."""
+    """Scale of the first update. The loss is a sum over the batch, not a mean; scales are therefore smaller than usual
+    by a factor of the batch's number of labels."""
     factor: float = 2.0
-    """What the scale is divided by after an overflow, and multiplied by after `growth_updates` updates without."""
+    """Factor by which the scale falls after an overflow, and rises after `growth_updates` updates without overflow."""
     growth_updates: int = 2000
-    """Updates without overflow after which the scale grows."""
+    """Number of updates without overflow after which the scale rises."""
     floor: float = 1e-4
-    """The run stops where the scale falls below: then it is not the scale that is wrong."""
+    """Scale below which the run stops, because overflows at such a scale have another cause."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "floor", above=0)
@@ -32,7 +34,7 @@ class LossScale:
         check_numbers(self, "growth_updates", least=1)
 
     def next(self, scaling: "Scaling", finite: Bool[Array, ""]) -> "Scaling":
-        """After an update whose gradients were finite or not."""
+        """Returns the scaling after an update; `finite` is whether all its gradients were finite."""
         grown = scaling.good + 1 >= self.growth_updates
         scale = jnp.where(
             finite, jnp.where(grown, scaling.scale * self.factor, scaling.scale), scaling.scale / self.factor
@@ -41,13 +43,13 @@ class LossScale:
 
 
 class Scaling(Node):
-    """Where the scale is."""
+    """State of the loss scaling."""
 
     scale: Float[Array, ""]
     good: Int[Array, ""]
-    """Updates without overflow since it last changed."""
+    """Number of updates without overflow since the scale last changed."""
 
 
 def no_scaling() -> Scaling:
-    """The scale of other precisions: 1, for good."""
+    """Returns a constant scale of 1, for precisions other than f16."""
     return Scaling(jnp.ones(()), jnp.zeros((), jnp.int32))

@@ -1,4 +1,4 @@
-"""Optimizers: settings that build an optax transformation for all parameters of a model."""
+"""Settings of optimizers, which build an optax transformation for all parameters of a model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,32 +29,35 @@ KERNELS: Rules = ((".*(kernel|embedding)", 1.0), ("rest", 0.0))
 EVERYTHING: Rules = (("rest", 1.0),)
 NOTHING: Rules = (("rest", 0.0),)
 NEVER = -1.0
-"""Of `Optimizer.freeze_updates`."""
+"""Value of `Optimizer.freeze_updates` for parameters that are never trained."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What all optimizers have. Rules are pairs of a regular expression that must match a parameter's whole path, and a
-    value; exactly one must name each parameter, and `rest` names all that no other does.
+    """Base class of optimizer settings.
+
+    Rules are pairs of a regular expression, which must match the whole path of a parameter, and a value. Exactly one
+    rule must match each parameter. `rest` in place of an expression matches all parameters that no other rule matches.
     """
 
     schedule: Schedule = field(default_factory=WarmupHoldDecay)
-    """The learning rate."""
+    """Schedule of the learning rate."""
     clip: Clip = "global_norm"
-    """What is limited by `clip_at`: the norm of all gradients together, that of each tensor, or each value."""
+    """Quantity that `clip_at` limits: the norm of all gradients, the norm of each tensor, or each value."""
     clip_at: float = 1.0
-    """The limit; 0 for no clipping."""
+    """Limit of the gradients. 0: no clipping."""
     weight_decay: float = 0.01
-    """Decay, times the learning rate, of the parameters that `decay_factors` say."""
+    """Weight decay per update, multiplied by the learning rate and by `decay_factors`."""
     decay_factors: Rules = KERNELS
-    """Factors of the decay by rules: by default 1 for parameters whose name ends in kernel or embedding, and 0 for
+    """Rules for factors of the weight decay. Default: 1 for parameters whose name ends in kernel or embedding, 0 for
     biases, gains and scales."""
     lr_factors: Rules = EVERYTHING
-    """Factors of the learning rate by rules."""
+    """Rules for factors of the learning rate."""
     layer_decay: float = 1.0
-    """Factor of the learning rate from each layer to the one before it, the heads having the whole rate."""
+    """Factor of the learning rate from each layer to the layer before it. Heads have the full rate."""
     freeze_updates: Rules = NOTHING
-    """By rules: updates before which parameters do not change; -1: they never do, and no gradient is computed."""
+    """Rules for the number of updates before which parameters do not change. -1: they never change, and their gradient
+    is not computed."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "clip_at", "weight_decay", least=0)
@@ -62,7 +65,7 @@ class Optimizer:
         for name, least in (("decay_factors", 0.0), ("lr_factors", 0.0), ("freeze_updates", 0.0)):
             for rule, value in getattr(self, name):
                 if not (least <= value < float("inf") or (name == "freeze_updates" and value == NEVER)):
-                    more = " or -1 for ever" if name == "freeze_updates" else ""
+                    more = ", or -1 to freeze for the whole run" if name == "freeze_updates" else ""
                     raise ValueError(f"{name}: {rule!r} has {value}; expected 0 or more{more}")
         for name in ("b1", "b2"):
             if hasattr(self, name) and not 0 <= getattr(self, name) < 1:
@@ -72,60 +75,79 @@ class Optimizer:
 
     @property
     def decays_in_momentum(self) -> bool:
-        """Whether decay goes into a momentum, where what is frozen must not leave any."""
+        """Whether weight decay is part of a momentum; the decay of frozen parameters is then excluded from it."""
         return False
 
     def directions(self) -> Transformation:
-        """From clipped gradients to what, times minus the learning rate, is added to the parameters."""
+        """Returns a transformation from clipped gradients to directions; changes are -learning_rate · direction."""
         raise NotImplementedError
 
     def changes(self) -> Transformation:
-        """From clipped gradients and `learning_rate` to what is added to the parameters."""
+        """Returns a transformation from clipped gradients and `learning_rate` to changes of the parameters."""
         return optax.chain(self.directions(), times_rate())
 
     def decay(self, params: Tree) -> Tree:
-        """The decay of each parameter.
+        """Returns the weight decay of each parameter.
 
-        Raises: UserError where the rules do not name each parameter once.
+        Raises:
+            UserError: If a parameter does not match exactly one rule.
         """
         factors = tree_by_rules(params, self.decay_factors, what="optim.decay_factors")
         return map_with_path(lambda _, factor: self.weight_decay * factor, factors)
 
     def build(self, length: RunLength, factor: Callable[[str, Any], Any] | None = None) -> "Updater":
-        """For a run of some length. `factor(path, array)`: another factor of the learning rate of a parameter, a number
-        or an array that is multiplied.
+        """Returns the optimizer for a run of some length.
+
+        `factor(path, array)` returns a further factor of a parameter's learning rate, as a number or an array. Default:
+        1.
         """
         return Updater(self, self.changes(), self.schedule.build(length), factor or (lambda path, array: 1.0))
 
 
 @dataclass(frozen=True)
 class Updater:
-    """An optimizer, built: from gradients to what is added to the parameters."""
+    """Optimizer that converts gradients to changes of the parameters."""
 
     settings: Optimizer
     changes: Transformation
     rate: Rate
-    """The learning rate by the number of updates applied before."""
+    """Learning rate as a function of the number of updates applied before."""
     factor: Callable[[str, Any], Any]
+    """`factor(path, array)` returns a factor of the parameter's learning rate."""
 
     def init(self, params: Tree) -> Any:
-        """The optimizer's state for the parameters that are trained."""
+        """Returns the initial state of the optimizer for the parameters that are trained."""
         return self.changes.init(params)
 
     def check(self, params: Tree) -> None:
-        """Raises: UserError where rules do not name each of all parameters once, or a rule names none."""
+        """Checks the rules against all parameters of the model.
+
+        Raises:
+            UserError: If a parameter does not match exactly one rule, if a rule matches no parameter, or if every
+                parameter is frozen.
+        """
         for name in ("decay_factors", "lr_factors", "freeze_updates"):
             check_rules(params, getattr(self.settings, name), what=f"optim.{name}")
         if not flatten(self.split(params)[0]):
-            raise UserError("optim.freeze_updates holds every parameter for ever: nothing would be trained")
+            raise UserError(
+                "optim.freeze_updates is -1 for every parameter: nothing would be trained; expected one parameter or "
+                "more with 0 or a number of updates"
+            )
 
     def split(self, params: Tree) -> tuple[Tree, Tree]:
-        """The parameters that are trained, and those that never change."""
+        """Returns the parameters that are trained, and those that never change."""
         until = by_rules(flatten(params), self.settings.freeze_updates, what="optim.freeze_updates")
         return pick(params, lambda path: until[path] != NEVER), pick(params, lambda path: until[path] == NEVER)
 
     def update(self, grads: Tree, state: Any, params: Tree, *, updates: Int[Array, ""] | int) -> tuple[Tree, Any]:
-        """What is to be added to the parameters, and the next state. `updates`: how many were applied before."""
+        """Returns the changes to add to the parameters, and the next state.
+
+        Args:
+            grads: Gradients of the parameters.
+            state: State of the optimizer.
+            params: Parameters that are trained.
+            updates: Number of updates applied before.
+        """
         lr_factors, frozen_until = self._rules(params)
 
         def thawed(path: str, array: Any, until: float) -> Any:
@@ -153,11 +175,11 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay. Source: Loshchilov and Hutter 2019 (arXiv:1711.05101)."""
 
     b1: float = 0.9
-    """Decay of the first moment."""
+    """Decay rate of the first moment."""
     b2: float = 0.98
-    """Decay of the second moment."""
+    """Decay rate of the second moment."""
     eps: float = 1e-8
-    """Added to the root of the second moment."""
+    """Epsilon added to the root of the second moment."""
 
     def directions(self) -> Transformation:
         return optax.chain(optax.scale_by_adam(self.b1, self.b2, self.eps), add_decay(self.decay))
@@ -165,14 +187,15 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True)
 class FairseqAdam(AdamW):
-    """Adam as fairseq has it: AdamW with eps added before the second moment is corrected, so that early updates are
-    smaller, and decay of everything.
+    """Adam of fairseq: AdamW with eps added before bias correction, and weight decay of all parameters.
+
+    Early updates are therefore smaller than those of AdamW.
     """
 
     clip_at: float = 25.0
     decay_factors: Rules = EVERYTHING
     eps: float = 1e-6
-    """Added to the root of the second moment, before its correction."""
+    """Epsilon added to the root of the second moment before its bias correction."""
 
     def directions(self) -> Transformation:
         return optax.chain(fairseq_adam(self.b1, self.b2, self.eps), add_decay(self.decay))
@@ -180,7 +203,7 @@ class FairseqAdam(AdamW):
 
 @dataclass(frozen=True)
 class NovoGrad(Optimizer):
-    """NovoGrad as QuartzNet is trained with: gradients divided by their tensor's norm, decay inside of the momentum.
+    """NovoGrad of NVIDIA's QuartzNet: gradients are divided by their tensor's norm, and decay is part of the momentum.
 
     Source: Ginsburg et al. 2019 (arXiv:1905.11286); NVIDIA's QuartzNet, common/optimizers.py.
     """
@@ -189,15 +212,15 @@ class NovoGrad(Optimizer):
     weight_decay: float = 1e-3
     decay_factors: Rules = EVERYTHING
     b1: float = 0.95
-    """Decay of the momentum."""
+    """Decay rate of the momentum."""
     b2: float = 0.0
-    """Decay of the mean of each tensor's squared norm; 0: the norm of the gradient itself."""
+    """Decay rate of the moving mean of each tensor's squared norm. 0: the squared norm of the current gradient."""
     eps: float = 1e-8
-    """Added to the norm."""
+    """Epsilon added to the norm."""
     grad_averaging: bool = False
-    """Multiply what is added to the momentum by 1 - b1."""
+    """Whether terms that are added to the momentum are multiplied by 1 - b1."""
     amsgrad: bool = False
-    """Divide by the largest mean so far."""
+    """Whether gradients are divided by the largest mean so far."""
 
     @property
     def decays_in_momentum(self) -> bool:
@@ -211,15 +234,15 @@ class NovoGrad(Optimizer):
 
 @dataclass(frozen=True)
 class LAMB(AdamW):
-    """AdamW with each tensor's update scaled to the size of the tensor; tensors without decay are not scaled.
+    """AdamW with each tensor's update scaled to the tensor's norm; tensors without weight decay are not scaled.
 
     Source: You et al. 2019 (arXiv:1904.00962); the defaults are CAIMAN-ASR's.
     """
 
     b2: float = 0.999
-    """Decay of the second moment."""
+    """Decay rate of the second moment."""
     eps: float = 1e-9
-    """Added to the root of the second moment."""
+    """Epsilon added to the root of the second moment."""
 
     def directions(self) -> Transformation:
         return optax.chain(super().directions(), trust_ratio(self.decay))
@@ -229,18 +252,19 @@ class LAMB(AdamW):
 class Muon(Optimizer):
     """Orthogonalised momentum for matrices, Adam for all other parameters.
 
-    The size of the update of a matrix is that of Adam's, so that AdamW's learning rates carry over.
+    Updates of matrices are scaled to the size of Adam's updates; learning rates of AdamW can therefore be reused.
+
     Source: optax.contrib.muon; Liu et al. 2025 (arXiv:2502.16982).
     """
 
     momentum: float = 0.95
-    """Decay of the momentum of matrices."""
+    """Decay rate of the momentum of matrices."""
     b1: float = 0.9
-    """Decay of Adam's first moment."""
+    """Decay rate of Adam's first moment."""
     b2: float = 0.98
-    """Decay of Adam's second moment."""
+    """Decay rate of Adam's second moment."""
     adam_factor: float = 1.0
-    """Learning rate of what is not a matrix, as a factor."""
+    """Factor of the learning rate for parameters that are not matrices."""
 
     def directions(self) -> Transformation:
         inner = muon(self.momentum, self.b1, self.b2, decay=self.decay, adam_factor=self.adam_factor)
@@ -249,41 +273,41 @@ class Muon(Optimizer):
 
 @dataclass(frozen=True)
 class ScaledAdam(Optimizer):
-    """Adam whose steps are proportional to the size of the tensor, and which learns that size as well.
+    """Adam with updates proportional to the tensor's root mean square, which is learned as well.
 
     Source: Yao et al. 2023 (arXiv:2310.11230), section 3.5; icefall's zipformer/optim.py.
     """
 
     schedule: Schedule = field(default_factory=Eden)
-    """The learning rate: about 0.045."""
+    """Schedule of the learning rate; its peak is about 0.045."""
     clip_at: float = 0.0
     weight_decay: float = 0.0
     b1: float = 0.9
-    """Decay of the momentum."""
+    """Decay rate of the momentum."""
     b2: float = 0.98
-    """Decay of the second moments."""
+    """Decay rate of the second moments."""
     eps: float = 1e-8
-    """Added to the roots of the second moments."""
+    """Epsilon added to the roots of the second moments."""
     clipping_scale: float = 2.0
-    """Gradients whose norm, each tensor's multiplied by its size, is more than this times the median of late are scaled
-    down to it; 0 for none."""
+    """Limit of the gradient norm, as a multiple of its recent median. Each tensor's gradient is multiplied by the
+    tensor's root mean square before the norm is computed. 0: no clipping."""
     clipping_period: int = 100
-    """Updates that the median is of, and after which it is taken anew."""
+    """Number of updates over which the median is computed, and after which it is computed again."""
     scalar_factor: float = 0.1
-    """Factor of the learning rate for single values, and for the sizes of tensors."""
+    """Factor of the learning rate for scalars, and for the root mean squares of tensors."""
     min_rms: float = 1e-5
-    """Least root mean square of a tensor."""
+    """Minimum of the root mean square that updates are proportional to."""
     max_rms: float = 3.0
-    """Greatest root mean square of a tensor."""
+    """Maximum root mean square of a tensor."""
     scalar_max: float = 10.0
-    """Greatest magnitude of a single value."""
+    """Maximum magnitude of a scalar."""
     size_period: int = 4
-    """Updates from one change of the sizes to the next."""
+    """Number of updates between two updates of the root mean squares."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weight_decay:
-            raise ValueError(f"weight_decay is {self.weight_decay}: ScaledAdam has none, expected 0")
+            raise ValueError(f"weight_decay is {self.weight_decay}: ScaledAdam has no weight decay, expected 0")
         check_numbers(self, "clipping_scale", least=0)
         check_numbers(self, "clipping_period", "size_period", least=1)
         check_numbers(self, "scalar_factor", "min_rms", "max_rms", "scalar_max", above=0)

@@ -1,4 +1,4 @@
-"""Values for parameters by rules on their paths, such as `(("encoder/.*", 0.1), ("rest", 1.0))`."""
+"""Rules that assign values to parameters by their paths, such as `(("encoder/.*", 0.1), ("rest", 1.0))`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,40 +8,58 @@ from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.pytrees import Tree, flatten, unflatten
 
 Rules = tuple[tuple[str, float], ...]
-"""Pairs of a regular expression, which must match a whole path, and a value. The word `rest` in place of an expression
-names what no other rule does."""
+"""Pairs of a regular expression, which must match a whole path, and a value. `rest` in place of an expression matches
+all paths that no other rule matches."""
 
 REST = "rest"
 
 
 def by_rules(paths: Iterable[str], rules: Sequence[tuple[str, float]], *, what: str) -> dict[str, float]:
-    """The value of the one rule that names each path. `what`: the setting, for messages.
+    """Returns the value of the rule that matches each path.
 
-    Raises: UserError where a path is named by no rule or by two.
+    Args:
+        paths: Parameter paths.
+        rules: Pairs of a regular expression and a value.
+        what: Name of the setting that contains the rules, for messages.
+
+    Raises:
+        UserError: If a path does not match exactly one rule.
     """
     found = _named(paths, rules, what)
     problems = [
-        f"{path} is named by {' and '.join(named)}" if named else f"{path} is named by no rule"
+        f"{path} is matched by {' and '.join(named)}" if named else f"{path} is matched by no rule"
         for path, named in found.items()
         if len(named) != 1
     ]
     if problems:
         more = f" … and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UserError(
-            f"{what}: expected that exactly one rule names each parameter; {'; '.join(problems[:5])}{more}. A rule is "
-            "a regular expression that must match the whole path; ('rest', value) names all others"
+            f"{what}: expected that exactly one rule matches each parameter; {'; '.join(problems[:5])}{more}. A rule "
+            "is a regular expression that must match the whole path; ('rest', value) matches all others"
         )
     return {path: next(iter(named.values())) for path, named in found.items()}
 
 
 def check_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str) -> None:
-    """Raises: UserError as `by_rules`, and where a rule names no parameter, or is there twice."""
+    """Checks rules against the parameters of a model.
+
+    Args:
+        params: Parameters.
+        rules: Pairs of a regular expression and a value.
+        what: Name of the setting that contains the rules, for messages.
+
+    Raises:
+        UserError: If a parameter does not match exactly one rule, if a rule matches no parameter, or if an expression
+            occurs twice.
+    """
     paths = list(flatten(params))
     found, patterns = _named(paths, rules, what), [pattern for pattern, _ in rules]
-    problems = [f"{pattern} is there twice" for pattern in sorted({p for p in patterns if patterns.count(p) > 1})]
+    problems = [f"{pattern} occurs twice" for pattern in sorted({p for p in patterns if patterns.count(p) > 1})]
     used = {pattern for named in found.values() for pattern in named}
     problems += [
-        f"{pattern} names no parameter{nearest(pattern, paths)}" for pattern in patterns if pattern not in {*used, REST}
+        f"{pattern} matches no parameter{nearest(pattern, paths)}"
+        for pattern in patterns
+        if pattern not in {*used, REST}
     ]
     if problems:
         raise UserError(f"{what}: {'; '.join(problems)}")
@@ -49,7 +67,7 @@ def check_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str) 
 
 
 def _named(paths: Iterable[str], rules: Sequence[tuple[str, float]], what: str) -> dict[str, dict[str, float]]:
-    """The rules that name each path, with their values."""
+    """Returns the patterns that match each path, with their values."""
     given = {pattern: (compiled(pattern, what), value) for pattern, value in rules if pattern != REST}
     rest = {pattern: value for pattern, value in rules if pattern == REST}
     return {
@@ -59,18 +77,33 @@ def _named(paths: Iterable[str], rules: Sequence[tuple[str, float]], what: str) 
 
 
 def tree_by_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str) -> Tree:
-    """`by_rules` as a tree of the parameters' structure."""
+    """Returns the values of `by_rules` as a tree of the parameters' structure.
+
+    Args:
+        params: Parameters.
+        rules: Pairs of a regular expression and a value.
+        what: Name of the setting that contains the rules, for messages.
+
+    Raises:
+        UserError: If a parameter does not match exactly one rule.
+    """
     return unflatten(by_rules(flatten(params), rules, what=what))
 
 
 def is_stacked(path: str) -> bool:
-    """Whether a parameter's first axis counts layers: those of a scanned stack, which are named `layers`. What is done
-    for each tensor is then done for each layer.
+    """Returns whether the first axis of a parameter is the layers of a scanned stack, whose module is called `layers`.
+
+    Operations per tensor then apply to each layer separately.
     """
     return "layers" in path.split("/")[:-1]
 
 
 def compiled(pattern: str, what: str) -> re.Pattern[str]:
+    """Returns a compiled regular expression; `what` is the name of its setting, for messages.
+
+    Raises:
+        UserError: If the pattern is not a regular expression.
+    """
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -78,6 +111,12 @@ def compiled(pattern: str, what: str) -> re.Pattern[str]:
 
 
 def map_with_path(function: Any, tree: Tree, *others: Tree) -> Tree:
-    """`function(path, leaf, *leaves of others)` for every leaf of nested dicts."""
+    """Returns `function(path, leaf, *other_leaves)` for every leaf of nested dicts, as nested dicts.
+
+    Args:
+        function: Function of a path, the leaf of `tree`, and the leaf of each of the others.
+        tree: Nested dicts.
+        *others: Nested dicts of the same structure.
+    """
     flat = [flatten(other) for other in others]
     return unflatten({path: function(path, leaf, *(f[path] for f in flat)) for path, leaf in flatten(tree).items()})

@@ -1,4 +1,4 @@
-"""ScaledAdam: Adam whose steps are proportional to the size of the tensor, and which learns that size as well.
+"""ScaledAdam: Adam with updates proportional to the tensor's root mean square, which is learned as well.
 
 Source: Yao et al. 2023, "Zipformer" (arXiv:2310.11230), section 3.5; icefall's egs/librispeech/ASR/zipformer/optim.py
 at commit 36e0420c.
@@ -17,29 +17,29 @@ from asr_jax.optim.rules import map_with_path
 from asr_jax.optim.transformations import Transformation, tensor_axes
 
 EARLY = (10, 20, 40)
-"""Updates after which the limit of the norm is set first, to twice what it would be later."""
+"""Updates after which the limit of the norm is set before the first period ends, to twice its usual value."""
 
 
 class ScaledAdamState(NamedTuple):
     step: Int[Array, ""]
     delta: Tree
-    """Momentum of what is added to the parameters."""
+    """Momentum of the changes of the parameters."""
     squares: Tree
     """Moving mean of squared gradients."""
     rms: Tree
-    """Root mean square of each tensor, as of the last update of its size; empty arrays for scalars."""
+    """Root mean square of each tensor at the end of the last size period; 0 for scalars."""
     size_grads: Tree
-    """Gradients with respect to the logarithm of each tensor's size, of the last period."""
+    """Gradients with respect to the logarithm of each tensor's size, for each update of the last size period."""
     size_squares: Tree
-    """Moving mean of their squares."""
+    """Moving mean of the squares of `size_grads`."""
     norms: Float[Array, " period"]
-    """Norms of the last updates' gradients; a single value without clipping."""
+    """Gradient norms of the last updates; a single value without clipping."""
     limit: Float[Array, ""]
-    """Of the norm; infinite until the first is set."""
+    """Limit of the gradient norm; infinite until it is first set."""
 
 
 class Options(NamedTuple):
-    """As the fields of `optimizers.ScaledAdam` that have these names."""
+    """Fields of `optimizers.ScaledAdam` with the same names."""
 
     b1: float
     b2: float
@@ -54,7 +54,7 @@ class Options(NamedTuple):
 
 
 def scaled_adam(options: Options) -> Transformation:
-    """The transformation; its `update` takes `learning_rate` and gives what is to be added."""
+    """Returns a transformation whose `update` takes `learning_rate` and returns the changes of the parameters."""
     return Transformation(functools.partial(_init, options), functools.partial(_update, options))
 
 
@@ -87,7 +87,7 @@ def _update(
     delta = jax.tree.map(lambda old, new: options.b1 * old + (1 - options.b1) * new, state.delta, deltas)
 
     def limited(path: str, param: Any, change: Any) -> Any:
-        """What is added to a scalar must not lead beyond `scalar_max`."""
+        """Limits the change of a scalar to keep its magnitude within `scalar_max`."""
         if not _is_scalar(path, param):
             return change
         return jnp.clip(param + change, -options.scalar_max, options.scalar_max) - param
@@ -97,7 +97,7 @@ def _update(
 
 
 def _clipped(options: Options, grads: Tree, state: ScaledAdamState) -> tuple[Tree, Any, Any]:
-    """Gradients, scaled down where their norm is far above the median of late; norms and limit."""
+    """Returns gradients whose norm is limited to a multiple of the recent median, and the new norms and limit."""
     if not options.clipping_scale:
         return grads, state.norms, state.limit
     step, period = state.step, options.clipping_period
@@ -109,7 +109,7 @@ def _clipped(options: Options, grads: Tree, state: ScaledAdamState) -> tuple[Tre
     norms = jnp.where(step > 0, state.norms.at[step % period].set(norm), state.norms)
     early = jnp.isin(step, jnp.array([n for n in EARLY if n < period] or [-1]))
     sets = (step > 0) & ((step % period == 0) | early)
-    kept = jnp.where(early, step, period)  # in the first period there are as many norms as steps
+    kept = jnp.where(early, step, period)  # fewer norms than a period are known in the first one
     median = jnp.sort(norms)[period - kept + jnp.minimum(kept - 1, kept // 4 * 2)]
     limit = jnp.where(sets, options.clipping_scale * median * jnp.where(early, 2.0, 1.0), state.limit)
     factor = jnp.where(step > 0, jnp.minimum(1.0, limit / (norm + 1e-20)), 1.0)
@@ -120,7 +120,7 @@ def _of_array(
     options: Options, path: str, param: Any, grad: Any, square: Any, rms: Any, size_grads: Any, size_square: Any,
     *, step: Any, rate: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """What one step of a parameter array is before momentum, and its next square, rms, size_grads and size_square."""
+    """Returns a parameter's change before momentum, and its next square, rms, size_grads and size_square."""
     correction = 1 - jnp.float32(options.b2) ** (step + 1)
     square = options.b2 * square + (1 - options.b2) * jnp.square(grad)
     direction = grad / (jnp.sqrt(square / jnp.where(correction < 0.99, correction, 1.0)) + options.eps)
@@ -146,11 +146,11 @@ def _of_array(
 
 
 def _is_scalar(path: str, param: Any) -> bool:
-    """Whether each tensor of a parameter has a single value."""
+    """Returns whether each tensor of a parameter has a single value."""
     return all(param.shape[axis] == 1 for axis in tensor_axes(path, param))
 
 
 def _rms(path: str, param: Any) -> Any:
     if _is_scalar(path, param):
-        return jnp.zeros(())  # not read; arrays without a value cannot be saved
+        return jnp.zeros(())  # never read, but Orbax cannot save empty arrays
     return jnp.sqrt(jnp.mean(jnp.square(param), axis=tensor_axes(path, param), keepdims=True))

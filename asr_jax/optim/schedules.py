@@ -1,4 +1,4 @@
-"""Learning rates by update: settings that build a function of the number of updates applied before."""
+"""Learning rate schedules: settings that build a function from the number of applied updates to the learning rate."""
 
 import math
 from collections.abc import Callable
@@ -12,31 +12,35 @@ from jaxtyping import Array, Float
 from asr_jax.core.errors import check_numbers
 
 Rate = Callable[[Any], Float[Array, ""]]
-"""The learning rate of an update, by the number of updates applied before it (0 for the first)."""
+"""Learning rate of an update as a function of the number of updates applied before it (0 for the first)."""
 
 
 @dataclass(frozen=True)
 class RunLength:
-    """What schedules that end with a run, or count epochs, need to know of it."""
+    """Length of a run, for schedules that end with it or that count epochs."""
 
     num_updates: int
+    """Number of updates of the run."""
     updates_per_epoch: float
+    """Number of updates per epoch, which may be a fraction."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What all learning rates have. In the formulas of the subclasses `u` is the number of updates applied before (0
-    for the first update) and `e` the epoch, from 1.
+    """Base class of learning rate schedules.
+
+    In the formulas of the subclasses, `u` is the number of updates applied before (0 for the first update) and `e` is
+    the epoch, counted from 1.
     """
 
     peak_lr: float = 1e-3
     """Highest learning rate."""
     min_lr: float = 0.0
-    """Floor of the rate, in warm-up too."""
+    """Minimum learning rate, which also applies in warm-up."""
     rate_set: Literal["before_update", "after_update", "before_run_and_after_update"] = "before_update"
-    """When the rate of an update is set. after_update, as NVIDIA's QuartzNet does: the first update of a run has the
-    peak, and an epoch's rate comes an update late. before_run_and_after_update, as its wav2vec 2.0 does: the first two
-    updates have the first rate, and each rate behind them comes an update late."""
+    """Time at which the learning rate of an update is set. after_update (NVIDIA's QuartzNet): the first update of a run
+    has the peak rate, and the epoch of all others is that of the update before. before_run_and_after_update (NVIDIA's
+    wav2vec 2.0): the first two updates have the first rate, and all others have the rate of the update before."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "peak_lr", above=0)
@@ -44,13 +48,13 @@ class Schedule:
 
     @property
     def counts_epochs(self) -> bool:
-        """Whether the rate depends on how long an epoch is."""
+        """Whether the learning rate depends on the length of an epoch."""
         return any(value for name, value in vars(self).items() if name.endswith("_epochs"))
 
     def build(self, length: RunLength) -> Rate:
-        """The rate as a function of the number of updates applied before, for a run of some length."""
+        """Returns the learning rate as a function of the number of updates applied before, for a run of some length."""
         late = 1 if self.rate_set == "after_update" else 0
-        # A quotient of float32 may fall short of the whole number that it is: a little less than a step is added.
+        # A float32 quotient may be rounded to below its integer value. A quarter of the smallest step is added to it.
         slack = 0.0
         if math.isfinite(length.updates_per_epoch):
             slack = 0.25 / Fraction(length.updates_per_epoch).limit_denominator(10**6).denominator
@@ -66,40 +70,46 @@ class Schedule:
         return rate
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
-        """The share of the peak, before the floor."""
+        """Returns the learning rate as a fraction of the peak, before the minimum is applied.
+
+        Args:
+            update: Number of updates applied before.
+            epoch: Epoch of the update, from 1.
+            length: Length of the run.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class WarmupHoldDecay(Schedule):
-    """Linear warm-up to the peak, hold, then decay. Lengths in updates and in epochs add up.
+    """Linear warm-up to the peak, hold, then decay. Lengths in updates and in epochs are added.
 
-    Covers QuartzNet's exponential and legacy (polynomial of power 2) policies, the half-life of CAIMAN-ASR, and linear
-    decay to a floor.
+    This covers QuartzNet's exponential and legacy (polynomial of power 2) policies, the half-life of CAIMAN-ASR, and
+    linear decay to a minimum. In the formulas, W and H are the total lengths of warm-up and hold in updates.
     """
 
     warmup_updates: int = 1000
-    """Updates of warm-up: the factor is (u + 1) / (W + 1)."""
+    """Length of the warm-up in updates. Its factor is (u + 1) / (W + 1)."""
     warmup_epochs: float = 0.0
-    """Epochs of warm-up."""
+    """Length of the warm-up in epochs."""
     hold_updates: int = 0
-    """Updates at the peak."""
+    """Length of the hold at the peak in updates."""
     hold_epochs: float = 0.0
-    """Epochs at the peak."""
+    """Length of the hold at the peak in epochs."""
     decay: Literal["cosine", "linear", "polynomial", "exponential", "half_life", "inverse_sqrt", "none"] = "cosine"
-    """Shape of the decay. cosine, linear and polynomial (1 - progress)^power end at `final_share`; exponential is
-    gamma^(e - warm-up - hold), in steps of whole epochs; half_life 0.5^((u - W - H) / half_life_updates); inverse_sqrt
-    sqrt((W + H) / u), not below `final_share`."""
+    """Shape of the decay. cosine, linear and polynomial, (1 - progress)^power, end at `final_share`. exponential is
+    gamma^(e - warm-up - hold) with lengths in epochs, in steps of whole epochs. half_life is 0.5^((u - W - H) /
+    half_life_updates). inverse_sqrt is sqrt((W + H) / u), with the minimum `final_share`."""
     decay_updates: int = 0
-    """Length of cosine, linear and polynomial; 0: until the last update of the run."""
+    """Length of cosine, linear and polynomial decay in updates. 0: until the last update of the run."""
     final_share: float = 0.0
-    """Share of the peak that the decay ends with."""
+    """Final learning rate as a fraction of the peak."""
     power: float = 2.0
-    """Of the polynomial decay."""
+    """Exponent of the polynomial decay."""
     gamma: float = 0.981
     """Factor per epoch of the exponential decay."""
     half_life_updates: int = 10880
-    """Updates in which the rate of half_life is halved."""
+    """Half-life of the decay half_life in updates."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,14 +146,14 @@ class WarmupHoldDecay(Schedule):
 
 @dataclass(frozen=True)
 class InverseEpoch(Schedule):
-    """Steps by epoch: e / W up to epoch W, 1 up to W + H, then (W / (e - H))^exponent."""
+    """Learning rate that changes once per epoch: e / W up to epoch W, 1 up to W + H, then (W / (e - H))^exponent."""
 
     warmup_epochs: int = 20
-    """W: epochs of warm-up."""
+    """W: length of the warm-up in epochs."""
     hold_epochs: int = 160
-    """H: epochs at the peak."""
+    """H: length of the hold at the peak in epochs."""
     exponent: float = 1.0
-    """Of the decay; 0 for none."""
+    """Exponent of the decay. 0: no decay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,24 +172,24 @@ class InverseEpoch(Schedule):
 
 @dataclass(frozen=True)
 class Polynomial(Schedule):
-    """As wav2vec 2.0 is pre-trained: from `start_share` up, hold, then (1 - progress)^power down to `final_share`.
+    """Schedule of wav2vec 2.0's pre-training: linear warm-up, hold, then (1 - progress)^power down to `final_share`.
 
-    With s = u + 1: s / W in warm-up; progress = (s - W) / (updates - W), in which the hold is not subtracted: after a
-    hold the rate falls at once to what it would be without one.
+    With s = u + 1, warm-up rises linearly with s / W, and progress = (s - W) / (updates - W). The hold is not
+    subtracted from progress: after a hold the rate jumps to the value that it would have without one.
 
     Source: NVIDIA's wav2vec 2.0, lr_poly_policy; fairseq's polynomial_decay.
     """
 
     warmup_updates: int = 32000
-    """W: updates of warm-up."""
+    """W: length of the warm-up in updates."""
     hold_updates: int = 0
-    """Updates at the peak."""
+    """Length of the hold at the peak in updates."""
     power: float = 1.0
-    """Of the decay."""
+    """Exponent of the decay."""
     start_share: float = 0.0
-    """Share of the peak that warm-up begins from."""
+    """Learning rate at the start of the warm-up as a fraction of the peak."""
     final_share: float = 0.0
-    """Share of the peak at the last update, and after it."""
+    """Learning rate at and after the last update as a fraction of the peak."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,31 +207,33 @@ class Polynomial(Schedule):
 
 @dataclass(frozen=True)
 class TriStage(Schedule):
-    """As wav2vec 2.0 is fine-tuned: up from `start_share`, hold, then exponentially down to `final_share`.
+    """Schedule of wav2vec 2.0's fine-tuning: linear warm-up, hold, then exponential decay to `final_share`.
 
     Source: NVIDIA's wav2vec 2.0, lr_exp_policy; fairseq's tri_stage.
     """
 
     warmup_share: float = 0.1
-    """Share of the run that is warm-up."""
+    """Length of the warm-up as a fraction of the run."""
     hold_share: float = 0.4
-    """Share of the run at the peak."""
+    """Length of the hold at the peak as a fraction of the run."""
     start_share: float = 0.01
-    """Share of the peak that warm-up begins from."""
+    """Learning rate at the start of the warm-up as a fraction of the peak."""
     final_share: float = 0.05
-    """Share of the peak that the decay ends with; above 0 without `gamma`."""
+    """Final learning rate as a fraction of the peak; must be above 0 if `gamma` is 0."""
     gamma: float = 0.0
-    """Factor per update of the decay; 0: the one that reaches `final_share` with the last update."""
+    """Factor per update of the decay. 0: the factor that reaches `final_share` at the last update."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self, "warmup_share", "hold_share", "start_share", "final_share", "gamma", least=0, most=1)
         if self.warmup_share + self.hold_share >= 1:
             raise ValueError(
-                f"warmup_share {self.warmup_share} and hold_share {self.hold_share}: expected less than 1 together"
+                f"warmup_share is {self.warmup_share} and hold_share is {self.hold_share}: expected a sum below 1"
             )
         if not (self.final_share or self.gamma):
-            raise ValueError("final_share and gamma are 0: expected one of them above, since the decay is exponential")
+            raise ValueError(
+                "final_share and gamma are 0: expected one of them above 0, since the decay is exponential"
+            )
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         step = update + 1
@@ -234,21 +246,24 @@ class TriStage(Schedule):
 
 @dataclass(frozen=True)
 class Eden(Schedule):
-    """((u² + U²) / U²)^-¼ · ((e² + E²) / E²)^-¼ with e from 0, times a warm-up from `warmup_start` to 1.
+    """((u² + U²) / U²)^-¼ · ((e² + E²) / E²)^-¼ with e from 0, times a linear warm-up from `warmup_start` to 1.
 
-    Made for ScaledAdam, with a peak of 0.045. Source: icefall's zipformer recipe, Eden and Eden2.
+    The schedule is made for ScaledAdam, with a peak of 0.045.
+
+    Source: icefall's zipformer recipe, Eden and Eden2.
     """
 
     peak_lr: float = 0.045
-    """The rate that is scaled down."""
+    """Learning rate that the factors are applied to."""
     decay_updates: float = 7500.0
-    """U: updates after which the rate begins to fall."""
+    """U: number of updates after which the rate begins to fall."""
     decay_epochs: float = 3.5
-    """E: epochs after which it begins to fall; 0: epochs do not count, and the power of updates is ½ (Eden2)."""
+    """E: number of epochs after which the rate begins to fall. 0: epochs have no effect, and the exponent of updates is
+    -½ (Eden2)."""
     warmup_updates: float = 500.0
-    """Updates of warm-up."""
+    """Length of the warm-up in updates."""
     warmup_start: float = 0.5
-    """Factor of the first update."""
+    """Factor of the warm-up at the first update."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -268,5 +283,5 @@ def _rising(step: Float[Array, ""], warmup: float, start_share: float) -> Float[
 
 
 def _power(base: float, exponent: Float[Array, ""]) -> Float[Array, ""]:
-    """base^exponent for a base near 1, which float32 would round: over 100,000 updates that shows."""
+    """Returns base^exponent by the logarithm. A base near 1 in float32 would be visibly off after 100,000 updates."""
     return jnp.exp(math.log(base) * exponent)

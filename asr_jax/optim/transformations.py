@@ -1,7 +1,7 @@
-"""Optimizers as optax transformations whose `update` takes `learning_rate` and gives what is to be added.
+"""Optimizers as optax transformations whose `update` takes `learning_rate` and returns the changes of the parameters.
 
-A tensor is a parameter array, or one layer of an array that stacks the layers of a model (`rules.is_stacked`): what is
-done for each tensor does not depend on how layers are stored.
+A tensor is a parameter array, or one layer of an array that stacks the layers of a model (`rules.is_stacked`).
+Operations per tensor therefore do not depend on the storage of layers.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -19,17 +19,23 @@ Clip = Literal["global_norm", "tensor_norm", "value"]
 
 
 def tensor_axes(path: str, array: Any) -> tuple[int, ...]:
-    """The axes of a parameter that belong to one tensor."""
+    """Returns the axes of a parameter that belong to one tensor."""
     return tuple(range(1 if is_stacked(path) else 0, array.ndim))
 
 
 def tensor_norms(path: str, array: Float[Array, "..."]) -> Float[Array, "..."]:
-    """L2 norm of each tensor, with axes of length 1 to multiply by."""
+    """Returns the L2 norm of each tensor; reduced axes have length 1."""
     return jnp.sqrt(jnp.sum(jnp.square(array), axis=tensor_axes(path, array), keepdims=True))
 
 
 def clipped(grads: Tree, clip: Clip, limit: float) -> Tree:
-    """Gradients scaled down to a global norm, each tensor to a norm, or each value cut to ±limit."""
+    """Returns clipped gradients.
+
+    Args:
+        grads: Gradients.
+        clip: Quantity that is limited: the global norm, the norm of each tensor, or the magnitude of each value.
+        limit: Maximum of that quantity.
+    """
     if clip == "value":
         return jax.tree.map(lambda g: jnp.clip(g, -limit, limit), grads)
     if clip == "tensor_norm":
@@ -39,7 +45,7 @@ def clipped(grads: Tree, clip: Clip, limit: float) -> Tree:
 
 
 def times_rate() -> Transformation:
-    """Multiplies a direction by minus the learning rate."""
+    """Returns a transformation that multiplies directions by -learning_rate."""
 
     def update(directions: Tree, state: Any, params: Tree = None, *, learning_rate: Any, **_: Any) -> tuple[Tree, Any]:
         return jax.tree.map(lambda d: -learning_rate * d, directions), state
@@ -48,7 +54,7 @@ def times_rate() -> Transformation:
 
 
 def add_decay(decay: Any) -> Transformation:
-    """Adds `decay(params)` (a number for each parameter) times the parameter to its direction."""
+    """Returns a transformation that adds weight decay: d + rate · p, with the rates that `decay(params)` returns."""
 
     def update(directions: Tree, state: Any, params: Tree = None, **_: Any) -> tuple[Tree, Any]:
         return jax.tree.map(lambda d, p, rate: d + rate * p if rate else d, directions, params, decay(params)), state
@@ -63,9 +69,14 @@ class FairseqAdamState(NamedTuple):
 
 
 def fairseq_adam(b1: float, b2: float, eps: float) -> Transformation:
-    """Adam whose eps is added before the second moment is corrected: m / (√v + eps) · √(1 - b2^t) / (1 - b1^t).
+    """Returns Adam with eps added before the bias correction: m / (√v + eps) · √(1 - b2^t) / (1 - b1^t).
 
     Source: fairseq/optim/adam.py.
+
+    Args:
+        b1: Decay rate of the first moment m.
+        b2: Decay rate of the second moment v.
+        eps: Epsilon added to the root of v.
     """
 
     def init(params: Tree) -> FairseqAdamState:
@@ -87,15 +98,24 @@ class NovoGradState(NamedTuple):
     squares: Tree
     """Moving mean of each tensor's squared norm."""
     largest: Tree
-    """The largest of them so far; empty without `amsgrad`."""
+    """Largest of these means so far; empty without `amsgrad`."""
 
 
 def novograd(b1: float, b2: float, eps: float, *, decay: Any, grad_averaging: bool, amsgrad: bool) -> Transformation:
-    """For each tensor: v = b2 v + (1 - b2) ‖g‖², which is ‖g‖² where it was 0; m = b1 m + g / (√v + eps) + decay · p;
-    the direction is m. With `grad_averaging` what is added to m is multiplied by 1 - b1.
+    """Returns NovoGrad, whose direction is the momentum m = b1 m + g / (√v + eps) + decay · p of each tensor.
 
-    Source: Ginsburg et al. 2019 (arXiv:1905.11286); NVIDIA's QuartzNet, common/optimizers.py. Differs from optax's,
-    which has other defaults, initial values and places for decay and eps.
+    v = b2 v + (1 - b2) ‖g‖², or ‖g‖² while v is 0.
+
+    Source: Ginsburg et al. 2019 (arXiv:1905.11286); NVIDIA's QuartzNet, common/optimizers.py.
+    Differs from: optax, which has other defaults and initial values, and applies decay and eps at other places.
+
+    Args:
+        b1: Decay rate of the momentum m.
+        b2: Decay rate of the moving mean v.
+        eps: Epsilon added to the root of v.
+        decay: `decay(params)` returns the weight decay of each parameter.
+        grad_averaging: Whether terms that are added to m are multiplied by 1 - b1.
+        amsgrad: Whether gradients are divided by the root of the largest v so far.
     """
 
     def init(params: Tree) -> NovoGradState:
@@ -117,10 +137,12 @@ def novograd(b1: float, b2: float, eps: float, *, decay: Any, grad_averaging: bo
 
 
 def trust_ratio(decay: Any) -> Transformation:
-    """LAMB's: each tensor's direction is scaled to the norm of its parameter, where both are above 0 and where the
-    parameter decays; others (gains and biases) keep theirs.
+    """Returns LAMB's scaling of each tensor's direction to the norm of the tensor.
 
-    Source: You et al. 2019 (arXiv:1904.00962); NVIDIA Apex's FusedLAMB, which leaves out what does not decay.
+    Directions keep their norm if either norm is 0, or if the parameter has no weight decay (gains and biases).
+    `decay(params)` returns the weight decay of each parameter.
+
+    Source: You et al. 2019 (arXiv:1904.00962); NVIDIA Apex's FusedLAMB, which excludes parameters without weight decay.
     """
 
     def update(directions: Tree, state: Any, params: Tree = None, **_: Any) -> tuple[Tree, Any]:
@@ -137,10 +159,19 @@ def trust_ratio(decay: Any) -> Transformation:
 
 
 def muon(momentum: float, b1: float, b2: float, *, decay: Any, adam_factor: float) -> Transformation:
-    """Muon for parameters that decay and are matrices, with their last axis as output and all others but that of
-    layers as input; Adam, at `adam_factor` times the rate, for all others.
+    """Returns Muon for matrices with weight decay, and Adam for all other parameters.
+
+    A parameter is a matrix if its tensors have two or more axes. The last axis is the output, all others except that of
+    layers are the input.
 
     Source: optax.contrib.muon; Jordan 2024, "Muon"; Liu et al. 2025 (arXiv:2502.16982) for the size of the update.
+
+    Args:
+        momentum: Decay rate of the momentum of matrices.
+        b1: Decay rate of Adam's first moment.
+        b2: Decay rate of Adam's second moment.
+        decay: `decay(params)` returns the weight decay of each parameter.
+        adam_factor: Factor of the learning rate of Adam.
     """
 
     def axes(path: str, param: Any, rate: float) -> Any:
@@ -157,6 +188,6 @@ def muon(momentum: float, b1: float, b2: float, *, decay: Any, adam_factor: floa
 
     def update(grads: Tree, state: Any, params: Tree = None, **_: Any) -> tuple[Tree, Any]:
         changes, state = of(params).update(grads, state, params)
-        return jax.tree.map(jnp.negative, changes), state  # a direction, as others give it
+        return jax.tree.map(jnp.negative, changes), state  # directions of the other optimizers have this sign
 
     return Transformation(lambda params: of(params).init(params), update)

@@ -15,6 +15,10 @@ from asr_jax.text.vocabularies import BOUNDARY
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 """Files with the front-end's settings: of transformers 4, and of transformers 5, which also stores others there."""
+SPAN_MASKS = {"time_mask": "time", "channel_mask": "feature"}
+"""Axes of the masks in names of settings, such as mask_time_prob, by our fields."""
+SPANS = {"probability": "prob", "length": "length", "min_spans": "min_masks"}
+"""Parts of those names, by our fields."""
 PAD, UNKNOWN, BEGIN, END = "<pad>", "<unk>", "<s>", "</s>"
 
 

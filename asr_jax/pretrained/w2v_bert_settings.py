@@ -41,8 +41,6 @@ SETTINGS = {
     "adapter_kernel_size":     "adapter_kernel_size",
     "adapter_stride":          "adapter_stride",
 }  # fmt: skip
-SPAN_MASKS = {"time_mask": "time", "channel_mask": "feature"}
-SPANS = {"probability": "prob", "length": "length", "min_spans": "min_masks"}
 CHOICES = {"activation": "hidden_act", "adapter_activation": "adapter_act"}
 OF_ADAPTERS = ("add_adapter", "num_adapter_layers", "use_intermediate_ffn_before_adapter", "output_hidden_size")
 ACTIVATIONS: dict[str, ActivationName] = {
@@ -72,7 +70,9 @@ def w2v_bert_of(path: str | Path, **changes: Any) -> W2VBert:
         "model_type": MODEL_TYPE, "position_embeddings_type": ("relative_key", "relative", "rotary", None),
         **dict.fromkeys(CHOICES.values(), tuple(ACTIVATIONS)),
     }  # fmt: skip
-    spans = [f"mask_{axis}_{theirs}" for axis in SPAN_MASKS.values() for theirs in SPANS.values()]
+    spans = [
+        f"mask_{axis}_{theirs}" for axis in huggingface.SPAN_MASKS.values() for theirs in huggingface.SPANS.values()
+    ]
     needed = {*SETTINGS.values(), *spans, *OF_ADAPTERS, *CHOICES.values(), "position_embeddings_type"}
     if missing := sorted((needed | {"model_type"}) - config.keys()):
         raise UserError(f"{file} has no {', '.join(missing)}: expected settings of a {MODEL_TYPE} model")
@@ -91,8 +91,8 @@ def w2v_bert_of(path: str | Path, **changes: Any) -> W2VBert:
 def _settings(config: Mapping[str, Any]) -> W2VBert:
     ours: dict[str, Any] = {name: config[theirs] for name, theirs in SETTINGS.items()}
     ours |= {name: ACTIVATIONS[config[theirs]] for name, theirs in CHOICES.items()}
-    for name, axis in SPAN_MASKS.items():
-        found = {part: config[f"mask_{axis}_{theirs}"] for part, theirs in SPANS.items()}
+    for name, axis in huggingface.SPAN_MASKS.items():
+        found = {part: config[f"mask_{axis}_{theirs}"] for part, theirs in huggingface.SPANS.items()}
         ours[name] = replace(getattr(W2VBert, name), **found)
     if config["add_adapter"]:
         width = config["output_hidden_size"]
@@ -152,8 +152,8 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
         raise UserError(f"activation is {', '.join(unknown)}: expected one of {', '.join(theirs_of)}")
     masks = {
         f"mask_{axis}_{theirs}": getattr(getattr(settings, name), part)
-        for name, axis in SPAN_MASKS.items()
-        for part, theirs in SPANS.items()
+        for name, axis in huggingface.SPAN_MASKS.items()
+        for part, theirs in huggingface.SPANS.items()
     }
     return {
         "architectures": ["Wav2Vec2BertForCTC"],

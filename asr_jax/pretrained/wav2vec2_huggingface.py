@@ -20,7 +20,6 @@ from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
-from asr_jax.pretrained.w2v_bert_settings import SPAN_MASKS, SPANS
 from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, Settings, front_end_of
 
 MODEL_TYPE = "wav2vec2"
@@ -110,8 +109,8 @@ def settings_of_huggingface(config: Mapping[str, Any], path: Any) -> Settings:
             extractor_norm=config["feat_extract_norm"],
             extractor_gradient=1.0,
             taps=("features",),
-            time_mask=_span_mask(config, SPAN_MASKS["time_mask"], Wav2Vec2.time_mask),
-            channel_mask=_span_mask(config, SPAN_MASKS["channel_mask"], Wav2Vec2.channel_mask),
+            time_mask=_span_mask(config, huggingface.SPAN_MASKS["time_mask"], Wav2Vec2.time_mask),
+            channel_mask=_span_mask(config, huggingface.SPAN_MASKS["channel_mask"], Wav2Vec2.channel_mask),
             **{ours: config[theirs] for ours, theirs in ENCODER.items()},
         )
         contrastive = None
@@ -125,7 +124,9 @@ def settings_of_huggingface(config: Mapping[str, Any], path: Any) -> Settings:
 
 
 def _span_mask(config: Mapping[str, Any], axis: str, usual: SpanMask) -> SpanMask:
-    there = {ours: config.get(f"mask_{axis}_{theirs}", getattr(usual, ours)) for ours, theirs in SPANS.items()}
+    there = {
+        ours: config.get(f"mask_{axis}_{theirs}", getattr(usual, ours)) for ours, theirs in huggingface.SPANS.items()
+    }
     mask = replace(usual, same_count=False, draws_last_start=True, **there)
     return mask if config.get("apply_spec_augment", True) else replace(mask, probability=0.0)
 
@@ -181,8 +182,8 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
         raise UserError(f"the encoder has {', '.join(others)}, which the wav2vec 2.0 of transformers does not support")
     masks = {
         f"mask_{axis}_{theirs}": getattr(getattr(settings, name), ours)
-        for name, axis in SPAN_MASKS.items()
-        for ours, theirs in SPANS.items()
+        for name, axis in huggingface.SPAN_MASKS.items()
+        for ours, theirs in huggingface.SPANS.items()
     }
     masks_spans = settings.time_mask.probability > 0 or settings.channel_mask.probability > 0
     if not masks_spans:  # with both rates 0 transformers has no mask vector, but the weights contain one
@@ -205,9 +206,7 @@ def _config_of_head(head: HeadSettings) -> dict[str, Any]:
         loss = {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}  # as in this package's CTC loss
         return {"architectures": ["Wav2Vec2ForCTC"], "final_dropout": head.dropout, **loss}
     if not isinstance(head, Contrastive):
-        raise UserError(
-            f"the head is {type(head).__name__}: the wav2vec 2.0 of transformers supports CTC or Contrastive"
-        )
+        raise UserError(f"the head is {type(head).__name__}: expected CTC or Contrastive, as in transformers")
     unsupported = {
         "across_negatives": head.across_negatives, "codebook_negatives": head.codebook_negatives,
         "from_everywhere": head.from_everywhere, "gated_targets": head.gated_targets, "depth": head.quantizer.depth > 1,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.text.tokenizers import Tokenizer
@@ -39,6 +39,12 @@ class HostStage:
 
     name: str
     """Name of the stage in profiles."""
+    takes_frames: ClassVar[bool] = False
+    """Whether the stage takes log-probabilities of CTC as `Frames`.
+
+    Long audio is computed in windows. By default, the stage runs on each window, and the token sequences are joined. A
+    stage that takes frames runs on the joined frames of all windows, cut at pauses.
+    """
 
     def prepare(self, given: Any) -> None:
         """Compiles the stage for outputs of `Head.search` with the shapes of `given`."""

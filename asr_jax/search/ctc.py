@@ -105,6 +105,7 @@ class PrefixBeamSearch(HostStage):
     """
 
     name = "prefix beam search"
+    takes_frames = True
 
     def __init__(self, settings: CTCDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
         spelling = Spelling.of(tokenizer)

@@ -1,4 +1,4 @@
-"""What a tokenizer is: text to label ids and back, with one id that is the blank."""
+"""Base class of tokenizers, which convert text to label ids and back; one id is the blank."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ DESCRIPTION = "tokenizer.json"
 
 
 class OutOfVocabulary(ValueError):
-    """A text has characters or words that no symbol stands for; `missing` are these, sorted."""
+    """A text with characters or words that are not in the vocabulary; `missing` contains them, sorted."""
 
     def __init__(self, missing: Sequence[str]) -> None:
         super().__init__(f"outside of the vocabulary: {', '.join(map(repr, missing))}")
@@ -25,69 +25,73 @@ class OutOfVocabulary(ValueError):
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Symbols and how a text is normalised before it becomes their ids."""
+    """A vocabulary and the normaliser that is applied to texts before they are encoded."""
 
     symbols: tuple[str | None, ...]
-    """The symbol of each id; None is the blank."""
+    """Text of each id's label; None is the blank."""
     normaliser: str
-    """A name of NORMALISERS; applied to each text before it is encoded."""
+    """Name in NORMALISERS of the function that is applied to each text before it is encoded."""
 
     kind: ClassVar[str]
+    """Kind of the tokenizer in `TokenizerSettings.kind` and in tokenizer.json."""
 
     def __post_init__(self) -> None:
         if self.symbols.count(None) != 1 or len(set(self.symbols)) != len(self.symbols):
-            raise ValueError(f"symbols {self.symbols}: expected different ones, and exactly one None for the blank")
+            raise ValueError(f"symbols {self.symbols}: expected distinct symbols and exactly one None, the blank")
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are, the blank among them."""
+        """Number of labels, including the blank."""
         return len(self.symbols)
 
     @property
     def has_labels(self) -> bool:
-        """Whether there is any id beside the blank: not for audio alone."""
+        """Whether there are labels other than the blank; False for training on audio without texts."""
         return self.vocab_size > 1
 
     @functools.cached_property
     def blank_id(self) -> int:
-        """The id of the blank, which no text encodes to."""
+        """Id of the blank, which is never part of an encoded text."""
         return self.symbols.index(None)
 
     @property
     def unknown_id(self) -> int | None:
-        """The id of what there is no symbol for; None where that is an error."""
+        """Id of the unknown label; None if text outside of the vocabulary is an error."""
         return None
 
     def digest(self) -> str:
-        """Equal where texts get the same ids."""
+        """Returns a hash that is equal for tokenizers that encode texts to the same ids."""
         made_of = repr((self.kind, self.normaliser, self.symbols, self._made_of()))
         return hashlib.sha256(made_of.encode()).hexdigest()[:16]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the normalised text, never the blank.
+        """Returns the ids of the normalised text, without blanks.
 
-        Raises: OutOfVocabulary where a kind has no symbol for a part of it.
+        Raises:
+            OutOfVocabulary: If a part of the text is not in the vocabulary and the tokenizer has no unknown label.
         """
         return self._encode(normalise(text, self.normaliser))
 
     def left_out(self, text: str) -> str:
-        """The letters and digits of a text that its normaliser takes away, each once, in order: digits, where it keeps
-        letters alone.
+        """Returns the letters and digits of a text that the normaliser removes, each once, in order of occurrence.
+
+        For example, a normaliser that keeps only letters removes digits.
         """
         seen = dict.fromkeys(character for character in unicodedata.normalize("NFC", text) if character.isalnum())
         return "".join(character for character in seen if not normalise(character, self.normaliser).strip())
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids from which blanks were removed.
+        """Returns the text of ids.
 
-        Raises: ValueError where the blank is among them.
+        Raises:
+            ValueError: If the ids contain the blank.
         """
         if self.blank_id in ids:
-            raise ValueError(f"cannot decode {list(ids)}: {self.blank_id} is the blank; expected ids of symbols")
+            raise ValueError(f"cannot decode {list(ids)}: {self.blank_id} is the blank; remove blanks before decoding")
         return self._decode(ids)
 
     def save(self, folder: Path) -> None:
-        """Writes `tokenizer.json` (kind, normaliser, blank_id, symbols) into a folder, which is made."""
+        """Writes `tokenizer.json` (kind, normaliser, blank_id, symbols) into a folder, which is created if missing."""
         folder.mkdir(parents=True, exist_ok=True)
         description = {
             "kind": self.kind,
@@ -98,7 +102,7 @@ class Tokenizer:
         write_whole(folder / DESCRIPTION, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
 
     def _made_of(self) -> bytes:
-        """What else ids depend on."""
+        """Returns further content that ids depend on, for `digest`."""
         return b""
 
     def _encode(self, text: str) -> list[int]:

@@ -1,4 +1,7 @@
-"""Characters, whole words, given ids or nothing as symbols. What is not among them is an error, never an `<unk>`."""
+"""Tokenizers with a listed vocabulary: characters, words, given ids, or no labels.
+
+Text outside of the vocabulary is an error; there is no `<unk>`.
+"""
 
 import functools
 import itertools
@@ -14,13 +17,18 @@ from asr_jax.text.normalise import normalise
 
 @dataclass(frozen=True)
 class ListedTokenizer(Tokenizer):
-    """One id for each part of a text, which must be listed."""
+    """A tokenizer with one id for each part of a text; every part must be in the vocabulary."""
 
     @classmethod
     def load(cls, folder: Path, description: dict[str, Any]) -> Tokenizer:
-        """From what `save` wrote.
+        """Returns the tokenizer that `save` wrote.
 
-        Raises: ValueError, LookupError or TypeError for what it cannot have written.
+        Args:
+            folder: Folder of the tokenizer.
+            description: Content of its tokenizer.json.
+
+        Raises:
+            ValueError, LookupError, TypeError: If the description is invalid.
         """
         return cls(symbols=tuple(description["symbols"]), normaliser=description["normaliser"])
 
@@ -36,23 +44,30 @@ class ListedTokenizer(Tokenizer):
 
 @dataclass(frozen=True)
 class CharacterTokenizer(ListedTokenizer):
-    """One id per character (Unicode code point); the space is a symbol like any other. Symbols of several characters,
-    such as the `<unk>` of a vocabulary that another system wrote, stand for no text.
+    """A tokenizer with one id per character (Unicode code point), including the space.
+
+    Symbols of several characters, such as `<unk>` in vocabularies of other systems, are never part of an encoded text.
     """
 
     kind: ClassVar[str] = "characters"
 
     @classmethod
     def train(cls, texts: Iterable[str], *, alphabet: str, normaliser: str) -> "CharacterTokenizer":
-        """The symbols are the alphabet's characters or, where it is empty, those of the normalised texts in the order
-        of their code points. The blank comes last.
+        """Creates a tokenizer from an alphabet or from training texts; the blank is the last id.
 
-        Raises: UserError where there is no character at all.
+        Args:
+            texts: Training texts.
+            alphabet: Characters in the order of their ids. Empty: the characters of the normalised texts in the order
+                of their code points.
+            normaliser: Name in NORMALISERS.
+
+        Raises:
+            UserError: If there are no characters.
         """
         characters = itertools.chain.from_iterable(normalise(text, normaliser) for text in texts)
         found = alphabet or "".join(sorted(set(characters)))
         if not found:
-            raise UserError("all training texts are empty: expected at least one character to make an alphabet of")
+            raise UserError("all training texts are empty: expected at least one character for the alphabet")
         return cls(symbols=(*found, None), normaliser=normaliser)
 
     def _encode(self, text: str) -> list[int]:
@@ -64,19 +79,20 @@ class CharacterTokenizer(ListedTokenizer):
 
 @dataclass(frozen=True)
 class WordTokenizer(ListedTokenizer):
-    """One id per word: for commands, digits and other small closed vocabularies."""
+    """A tokenizer with one id per word, for commands, digits and other small closed vocabularies."""
 
     kind: ClassVar[str] = "words"
 
     @classmethod
     def train(cls, texts: Iterable[str], *, normaliser: str) -> "WordTokenizer":
-        """The symbols are the words of the normalised texts in alphabetical order; the blank comes last.
+        """Creates a tokenizer with the words of the normalised texts in alphabetical order; the blank is the last id.
 
-        Raises: UserError where there is no word at all.
+        Raises:
+            UserError: If there are no words.
         """
         found = sorted({word for text in texts for word in normalise(text, normaliser).split()})
         if not found:
-            raise UserError("all training texts are empty: expected at least one word to make a vocabulary of")
+            raise UserError("all training texts are empty: expected at least one word for the vocabulary")
         return cls(symbols=(*found, None), normaliser=normaliser)
 
     def _encode(self, text: str) -> list[int]:
@@ -88,15 +104,20 @@ class WordTokenizer(ListedTokenizer):
 
 @dataclass(frozen=True)
 class IdTokenizer(ListedTokenizer):
-    """The ids that a manifest brings, whatever they stand for: the text of `5 3 8` is itself, and a word is an id."""
+    """A tokenizer for the token ids of manifests: a text such as `5 3 8` is a sequence of ids."""
 
     kind: ClassVar[str] = "ids"
 
     @classmethod
     def up_to(cls, largest_id: int, *, blank_id: int | None) -> "IdTokenizer":
-        """All ids from 0 to the largest, and the blank: one more, or `blank_id`.
+        """Creates a tokenizer of all ids from 0 to `largest_id` and the blank.
 
-        Raises: UserError for a blank that leaves ids between it and the largest.
+        Args:
+            largest_id: Largest id in the manifests.
+            blank_id: Id of the blank. None: `largest_id` + 1.
+
+        Raises:
+            UserError: If `blank_id` is greater than `largest_id` + 1.
         """
         size = largest_id + 1 if blank_id is not None and blank_id <= largest_id else largest_id + 2
         blank = size - 1 if blank_id is None else blank_id
@@ -113,7 +134,10 @@ class IdTokenizer(ListedTokenizer):
 
 @dataclass(frozen=True)
 class NoTokenizer(ListedTokenizer):
-    """No label but the blank: every text encodes to none. For models that learn from audio alone."""
+    """A tokenizer without labels other than the blank, for models that are trained on audio alone.
+
+    The ids of every text are empty.
+    """
 
     symbols: tuple[str | None, ...] = (None,)
     normaliser: str = "none"

@@ -1,8 +1,9 @@
-"""English as it is spoken, in a to z, the apostrophe and single spaces: numbers and abbreviations are written out.
+"""The normaliser of spoken English: a to z, apostrophes, single spaces; numbers and abbreviations are spelled out.
 
-What QuartzNet's `english_cleaners` do (ASCII, lower case, numbers, abbreviations, & and +, no punctuation), with the
-same library for numbers. Differs from them: % is said, cents are exact, 1,234 is never a year, `£` and `€` survive the
-way to ASCII, `mrs` is `missus`, and an apostrophe that belongs to no letter goes.
+It does the same as QuartzNet's `english_cleaners` (ASCII, lower case, numbers, abbreviations, & and +, no punctuation),
+with the same library for numbers. Differs from them: % is spelled out, cents are exact, 1,234 is never read as a year,
+`£` and `€` are kept in the conversion to ASCII, `mrs` is `missus`, and apostrophes that are not next to a letter are
+removed.
 """
 
 import functools
@@ -19,14 +20,14 @@ ABBREVIATIONS = {
     "maj": "major", "gen": "general", "rev": "reverend", "lt": "lieutenant", "hon": "honorable", "sgt": "sergeant",
     "capt": "captain", "esq": "esquire", "ltd": "limited", "col": "colonel", "ft": "fort",
 }  # fmt: skip
-"""Where a full stop follows them."""
+"""Words of abbreviations, which are replaced only if a full stop follows."""
 SYMBOLS = {"&": "and", "+": "plus", "%": "percent"}
 MONEY = {"$": ("dollar", "cent", "cents"), "£": ("pound", "penny", "pence"), "€": ("euro", "cent", "cents")}
 NUMBER = r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 
 
 def english_v1(text: str) -> str:
-    """Texts of English as they are read aloud."""
+    """Normalises an English text to its spoken form."""
     text = unicodedata.normalize("NFC", text)
     text = re.sub(r"[^\x00-\x7f£€]+", lambda found: library("anyascii", normaliser=NAME).anyascii(found[0]), text)
     text = text.lower()
@@ -52,8 +53,8 @@ def _money(found: re.Match[str]) -> str:
 
 def _time(found: re.Match[str]) -> str:
     hour, minute = found[1].lstrip("0") or "0", found[2]
-    said = "" if minute == "00" else f"oh {_words(minute[1])}" if minute[0] == "0" else _words(minute)
-    return f"{_words(hour)} {said}"
+    spoken = "" if minute == "00" else f"oh {_words(minute[1])}" if minute[0] == "0" else _words(minute)
+    return f"{_words(hour)} {spoken}"
 
 
 def _ordinal(found: re.Match[str]) -> str:
@@ -61,7 +62,7 @@ def _ordinal(found: re.Match[str]) -> str:
 
 
 def _decimal(whole: str, part: str) -> str:
-    """`part`: empty, or `.` and digits, which are said one by one."""
+    """Spells out a decimal number; `part` is empty or `.` and digits, which are spelled one by one."""
     return f"{_cardinal(whole)} point {_one_by_one(part[1:])}" if part else _cardinal(whole)
 
 
@@ -71,7 +72,7 @@ def _plural(found: re.Match[str]) -> str:
 
 
 def _year(digits: str) -> str:
-    """A number without commas from 1001 to 2999 as years are said, others as they are."""
+    """Spells out a number: as a year if it has no commas and is from 1001 to 2999, otherwise as a cardinal number."""
     if not re.fullmatch("[12][0-9]{3}", digits) or digits == "1000":
         return _cardinal(digits)
     century, rest = digits[:2], digits[2:]
@@ -81,7 +82,11 @@ def _year(digits: str) -> str:
 
 
 def _cardinal(digits: str) -> str:
-    """Digits one by one where they are a name rather than a number: 007, and ten of them or more that are not round."""
+    """Spells out a cardinal number.
+
+    Digits are spelled one by one if the number is probably an identifier: with a leading zero (007), or with ten or
+    more digits without commas that do not end in 000.
+    """
     plain = digits.replace(",", "")
     is_name = (len(plain) > 1 and plain[0] == "0") or (len(digits) > 9 and plain == digits and plain[-3:] != "000")
     return _one_by_one(plain) if is_name else _words(plain)
@@ -103,7 +108,7 @@ def _engine() -> Any:
     return library("inflect", normaliser=NAME).engine()
 
 
-# In this order: what one has written out has no digits left for the next.
+# The order matters: text that one pattern has spelled out has no digits left for the next patterns.
 SPOKEN: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (rf"([$£€]) ?{NUMBER}(\.[0-9]+)?(?: (hundred|thousand|million|billion|trillion)\b)?", _money),
     (r"(?<![0-9])([0-9]{1,2}):([0-5][0-9])(?![0-9])", _time),

@@ -1,4 +1,4 @@
-"""Libraries of the extra `text`: imported when a normaliser that needs them is first used."""
+"""Libraries of the extra `text`, which are imported when a normaliser first needs them."""
 
 import functools
 import importlib
@@ -9,14 +9,19 @@ from asr_jax.core.errors import UserError
 
 @functools.cache
 def library(name: str, *, normaliser: str) -> Any:
-    """The module of this name.
+    """Imports a module.
 
-    Raises: UserError that names the extra where it is not installed.
+    Args:
+        name: Name of the module.
+        normaliser: Name of the normaliser for error messages.
+
+    Raises:
+        UserError: If the module is not installed.
     """
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise UserError(
-            f"the normaliser {normaliser} takes {name.partition('.')[0]}, which is not installed ({error}): "
+            f"the normaliser {normaliser} requires {name.partition('.')[0]}, which is not installed ({error}): "
             "pip install 'asr-jax[text]'"
         ) from error

@@ -1,7 +1,8 @@
-"""Normalisers of text, the same in training and in scoring. A name keeps its meaning for ever: change by a new version.
+"""Text normalisers, the same in training and in scoring.
 
-Each is idempotent (normalising twice is normalising once): what was recognised stands in normalised text, and scoring
-normalises it again. Those of libraries are pinned with the library's version in the extra `text`.
+The result of a normaliser's name never changes; changes get a new version number. Normalisers are idempotent, because
+scoring normalises recognised text, which is already normalised. The versions of libraries that normalisers depend on
+are pinned in the extra `text`.
 """
 
 import re
@@ -21,7 +22,7 @@ def _none(text: str) -> str:
 def _lower_v1(text: str) -> str:
     """Unicode NFC, lower case, single spaces."""
     text = unicodedata.normalize("NFC", text).lower()
-    return " ".join(unicodedata.normalize("NFC", text).split())  # lower case may decompose: İ
+    return " ".join(unicodedata.normalize("NFC", text).split())  # lower case can decompose characters, such as İ
 
 
 def _upper_v1(text: str) -> str:
@@ -31,13 +32,13 @@ def _upper_v1(text: str) -> str:
 
 
 def _english_letters_v1(text: str) -> str:
-    """Lower case; a to z, the apostrophe (’ is made ') and single spaces; any other character becomes a space."""
+    """Lower case; a to z, the apostrophe (’ becomes ') and single spaces; any other character becomes a space."""
     text = unicodedata.normalize("NFC", text).lower().replace("’", "'")
     return " ".join(re.sub("[^a-z']", " ", text).split())
 
 
 def _ascii_v1(text: str) -> str:
-    """Every script in ASCII (`Привет` is `Privet`, `你好` is `NiHao`), case as it is, single spaces."""
+    """All scripts transliterated to ASCII (`Привет` to `Privet`, `你好` to `NiHao`), case unchanged, single spaces."""
     text = unicodedata.normalize("NFC", text)
     return " ".join(library("anyascii", normaliser="ascii.v1").anyascii(text).split())
 
@@ -55,9 +56,14 @@ NORMALISERS: dict[str, Callable[[str], str]] = {
 
 
 def normalise(text: str, name: str) -> str:
-    """`text` by the normaliser of this name.
+    """Normalises a text.
 
-    Raises: UserError for an unknown name, and for one whose library is not installed.
+    Args:
+        text: The text.
+        name: Name in NORMALISERS.
+
+    Raises:
+        UserError: If the name is unknown or the normaliser's library is not installed.
     """
     if name not in NORMALISERS:
         raise UserError(unknown_normaliser(name))
@@ -65,5 +71,5 @@ def normalise(text: str, name: str) -> str:
 
 
 def unknown_normaliser(name: str) -> str:
-    """What to say about a name that is none of NORMALISERS."""
+    """Returns the error message for a name that is not in NORMALISERS."""
     return f"unknown normaliser {name!r}; expected one of {', '.join(NORMALISERS)}{nearest(name, NORMALISERS)}"

@@ -1,4 +1,4 @@
-"""Subword units by SentencePiece, trained and kept in memory."""
+"""The tokenizer with pieces of a SentencePiece model."""
 
 import functools
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SentencePieceTokenizer(Tokenizer):
-    """Pieces of a SentencePiece model. Characters that it has no piece for become its unknown piece, `<unk>`."""
+    """A tokenizer with the pieces of a SentencePiece model. Characters without a piece become the piece `<unk>`."""
 
     model: bytes = field(repr=False)
     """The serialised model."""
@@ -32,10 +32,17 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def of_model(cls, model: bytes, *, normaliser: str, blank_id: int | None = None) -> "SentencePieceTokenizer":
-        """Of any model. `blank_id` is the piece that serves as the blank, where a model has one (icefall's `<blk>`);
-        by default the blank is one more id, after all pieces.
+        """Creates a tokenizer from a SentencePiece model.
 
-        Raises: RuntimeError for bytes that are no model; IndexError for a piece that there is not.
+        Args:
+            model: The serialised model.
+            normaliser: Name in NORMALISERS.
+            blank_id: Id of the piece that is used as the blank, such as icefall's `<blk>`. None: the blank is one more
+                id after all pieces.
+
+        Raises:
+            RuntimeError: If the bytes are not a model.
+            IndexError: If the model has no piece `blank_id`.
         """
         processor = SentencePieceProcessor(model_proto=model)
         pieces: list[str | None] = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
@@ -49,12 +56,20 @@ class SentencePieceTokenizer(Tokenizer):
     def train(
         cls, texts: Iterable[str], *, vocab_size: int, pieces: Pieces, character_coverage: float, normaliser: str
     ) -> "SentencePieceTokenizer":
-        """At most `vocab_size` symbols: `<unk>`, pieces of the normalised texts, and the blank, which comes last.
+        """Trains a SentencePiece model and creates its tokenizer. The blank is the last id.
 
-        Texts that are too few for that many pieces give fewer, which is logged. The same texts in the same order give
-        the same bytes.
+        If the texts are too few for `vocab_size`, the vocabulary is smaller and a warning is logged. The same texts in
+        the same order result in the same model.
 
-        Raises: UserError for no text, or more characters than `vocab_size` has room for.
+        Args:
+            texts: Training texts.
+            vocab_size: Maximum number of labels, including `<unk>` and the blank.
+            pieces: Training algorithm.
+            character_coverage: Fraction of the texts' characters that get pieces.
+            normaliser: Name in NORMALISERS.
+
+        Raises:
+            UserError: If all texts are empty or `vocab_size` is too small for their characters.
         """
         sentences = [text for text in (normalise(text, normaliser) for text in texts) if text]
         if not sentences:
@@ -66,44 +81,53 @@ class SentencePieceTokenizer(Tokenizer):
             model_type=pieces,
             hard_vocab_limit=False,
             character_coverage=character_coverage,
-            normalization_rule_name="identity",  # texts are normalised; scoring must see what was trained on
+            normalization_rule_name="identity",  # scoring uses texts in the same normalisation as training
             unk_id=0,
             bos_id=-1,
             eos_id=-1,
             pad_id=-1,
             byte_fallback=False,
-            max_sentence_length=1 << 20,  # bytes; longer ones would be left out in silence
+            max_sentence_length=1 << 20,  # bytes; SentencePiece ignores longer texts without a message
         )
         tokenizer = cls.of_model(model, normaliser=normaliser)
         if tokenizer.vocab_size < vocab_size:
             logger.warning(
-                "%d texts are too few for a vocabulary of %d: it has %d symbols",
+                "%d texts are too few for a vocabulary of %d: it has %d labels",
                 len(sentences), vocab_size, tokenizer.vocab_size,
             )  # fmt: skip
         return tokenizer
 
     @classmethod
     def load(cls, folder: Path, description: dict[str, Any]) -> "SentencePieceTokenizer":
-        """From what `save` wrote.
+        """Returns the tokenizer that `save` wrote.
 
-        Raises: ValueError, LookupError, TypeError, RuntimeError or OSError for what it cannot have written.
+        Args:
+            folder: Folder of the tokenizer.
+            description: Content of its tokenizer.json.
+
+        Raises:
+            ValueError, LookupError, TypeError, RuntimeError, OSError: If the description or the model is invalid.
         """
         model = (folder / MODEL).read_bytes()
         tokenizer = cls.of_model(model, normaliser=description["normaliser"], blank_id=description["blank_id"])
         if list(tokenizer.symbols) != description["symbols"]:
-            raise ValueError(f"{MODEL} has other symbols than {DESCRIPTION}")
+            raise ValueError(f"the pieces of {MODEL} are not the symbols of {DESCRIPTION}")
         return tokenizer
 
     def save(self, folder: Path) -> None:
-        """Writes `tokenizer.json` and `tokenizer.model` into a folder, which is made."""
+        """Writes `tokenizer.json` and `tokenizer.model` into a folder, which is created if missing."""
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / MODEL, self.model)
         super().save(folder)
 
     def without_piece(self, text: str) -> set[str]:
-        """What of a text has no piece; empty for a text that comes back from its ids.
+        """Returns the parts of a text that have no piece.
 
-        Raises: RunError for a text that has pieces and does not come back: the model is broken.
+        If the set is empty, decoding the text's ids returns the normalised text.
+
+        Raises:
+            RunError: If all parts have pieces but decoding does not return the text, which means that the model is
+                damaged.
         """
         text = normalise(text, self.normaliser)
         try:
@@ -115,7 +139,9 @@ class SentencePieceTokenizer(Tokenizer):
             return unknown
         back, expected = self.decode(ids), self._processor.normalize(text).replace("▁", " ").strip()
         if back != expected:
-            raise RunError(f"{text!r} comes back as {back!r}, expected {expected!r}: the model is broken; train anew")
+            raise RunError(
+                f"the ids of {text!r} decode to {back!r}, expected {expected!r}: the model is damaged; train it again"
+            )
         return set()
 
     @property
@@ -131,7 +157,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._processor.encode(text)
-        if self.blank_id in ids:  # a text that spells the blank's piece, or a blank that is the unknown piece
+        if self.blank_id in ids:  # the text contains the blank's piece, or the blank is the unknown piece
             spelt = self._processor.encode(text, out_type=str)
             raise OutOfVocabulary(sorted({piece for piece, i in zip(spelt, ids, strict=True) if i == self.blank_id}))
         return ids

@@ -1,4 +1,4 @@
-"""What labels spell: the text of each, and where words begin. With it a search over labels knows words."""
+"""Text and word boundaries of labels, with which a search over labels forms words."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -13,33 +13,38 @@ from asr_jax.text.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class Spelling:
-    """The text of each label, and whether a word border stands before it."""
+    """Text of each label, and whether a word boundary precedes it."""
 
     texts: tuple[str, ...]
-    """Without borders: "a" of the character a, "" of a space, "the" of the piece ▁the; the blank's is not used."""
+    """Text of each label without word boundaries: "a" for the character a, "" for a space, "the" for the piece ▁the.
+    The blank's text is ignored."""
     opens: tuple[bool, ...]
-    """Whether a border stands before the text: true of a space, of ▁the, and of a label that is a whole word."""
+    """Whether a word boundary precedes the text: True for a space, for ▁the, and for a label that is a whole word."""
     blank_id: int
+    """Id of the blank."""
 
     def __post_init__(self) -> None:
         if several := [text for text in self.texts if text != "".join(text.split())]:
             raise UserError(
-                f"labels {several[:5]} have borders within: expected labels of one word at most; make the tokenizer "
-                "anew with pieces that end where words do"
+                f"labels {several[:5]} contain word boundaries: expected labels of one word at most; train a tokenizer "
+                "whose pieces do not cross word boundaries"
             )
 
     @classmethod
     def of_surfaces(cls, surfaces: Sequence[str], *, blank_id: int) -> "Spelling":
-        """Of each label's text with a space at its beginning where it begins a word."""
+        """Creates a spelling from each label's text, with a leading space if the label begins a word."""
         opens = tuple(surface.startswith(" ") for surface in surfaces)
         return cls(texts=tuple(surface.strip() for surface in surfaces), opens=opens, blank_id=blank_id)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Spelling":
-        """Of any tokenizer: what each label adds to a text that another one began. Differs from: SentencePiece's own
-        text, which has a space behind an unknown symbol as well.
+        """Creates the spelling of a tokenizer.
 
-        Raises: UserError for a vocabulary with labels of several words.
+        The text of a label is the text that it appends to the decoded text of another label. Differs from:
+        SentencePiece's decoded text, which has a space behind an unknown label as well.
+
+        Raises:
+            UserError: If the vocabulary has labels of several words.
         """
         ids = [i for i in range(tokenizer.vocab_size) if i != tokenizer.blank_id]
         first = next((i for i in ids if len(tokenizer.decode([i]).strip()) > 0), None)
@@ -51,17 +56,17 @@ class Spelling:
 
     @functools.cached_property
     def border(self) -> int | None:
-        """The label that is a border and nothing else; None in a vocabulary without one."""
+        """Label that is a word boundary without text; None if the vocabulary has no such label."""
         pairs = enumerate(zip(self.texts, self.opens, strict=True))
         return next((i for i, (text, opens) in pairs if opens and not text and i != self.blank_id), None)
 
     @functools.cached_property
     def has_bytes(self) -> bool:
-        """Whether some labels are parts of characters: alone they spell nothing."""
+        """Whether some labels are bytes of characters, which cannot be decoded on their own."""
         return any("\ufffd" in text for text in self.texts)
 
     def can_spell(self, word: str) -> bool:
-        """Whether some labels one after another are this word."""
+        """Returns whether a sequence of labels spells the word."""
         first, inner = self._beginnings_and_rest
         reached = {0}
         for place in range(len(word)):
@@ -72,7 +77,7 @@ class Spelling:
 
     @functools.cached_property
     def _beginnings_and_rest(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Texts that may begin a word, and those that may go on with one."""
+        """Texts of labels that can begin a word, and texts that can continue one."""
         pairs = list(zip(self.texts, self.opens, strict=True))
         opening, inner = (frozenset(text for text, opens in pairs if text and opens == each) for each in (True, False))
         return (opening | inner if self.border is not None or not opening else opening), inner
@@ -83,32 +88,44 @@ class Spelling:
 
     @property
     def is_of_pieces(self) -> bool:
-        """Whether there are labels of text with a border before it."""
+        """Whether the vocabulary has labels that consist of a word boundary and text."""
         return any(opens and text for text, opens in zip(self.texts, self.opens, strict=True))
 
     @functools.cached_property
     def symbols(self) -> tuple[str, ...]:
-        """Each label as a language model of labels has it: characters and | for the space; pieces with ▁ in front."""
+        """Labels in the notation of label-level language models: characters with | for the space, or pieces with ▁."""
         border = "▁" if self.is_of_pieces else "|"
         return tuple(border * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
 
     def collapse(self, path: Int[np.ndarray, " T"]) -> tuple[int, ...]:
-        """Labels of a path (a symbol per frame): repeats merged, blanks left out, and a border in the first frame."""
+        """Returns the labels of a path, which has one label per frame.
+
+        Repeated labels are merged; blanks and a word-boundary label in the first frame are removed.
+        """
         return tuple(path[self._starts(path)].tolist())
 
     def _starts(self, path: Int[np.ndarray, " T"]) -> Int[np.ndarray, " U"]:
-        """The frames in which labels begin."""
+        """Returns the frames in which labels begin."""
         before = np.concatenate([[self.blank_id if self.border is None else self.border], path[:-1]])
         return np.flatnonzero((path != self.blank_id) & (path != before))
 
     def extend(self, words: tuple[str, ...], part: str, label: int) -> tuple[tuple[str, ...], str]:
-        """Finished words and the open one, after one more label."""
+        """Appends a label to words.
+
+        Args:
+            words: Complete words.
+            part: Incomplete word.
+            label: Label to append.
+
+        Returns:
+            Complete words and the incomplete word.
+        """
         if not self.opens[label]:
             return words, part + self.texts[label]
         return ((*words, part) if part else words), self.texts[label]
 
     def words(self, labels: Iterable[int]) -> tuple[tuple[str, ...], str]:
-        """Finished words and the open one, which is empty behind a border."""
+        """Returns complete words and the incomplete last word, which is empty after a word-boundary label."""
         *words, part = "".join([self._surfaces[label] for label in labels]).split(" ")
         return tuple(word for word in words if word), part
 
@@ -119,41 +136,53 @@ class Spelling:
     def runs(
         self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]
     ) -> tuple[Int[np.ndarray, " U"], Int[np.ndarray, " U"], Float[np.ndarray, " U"]]:
-        """Of each label of `collapse(path)`: the first frame, the frame after its last one, and the largest of its
-        log-probabilities.
+        """Returns frames and scores of the labels of `collapse(path)`.
 
         Args:
-            logps: of the path's symbols; those of blanks do not count.
+            path: Label of each frame.
+            logps: Log-probability of the path's label in each frame; blanks are ignored.
+
+        Returns:
+            For each label the first frame, the frame after its last one, and its maximum log-probability.
         """
         starts = self._starts(path)
         if not len(starts):
             return starts, starts, np.zeros(0, logps.dtype)
-        said = np.flatnonzero(path != self.blank_id)
-        ends = said[np.searchsorted(said, np.append(starts, len(path))[1:]) - 1] + 1
+        labelled = np.flatnonzero(path != self.blank_id)
+        ends = labelled[np.searchsorted(labelled, np.append(starts, len(path))[1:]) - 1] + 1
         return starts, ends, np.maximum.reduceat(np.where(path == self.blank_id, -np.inf, logps), starts)
 
     def word_ranges(self, labels: Sequence[int] | Int[np.ndarray, " U"]) -> list[tuple[int, int]]:
-        """The labels of each word that `words` gives, the open one included: from its first label that has text up to,
-        and without, the label that begins the next segment.
+        """Returns the range of labels of each word of `words`, including the incomplete last word.
+
+        Returns:
+            For each word the first label with text, and the label after its last one. A word ends at the next label
+            with a word boundary.
         """
         if not len(labels):
             return []
         chosen = np.asarray(labels)
         segment, has_text = np.cumsum(self._opens[chosen]), self._has_text[chosen]
-        first = np.flatnonzero(np.diff(segment, prepend=-1))  # of each segment, which begins with a label that opens
+        first = np.flatnonzero(
+            np.diff(segment, prepend=-1)
+        )  # first label of each segment; segments begin at boundaries
         num_texts = np.cumsum(has_text)
         before = np.repeat(num_texts[first] - has_text[first], np.diff(first, append=len(chosen)))
-        in_word = np.flatnonzero(num_texts > before)  # from the first label of a segment that has text to its end
+        in_word = np.flatnonzero(num_texts > before)  # labels of a segment from its first label with text on
         word = np.flatnonzero(np.diff(segment[in_word], prepend=-1))
         ends = in_word[np.append(word[1:], len(in_word)) - 1] + 1 if len(word) else word
         return list(zip(in_word[word].tolist(), ends.tolist(), strict=True))
 
     def spans(self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]) -> list[tuple[int, int, float]]:
-        """Of each word of a path: the first frame of its first label that has text, the frame after the last one of its
-        last label, and the mean of its labels' largest log-probabilities.
+        """Returns frames and scores of the words of a path.
 
         Args:
-            logps: of the path's symbols; those of blanks do not count.
+            path: Label of each frame.
+            logps: Log-probability of the path's label in each frame; blanks are ignored.
+
+        Returns:
+            For each word the first frame of its first label with text, the frame after the last one of its last label,
+            and the mean of its labels' maximum log-probabilities.
         """
         starts, ends, most = self.runs(path, logps)
         return [

@@ -1,4 +1,4 @@
-"""Which tokenizer, how it is made from training texts, and how it comes back from a folder."""
+"""Settings of tokenizers, and functions that train and load them."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from asr_jax.text.vocabularies import read_vocabulary
 __all__ = ["OutOfVocabulary", "Tokenizer", "TokenizerSettings", "given_tokenizer", "load_tokenizer", "train_tokenizer"]
 
 HF_CONFIG = "config.json"
-"""What a folder of a model of Hugging Face's has, and that of a tokenizer of ours has not."""
+"""File of Hugging Face's model folders, which the folders of this package's tokenizers do not have."""
 KINDS = {
     kind.kind: kind for kind in (CharacterTokenizer, WordTokenizer, SentencePieceTokenizer, IdTokenizer, NoTokenizer)
 }
@@ -24,32 +24,35 @@ KINDS = {
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """How text becomes labels. The tokenizer is made from the training texts and stored with the run."""
+    """Settings of the tokenizer, which is trained on the training texts and stored with the run."""
 
     kind: Literal["characters", "words", "sentencepiece", "ids", "none"] = "characters"
-    """characters: a label for each character; words: one for each word of the training texts, and no other word can be
-    recognised; sentencepiece: subword units found in the training texts; ids: the token ids that manifests bring; none:
-    no labels, for pre-training on audio, whose manifests need no texts."""
+    """Kind of labels. characters: one label per character; words: one label per word of the training texts, other words
+    cannot be recognised; sentencepiece: pieces trained on the training texts; ids: the token ids in manifests; none: no
+    labels, for pre-training on audio, whose manifests need no texts."""
     path: str = ""
-    """A tokenizer that is there, instead of one made from the training texts: the folder of one, a SentencePiece
-    .model, Hugging Face's vocab.json or tokenizer.json, fairseq's dict.ltr.txt, or a model whose tokenizer is kept: a
-    .nemo file, a folder of Hugging Face's. With it, a manifest's token ids count before its texts."""
+    """Path of an existing tokenizer, which is used instead of training one: the folder of a tokenizer, a SentencePiece
+    .model, Hugging Face's vocab.json or tokenizer.json, fairseq's dict.ltr.txt, or a model with a tokenizer (a .nemo
+    file or a Hugging Face folder). With it, token ids in a manifest take precedence over texts. Empty: the tokenizer is
+    trained."""
     blank_id: int = -1
-    """Of ids and vocabularies: which id is the blank; -1: the vocabulary's own, or one more after all others."""
+    """Id of the blank in vocabularies of `path` and of the kind ids. -1: the vocabulary's own blank, otherwise one more
+    id after all others."""
     normaliser: str = "lower.v1"
-    """What is done to every text, in training and in scoring: none; lower.v1, upper.v1 (Unicode NFC, one case, single
-    spaces); english_letters.v1 (a to z, the apostrophe, single spaces); and with the extra `text` ascii.v1 (any script
-    in ASCII), english.v1 (english_letters.v1 with numbers and abbreviations written out), whisper_basic.v1 and
-    whisper_english.v1 (as Whisper is scored)."""
+    """Normaliser of all texts, in training and in scoring: none; lower.v1, upper.v1 (Unicode NFC, one case, single
+    spaces); english_letters.v1 (a to z, the apostrophe, single spaces); with the extra `text` also ascii.v1 (all
+    scripts transliterated to ASCII), english.v1 (english_letters.v1 with numbers and abbreviations spelled out),
+    whisper_basic.v1 and whisper_english.v1 (Whisper's normalisers for scoring)."""
     alphabet: str = ""
-    """Characters kind: the characters in the order of their ids; empty: those of the training texts."""
+    """Characters of the kind characters, in the order of their ids. Empty: the characters of the training texts."""
     vocab_size: int = 500
-    """SentencePiece: labels, the blank among them; fewer where the training texts do not have as many pieces."""
+    """Number of labels of the kind sentencepiece, including the blank. It is smaller if the training texts do not have
+    as many pieces."""
     pieces: Pieces = "unigram"
-    """SentencePiece: how pieces are found."""
+    """SentencePiece's training algorithm."""
     character_coverage: float = 1.0
-    """SentencePiece: share of the training texts' characters that get pieces, from 0.98 to 1; the rarest others become
-    unknown."""
+    """Fraction of the training texts' characters that get SentencePiece pieces, from 0.98 to 1. The rarest characters
+    become the unknown piece."""
 
     def __post_init__(self) -> None:
         if self.normaliser not in NORMALISERS:
@@ -58,28 +61,29 @@ class TokenizerSettings:
             raise ValueError(f"alphabet {self.alphabet!r}: expected each character once")
         if self.vocab_size < 4:
             raise ValueError(f"vocab_size {self.vocab_size}: expected at least 4 (blank, unknown and two pieces)")
-        if not 0.98 <= self.character_coverage <= 1:  # what SentencePiece takes
+        if not 0.98 <= self.character_coverage <= 1:  # SentencePiece's own limits
             raise ValueError(f"character_coverage {self.character_coverage}: expected 0.98 to 1")
         if self.kind == "none" and self.path:
-            raise ValueError(f"kind is none, no labels, and path is {self.path}: expected one of the two")
+            raise ValueError(f"kind is none (no labels), but path is {self.path}: expected only one of the two")
         if self.blank_id >= 0 and not self.takes_ids:
-            raise ValueError(f"blank_id {self.blank_id}: expected -1 where the tokenizer is made from texts")
+            raise ValueError(f"blank_id {self.blank_id}: expected -1 if the tokenizer is trained on texts")
 
     @property
     def blank(self) -> int | None:
-        """The id that is the blank; None for the vocabulary's own."""
+        """Id of the blank; None for the vocabulary's own blank."""
         return None if self.blank_id < 0 else self.blank_id
 
     @property
     def takes_ids(self) -> bool:
-        """Whether token ids of a manifest can be this tokenizer's."""
+        """Whether token ids in a manifest can be ids of this tokenizer."""
         return self.kind == "ids" or bool(self.path)
 
 
 def given_tokenizer(settings: TokenizerSettings) -> Tokenizer:
-    """The tokenizer of `settings.path`: the folder of one, or a vocabulary of another system.
+    """Loads the tokenizer of `settings.path`: the folder of a tokenizer, or a vocabulary of another system.
 
-    Raises: UserError where there is none.
+    Raises:
+        UserError: If the path has no valid tokenizer.
     """
     path = Path(settings.path)
     if path.is_dir() and not (path / HF_CONFIG).is_file():
@@ -88,10 +92,15 @@ def given_tokenizer(settings: TokenizerSettings) -> Tokenizer:
 
 
 def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], *, largest_id: int = 0) -> Tokenizer:
-    """A tokenizer made from the training texts; nothing is written. `largest_id`: of the token ids that manifests
-    bring, which the kind `ids` is made from.
+    """Trains a tokenizer without writing it.
 
-    Raises: UserError where texts and settings do not go together.
+    Args:
+        settings: Settings of the tokenizer.
+        texts: Training texts.
+        largest_id: Largest token id in the manifests, for the kind ids.
+
+    Raises:
+        UserError: If the texts and the settings are incompatible.
     """
     if settings.kind == "none":
         return NoTokenizer()
@@ -111,17 +120,20 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], *, larges
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer that `Tokenizer.save` wrote into a folder.
+    """Loads the tokenizer that `Tokenizer.save` wrote into a folder.
 
-    Raises: UserError for a folder that is not there, is not a tokenizer's, or is damaged.
+    Raises:
+        UserError: If the folder is missing, is not that of a tokenizer, or is damaged.
     """
     path = folder / DESCRIPTION
     if not path.is_file():
-        raise UserError(f"{folder} has no {DESCRIPTION}: expected a folder that a tokenizer was saved in")
+        raise UserError(f"{folder} has no {DESCRIPTION}: expected the folder of a saved tokenizer")
     try:
         description: Any = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); take the folder from a backup or make it anew") from error
+        raise UserError(
+            f"{path} is not JSON ({error}); restore the folder from a backup, or save the tokenizer again"
+        ) from error
     kind = description.get("kind") if isinstance(description, dict) else None
     if kind not in KINDS:
         hint = nearest(kind, KINDS) if isinstance(kind, str) else ""
@@ -131,7 +143,12 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     try:
         tokenizer = KINDS[kind].load(folder, description)
     except (ValueError, LookupError, TypeError, RuntimeError, OSError) as error:
-        raise UserError(f"{folder} is damaged ({error}); take it from a backup or make it anew") from error
+        raise UserError(
+            f"{folder} is damaged ({error}); restore it from a backup, or save the tokenizer again"
+        ) from error
     if tokenizer.blank_id != description.get("blank_id"):
-        raise UserError(f"{path} has blank_id {description.get('blank_id')!r} and the blank at {tokenizer.blank_id}")
+        raise UserError(
+            f"{path} has blank_id {description.get('blank_id')!r}, but the blank in its symbols has the id "
+            f"{tokenizer.blank_id}; restore the folder from a backup, or save the tokenizer again"
+        )
     return tokenizer

@@ -1,10 +1,12 @@
-"""Vocabularies that other systems wrote: fairseq's dict.ltr.txt, Hugging Face's vocab.json and tokenizer.json,
-SentencePiece's .model, and those within a .nemo file or a folder of Hugging Face's.
+"""Reads vocabularies of other systems.
 
-fairseq numbers `<s> <pad> </s> <unk>` 0 to 3 and the file's symbols from 4 on; its CTC takes `<s>` for the blank.
-wav2vec 2.0 of Hugging Face takes `<pad>` (or `[PAD]`). Both write `|` for the space. Specials are symbols of several
-characters, which no text encodes to: an unknown character is an error, not an `<unk>`. fairseq ends its letters with
-one more `|`, which texts here do not. NeMo's blank comes after all its symbols.
+They are fairseq's dict.ltr.txt, Hugging Face's vocab.json and tokenizer.json, SentencePiece's .model, and the
+vocabularies in .nemo files and in Hugging Face folders.
+
+fairseq numbers `<s> <pad> </s> <unk>` 0 to 3 and the file's symbols from 4 on; its CTC uses `<s>` as the blank.
+Hugging Face's wav2vec 2.0 uses `<pad>` (or `[PAD]`). Both use `|` as the space. Special symbols have several characters
+and are never part of an encoded text: an unknown character is an error, not an `<unk>`. fairseq's label sequences end
+with an additional `|`, which those of this package do not. NeMo's blank is the id after all symbols.
 """
 
 import json
@@ -26,19 +28,25 @@ from asr_jax.text.sentencepiece import SentencePieceTokenizer
 BOUNDARY = "|"
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 BLANK_PIECES = ("<blk>", "<blank>")
-"""What icefall and others reserve for the blank inside a SentencePiece model."""
+"""Pieces that icefall and others reserve for the blank in a SentencePiece model."""
 IN_FOLDER = ("tokenizer.model", "vocab.json", "tokenizer.json")
-"""What of a folder of Hugging Face's is read, the first that it has."""
+"""Files of a Hugging Face folder that contain a vocabulary; the first one that exists is read."""
 NEMO = ".nemo"
 NEMO_CONFIG = "model_config.yaml"
 
 
 def read_vocabulary(path: Path, *, normaliser: str, blank_id: int | None) -> Tokenizer:
-    """A tokenizer of a vocabulary file. `blank_id`: None for the file's own: fairseq's `<s>`, Hugging Face's `<pad>` or
-    `[PAD]`, a SentencePiece model's `<blk>`; one more id after all others where there is none.
+    """Creates a tokenizer from a vocabulary file.
 
-    Raises: UserError for a file that is missing or not a vocabulary, a blank that there is not, and a normaliser that
-    leaves none of its letters.
+    Args:
+        path: Path of the file or of a Hugging Face folder.
+        normaliser: Name in NORMALISERS.
+        blank_id: Id of the blank. None: the file's own blank (fairseq's `<s>`, Hugging Face's `<pad>` or `[PAD]`, a
+            SentencePiece model's `<blk>` or `<blank>`), otherwise one more id after all others.
+
+    Raises:
+        UserError: If the file is missing or is not a vocabulary, `blank_id` exceeds its ids, or normalised texts cannot
+            contain any of its letters.
     """
     path = next((path / name for name in IN_FOLDER if (path / name).is_file()), path)
     try:
@@ -56,14 +64,16 @@ def read_vocabulary(path: Path, *, normaliser: str, blank_id: int | None) -> Tok
     listed: list[str | None] = [*symbols[:blank], None, *symbols[blank + 1 :]]
     if len(set(listed)) != len(listed):
         twice = sorted({str(symbol) for symbol in listed if listed.count(symbol) > 1})
-        raise UserError(f"{path} has a symbol twice: {', '.join(map(repr, twice))} ({BOUNDARY} is the space)")
+        raise UserError(
+            f"{path} has a symbol twice: {', '.join(map(repr, twice))} ({BOUNDARY} is the space); expected each once"
+        )
     return CharacterTokenizer(symbols=tuple(listed), normaliser=normaliser)
 
 
 def _read(path: Path) -> tuple[bytes, list[str], int]:
-    """The SentencePiece model of a file, empty where it has none, the symbols, and which is the blank."""
+    """Returns the SentencePiece model of a file (empty if it has none), its symbols, and the id of its blank."""
     if path.suffix == ".vocab":
-        raise ValueError(f"pieces without their model; give {path.with_suffix('.model').name} instead")
+        raise ValueError(f"it lists pieces without their model; use {path.with_suffix('.model').name} instead")
     if path.suffix == ".model":
         return _sentencepiece(path.read_bytes())
     if path.suffix == NEMO:
@@ -72,7 +82,7 @@ def _read(path: Path) -> tuple[bytes, list[str], int]:
 
 
 def _sentencepiece(model: bytes, blank: int | None = None) -> tuple[bytes, list[str], int]:
-    if not model:  # which SentencePiece takes without a word
+    if not model:  # SentencePiece accepts an empty model without an error
         raise ValueError("it is empty")
     processor = SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
@@ -82,7 +92,7 @@ def _sentencepiece(model: bytes, blank: int | None = None) -> tuple[bytes, list[
 
 
 def _nemo(path: Path) -> tuple[bytes, list[str], int]:
-    """The tokenizer.model in it, or the characters that its settings list."""
+    """Reads the SentencePiece model of a .nemo file, or the characters that its settings list."""
     with tarfile.open(path) as archive:
         files = {name: archive.extractfile(name) for name in archive.getnames() if name.endswith((".model", ".yaml"))}
         contents = {Path(name).name: file.read() for name, file in files.items() if file}
@@ -93,28 +103,28 @@ def _nemo(path: Path) -> tuple[bytes, list[str], int]:
         return _sentencepiece(models[0])
     listed = yaml.safe_load(contents[NEMO_CONFIG])["decoder"]["vocabulary"]
     if any(not isinstance(symbol, str) or len(symbol) != 1 for symbol in listed):
-        raise ValueError("it has no SentencePiece model, and what its decoder.vocabulary lists are not characters")
+        raise ValueError("it has no SentencePiece model, and its decoder.vocabulary does not list characters only")
     return b"", listed, len(listed)
 
 
 def _fairseq(path: Path) -> tuple[bytes, list[str], int]:
-    """`symbol count` per line; ids 0 to 3 are specials that the file does not name."""
+    """Reads lines of `symbol count`; ids 0 to 3 are special symbols, which are not in the file."""
     symbols = list(FAIRSEQ_SPECIALS)
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         symbol, _, count = line.strip().rpartition(" ")
         if not symbol or not count.lstrip("-").isdecimal():
-            raise ValueError(f"line {number} is {line!r}, expected a symbol and how often it comes")
+            raise ValueError(f"line {number} is {line!r}, expected a symbol and its count")
         symbols.append(_character(symbol))
     return b"", symbols, 0
 
 
 def _huggingface(path: Path) -> tuple[bytes, list[str], int]:
-    """An object from symbol to id, or a tokenizer.json."""
+    """Reads a vocab.json, which is an object from symbol to id, or a tokenizer.json."""
     ids: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     if isinstance(ids, dict) and isinstance(ids.get("model"), dict):
         return _sentencepiece(*sentencepiece_model(ids))
     if not isinstance(ids, dict) or set(map(repr, ids.values())) != set(map(repr, range(len(ids)))):
-        raise ValueError("expected an object from each symbol to its id, from 0 on, each once")
+        raise ValueError("expected an object from symbols to ids that has each id from 0 on exactly once")
     symbols = sorted(ids, key=ids.__getitem__)
     blank = next((ids[name] for name in HUGGINGFACE_BLANKS if name in ids), len(symbols))
     return b"", [_character(symbol) for symbol in symbols], blank
@@ -125,10 +135,14 @@ def _character(symbol: str) -> str:
 
 
 def _check_letters(path: Path, symbols: list[str], normaliser: str) -> None:
-    """Raises: UserError where no text that was normalised has a letter of the vocabulary: the case is another."""
+    """Checks that normalised texts can contain letters of the vocabulary, which they cannot if the case differs.
+
+    Raises:
+        UserError: If the normaliser changes all letters of the vocabulary.
+    """
     letters = [symbol for symbol in symbols if len(symbol) == 1 and symbol.isalpha()]
     if letters and not any(normalise(letter, normaliser) == letter for letter in letters):
         raise UserError(
-            f"normaliser {normaliser} leaves no letter of {path} ({' '.join(letters[:5])} …); expected one whose texts "
-            "it can spell, such as upper.v1 for capitals"
+            f"normaliser {normaliser} returns no letter of {path} ({' '.join(letters[:5])} …); expected one that "
+            "returns letters of the vocabulary, such as upper.v1 for capitals"
         )

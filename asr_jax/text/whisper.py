@@ -1,10 +1,11 @@
-"""Whisper's normalisers (Radford et al. 2022, appendix C), by the package whisper-normalizer.
+"""Whisper's normalisers (Radford et al. 2022, appendix C) from the package whisper-normalizer.
 
-Both leave out what stands in brackets, take symbols and punctuation for spaces and make letters lower-case. The English
-one also writes contractions out, numbers as digits and British spellings as American ones, and leaves out `hmm`, `uh`
-and the like. Differs from Whisper's own: no space is left at either end, and the English one is applied until it
-changes nothing more, since once is not always enough (`minus five plus one` is `-5 +one`, then `51`; 1 of the 2,719
-texts of LibriSpeech, ARCTIC and LJSpeech that were tried).
+Both remove text in brackets, replace symbols and punctuation by spaces, and convert letters to lower case. The English
+one also expands contractions, writes numbers as digits and British spellings as American ones, and removes `hmm`, `uh`
+and similar words. Differs from: Whisper's own, which can leave a space at either end, and is applied once. Here the
+English normaliser is applied until the text no longer changes, because applying it once is not idempotent (`minus five
+plus one` becomes `-5 +one`, then `51`; this affects 1 of the 2,719 texts of LibriSpeech, ARCTIC and LJSpeech that were
+tried).
 """
 
 import functools
@@ -14,22 +15,22 @@ from typing import Any
 from asr_jax.text.libraries import library
 
 ADDED = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
-"""Patterns that the package has beyond Whisper's: the last makes `the because of it` of `the cause of it`."""
+"""Patterns of the package that Whisper does not have. The last one changes `the cause of it` to `the because of it`."""
 
 
 def whisper_basic_v1(text: str) -> str:
-    """Of any language. Marks become spaces too, which tears words of Indic scripts apart: as Whisper has it."""
+    """Normalises text of any language. As in Whisper, marks become spaces too, which splits words of Indic scripts."""
     return _tidy(_basic()(text))
 
 
 def whisper_english_v1(text: str) -> str:
-    """Of English; applied until nothing changes."""
+    """Normalises English text. The normaliser is applied until the text no longer changes."""
     once = _english()
     return settled(lambda text: _tidy(once(text)), text)
 
 
 def settled(once: Callable[[str], str], text: str) -> str:
-    """What `once`, applied again and again, comes to; of texts that it makes into each other, the first in order."""
+    """Applies `once` until the text no longer changes. If texts form a cycle, returns the first in sort order."""
     seen: list[str] = []
     while text not in seen:
         seen.append(text)

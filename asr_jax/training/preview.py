@@ -70,8 +70,8 @@ def dry_run(experiment: Experiment) -> None:
         UserError: If a run could not start.
     """
     setup = set_up(experiment, folders.find_run(experiment))
-    if experiment.decoding:
-        experiment.decoding.host_stage(setup.tokenizer)  # raises an error if one of its files cannot be read
+    if experiment.primary_decoding:
+        experiment.primary_decoding.host_stage(setup.tokenizer)  # raises an error if one of its files cannot be read
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
     shapes = abstract_beginning(beginning, setup.mesh)
     if experiment.init.path:

@@ -46,13 +46,13 @@ class Saver:
 
     def _remember(self, meta: Mapping[str, Any]) -> None:
         """Restores the best measure and the validations since then, if they are from the current decoding."""
-        before, best = from_json(meta["experiment"]).decoding, meta[self._name_of_best]
+        before, best = from_json(meta["experiment"]).primary_decoding, meta[self._name_of_best]
         if meta.get("decoding", before.digest() if before else "") == self._setup.decoding_digest:
             self.num_without_gain, self.best = meta["num_without_gain"], best
         elif best is not None:
             self.forgets = (
                 f"the best validation WER, {best:.2%}, is from another decoding ({before}) and is not comparable with "
-                f"those of {self._setup.experiment.decoding}: the best WER and the count for patience are reset"
+                f"those of {self._setup.experiment.primary_decoding}: the best WER and the count for patience are reset"
             )
 
     @property

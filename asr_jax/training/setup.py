@@ -74,7 +74,7 @@ class Setup:
     @property
     def decoding_digest(self) -> str:
         """Digest of the decoding; error rates are comparable if it is equal. Empty without a recognising head."""
-        decoding = self.experiment.decoding
+        decoding = self.experiment.primary_decoding
         return decoding.digest() if decoding else ""
 
     @property
@@ -88,7 +88,7 @@ class Setup:
         return programs_of(self.experiment, self.tokenizer, length=length)
 
     def data_fingerprints(self) -> dict[str, str]:
-        """Returns fingerprints of the training and validation data, which do not depend on paths."""
+        """Returns fingerprints of the training data, the validation data and added recordings; independent of paths."""
         # The fingerprint of the validation set excludes its plan, which depends on the devices.
         return {"training": self.train.fingerprint(), "validation": self.validation.index.fingerprint()} | (
             {ADDED: digest_of(self.sounds)} if self.sounds else {}
@@ -116,7 +116,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     model = make_model(experiment, tokenizer)
     front_end = experiment.model.front_end
     train = plan_training(
-        sets.train, data, tokenizer=tokenizer, output_length=model.output_length,
+        sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=experiment.model.frames_needed, front_end=front_end,
         seed=experiment.seed, num_devices=mesh.size, sub_batches=experiment.model.sub_batches,
     )  # fmt: skip
@@ -138,7 +138,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     for_losses = None if experiment.model.recognises else validation
     if experiment.model.recognises and training.validate_loss:
         for_losses = plan_with_labels(
-            sets.validation, train.plan.buckets, output_length=model.length_of(model.recognising),
+            sets.validation, train.plan.buckets, output_length=model.label_length,
             frames_needed=experiment.model.frames_needed, has_windows=False, **as_trained,
         )  # fmt: skip
         check_labels(for_losses, tokenizer)

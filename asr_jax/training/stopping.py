@@ -1,6 +1,7 @@
 """Signals: Ctrl-C, SIGTERM and SIGUSR1 end a job between two updates, after a checkpoint."""
 
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -37,6 +38,8 @@ class Signals:
         self._saves = True
 
     def __enter__(self) -> "Signals":
+        if threading.current_thread() is not threading.main_thread():
+            return self  # Python sets signal handlers in the main thread only
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self._before[number] = signal.signal(number, self._note)
         return self

@@ -58,7 +58,7 @@ class Groups:
 
 ALL_DONE = "all updates done"
 JOB_DONE = "the epochs of this job are done"
-HOURS_OVER = "training.max_hours are over"
+HOURS_OVER = "training.max_hours is reached"
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,11 @@ class Due:
     ends: str
     """Reason for which the job ends; empty if it continues."""
     validates: bool
+    """Whether to validate."""
     samples: bool
+    """Whether to write transcripts of the validation set."""
     at_line: bool
+    """Whether to write the events that are due every log_every updates."""
 
 
 class Timetable:

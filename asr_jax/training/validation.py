@@ -50,7 +50,7 @@ class Validator:
         self._evaluated: Any = setup.recipe.evaluated
         programs = programs_of(setup.experiment, setup.tokenizer)
         of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "programs": programs}
-        decoding = setup.experiment.decoding
+        decoding = setup.experiment.primary_decoding
         self._decoder = self._losses = None
         if decoding:
             self._decoder = Decoder(setup.model, setup.tokenizer, decoding=decoding, **of_model)

@@ -1,4 +1,4 @@
-"""Transcripts as files: JSON, text, SubRip and WebVTT subtitles, NIST's CTM, and Praat's TextGrid."""
+"""File formats of transcripts: JSON, text, SubRip and WebVTT subtitles, NIST's CTM, and Praat's TextGrid."""
 
 import json
 import math
@@ -18,35 +18,48 @@ from asr_jax.transcripts.transcript import Token, Transcript, to_json
 
 @dataclass(frozen=True)
 class Named:
-    """A recording's transcript, and what it is called."""
+    """A transcript with the name and location of its recording."""
 
     name: str
-    """Its id."""
+    """Id of the recording."""
     path: str
-    """Where the audio lies."""
+    """Location of the audio."""
     duration_s: float
+    """Duration of the audio in seconds; may be NaN."""
     transcript: Transcript
     channel: int = 0
-    """From 0."""
+    """Channel of the audio, from 0."""
     tokens: tuple[Token, ...] = ()
-    """In JSON and TextGrids, where they are asked for."""
+    """Tokens for JSON and TextGrid files. Empty: none are written."""
     label: str = ""
-    """In CTM files, of `ctm_labels`."""
+    """Name of the recording in CTM files, from `ctm_labels`. Empty: `ctm` computes it for this recording alone."""
+    head: str = ""
+    """Head that the text comes from, for JSON. Empty for alignments."""
+    decoding: str = ""
+    """Name of the decoding, for JSON."""
 
     @classmethod
     def of(
         cls, utterance: Utterance, transcript: Transcript, *, path: str | None = None, tokens: tuple[Token, ...] = ()
     ) -> "Named":
-        """Of an utterance; `path`: instead of its location."""
+        """Returns the named transcript of an utterance.
+
+        Args:
+            utterance: The utterance.
+            transcript: Its transcript.
+            path: Path to show instead of the utterance's location.
+            tokens: Tokens for JSON and TextGrid files.
+        """
         channel = Location.parse(utterance.location).channel or 0
         return cls(utterance.id, path or utterance.location, utterance.duration_s, transcript, channel, tokens)
 
 
 def json_line(named: Named) -> str:
-    """An object on one line: id, path, text, duration, what `transcript.to_json` gives, and the tokens."""
+    """Returns one line of JSON: id, path, text, duration, the fields of `transcript.to_json`, and the tokens."""
     duration = round(named.duration_s, 3) if math.isfinite(named.duration_s) else None
     fields: dict[str, Any] = {"id": named.name, "path": named.path, "text": named.transcript.text}
     fields |= {"duration": duration} | to_json(named.transcript)
+    fields |= {"head": named.head, "decoding": named.decoding} if named.head else {}
     if named.tokens:
         fields["tokens"] = [
             {"text": token.text, "start_s": round(token.start_s, 3), "end_s": round(token.end_s, 3)}
@@ -57,13 +70,15 @@ def json_line(named: Named) -> str:
 
 
 def text_line(named: Named) -> str:
-    """The text alone."""
+    """Returns the text as one line."""
     return f"{named.transcript.text}\n"
 
 
 def srt(named: Named, rules: CueRules | None = None) -> str:
-    """SubRip: a number, times and lines for each cue. It knows some tags and no way to write their signs otherwise, so
-    `<` and `{` get a word joiner behind them, which nobody sees and which makes them none.
+    """Returns SubRip subtitles: number, times and lines of each cue.
+
+    SubRip has tags but no escape sequences. A word joiner, which is invisible, is therefore added after `<` and `{`, so
+    that players do not read them as tags.
     """
     blocks = []
     for number, cue in enumerate(cues(named.transcript, rules, duration_s=named.duration_s), 1):
@@ -73,7 +88,7 @@ def srt(named: Named, rules: CueRules | None = None) -> str:
 
 
 def vtt(named: Named, rules: CueRules | None = None) -> str:
-    """WebVTT, with `&`, `<` and `>` as character references.
+    """Returns WebVTT subtitles, with `&`, `<` and `>` as character references.
 
     Source: https://www.w3.org/TR/webvtt1/, sections 4.1 and 4.2.
     """
@@ -85,7 +100,7 @@ def vtt(named: Named, rules: CueRules | None = None) -> str:
 
 
 def ctm(named: Named) -> str:
-    """NIST's time-marked words: `file channel start duration word confidence`, a line each.
+    """Returns NIST's time-marked words, one per line: `file channel start duration word confidence`.
 
     Source: NIST SCTK (usnistgov/SCTK), doc/infmts.htm, "ctm".
     """
@@ -99,10 +114,14 @@ def ctm(named: Named) -> str:
 
 
 def ctm_labels(recordings: Sequence[tuple[str, str]]) -> list[str]:
-    """What recordings, each an id and a location, are called in one CTM file: by the id, without the ending of the
-    audio unless another of the same channel would be called so too, then with it, and numbered where that is one too.
+    """Returns the names of recordings in a CTM file.
 
-    They hold no spaces (these become `_`), and `;;` begins a comment, so a name that does so gets `_` before it.
+    The name is the id without the ending of the audio file. If several recordings of the same channel would have the
+    same name, the ending is kept, and names that are still equal are numbered. White space becomes `_`. A name that
+    starts with `;;`, which starts a comment, gets a leading `_`.
+
+    Args:
+        recordings: Id and location of each recording.
     """
     channels = [Location.parse(location).channel or 0 for _, location in recordings]
     short = [
@@ -123,7 +142,7 @@ def _ctm_name(name: str) -> str:
 
 
 def textgrid(named: Named) -> str:
-    """Praat's long text format: a tier of words and, where there are tokens, one of these."""
+    """Returns Praat's long text format, with a tier of words and, if there are tokens, a tier of tokens."""
     tiers = [("words", [(word.start_s, word.end_s, word.text) for word in named.transcript.words])]
     if named.tokens:
         tiers.append(("tokens", [(token.start_s, token.end_s, token.text) for token in named.tokens]))
@@ -145,12 +164,14 @@ def textgrid(named: Named) -> str:
 
 @dataclass(frozen=True)
 class Form:
-    """How transcripts are written."""
+    """A file format of transcripts."""
 
     ending: str
+    """Ending of the file name."""
     write: Callable[[Named], str]
+    """Returns the content of a file for one transcript."""
     is_of_many: bool = True
-    """Whether those of several recordings may stand in one file."""
+    """Whether a file may contain the transcripts of several recordings."""
 
 
 FormName = Literal["text", "json", "srt", "vtt", "ctm", "textgrid"]
@@ -165,7 +186,7 @@ FORMS: dict[FormName, Form] = {
 
 
 def _filled(marks: Sequence[tuple[float, float, str]], last_s: float) -> list[tuple[float, float, str]]:
-    """With empty intervals between, as a tier has no holes."""
+    """Fills the gaps between intervals with empty ones: a tier must not have gaps."""
     intervals, at = [], 0.0
     for start_s, end_s, text in marks:
         intervals += [(at, start_s, "")] if start_s > at else []
@@ -175,6 +196,6 @@ def _filled(marks: Sequence[tuple[float, float, str]], last_s: float) -> list[tu
 
 
 def _clock(seconds: float, point: str) -> str:
-    """Hours, minutes, seconds and milliseconds."""
+    """Returns a time as hours, minutes, seconds and milliseconds."""
     ms = round(seconds * 1000)
     return f"{ms // 3600000:02}:{ms // 60000 % 60:02}:{ms // 1000 % 60:02}{point}{ms % 1000:03}"

@@ -1,4 +1,4 @@
-"""Where transcripts go: standard output, one file, or a folder with a file for each recording."""
+"""Destinations of transcripts: standard output, one file, or a folder with one file per recording."""
 
 import json
 import os
@@ -16,29 +16,38 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.transcripts.files import FORMS, Form, FormName, Named, ctm_labels
 
 REJECTED, MADE_BY = "rejected.jsonl", "made_by.jsonl"
-"""In a folder; no form's files end so."""
+"""Names of further files in a folder. No format has their ending."""
 Maker = Mapping[str, str | int]
-"""What wrote a folder's transcripts: the run, its checkpoint, the kind of weights, and the decoding with its digest."""
+"""Origin of a folder's transcripts: run, checkpoint, kind of weights, and the decoding with its digest."""
 
 
 class Output:
-    """What takes transcripts, this one without a trace; `with` tries whether it can be written, and ends it.
+    """Destination of transcripts. This base class discards them.
 
-    Raises: UserError where it cannot.
+    It is a context manager. Entering it checks that the destination can be written; leaving it finishes the files.
+
+    Raises:
+        UserError: If the destination cannot be written.
     """
 
     goes_on = False
-    """Whether it keeps what is done where the work is broken off, so that a later call does the rest."""
+    """Whether finished transcripts remain after an interruption, and a later call continues with the rest."""
 
     def has(self, name: str) -> bool:
-        """Whether a recording's transcript is there from before."""
+        """Returns whether the transcript of a recording exists from an earlier call."""
         return False
 
     def write(self, named: Named) -> None:
-        """Takes one recording's."""
+        """Writes the transcript of one recording."""
 
     def reject(self, name: str, location: str, reason: str) -> None:
-        """A recording that there is no transcript of."""
+        """Records a recording without a transcript.
+
+        Args:
+            name: Id of the recording.
+            location: Location of its audio.
+            reason: Why there is no transcript.
+        """
 
     def __enter__(self) -> "Output":
         return self
@@ -55,24 +64,35 @@ def open_output(
     force: bool,
     maker: Callable[[], Maker],
 ) -> Output:
-    """`out`: a folder (one that is there, or a name without ending), a file, or None: standard output. `recordings`:
-    all, of different ids; `force`: what is there is written anew; `maker`: asked for a folder.
+    """Returns the output for a destination.
 
-    Raises: UserError for a file that is there, for several recordings in one file of subtitles, and for a folder with
-    transcripts by another maker.
+    Args:
+        form: Name of the file format.
+        out: Folder (an existing one, or a name without an ending) or file. None: standard output.
+        recordings: All recordings, with different ids.
+        force: Whether existing transcripts are overwritten.
+        maker: Function that returns the origin of the transcripts; called only if `out` is a folder.
+
+    Raises:
+        UserError: If the file exists, if there are several recordings for a subtitle file, or if the folder has
+            transcripts of another origin.
     """
     if out and (out.is_dir() or not out.suffix):
         return Folder(FORMS[form], out, recordings, force=force, maker=maker())
     if not FORMS[form].is_of_many and len(recordings) > 1:
-        raise UserError(f"{len(recordings)} recordings, and a file of {form} holds one: expected --out FOLDER")
+        raise UserError(
+            f"{len(recordings)} recordings: expected --out FOLDER, since a file of {form} contains only one"
+        )
     if out and out.exists() and not force:
-        raise UserError(f"{out} is there already: give another --out, or --force")
+        raise UserError(f"{out} is there already: choose another --out, or overwrite it with --force")
     return OneFile(form, out, recordings)
 
 
 class OneFile(Output):
-    """All transcripts after one another; while they are written the file is called NAME.partial, and where the work is
-    broken off, or gives no transcript, it is not there.
+    """Writes all transcripts to one file.
+
+    The file has the name NAME.partial until it is complete. After an interruption, or if there is no transcript, it is
+    removed.
     """
 
     def __init__(self, form: FormName, out: Path | None, recordings: Sequence[Utterance | Rejected]) -> None:
@@ -81,9 +101,9 @@ class OneFile(Output):
         self._is_empty = True
 
     def write(self, named: Named) -> None:
-        """Texts with their paths before them."""
+        """Writes a transcript; in text format, the path and a tab precede it."""
         text = FORMS[self._form].write(replace(named, label=self._labels[named.name]))
-        assert self._file, "it was entered"
+        assert self._file, "the output is not entered"
         self._file.write(f"{named.path}\t{text}" if self._form == "text" else text)
         self._file.flush()
         self._is_empty = False
@@ -94,7 +114,7 @@ class OneFile(Output):
             self._partial = self._out.with_name(f"{self._out.name}.partial")
             self._file = self._partial.open("w", encoding="utf-8", newline="\n")
         elif not self._file:
-            raise UserError("standard output is closed: expected --out, or a place that it goes to")
+            raise UserError("standard output is closed: expected --out, or a redirection of standard output")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -108,8 +128,10 @@ class OneFile(Output):
 
 
 class Folder(Output):
-    """A file for each recording, by its name or its place in the folder that was given, each whole or not there;
-    rejected.jsonl, what there is none of and why; and made_by.jsonl, what wrote them.
+    """Writes one file per recording, named by its id. Each file is written atomically.
+
+    rejected.jsonl lists the recordings without a transcript and the reasons. made_by.jsonl contains the origin of the
+    transcripts.
     """
 
     goes_on = True
@@ -129,7 +151,7 @@ class Folder(Output):
     def write(self, named: Named) -> None:
         path = self._folder / self._paths[named.name]
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._is_signed:  # with the first: where nothing was written there is nothing to go on with
+        if not self._is_signed:  # written with the first transcript: an empty folder has no origin
             write_whole(self._folder / MADE_BY, json.dumps(self._maker, ensure_ascii=False) + "\n")
             self._is_signed = True
         write_whole(path, self._form.write(replace(named, label=self._labels[named.name])))
@@ -150,34 +172,37 @@ class Folder(Output):
 
 
 def _is_signed(folder: Path, maker: Maker) -> bool:
-    """Whether this maker's name is in the folder. Raises: UserError for another's."""
+    """Returns whether the folder has this origin. Raises a UserError if it has another one."""
     path = folder / MADE_BY
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-        others = {name: before.get(name) for name in maker if before.get(name) != maker[name]}
+        before.setdefault("head", maker.get("primary"))  # earlier versions used the primary head alone
+        others = {name: before.get(name) for name in maker if name != "primary" and before.get(name) != maker[name]}
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read: {error}; give another --out, or --force") from error
+        raise UserError(f"{path} cannot be read: {error}; choose another --out, or use --force") from error
     if before.get("digest") == maker["digest"]:
-        others.pop("decoding", None)  # the same, with files in other places
+        others.pop("decoding", None)  # decodings with equal digests differ only in the folders of their files
     if others:
         there, now = (", ".join(f"{name} {each[name]}" for name in others) for each in (others, maker))
         raise UserError(
-            f"{folder} has transcripts by {there}, and this is {now}: give another --out, or --force to write them anew"
+            f"{folder} has transcripts by {there}, but this is {now}: choose another --out, or overwrite them with "
+            "--force"
         )
     return True
 
 
 def _labels(recordings: Sequence[Utterance | Rejected]) -> dict[str, str]:
-    """By id."""
+    """Returns the names in CTM files by id."""
     labels = ctm_labels([(each.id, each.location) for each in recordings])
     return {each.id: label for each, label in zip(recordings, labels, strict=True)}
 
 
 def _paths(names: Sequence[str], ending: str) -> list[str]:
-    """Relative paths, none outside of the folder and none twice; with the audio's ending where they would be those of
-    others without.
+    """Returns a different relative path for each id, all of them inside of the folder.
+
+    The ending of the audio file is removed, unless the path would then equal that of another recording.
     """
     plain = [
         "/".join(part.replace("\0", "_") for part in name.split("/") if part not in ("", ".", "..")) or "_"

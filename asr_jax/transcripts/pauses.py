@@ -1,4 +1,4 @@
-"""Recordings cut at pauses: which words stay together, and the parts as utterances."""
+"""Cutting of recordings at pauses: groups of consecutive words, and parts of recordings as utterances."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,10 +8,19 @@ from asr_jax.data.manifests.utterances import Utterance
 
 
 def stretches(spans: Sequence[tuple[float, float]], *, least: float, most: float, max_pause: float) -> Iterator[slice]:
-    """Neighbouring spans (start and end, in one unit), as many as fit into `most` without a pause beyond `max_pause`.
+    """Groups consecutive spans: as many as fit into `most` without a pause above `max_pause`.
 
-    Of several cuts behind `least` that at the longest pause is taken, of equal ones the last. A span that is longer
-    than `most` is alone.
+    If a group has to end because of `most`, it ends at its longest pause behind `least`, or at the last of equal ones.
+    A span longer than `most` is a group of its own.
+
+    Args:
+        spans: Start and end of each span. All arguments have the same unit.
+        least: Length of a group before which it is not cut, if possible.
+        most: Largest length of a group.
+        max_pause: Largest pause within a group.
+
+    Yields:
+        The slice of each group.
     """
 
     def pause(place: int) -> float:
@@ -30,8 +39,15 @@ def stretches(spans: Sequence[tuple[float, float]], *, least: float, most: float
 
 
 def part_of(utterance: Utterance, number: int, start_s: float, end_s: float) -> Utterance:
-    """A part of a recording, which may be a part itself: without labels, its times to milliseconds, rounded down so
-    that no part ends after its recording.
+    """Returns a part of a recording, without labels. The recording may be a part of an audio file itself.
+
+    Times are rounded down to milliseconds, so that no part ends behind its recording.
+
+    Args:
+        utterance: The recording.
+        number: Number of the part, for its id.
+        start_s: Start in seconds from the start of the recording.
+        end_s: End in seconds from the start of the recording.
     """
     location = Location.parse(utterance.location)
     start_ms, end_ms = int(start_s * 1000), int(end_s * 1000)

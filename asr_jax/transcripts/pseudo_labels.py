@@ -1,4 +1,4 @@
-"""Transcripts as labels: a manifest to train on of what was recognised surely, and the names of all that was not."""
+"""Pseudo-labels: a training manifest of confidently recognised audio, and a list of all other audio."""
 
 import json
 import os
@@ -13,13 +13,14 @@ from asr_jax.transcripts.pauses import part_of, stretches
 from asr_jax.transcripts.transcript import Transcript, Word
 
 MARGIN_S = 0.5
-"""Of audio before the first and after the last word, at most: CTC finds a word's middle rather than its ends."""
+"""Largest margin of audio before the first and behind the last word in seconds. CTC locates the middle of a word more
+reliably than its ends."""
 PAUSE_S = 2 * MARGIN_S
-"""Long recordings are cut at every longer pause."""
+"""Long recordings are cut at all pauses above this length in seconds."""
 
 
 class Piece(NamedTuple):
-    """A part of a recording and the words in it; parts without words lie between those that have some."""
+    """A part of a recording with its words. Audio between parts with words is a part without words."""
 
     start_s: float
     end_s: float
@@ -27,9 +28,18 @@ class Piece(NamedTuple):
 
 
 def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) -> list[Piece]:
-    """The whole recording, from 0 to its end, in pieces: words up to `most_s` together, cut at all pauses longer than
-    PAUSE_S and, where they go on for longer, at the longest pause in the last two thirds. A single word that takes
-    longer is a piece of its own.
+    """Cuts a whole recording into pieces.
+
+    Consecutive words form a piece of up to `most_s`. Pieces are cut at all pauses above PAUSE_S and, if words continue
+    for longer than `most_s`, at the longest pause in the last two thirds. A longer word is a piece of its own.
+
+    Args:
+        words: Words of the recording in order.
+        duration_s: Duration of the recording in seconds.
+        most_s: Largest length of a piece with words in seconds.
+
+    Returns:
+        Pieces that cover the recording from 0 to its end.
     """
     spans, room_s = [(word.start_s, word.end_s) for word in words], max(most_s - 2 * MARGIN_S, most_s / 2)
     parts = stretches(spans, least=room_s / 3, most=room_s, max_pause=PAUSE_S)
@@ -48,9 +58,14 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
 
 
 class PseudoLabels:
-    """Writes a manifest of our own, with a `confidence` in each line, and beside it, as NAME.rejected.jsonl, what was
-    left out, each with its reason. `with` gives what takes transcripts; both files are there when it ends, the second
-    alone where nothing could be read, and none where the work is broken off.
+    """Context manager that writes a manifest of pseudo-labels, and NAME.rejected.jsonl with all other audio.
+
+    Each line of the manifest has a `confidence`, and each line of the other file a `reason`. The files exist only after
+    the block. If no audio could be read, only the second one is written; after an error, none is.
+
+    Args:
+        path: Path of the manifest.
+        min_confidence: Smallest mean confidence of the words of a kept utterance, in 0..1.
     """
 
     def __init__(self, path: Path, *, min_confidence: float) -> None:
@@ -65,16 +80,22 @@ class PseudoLabels:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        was_heard = self.entries["not read"] < sum(self.entries.values())
+        is_any_read = self.entries["not read"] < sum(self.entries.values())
         for file, path in zip(self._files, (self.path, self.rejected_path), strict=True):
             file.close()
-            if kind is None and (was_heard or path == self.rejected_path):
+            if kind is None and (is_any_read or path == self.rejected_path):
                 os.replace(_partial(path), path)
             else:
                 _partial(path).unlink()
 
     def add(self, utterance: Utterance, transcript: Transcript, *, most_s: float) -> None:
-        """`most_s`: longer recordings are cut into pieces at pauses."""
+        """Adds the transcript of a recording.
+
+        Args:
+            utterance: The recording.
+            transcript: Its transcript.
+            most_s: Length in seconds above which a recording is cut into pieces at pauses.
+        """
         if utterance.num_frames or utterance.duration_s <= most_s:
             self._add(utterance, transcript.words)
             return
@@ -85,7 +106,15 @@ class PseudoLabels:
     def reject(
         self, utterance_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read"
     ) -> None:
-        """What is left out."""
+        """Adds audio that is not used.
+
+        Args:
+            utterance_id: Id of the utterance.
+            location: Location of its audio.
+            reason: Why it is not used.
+            duration_s: Duration of the audio in seconds, if known.
+            kind: Key of `hours` that it counts for.
+        """
         self._count(kind, duration_s)
         line = {"id": utterance_id, "location": location, "reason": reason, "duration": round(duration_s, 3)}
         self._files[1].write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -111,9 +140,9 @@ class PseudoLabels:
         self.hours[kind] += duration_s / 3600 if duration_s > 0 else 0.0
 
     def summary(self) -> str:
-        """How much was kept, and how much was not and why."""
+        """Returns the numbers and hours of kept and rejected utterances as text."""
         parts = [f"{self.entries[kind]} {kind} ({hours:.3f} h)" for kind, hours in self.hours.items()]
-        return f"{self.path}: {', '.join(parts)}; what was left out is named in {self.rejected_path}"
+        return f"{self.path}: {', '.join(parts)}; rejected utterances and reasons are in {self.rejected_path}"
 
 
 def _partial(path: Path) -> Path:

@@ -1,8 +1,9 @@
-"""From the frames of overlapping windows to one sequence.
+"""Joins the results of overlapping windows to one sequence of frames or tokens.
 
-Where two windows overlap, the frames of the first count up to the seam and those of the second from there. The seam
-lies near the middle of the overlap, far from the ends of both, where every symbol that both have found is on one side
-of it for both, so that none is doubled or lost where they place it differently, and best of all among blanks.
+In the overlap of two windows, frames before the seam are taken from the first window and the others from the second.
+The seam is near the middle of the overlap, far from the edges of both windows. It is placed so that labels that both
+windows contain are on the same side of it in both; otherwise a label that the windows place differently could be
+doubled or lost. Positions among blanks are preferred.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,22 +15,22 @@ from jaxtyping import Bool, Float, Int
 from asr_jax.core.timed_tokens import TokenSequence
 
 SEAM_SHARE = 1 / 3
-"""Of an overlap, in its middle: where the seam may lie."""
+"""Share of the overlap, in its middle, in which the seam may be."""
 SURE_FRAMES = 10
-"""Frames on which both windows agree, on either side of a seam; more are no better."""
+"""Number of equal frames on either side of a seam above which it is not considered better."""
 FAR_FRAMES = 10
-"""Equal labels of two windows that are further apart are not the same one."""
+"""Distance in frames above which equal labels of two windows are considered different occurrences."""
 
 
 NOTHING = -1
-"""In the place of a token, in frames that have none."""
+"""Symbol of frames without a token."""
 
 
 class FramePath(NamedTuple):
-    """The symbol of each of consecutive frames."""
+    """The symbols of consecutive frames."""
 
     first_frame: int
-    """Of the recording."""
+    """First frame, as a frame number of the recording."""
     symbols: Int[np.ndarray, " T"]
 
     @property
@@ -37,41 +38,42 @@ class FramePath(NamedTuple):
         return self.first_frame + len(self.symbols)
 
     def between(self, first: int, end: int) -> Int[np.ndarray, " T"]:
-        """The symbols from frame `first` to before `end`, as the recording counts them."""
+        """Returns the symbols of frames `first` to `end` (exclusive), as frame numbers of the recording."""
         return self.symbols[first - self.first_frame : end - self.first_frame]
 
 
 class FrameLogProbs(NamedTuple):
-    """Log-probabilities of CTC of consecutive frames."""
+    """CTC log-probabilities of consecutive frames."""
 
     first_frame: int
-    """Of the recording."""
+    """First frame, as a frame number of the recording."""
     path: Int[np.ndarray, " T"]
-    """The most probable symbol of each frame."""
+    """Most likely symbol of each frame."""
     logps: Float[np.ndarray, "T *V"]
-    """Log-probabilities: of the path's symbols, or of all."""
+    """Log-probabilities of the path's symbols [T], or of all symbols [T V]."""
 
     @property
     def end_frame(self) -> int:
         return self.first_frame + len(self.path)
 
     def between(self, first: int, end: int) -> "FrameLogProbs":
-        """The frames from `first` to before `end`, as the recording counts them."""
+        """Returns frames `first` to `end` (exclusive), as frame numbers of the recording."""
         part = slice(first - self.first_frame, end - self.first_frame)
         return FrameLogProbs(first, self.path[part], self.logps[part])
 
 
 class Part(NamedTuple):
-    """The tokens that a search found in consecutive frames."""
+    """Tokens that a search found in consecutive frames."""
 
     first_frame: int
-    """Of the recording."""
+    """First frame, as a frame number of the recording."""
     end_frame: int
+    """Frame behind the last one."""
     tokens: TokenSequence
-    """Their frames are those of the recording."""
+    """Tokens, with frame numbers of the recording."""
 
     def between(self, first: int, end: int) -> "Part":
-        """Its tokens from frame `first` to before `end`: those that begin there, or reach into it, cut to it."""
+        """Returns the tokens that begin in, or extend into, frames `first` to `end` (exclusive), cut to them."""
         kept = [
             (token, max(start, first), min(stop, end), logp)
             for token, start, stop, logp in self.rows()
@@ -80,11 +82,11 @@ class Part(NamedTuple):
         return Part(first, end, _sequence(kept, self.tokens.score))
 
     def rows(self) -> Iterable[tuple[int, int, int, float]]:
-        """Token, start, end and log-probability of each."""
+        """Returns token, start, end and log-probability of each token."""
         return zip(self.tokens.tokens, self.tokens.starts, self.tokens.ends, self.tokens.log_probs, strict=True)
 
     def path(self) -> FramePath:
-        """The token of each frame, `NOTHING` in frames without one."""
+        """Returns the token of each frame, or `NOTHING`."""
         first = self.first_frame
         symbols = np.full(self.end_frame - first, NOTHING, np.int64)
         for token, start, stop, _ in self.rows():
@@ -98,15 +100,16 @@ def _sequence(rows: Sequence[tuple[int, int, int, float]], score: float) -> Toke
 
 
 def joined_parts(windows: Iterable[Part]) -> TokenSequence:
-    """The tokens of the windows of one recording, in order, each once. A token that is cut by a seam, and goes on
-    behind it in the next window, is one. The score is the sum of the windows' scores, each times the share of its
-    frames that are kept.
+    """Joins the tokens of consecutive windows of a recording.
+
+    A token that a seam cuts, and that continues in the next window, is one token. The score is the sum of the windows'
+    scores, each multiplied by the share of its frames that are used.
     """
     rows: list[tuple[int, int, int, float]] = []
     score, before, is_cut = 0.0, None, False
 
     def keep(window: Part, first: int, end: int) -> float:
-        """Adds the tokens of a window from one frame to before another; gives its share of the score."""
+        """Adds the tokens of frames `first` to `end` (exclusive) of a window. Returns its share of the score."""
         found = list(window.between(first, end).rows())
         if is_cut and rows and found and rows[-1][0] == found[0][0] and rows[-1][2] == found[0][1]:
             token, start, _, logp = rows.pop()
@@ -130,7 +133,7 @@ def joined_parts(windows: Iterable[Part]) -> TokenSequence:
 
 
 def together(parts: Iterable[FrameLogProbs]) -> FrameLogProbs:
-    """All frames of a recording at once."""
+    """Concatenates all frames of a recording."""
     parts = list(parts)
     return FrameLogProbs(
         parts[0].first_frame, np.concatenate([part.path for part in parts]),
@@ -139,7 +142,7 @@ def together(parts: Iterable[FrameLogProbs]) -> FrameLogProbs:
 
 
 def joined_windows(windows: Iterable[FrameLogProbs], *, blank_id: int) -> Iterator[FrameLogProbs]:
-    """Of the windows of one recording, in order: the frames that count, each once, a part per window."""
+    """Joins consecutive windows of a recording. Yields the frames that each window contributes."""
     before: FrameLogProbs | None = None
     for window in windows:
         if before:
@@ -153,16 +156,21 @@ def joined_windows(windows: Iterable[FrameLogProbs], *, blank_id: int) -> Iterat
 
 
 def seam(left: FramePath, right: FramePath, *, blank_id: int) -> int:
-    """The frame of the recording from which on `right` counts.
+    """Returns the frame of the recording from which on `right` is used.
 
-    Within the middle of the overlap: where no label lies before it in one window and behind it in the other, then where
-    both have the same symbols on the most frames to either side (up to SURE_FRAMES count), then where these are blanks,
-    then nearest to the middle.
+    Candidates are the frames in the middle of the overlap. The criteria, in this order, are: fewest labels that are
+    before the seam in one window and behind it in the other; most frames on both sides in which both windows have the
+    same symbols (up to SURE_FRAMES); most of these that are blanks; smallest distance to the middle.
+
+    Args:
+        left: Symbols of the first window.
+        right: Symbols of the second window.
+        blank_id: Label id of the blank.
     """
     middle = (right.first_frame + left.end_frame) / 2
     reach = (left.end_frame - right.first_frame) * SEAM_SHARE / 2
     first, end = max(left.first_frame, right.first_frame), min(left.end_frame, right.end_frame)
-    if end <= first:  # of the left one nothing is left, or the windows only touch
+    if end <= first:  # an earlier seam has used up the left window, or the windows only touch
         return first
     ours, theirs = left.between(first, end), right.between(first, end)
     is_same = ours == theirs
@@ -176,7 +184,7 @@ def seam(left: FramePath, right: FramePath, *, blank_id: int) -> int:
 
 
 def _crossed(ours: Int[np.ndarray, " T"], theirs: Int[np.ndarray, " T"], blank_id: int) -> Int[np.ndarray, " T"]:
-    """How many labels a cut before each frame would double or lose: those that both have, on different sides of it."""
+    """Returns for a cut before each frame how many common labels are on different sides of it in the two windows."""
     change = np.zeros(len(ours) + 1, int)
     for pair in _paired(_labels(ours, blank_id), _labels(theirs, blank_id)):
         change[min(pair) + 1] += 1
@@ -185,7 +193,7 @@ def _crossed(ours: Int[np.ndarray, " T"], theirs: Int[np.ndarray, " T"], blank_i
 
 
 def _paired(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The frames of labels that are the same in both: as many pairs in order as there can be, and then the nearest."""
+    """Pairs equal labels of both windows in order: as many as possible, then the closest. Returns pairs of frames."""
     best: list[tuple[float, list[tuple[int, int]]]] = [(0.0, [])] * (len(theirs) + 1)
     for label, frame in ours:
         above, best = best, best[:1]
@@ -201,13 +209,16 @@ def _paired(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list[
 
 
 def _labels(path: Int[np.ndarray, " T"], blank_id: int) -> list[tuple[int, int]]:
-    """The labels of a path with the frames in which they begin."""
+    """Returns the labels of a path and the frames in which they begin."""
     begins = np.flatnonzero((path != blank_id) & np.append(True, path[1:] != path[:-1]))
     return list(zip(path[begins].tolist(), begins.tolist(), strict=True))
 
 
 def _margins(is_so: Bool[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
-    """Before each frame: on how many frames it is so without a break, on the side where these are fewer."""
+    """Returns the number of consecutive True frames directly before and behind a cut, whichever is smaller.
+
+    Element t is for the cut before frame t.
+    """
     frames = np.arange(len(is_so))
     last_not = np.maximum.accumulate(np.where(is_so, -1, frames))
     next_not = np.minimum.accumulate(np.where(is_so, len(is_so), frames)[::-1])[::-1]

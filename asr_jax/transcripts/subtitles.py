@@ -1,6 +1,6 @@
-"""Cues of subtitles from the words of a transcript: broken at pauses, short enough to read, shown long enough.
+"""Subtitle cues from the words of a transcript: split at pauses, short enough to read, and shown for long enough.
 
-Differs from: broadcasters' rules, which want borders of clauses; a recogniser without punctuation has pauses alone.
+Differs from: broadcasters' rules split at clauses as well; recognisers without punctuation only have pauses.
 """
 
 import math
@@ -15,31 +15,32 @@ from asr_jax.transcripts.transcript import Transcript, Word
 
 @dataclass(frozen=True)
 class CueRules:
-    """What a cue may be. The values are about those of the BBC's and Netflix's guidelines."""
+    """Limits of a cue. The defaults are close to the guidelines of the BBC and Netflix."""
 
     max_chars: int = 42
-    """Of a line; a longer word has a line of its own."""
+    """Largest number of characters in a line. A longer word has a line of its own."""
     max_lines: int = 2
+    """Largest number of lines."""
     max_s: float = 7.0
-    """A cue is shown no longer; a longer word is a cue of its own."""
+    """Largest duration of a cue in seconds. A longer word is a cue of its own."""
     min_s: float = 1.0
-    """A cue is shown at least so long, where the next leaves time for it."""
+    """Smallest duration of a cue in seconds, unless the next cue begins earlier."""
     pause_s: float = 0.8
-    """Words that are further apart are in different cues."""
+    """Pause in seconds above which words are in different cues."""
     gap_s: float = 0.08
-    """Between cues where words follow each other at once: two frames of film, so that the change is seen."""
+    """Gap between consecutive cues in seconds: two frames of film, so that the change is visible."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "max_chars", "max_lines", least=1)
         check_numbers(self, "max_s", "min_s", above=0)
         check_numbers(self, "pause_s", "gap_s", least=0)
         if self.min_s > self.max_s:
-            raise ValueError(f"min_s is {self.min_s} and max_s {self.max_s}: expected min_s ≤ max_s")
+            raise ValueError(f"min_s is {self.min_s} and max_s is {self.max_s}: expected min_s of at most max_s")
 
 
 @dataclass(frozen=True)
 class Cue:
-    """Lines that are shown together."""
+    """Lines that are shown at the same time."""
 
     start_s: float
     end_s: float
@@ -47,8 +48,14 @@ class Cue:
 
 
 def cues(transcript: Transcript, rules: CueRules | None = None, *, duration_s: float = math.nan) -> list[Cue]:
-    """All words in order, in cues that do not overlap, with times in whole milliseconds. None is shown for longer than
-    its words behind the end of the audio, `duration_s` where it is known.
+    """Splits a transcript into cues that do not overlap. Times are in whole milliseconds.
+
+    To reach `min_s`, a cue is not extended behind the end of the audio.
+
+    Args:
+        transcript: The transcript.
+        rules: Limits of a cue. None: the defaults.
+        duration_s: Duration of the audio in seconds; NaN if unknown.
     """
     rules = rules or CueRules()
     last_ms = _ms(duration_s) if math.isfinite(duration_s) else sys.maxsize
@@ -58,7 +65,7 @@ def cues(transcript: Transcript, rules: CueRules | None = None, *, duration_s: f
     for group, start_ms, next_ms in zip_longest(groups, starts, starts[1:]):
         end_ms = max(_ms(group[-1].end_s), min(start_ms + _ms(rules.min_s), last_ms), start_ms + 1)
         if next_ms is not None:
-            # At least a millisecond: words may begin in the same frame.
+            # At least one millisecond: two words may begin in the same frame.
             end_ms = max(min(end_ms, next_ms - _ms(rules.gap_s)), min(start_ms + 1, next_ms))
         lines = _lines([word.text for word in group], rules.max_chars)
         result.append(Cue(start_ms / 1000, end_ms / 1000, tuple(lines)))
@@ -66,7 +73,7 @@ def cues(transcript: Transcript, rules: CueRules | None = None, *, duration_s: f
 
 
 def _groups(words: Sequence[Word], rules: CueRules) -> Iterator[list[Word]]:
-    """The words of each cue: as many as there is room and time for, up to a pause."""
+    """Yields the words of each cue: as many as the limits allow, up to a pause."""
     group: list[Word] = []
     for word in words:
         if group:
@@ -81,7 +88,7 @@ def _groups(words: Sequence[Word], rules: CueRules) -> Iterator[list[Word]]:
 
 
 def _lines(words: Sequence[str], max_chars: int) -> list[str]:
-    """The words in as few lines as they fit, each filled before the next begins."""
+    """Breaks words into as few lines as possible."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word) <= max_chars:

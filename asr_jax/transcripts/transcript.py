@@ -1,4 +1,4 @@
-"""What every decoder gives: a recording's words with their times and confidence, their score, and other readings."""
+"""Transcripts, the output of every decoder: words with times and confidence, score, and alternatives."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,35 +8,38 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word and where it is."""
+    """A word with its time."""
 
     text: str
     start_s: float
-    """From the recording's beginning."""
+    """Start in seconds from the start of the recording."""
     end_s: float
+    """End in seconds from the start of the recording."""
     confidence: float
-    """How likely it is right, from 0 to 1."""
+    """Estimated probability that the word is right, in 0..1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A label and where it is."""
+    """A label with its time."""
 
     text: str
-    """As language models of labels have it: | for a space, ▁ before a piece that begins a word."""
+    """Text as language models of labels spell it: | for a space, ▁ before a piece that begins a word."""
     start_s: float
+    """Start in seconds from the start of the recording."""
     end_s: float
+    """End in seconds from the start of the recording."""
     log_prob: float
-    """In the likeliest of its frames."""
+    """Natural log-probability in the frame where it is largest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One text of an n-best list."""
+    """A text of an n-best list."""
 
     text: str
     score: float
-    """A natural logarithm, comparable within the list."""
+    """Natural logarithm, comparable within the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +48,30 @@ class Transcript:
 
     words: tuple[Word, ...]
     score: float
-    """A natural logarithm: of the text's probability and, where a language model or hot words were asked, what they
-    add. Comparable between texts of one recording alone."""
+    """Natural logarithm of the text's probability, plus the contributions of a language model and hot words. Only
+    comparable between texts of the same recording."""
     alternatives: tuple[Alternative, ...] = ()
-    """The n-best list, the best first: this text is its first. Empty where the decoder makes one text only."""
+    """N-best list, best first, which begins with this text. Empty if the decoder returns only one text."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Transcript":
-        """The inverse of `dataclasses.asdict`."""
+        """Returns the transcript of a dict that `dataclasses.asdict` made."""
         words = tuple(Word(**word) for word in values["words"])
         return cls(words, values["score"], tuple(Alternative(**each) for each in values["alternatives"]))
 
     @property
     def text(self) -> str:
-        """Its words, parted by single spaces."""
+        """Words separated by single spaces."""
         return " ".join(word.text for word in self.words)
 
     @property
     def confidence(self) -> float:
-        """The mean of its words': the share of them that is likely right; NaN where there are none."""
+        """Mean confidence of the words, an estimate of the share of right words; NaN without words."""
         return sum(word.confidence for word in self.words) / len(self.words) if self.words else math.nan
 
 
 def joined(parts: Iterable[Transcript]) -> Transcript:
-    """Of one recording's parts, one after another, which do not overlap. It has no n-best list of its own."""
+    """Joins the transcripts of consecutive parts of a recording that do not overlap. The result has no n-best list."""
     parts = list(parts)
     return Transcript(
         words=tuple(word for part in parts for word in part.words), score=math.fsum(part.score for part in parts)
@@ -76,8 +79,10 @@ def joined(parts: Iterable[Transcript]) -> Transcript:
 
 
 def to_json(transcript: Transcript) -> dict[str, Any]:
-    """Its words (text, start_s, end_s, confidence), score, mean confidence (None without words) and alternatives,
-    rounded to what they are known to: milliseconds, and four digits.
+    """Returns words (text, start_s, end_s, confidence), score, mean confidence and alternatives for JSON.
+
+    Times are rounded to milliseconds, other values to four digits. Values that are not finite, such as the mean
+    confidence without words, are None.
     """
     words = [
         {"text": word.text, "start_s": round(word.start_s, 3), "end_s": round(word.end_s, 3)}
@@ -93,5 +98,5 @@ def to_json(transcript: Transcript) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float | None:
-    """JSON has no infinity and no NaN."""
+    """Returns the value with four digits; None for infinity and NaN, which JSON does not have."""
     return round(value, 4) if math.isfinite(value) else None

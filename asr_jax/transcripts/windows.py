@@ -1,7 +1,7 @@
-"""Audio that is longer than the shapes of training: overlapped windows of it and, of what was made of these, pieces.
+"""Overlapping windows of long audio, and pieces of their joined frames.
 
-Windows begin on the model's frame grid, so that a frame of one lies exactly on a frame of the next: `transcripts.seams`
-joins them.
+Windows begin on the model's frame grid, so that the frames of overlapping windows coincide. `transcripts.seams` joins
+the windows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,26 +17,34 @@ from asr_jax.text.spelling import Spelling
 from asr_jax.transcripts.seams import FrameLogProbs, together
 
 GRID = 8
-"""Windows begin at multiples of so many frames: inner layers of a lower rate then see the same pairs of frames."""
+"""Windows begin at multiples of this number of frames, which keeps downsampling in inner layers aligned."""
 OVERLAP_SHARE = 1 / 3
-"""Of a window, by default: a symbol is heard with at least a ninth of a window on either side."""
+"""Default overlap as a share of the window. Each symbol then has at least a ninth of a window of context on both
+sides."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """How long audio is cut, in samples."""
+    """Sizes of windows, in samples."""
 
     size: int
+    """Length of a window."""
     step: int
-    """From the beginning of a window to that of the next: whole frames."""
+    """Distance between the starts of consecutive windows, a multiple of the grid."""
     per_frame: int
-    """From one frame that the heads see to the next."""
+    """Hop of the frames that the heads read."""
 
     @classmethod
     def of(cls, times: FrameTimes, size: int, *, overlap: int | None = None) -> "Windows":
-        """Windows of `size` samples, of which the next repeats `overlap` or a little more.
+        """Returns windows that overlap by `overlap` samples or a little more.
 
-        Raises: UserError where nothing new is left in a window.
+        Args:
+            times: Frame times of the head's frames.
+            size: Length of a window in samples.
+            overlap: Smallest overlap in samples. None: the share OVERLAP_SHARE of `size`.
+
+        Raises:
+            UserError: If the overlap or the difference between window and overlap is too small.
         """
         overlap = round(size * OVERLAP_SHARE) if overlap is None else overlap
         per_frame, rate_hz = times.shift, times.rate_hz
@@ -44,27 +52,34 @@ class Windows:
         if not 0 < step < size - 3 * per_frame:
             raise UserError(
                 f"windows of {size / rate_hz:g} s that overlap by {overlap / rate_hz:g} s: expected an overlap of "
-                f"more than {3 * per_frame / rate_hz:g} s, and windows at least {GRID * per_frame / rate_hz:g} s longer"
+                f"more than {3 * per_frame / rate_hz:g} s, and windows at least {GRID * per_frame / rate_hz:g} s longer "
+                "than it"
             )
         return cls(size, step, per_frame)
 
     @property
     def grid(self) -> int:
-        """Windows begin at multiples of this."""
+        """Unit of the starts of windows in samples."""
         return self.per_frame * GRID
 
 
 class Window(NamedTuple):
-    """A part of a recording that the model hears at once."""
+    """A part of a recording that the model computes at once."""
 
     samples: Int16[np.ndarray, " S"]
     first_frame: int
-    """Of the recording: which one the window's first is."""
+    """Frame number in the recording of the window's first frame."""
 
 
 def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> Iterator[Window]:
-    """The windows of a recording, whose samples come in blocks. All are full, the last one overlapping more; only what
-    is shorter than a window gives a shorter one. No more than two windows and a block are held.
+    """Yields the windows of a recording.
+
+    The last window overlaps more than the others; it is full except for less than the grid. A recording shorter than a
+    window is one shorter window. At most two windows and a block are in memory.
+
+    Args:
+        blocks: Consecutive blocks of the recording's samples.
+        windows: Sizes of windows.
     """
     before, held, begin = np.zeros(0, np.int16), np.zeros(0, np.int16), 0
     for block in blocks:
@@ -77,8 +92,14 @@ def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> It
 
 
 def pieces(parts: Iterable[FrameLogProbs], spelling: Spelling, *, most_frames: int) -> Iterator[FrameLogProbs]:
-    """The frames of one recording in pieces of at most `most_frames`, cut between words where the pauses are longest,
-    as far as there are any: for searches whose work or memory grows with the frames.
+    """Cuts the frames of a recording into pieces, for searches whose cost or memory grows with the number of frames.
+
+    Pieces are cut at the longest pauses between words, if there are pauses.
+
+    Args:
+        parts: Consecutive frames of the recording.
+        spelling: Text of each label.
+        most_frames: Largest number of frames in a piece.
     """
     held: FrameLogProbs | None = None
     for part in parts:
@@ -92,8 +113,16 @@ def pieces(parts: Iterable[FrameLogProbs], spelling: Spelling, *, most_frames: i
 
 
 def pause(path: Int[np.ndarray, " T"], spelling: Spelling, *, least: int, most: int) -> int:
-    """A frame from `least` to `most` to cut before: in the middle of the longest pause between two words; where there
-    is none, of the longest one between labels; else `most`.
+    """Returns the frame of a path before which to cut it.
+
+    The cut is in the middle of the longest pause between two words; if there is none, in the middle of the longest one
+    between labels; otherwise at `most`.
+
+    Args:
+        path: Symbol of each frame.
+        spelling: Text of each label.
+        least: Smallest result.
+        most: Largest result.
     """
     is_quiet = path == spelling.blank_id
     if spelling.border is not None:

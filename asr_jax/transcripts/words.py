@@ -1,4 +1,4 @@
-"""Words of token sequences: which tokens spell a word, when it is said, and how sure the model is of it."""
+"""Converts token sequences to words with times and confidence."""
 
 from collections.abc import Sequence
 
@@ -13,31 +13,35 @@ from asr_jax.transcripts.transcript import Alternative, Token, Transcript, Word
 
 
 class Writer:
-    """Makes transcripts of the token sequences of a head."""
+    """Converts the token sequences of a head to transcripts."""
 
     def __init__(self, tokenizer: Tokenizer, *, times: FrameTimes, calibration: Calibration | None = None) -> None:
-        """Args:
-            times: of the frames that the head reads.
-            calibration: of the words' confidence; None: as the model gives it.
+        """Initialises the writer.
+
+        Args:
+            tokenizer: Tokenizer of the head's labels.
+            times: Times of the frames that the head reads.
+            calibration: Calibration of word confidences. None: none is applied.
         """
         self.spelling, self.times, self.calibration = Spelling.of(tokenizer), times, calibration
-        # Labels that are parts of characters spell nothing one by one.
+        # Labels that are parts of characters have no text of their own.
         self._decode = tokenizer.decode if self.spelling.has_bytes else None
 
     def text(self, sequence: TokenSequence) -> str:
-        """The words, parted by single spaces."""
+        """Returns the words of a sequence, separated by single spaces."""
         return " ".join(self._texts(sequence, len(self.spelling.word_ranges(sequence.tokens))))
 
     def transcript(
         self, hypotheses: Sequence[TokenSequence], *, lists_alternatives: bool = False, first_frame: int = 0
     ) -> Transcript:
-        """The transcript of an n-best list, best first.
+        """Returns the transcript of an n-best list.
 
         A word's confidence is the geometric mean of its tokens' probabilities, calibrated.
 
         Args:
-            lists_alternatives: whether the transcript lists all hypotheses.
-            first_frame: the frame of the recording in which the search began.
+            hypotheses: N-best list, best first.
+            lists_alternatives: Whether the transcript contains all hypotheses.
+            first_frame: Frame of the recording in which the search began.
         """
         best = hypotheses[0]
         ranges = self.spelling.word_ranges(best.tokens)
@@ -63,13 +67,13 @@ class Writer:
         return Transcript(words, best.score, alternatives if lists_alternatives else ())
 
     def tokens(self, sequence: TokenSequence) -> tuple[Token, ...]:
-        """Every token with its time, written as language models of labels have it."""
+        """Returns all tokens with their times, spelt as for language models of labels."""
         symbols, seconds = self.spelling.symbols, self.times.seconds
         rows = zip(sequence.tokens, sequence.starts, sequence.ends, sequence.log_probs, strict=True)
         return tuple(Token(symbols[token], seconds(start), seconds(end), logp) for token, start, end, logp in rows)
 
     def _texts(self, sequence: TokenSequence, num_words: int) -> Sequence[str]:
-        """As many texts as there are words."""
+        """Returns the texts of `num_words` words."""
         finished, part = self.spelling.words(sequence.tokens)
         texts = (*finished, part) if part else finished
         if self._decode and len(whole := self._decode(sequence.tokens).split()) == num_words:

@@ -1,12 +1,12 @@
-"""Paths of torchaudio's forced alignment, for tests/goldens/test_forced_align.py. Runs in .venv-reference.
+"""Writes paths of torchaudio's forced alignment for tests/goldens/test_forced_align.py; runs in .venv-reference.
 
     pip install --no-deps --target FOLDER ctc-forced-aligner==1.0.2
     .venv-reference/bin/python scripts/goldens/forced_align.py --out tests/goldens/alignments --aligner FOLDER
 
-torchaudio 2.11's own wheel is compiled without it; ctc-forced-aligner has torchaudio's C++ of the CPU as a library.
-NAME.json says which symbol is the blank and how many rows there are; NAME.safetensors holds, of row i, log_probs_i
-[T, V], labels_i [U], path_i [T] (a symbol for each frame), scores_i [T] (their log-probabilities) and spans_i [U, 2]
-(first frame and the one behind the last, of torchaudio's merge_tokens).
+The wheel of torchaudio 2.11 is compiled without forced alignment; ctc-forced-aligner contains torchaudio's C++ code for
+CPUs as a library. NAME.json contains the id of the blank and the number of rows. NAME.safetensors contains, for row i,
+log_probs_i [T, V], labels_i [U], path_i [T] (a symbol for each frame), scores_i [T] (their log-probabilities) and
+spans_i [U, 2] (first frame and the frame after the last one, from torchaudio's merge_tokens).
 """
 
 import argparse
@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 def forced_align(
     library: ctypes.CDLL, log_probs: np.ndarray, labels: np.ndarray, blank_id: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A symbol for each frame and its log-probability."""
+    """Symbol of each frame, and its log-probability."""
     path, scores = np.zeros(len(log_probs), np.int64), np.zeros(len(log_probs), np.float32)
     of_floats, of_ints = ctypes.POINTER(ctypes.c_float), ctypes.POINTER(ctypes.c_int64)
     targets = labels.astype(np.int64)
@@ -37,7 +37,7 @@ def forced_align(
 def row(
     library: ctypes.CDLL, generator: np.random.Generator, *, symbols: int, blank_id: int, frames: int
 ) -> dict[str, np.ndarray]:
-    """A row of as many labels as fit, or fewer."""
+    """Random row with at most half as many labels as frames."""
     others = [symbol for symbol in range(symbols) if symbol != blank_id]
     labels = generator.choice(others, int(generator.integers(1, frames // 2 + 1)))
     sharpness = generator.uniform(0.5, 6)
@@ -57,7 +57,7 @@ def row(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--aligner", type=Path, required=True, help="folder that ctc-forced-aligner is installed in")
+    parser.add_argument("--aligner", type=Path, required=True, help="folder in which ctc-forced-aligner is installed")
     given = parser.parse_args()
     out, library = given.out, ctypes.CDLL(str(next((given.aligner / "ctc_forced_aligner").glob("align_ops*.so"))))
     out.mkdir(parents=True, exist_ok=True)

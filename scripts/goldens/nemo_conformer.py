@@ -1,7 +1,7 @@
-"""Outputs, gradients and running statistics of NeMo's own ConformerEncoder, for tests/goldens/test_nemo_conformer.py.
+"""Writes outputs, gradients and statistics of NeMo's ConformerEncoder for tests/goldens/test_nemo_conformer.py.
 
-Runs in .venv-reference on a git directory of NVIDIA/NeMo: its torch modules are taken from there as they are, and what
-they import of nemo.core, omegaconf and Lightning (no computation) is stood in for.
+Runs in .venv-reference on a git directory of NVIDIA/NeMo. Its torch modules are used unchanged; their imports from
+nemo.core, omegaconf and Lightning, which compute nothing, are replaced by stubs.
 
 .venv-reference/bin/python scripts/goldens/nemo_conformer.py --nemo DIR --out tests/goldens/nemo_conformer
 """
@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 COMMIT = "8cfedd7203462cb251a914e700e5605444277561"
 UNMASKED = "0fd4de534b~1"
-"""The last commit whose subsampling knew no lengths: padding enters the last frames of a row."""
+"""Last commit whose subsampling ignores lengths: padding affects the last frames of a row."""
 PARTS = ["nemo/collections/asr/modules/conformer_encoder.py", "nemo/collections/asr/parts"]
 LENGTHS = [61, 40, 17, 58]
 TINY = {"feat_in": 16, "d_model": 16, "n_heads": 2, "n_layers": 2, "conv_kernel_size": 5, "ff_expansion_factor": 2}
@@ -39,8 +39,8 @@ CASES = {
     "abs_pos": {**TINY, **FAST, "subsampling_factor": 4, "self_attention_model": "abs_pos", "feat_in": 21},
     "unmasked": {**TINY, **FAST, "subsampling_factor": 4},
 }  # fmt: skip
-# Of examples/asr/conf: the comments in conformer/conformer_ctc_bpe.yaml and fastconformer/fast-conformer_ctc_bpe.yaml,
-# whose large FastConformer has 17 layers in the comment and 18 in the settings: 18 are the 115 M of the published one.
+# In examples/asr/conf: the comments in conformer/conformer_ctc_bpe.yaml and fastconformer/fast-conformer_ctc_bpe.yaml.
+# The large FastConformer has 17 layers in the comment and 18 in the settings; 18 match the published 115 M parameters.
 SIZES = {
     "small": (176, 4, 16, 31), "medium": (256, 4, 18, 31), "large": (512, 8, 18, 31), "xlarge": (1024, 8, 24, 5),
     "fast_small": (176, 4, 16, 9), "fast_medium": (256, 4, 16, 9), "fast_large": (512, 8, 18, 9),
@@ -84,7 +84,7 @@ def import_encoder(repository: Path, commit: str) -> Any:
 
 
 def stand_in(folder: Path) -> None:
-    """Modules in the place of those that hold no computation, and packages without their __init__.py."""
+    """Adds stubs for modules that compute nothing, and packages without their __init__.py."""
     for name in (
         "nemo", "nemo.collections", "nemo.collections.asr", "nemo.collections.asr.modules",
         "nemo.collections.asr.parts", "nemo.collections.asr.parts.submodules",
@@ -143,7 +143,7 @@ def module(name: str, **members: Any) -> types.ModuleType:
 
 
 def build(encoder_class: Any, config: dict[str, Any]) -> Any:
-    # What only streaming needs, whose configuration is stood in for.
+    # Only streaming needs this method, and its configuration is a stub.
     encoder_class.setup_streaming_params = lambda self: setattr(
         self, "streaming_cfg", types.SimpleNamespace(drop_extra_pre_encoded=0)
     )
@@ -151,12 +151,12 @@ def build(encoder_class: Any, config: dict[str, Any]) -> Any:
 
 
 def save_case(encoder_class: Any, path: Path, config: dict[str, Any]) -> Any:
-    """Writes values of one case, and what they are; gives the encoder with its first state."""
+    """Writes the values and the description of one case; returns the encoder with its initial state."""
     torch.manual_seed(0)
     encoder = build(encoder_class, {**config, **NO_DROPOUT})
     move(encoder)
     encoder.double()
-    encoder.pos_enc.pe = None  # made anew, in float64
+    encoder.pos_enc.pe = None  # created again, in float64
     del encoder.pos_enc.pe
     encoder.set_max_audio_length(max(LENGTHS))
     features = torch.randn(len(LENGTHS), config["feat_in"], max(LENGTHS) + 5).double()
@@ -189,8 +189,7 @@ def save_case(encoder_class: Any, path: Path, config: dict[str, Any]) -> Any:
 
 
 def save_weights(encoder: Any, path: Path) -> None:
-    """As they lie in a .nemo file: those of the encoder and of a CTC decoder of 16 labels, and a buffer of the
-    preprocessor."""
+    """Writes weights as in a .nemo file: the encoder, a CTC decoder of 16 labels, and a buffer of the preprocessor."""
     decoder = torch.nn.Conv1d(encoder.d_model, 16, 1)
     state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
     state |= {f"decoder.decoder_layers.0.{name}": value for name, value in decoder.state_dict().items()}
@@ -198,8 +197,10 @@ def save_weights(encoder: Any, path: Path) -> None:
 
 
 def move(model: torch.nn.Module) -> None:
-    """Biases, norms and their running statistics off their initial values, which would hide what they do, and attention
-    away from being even."""
+    """Changes parameters whose initial values hide their effect.
+
+    Biases, norms and running statistics leave their initial values, and attention becomes uneven.
+    """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1 or "pos_bias" in name:
@@ -214,7 +215,7 @@ def move(model: torch.nn.Module) -> None:
 
 
 def num_parameters(encoder_class: Any, name: str, width: int, heads: int, layers: int, kernel: int) -> int:
-    """Of the encoder of a published size: by those of one and of two layers."""
+    """Number of parameters of an encoder, extrapolated from encoders of one and of two layers."""
     fast = {**FAST, "subsampling_conv_channels": 256} if name.startswith("fast") else {}
     config = {"feat_in": 80, "d_model": width, "n_heads": heads, "conv_kernel_size": kernel, **fast}
     one, two = (

@@ -1,6 +1,7 @@
-"""A small `.nemo` archive and a checkpoint of DeepLearningExamples, of one tiny QuartzNet with random weights, for
-tests/pretrained/test_quartznet.py. Names and shapes are NeMo's and DeepLearningExamples', which are not needed: PyTorch
-writes the files. Runs in .venv-reference.
+"""Writes a `.nemo` archive and a checkpoint of DeepLearningExamples for tests/pretrained/test_quartznet.py.
+
+Both contain one tiny QuartzNet with random weights. Names and shapes are those of NeMo and DeepLearningExamples, which
+need not be installed, since PyTorch writes the files. Runs in .venv-reference.
 
 .venv-reference/bin/python scripts/goldens/nemo_quartznet.py --out tests/pretrained/files
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 import torch
 import yaml
 
-BLOCKS = [  # of 4 mels
+BLOCKS = [  # the input has 4 mel bins
     {"filters": 8, "repeat": 1, "kernel": [3], "stride": [2], "separable": True, "residual": False},
     {"filters": 8, "repeat": 3, "kernel": [5], "stride": [1], "separable": True, "residual": True},
     {"filters": 6, "repeat": 1, "kernel": [1], "stride": [1], "residual": False},
@@ -33,7 +34,7 @@ CONFIG = {
 
 
 def weights() -> dict[str, torch.Tensor]:
-    """By NeMo's names, in its order."""
+    """Random weights with NeMo's names, in its order."""
     drawn = torch.Generator().manual_seed(0)
     found, width = {}, 4
 

@@ -1,12 +1,15 @@
-"""Trajectories of the peers' own optimizers, for tests/goldens/test_optim_trajectories.py. Runs in .venv-reference.
+"""Writes trajectories of other systems' optimizers for tests/goldens/test_optim_trajectories.py.
+
+Runs in .venv-reference.
 
     .venv-reference/bin/python scripts/goldens/optimizers.py --out tests/goldens/trajectories \\
         --icefall egs/librispeech/ASR/zipformer/optim.py --nvidia QuartzNet/common/optimizers.py \\
         --fairseq fairseq/optim/adam.py
 
-The three files are the peers', from commits that are given to --commits; nothing of them is kept. Layout and words are
-those of the shared goldens: NAME.json says what was set, NAME.safetensors holds CASE/g{tensor}_{step} (gradients),
-w{tensor}_{step} (weights before step, and after the last one) and, of NovoGrad, m and v after each step.
+The three files are those of the other systems, at the commits passed to --commits; no code of them is stored. The
+layout is that of the shared goldens: NAME.json contains the settings; NAME.safetensors contains CASE/g{tensor}_{step}
+(gradients), w{tensor}_{step} (weights before the step, and after the last one) and, for NovoGrad, m and v after each
+step.
 """
 
 import argparse
@@ -25,11 +28,11 @@ from safetensors.numpy import save_file
 from torch.optim import Optimizer
 
 LONG = 110
-"""Steps in which ScaledAdam's limit of the norm is set after 10, 20, 40 and 100."""
+"""Number of steps of a case in which ScaledAdam sets its gradient norm limit after steps 10, 20, 40 and 100."""
 
 
 def definitions(path: Path, *names: str) -> dict[str, Any]:
-    """Some classes and functions of a file, without what it imports."""
+    """Executes some classes and functions of a file without its imports."""
     tree = ast.parse(path.read_text())
     kept = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names]
     scope: dict[str, Any] = {
@@ -37,7 +40,7 @@ def definitions(path: Path, *names: str) -> dict[str, Any]:
         "Optimizer": Optimizer, "Tensor": torch.Tensor, "List": list, "Dict": dict, "Tuple": tuple, "Union": Any,
         "Optional": Any,
     }  # fmt: skip
-    # Annotations such as Union[int, float] are never looked at.
+    # Annotations such as Union[int, float] are not evaluated.
     source = "from __future__ import annotations\n" + "\n".join(map(ast.unparse, kept))
     exec(compile(source, str(path), "exec"), scope)
     return scope
@@ -46,7 +49,7 @@ def definitions(path: Path, *names: str) -> dict[str, Any]:
 def run(
     optimizer_of: Any, shapes: list[tuple[int, ...]], *, steps: int, seed: int, before: Any = None
 ) -> dict[str, Any]:
-    """Weights before every step and after the last, and gradients: random, of different sizes, one of them zero."""
+    """Weights before every step and after the last one, with random gradients of different sizes, one of them zero."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
     optimizer, kept = optimizer_of(tensors), {}
@@ -55,7 +58,7 @@ def run(
             noise = torch.randn(tensor.shape, generator=generator)
             size = math.exp(1.5 * torch.randn((), generator=generator).item())
             tensor.grad = torch.zeros_like(tensor) if (step, i) == (0, 1) else size * (noise + 0.3 * tensor.detach())
-            # Copies: optimizers work in place, on gradients too.
+            # Copies, since optimizers change weights and gradients in place.
             kept[f"w{i}_{step}"], kept[f"g{i}_{step}"] = tensor.detach().clone(), tensor.grad.clone()
         if before:
             before(step)
@@ -103,7 +106,7 @@ def fairseq_adam(path: Path, out: Path, commit: str) -> None:
         name: run(lambda p, kw=kw: cls(p, **kw), [(7, 5), (5,)], steps=12, seed=10 + i)
         for i, (name, (_, kw)) in enumerate(cases.items())
     }
-    # Its tensors are named by their weights, w0 and w1: gradients are gw0 and gw1.
+    # Its tensors are named after the weights, w0 and w1, so the gradients are gw0 and gw1.
     found = {
         name: {f"gw{key[1:]}" if key[0] == "g" else key: value for key, value in arrays.items()}
         for name, arrays in found.items()

@@ -1,9 +1,11 @@
-"""Small random models of Hugging Face's ParakeetForCTC, for tests/goldens/test_hf_parakeet.py. Runs in .venv-reference.
+"""Writes small random models of Hugging Face's ParakeetForCTC for tests/goldens/test_hf_parakeet.py.
+
+Runs in .venv-reference.
 
 .venv-reference/bin/python scripts/goldens/parakeet.py --out tests/goldens/parakeet
 
-Of each case there are a folder as `save_pretrained` writes it (weights, settings, tokenizer), and beside it a file of
-inputs, logits, a loss and its gradients, with a .json that says what they are.
+For each case, writes a folder with `save_pretrained` (weights, settings, tokenizer) and a file with inputs, logits, a
+loss and its gradients, which a .json file describes.
 """
 
 import argparse
@@ -84,8 +86,10 @@ def save_case(folder: Path, config: dict[str, Any], *, seed: int) -> None:
 
 
 def trained_tokenizer() -> ParakeetTokenizer:
-    """As transformers' converter of NeMo's files makes it: pieces of a vocabulary with all merges that give them, and
-    the blank as one more token, `<pad>`."""
+    """Tokenizer like that of transformers' converter of NeMo's files.
+
+    It has the pieces of a vocabulary with all merges that produce them, and the blank as an additional token, `<pad>`.
+    """
     trained = Tokenizer(models.BPE(unk_token="<unk>"))
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     trained.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=60, special_tokens=["<unk>"]))
@@ -102,7 +106,7 @@ def trained_tokenizer() -> ParakeetTokenizer:
 
 
 def move(model: torch.nn.Module) -> None:
-    """Weights large enough to matter, and biases, norms and running statistics off their initial values."""
+    """Enlarges weights, and changes biases, norms and running statistics from their initial values."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

@@ -1,4 +1,6 @@
-"""How much lhotse's SpecAugment masks, for tests/goldens/test_mask_statistics.py. Runs in .venv-reference.
+"""Measures how much lhotse's SpecAugment masks, for tests/goldens/test_mask_statistics.py.
+
+Runs in .venv-reference.
 
 .venv-reference/bin/python scripts/goldens/specaugment.py --out tests/goldens/statistics
 """
@@ -26,7 +28,7 @@ def main() -> None:
         "frames_mask_size": 100, "max_frames_mask_fraction": 0.15, "p": 0.9,
     }  # fmt: skip
     transform = SpecAugment(**args)
-    # Masked values become the mean, which no value is.
+    # Masked values become the mean, which differs from all values.
     values = torch.where(torch.rand(ROWS, FRAMES, BINS) < 0.5, 1.0, 3.0)
     masked = torch.stack([transform(values) for _ in range(DRAWS)]) != values
     shares = masked.float().mean(dim=(1, 2, 3))

@@ -1,4 +1,6 @@
-"""Small files of torch.save in both of its formats, for tests/pretrained/test_torch_files.py. Runs in .venv-reference.
+"""Writes small files of torch.save in both of its formats for tests/pretrained/test_torch_files.py.
+
+Runs in .venv-reference.
 
 .venv-reference/bin/python scripts/goldens/torch_files.py --out tests/pretrained/files
 """

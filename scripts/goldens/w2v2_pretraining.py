@@ -1,13 +1,13 @@
-"""Outputs, losses and gradients of wav2vec 2.0's pre-training by NVIDIA's own code, for
-tests/goldens/test_w2v2_pretraining.py: cases whose codes and accuracies are no ties.
+"""Writes outputs, losses and gradients of NVIDIA's pre-training for tests/goldens/test_w2v2_pretraining.py.
 
-Runs in .venv-reference, on the sources that `scripts/setup_reference.sh --peers` puts into .peers:
+The code is NVIDIA's wav2vec 2.0; the cases have no ties in codes and accuracies. Runs in .venv-reference, with the
+sources that `scripts/setup_reference.sh --peers` downloads to .peers:
 
     .venv-reference/bin/python scripts/goldens/w2v2_pretraining.py \\
         --peer .peers/DeepLearningExamples/PyTorch/SpeechRecognition/wav2vec2 --out tests/goldens/pretraining
 
-Computed in float64 and stored in float32, with names as in the goldens of the family dle_w2v2. The seed of a case is
-the first one whose smallest margin is at least `MARGIN`.
+Values are computed in float64 and stored in float32, with the names of the goldens of the family dle_w2v2. The seed of
+a case is the first one whose smallest margin is at least `MARGIN`.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from w2v2_pretraining_steps import (
 )
 
 MARGIN = 1e-3
-"""Least distance between the best and the second best of any choice, relative to the largest value chosen from."""
+"""Minimum difference of the best and second-best value of any choice, relative to the largest absolute value."""
 CASES: dict[str, dict[str, Any]] = {
     "plain_post": {},
     "pyt_mha": {"mha": "pyt"},
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def computed(peer: Any, config: dict[str, Any], *, seed: int) -> tuple[dict[str, np.ndarray], float]:
-    """What is stored, and the smallest margin."""
+    """Arrays to store, and the smallest margin."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     model = peer.model(types.SimpleNamespace(**config))
@@ -113,8 +113,12 @@ def computed(peer: Any, config: dict[str, Any], *, seed: int) -> tuple[dict[str,
 
 
 def pretrained(peer: Any, model: Any, tensors: dict[str, Any], given: dict[str, np.ndarray]) -> Any:
-    """What the criterion logs of a batch, the distractors' places, and the similarities of hidden frames. The
-    parameters then have the loss's gradient."""
+    """Computes loss and gradient of a batch.
+
+    Returns:
+        The log of the criterion, the indices of the distractors, and the similarities of masked frames. The parameters
+        have the gradient of the loss.
+    """
     inject(given)
     kept, methods = {}, {name: getattr(model, name) for name in ("sample_negatives", "get_logits")}
 

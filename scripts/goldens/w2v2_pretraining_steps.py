@@ -1,12 +1,12 @@
-"""Updates of wav2vec 2.0's pre-training by NVIDIA's own code, for tests/goldens/test_w2v2_pretraining_steps.py.
+"""Writes updates of NVIDIA's wav2vec 2.0 pre-training for tests/goldens/test_w2v2_pretraining_steps.py.
 
-Runs in .venv-reference, on the sources that `scripts/setup_reference.sh --peers` puts into .peers:
+Runs in .venv-reference, with the sources that `scripts/setup_reference.sh --peers` downloads to .peers:
 
     .venv-reference/bin/python scripts/goldens/w2v2_pretraining_steps.py \\
         --peer .peers/DeepLearningExamples/PyTorch/SpeechRecognition/wav2vec2 --out tests/goldens/pretraining_steps
 
-Model, criterion, optimizer, clipping and schedule are theirs, called in the order of their train.py with --bf16, the
-path that clips; all is computed in float64 and stored in float32. What they draw is drawn here, with NumPy.
+Model, criterion, optimizer, clipping and schedule are NVIDIA's, called in the order of their train.py with --bf16, the
+path that clips gradients. Values are computed in float64 and stored in float32. NumPy draws the random values.
 """
 
 import argparse
@@ -51,8 +51,10 @@ TRAINING = {
     "bf16": True, "bf16_disable_loss_scaler": False, "fp16_init_scale": 128, "min_loss_scale": 1e-4,
 }  # fmt: skip
 MARGIN = 2e-5
-"""Least distance between the best and the second best of any choice, relative to the largest value chosen from: twice
-what tests/goldens/margins.py calls a tie."""
+"""Minimum difference of the best and second-best value of any choice, relative to the largest absolute value.
+
+It is twice the threshold of a tie in tests/goldens/margins.py.
+"""
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "hourglass": (
@@ -60,9 +62,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"clip_norm": 5.0, "lr": 0.003, "loss_weights": [0.3, 2.0], "final_lr_scale": 0.1, "weight_decay": 0.1},
     ),
 }
-"""What differs of the model and of its training."""
+"""Settings of model and training that differ from TINY and TRAINING."""
 PADDED = "hourglass"
-"""The case with --enable_padding; the utterances of a batch of the other are of one length, as where they are cut."""
+"""Case with --enable_padding; in the other case, the utterances of a batch have one length, as if they were cut."""
 NOTE = (
     "param/: weights before the first update, after/: behind the last, by the peer's names. Of each update: "
     "input_{n}/source [B S], padding_mask [B S], mask_indices [B T], neg_idxs [B M*num_negatives] (of the B*M hidden "
@@ -87,7 +89,7 @@ def main() -> None:
 
 
 def load_peer(folder: Path) -> types.SimpleNamespace:
-    """Its modules, with stand-ins for what of others is not installed and not used."""
+    """Imports NVIDIA's modules, with stubs for packages that are neither installed nor used."""
     for name, members in {"amp_C": {}, "editdistance": {"eval": None}}.items():
         sys.modules[name] = types.ModuleType(name)
         vars(sys.modules[name]).update(members)
@@ -101,7 +103,7 @@ def load_peer(folder: Path) -> types.SimpleNamespace:
 
 
 def save_case(peer: Any, path: Path, config: dict[str, Any], training: dict[str, Any], *, seed: int) -> bool:
-    """Writes the case, unless its smallest margin is below `MARGIN`; says whether it did."""
+    """Writes a case if its smallest margin is at least `MARGIN`; returns whether it is written."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     model = peer.model(types.SimpleNamespace(**config))
@@ -131,8 +133,11 @@ def save_case(peer: Any, path: Path, config: dict[str, Any], training: dict[str,
 
 
 def move(model: torch.nn.Module) -> None:
-    """Biases and norms off their initial values, which would hide what they do, attention away from being even, and
-    features so large that some gradients are clipped."""
+    """Changes parameters whose initial values hide their effect.
+
+    Biases and norms leave their initial values, attention becomes uneven, and features become so large that some
+    gradients are clipped.
+    """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:
@@ -142,13 +147,13 @@ def move(model: torch.nn.Module) -> None:
 
 
 def in_float64() -> None:
-    """Their casts to float32, and the norm that they take in it, become those of float64."""
+    """Replaces NVIDIA's casts to float32, and norms in float32, by float64."""
     torch.Tensor.float = torch.Tensor.double
     torch.norm = lambda x, p, dtype: torch.linalg.vector_norm(x, p)
 
 
 def draw_inputs(peer: Any, model: Any, config: dict[str, Any], *, padded: bool) -> dict[str, np.ndarray]:
-    """Noise as audio, and what one update draws, but for which hidden frames the distractors' numbers stand for."""
+    """Noise as audio, and the random values of one update; distractors are numbers that are mapped to frames later."""
     lengths = np.random.randint(SAMPLES * 3 // 4, SAMPLES + 1, ROWS) if padded else np.full(ROWS, SAMPLES)
     lengths[0] = SAMPLES
     padding = np.arange(SAMPLES)[None] >= lengths[:, None]
@@ -168,8 +173,8 @@ def draw_inputs(peer: Any, model: Any, config: dict[str, Any], *, padded: bool) 
 
 
 def updates(peer: Any, model: Any, args: Any, inputs: list[dict[str, np.ndarray]]) -> list[dict[str, float]]:
-    """The loop of their train.py. Replaces the numbers of distractors by those of the frames that they became."""
-    torch.cuda.current_device = lambda: None  # of their flat copy of the parameters: the CPU
+    """Runs the loop of NVIDIA's train.py; replaces the numbers of distractors by the indices of their frames."""
+    torch.cuda.current_device = lambda: None  # the flat copy of the parameters is on the CPU
     criterion, optimizer = peer.criterion(args), peer.optimizers.get_optimizer(model, args)
     adjust_lr = partial(
         peer.optimizers.lr_poly_policy, power=args.lr_poly_power, initial_lr_scale=args.initial_lr_scale,
@@ -208,8 +213,10 @@ def updates(peer: Any, model: Any, args: Any, inputs: list[dict[str, np.ndarray]
 
 
 def recording_choices(model: Any, chosen_from: list[torch.Tensor]) -> None:
-    """Appends to `chosen_from` what codes are chosen from, without and with noise, and the similarities of targets and
-    their nearest distractors, of each forward pass."""
+    """Records the values of all choices of each forward pass in `chosen_from`.
+
+    These are the logits of the codes, without and with noise, and the similarities of targets and nearest distractors.
+    """
     get_logits = model.get_logits
 
     def of_codes(_: Any, __: Any, logits: torch.Tensor) -> None:
@@ -228,13 +235,13 @@ def recording_choices(model: Any, chosen_from: list[torch.Tensor]) -> None:
 
 
 def margin(values: torch.Tensor) -> float:
-    """As `argmax_margin` of tests/goldens/margins.py."""
+    """Smallest relative margin of a choice, like `argmax_margin` of tests/goldens/margins.py."""
     best = values.topk(2, dim=-1).values
     return float((best[:, 0] - best[:, 1]).min() / values[torch.isfinite(values)].abs().max())
 
 
 def inject(given: dict[str, np.ndarray]) -> None:
-    """What torch would draw next: numbers of distractors, and the exponential variables behind Gumbel noise."""
+    """Replaces the next random values of torch: numbers of distractors, and exponential variables of Gumbel noise."""
     torch.randint = lambda low, high, size, device: checked(torch.from_numpy(given["neg_idxs"].copy()), size)
     noise = torch.from_numpy(given["gumbel_noise"]).double()
     torch.Tensor.exponential_ = lambda self: self.copy_(checked(torch.exp(-noise), self.shape))

@@ -1,4 +1,4 @@
-"""Levels, noise, voices, rooms and telephones: what they do to samples, by numbers."""
+"""Gain, noise, babble, reverberation and telephone bandwidth: measured effects on samples."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ def tone(hz, num_samples=8000, level=3000.0):
 
 @partial(jax.jit, static_argnums=0)
 def run(settings, values, lengths, key, step, sounds):
-    """What is drawn, and the rows changed by it."""
+    """Returns the random values and the augmented rows."""
     return settings.drawn(values, lengths, key, step=step), settings(values, lengths, key, step=step, sounds=sounds)
 
 
@@ -98,8 +98,8 @@ def test_noise_begins_anywhere_and_goes_on_from_its_end_and_silence_is_left_alon
     places = drawn["place"][:-1]
     for row, place in zip(found, places, strict=True):
         first = int(place * 1000)
-        clip = noise[(first + np.arange(3000)) % 1000]
-        np.testing.assert_allclose(np.corrcoef(row, clip)[0, 1], 1.0, atol=1e-6)
+        excerpt = noise[(first + np.arange(3000)) % 1000]
+        np.testing.assert_allclose(np.corrcoef(row, excerpt)[0, 1], 1.0, atol=1e-6)
     assert np.ptp(places) > 0.5
     assert not silent.any()
 
@@ -122,9 +122,9 @@ def test_babble_is_the_next_voice_repeated():
     found = changed(settings, rows, lengths)
     for row, length, both in zip(found, lengths, ((300, 700), (700, 1100), (1100, 300)), strict=True):
         spectrum = np.abs(np.fft.rfft(row[:length]))
-        heard = np.flatnonzero(spectrum > 0.3 * spectrum.max()) * RATE / length
-        assert all(np.abs(heard - hz).min() < 10 for hz in both)
-        assert all(min(abs(place - hz) for hz in both) < 20 for place in heard)
+        peaks_hz = np.flatnonzero(spectrum > 0.3 * spectrum.max()) * RATE / length
+        assert all(np.abs(peaks_hz - hz).min() < 10 for hz in both)
+        assert all(min(abs(peak - hz) for hz in both) < 20 for peak in peaks_hz)
 
 
 def test_a_room_is_a_convolution_with_the_power_before():
@@ -153,7 +153,7 @@ def test_a_telephone_leaves_nothing_above_half_of_its_rate():
     assert power(high[200:-200]) < 1e-4 * power(tone(5500))
     same = changed(NarrowBand(probability=0.0), [tone(5500)])
     np.testing.assert_array_equal(same[0], tone(5500))
-    with pytest.raises(ValueError, match="set both alike"):
+    with pytest.raises(ValueError, match="set both to the same rate"):
         settings.check(KaldiFbank(rate_hz=8000))
 
 
@@ -164,7 +164,7 @@ def test_what_is_not_drawn_is_left_as_it_is():
 
 def test_a_probability_may_be_a_whole_number():
     settings = Gain()
-    object.__setattr__(settings, "probability", 1)  # what a config may say
+    object.__setattr__(settings, "probability", 1)  # a config can contain an int
     assert (changed(settings, [tone(300)])[0] != tone(300)).any()
 
 
@@ -176,7 +176,7 @@ def test_sounds_are_read_from_folders(tmp_path):
     settings = BackgroundNoise(folder=str(tmp_path / "noise"), minutes=5 / 60)
     (noise,) = read_sounds([settings], rate_hz=RATE).values()
     assert noise.dtype == np.int16
-    assert abs(len(noise) - 5 * RATE) < 5  # all of the short one, the same of the others
+    assert abs(len(noise) - 5 * RATE) < 5  # the short recording, and equal parts of the others
     every = BackgroundNoise(folder=str(tmp_path / "noise"))
     both = read_sounds([settings, every], rate_hz=RATE)
     assert [len(both[settings.sound]), len(both[every.sound])] == [len(noise), 9 * RATE]
@@ -224,10 +224,10 @@ def test_folders_without_sounds_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Gain(min_db=1, max_db=0), "min_db 1 and max_db 0"),
-        (lambda: Gain(max_db=float("inf")), "max_db inf: expected to rise within ±100"),
+        (lambda: Gain(max_db=float("inf")), "max_db inf: expected min_db <= max_db, both within ±100"),
         (lambda: Ramp(first=(0.0, float("inf"))), "expected finite numbers"),
         (lambda: UniformNoise(max_level=2), "max_level 2"),
         (lambda: BackgroundNoise(), "folder is empty"),
@@ -238,8 +238,8 @@ def test_folders_without_sounds_are_named(tmp_path):
         (lambda: Ramp(ramp_updates=-1), "ramp_updates -1"),
     ],
 )
-def test_impossible_settings_are_named(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_impossible_settings_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
@@ -267,7 +267,7 @@ def test_the_same_is_drawn_on_one_and_on_four_devices(settings):
         )
     (drawn, changed), (drawn_there, changed_there) = found
     jax.tree.map(np.testing.assert_array_equal, drawn, drawn_there)
-    if isinstance(settings, Reverberation):  # Fourier transforms of another batch round differently
+    if isinstance(settings, Reverberation):  # Fourier transforms round differently with another batch size
         np.testing.assert_allclose(changed, changed_there, atol=0.01)
     else:
         np.testing.assert_array_equal(changed, changed_there)

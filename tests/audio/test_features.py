@@ -17,7 +17,7 @@ from asr_jax.audio.features import KaldiFbank
 def test_padding_and_batching_never_change_a_frame(settings):
     front_end = KaldiFbank(**settings)
     rng = np.random.default_rng(0)
-    shortest = 400 if front_end.snip_edges else 90  # shorter than what is mirrored in front
+    shortest = 400 if front_end.snip_edges else 90  # fewer samples than are mirrored in front
     lengths = np.array([3999, 4000, 1601, max(shortest, front_end.hop)], np.int32)
     audio = rng.integers(-9000, 9000, (4, 5000)).astype(np.int16)
     jitted = jax.jit(front_end)
@@ -51,7 +51,7 @@ def test_output_length_is_true_for_ints_and_arrays(snip_edges):
 
 
 def test_ends_are_mirrored_with_the_edge_sample_repeated():
-    """A row that is mirrored by hand and read without mirroring gives the same frames."""
+    """A row that the test mirrors, read without mirroring, has the same frames."""
     front_end = KaldiFbank(rate_hz=8000, hop_ms=12.5, window_ms=32.0, num_mels=23)
     row = np.random.default_rng(0).integers(-9000, 9000, 130).astype(np.int16)  # shorter than a window
     num_frames = front_end.output_length(130)

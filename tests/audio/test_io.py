@@ -1,4 +1,4 @@
-"""Audio files: exact where nothing changes, near a known tone where it does, one line of reason where it cannot be."""
+"""Audio files: exact samples without resampling, a known tone with it, and errors of one line for unusable files."""
 
 import pickle
 from pathlib import Path
@@ -169,7 +169,7 @@ def broken_file(folder: Path, kind: str) -> Path:
         ("no samples", "no samples"),
         ("nan", "2 samples are NaN"),
         ("infinite", "2 samples are NaN or infinite"),
-        ("loud", "a peak of 3.5"),
+        ("loud", "the peak is 3.5, full scale is 1"),
     ],
 )
 def test_what_cannot_be_used_says_why_in_one_line(tmp_path: Path, kind: str, reason: str) -> None:
@@ -193,16 +193,16 @@ def test_a_part_of_a_file(tmp_path: Path) -> None:
     part = read_audio(tmp_path / "a.flac", start_s=0.25, length_s=0.5, channel=1)
     assert (part == samples[4000:12000, 1]).all()
     assert (read_audio(tmp_path / "a.flac", start_s=0.25, channel=0) == samples[4000:, 0]).all()
-    # Times are rounded; segments overshoot, by up to half a second and half of the part.
+    # Times are rounded. Parts that may overshoot can miss up to half of their length, at most half a second.
     assert len(read_audio(tmp_path / "a.flac", start_s=0.5, length_s=0.55)) == 8000
     assert len(read_audio(tmp_path / "a.flac", start_s=0.5, length_s=0.99, may_overshoot=True)) == 8000
     for start_s, length_s, may_overshoot in [
         (0.5, 0.56, False), (0.0, 1.12, False), (0.75, 0.51, True), (0.0, 1.51, True), (1.0, 0.1, True),
         (5.0, None, False),
     ]:  # fmt: skip
-        with pytest.raises(AudioError, match="it ends before the part that is asked for"):
+        with pytest.raises(AudioError, match="the file ends before the requested part"):
             read_audio(tmp_path / "a.flac", start_s=start_s, length_s=length_s, may_overshoot=may_overshoot)
-    with pytest.raises(AudioError, match="no channel 2: it has 2, from 0"):
+    with pytest.raises(AudioError, match="no channel 2: the file has 2, numbered from 0"):
         read_audio(tmp_path / "a.flac", channel=2)
 
 

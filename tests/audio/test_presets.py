@@ -1,4 +1,4 @@
-"""Every preset: padding and batching never change a frame, lengths are true, and what is random is so in training."""
+"""Every preset: frames are independent of padding and batching, lengths are correct, and only training is random."""
 
 import re
 from dataclasses import replace
@@ -28,13 +28,13 @@ FRONT_ENDS = {name: make() for name, make in PRESETS.items()} | {
 
 
 SHORT = (0, 1, 399, 160, 401, 960)
-"""Samples: none, fewer than are mirrored, fewer than a window, …"""
+"""Numbers of samples: none, fewer than are mirrored, fewer than a window, …"""
 OF_EACH_KIND = ("quartznet", "rnnt", "rust_squeezeformer", "icefall", "funasr", "whisper", "wav2vec2")
-"""Of all classes and edges, with and without levels, stages and rounding."""
+"""Presets that together cover all classes and edges, with and without normalised samples, stages and rounding."""
 
 
 def speech_like(rows, num_samples, seed=0):
-    """Noise with a level and a tone: no bin is empty."""
+    """Returns noise with an offset and a tone, which has energy in all bins."""
     rng = np.random.default_rng(seed)
     time = np.arange(num_samples) / 16000
     tone = 3000 * np.sin(2 * np.pi * 220 * time) * (1 + np.sin(2 * np.pi * 3 * time))
@@ -43,9 +43,9 @@ def speech_like(rows, num_samples, seed=0):
 
 @pytest.mark.parametrize("name", FRONT_ENDS)
 def test_padding_and_batching_never_change_a_frame(name):
-    """Nor do rows of silence, or without a window, which give finite frames."""
+    """Silent rows and rows shorter than a window have finite frames as well."""
     front_end = FRONT_ENDS[name]
-    lengths = np.array([8123, 8000, 4001, 1123, *SHORT, 1600], np.int32)  # hops with a rest, and without one
+    lengths = np.array([8123, 8000, 4001, 1123, *SHORT, 1600], np.int32)  # multiples of the hop, and others
     audio, jitted = speech_like(len(lengths), 9000), jax.jit(front_end)
     within = np.arange(9000) < lengths[:, None]
     audio[4:] = np.where(within[4:], np.int16(0), audio[4:])
@@ -66,7 +66,7 @@ def test_padding_and_batching_never_change_a_frame(name):
 
 @pytest.mark.parametrize("name", FRONT_ENDS)
 def test_lengths_are_true_for_ints_and_arrays(name):
-    """Also of batches that have nothing, or less than what is mirrored or a window."""
+    """Includes batches without samples, with fewer than are mirrored, and with fewer than a window."""
     front_end = FRONT_ENDS[name]
     lengths = [front_end.output_length(number) for number in SHORT]
     assert front_end.output_length(np.array(SHORT)).tolist() == lengths
@@ -106,7 +106,7 @@ def test_a_few_rows_at_a_time_are_the_same_frames(name, dither, monkeypatch):
 
 
 def rows_at_a_time(rows, num_samples):
-    """By the loop in the program."""
+    """Returns the number of rows computed at once, from the length of the loop in the program."""
     shapes = jax.ShapeDtypeStruct((rows, num_samples), jnp.int16), jax.ShapeDtypeStruct((rows,), jnp.int32)
     program = str(jax.make_jaxpr(lambda *batch: KaldiFbank()(*batch))(*shapes))
     loop = re.search(r"scan\[.*?length=(\d+)", program, re.DOTALL)
@@ -115,7 +115,7 @@ def rows_at_a_time(rows, num_samples):
 
 def test_as_many_rows_at_a_time_as_stay_in_the_caches(monkeypatch):
     second = 16000
-    assert rows_at_a_time(16, 12 * second) == 16  # of several devices
+    assert rows_at_a_time(16, 12 * second) == 16  # several devices
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert rows_at_a_time(16, 12 * second) == 4
     assert rows_at_a_time(13, 12 * second) == 1
@@ -210,11 +210,11 @@ def test_statistics_of_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
-        (lambda: LogMel(fft_length=256), "fft_length is 256: expected at least the window's 400"),
+        (lambda: LogMel(fft_length=256), "fft_length is 256: expected at least the window's length, 400 samples"),
         (lambda: LogMel(log_floor=0.0), "log_floor 0.0 and log_offset 0.0"),
-        (lambda: LogMel(then=(OF_STACKED,)), "statistics of 560 bins for frames of 80"),
+        (lambda: LogMel(then=(OF_STACKED,)), "statistics of 560 bins cannot normalise frames of 80 values"),
         (lambda: KaldiFbank(dither=-1.0), "dither is -1.0"),
         (lambda: Waveform(rate_hz=0), "rate_hz is 0"),
         (lambda: Stack(2, 3), "num 2, every 3"),
@@ -225,13 +225,13 @@ def test_statistics_of_files(tmp_path):
         (lambda: NormaliseByDataSet((1.0,), ()), "1 means and 0 deviations"),
     ],
 )
-def test_impossible_settings_are_named(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_impossible_settings_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
 def reference(samples, *, window, pad, place, mels, floor, preemphasis):
-    """The steps in float64, one window at a time; `place`: sample where window 0 begins, in what `pad` makes."""
+    """Computes features in float64, one window at a time. Window 0 begins at sample `place` of the padded signal."""
     x = samples.astype(np.float64)
     if preemphasis:
         x = np.concatenate([x[:1], x[1:] - preemphasis * x[:-1]])
@@ -243,7 +243,7 @@ def reference(samples, *, window, pad, place, mels, floor, preemphasis):
 
 
 def test_systems_without_goldens_by_their_formula():
-    """CAIMAN-ASR's and the Rust trainer's front-ends; the banks are librosa's (tests/goldens)."""
+    """CAIMAN-ASR's and the Rust trainer's front-ends; the filter banks are librosa's (tests/goldens)."""
     audio, place = speech_like(1, 8123)[0], np.arange(400)
     scaled = audio / 32768
     slaney = mel_bank(80, 512, 16000, 0.0, 8000.0, scale="slaney", equal_area=True).astype(np.float64)

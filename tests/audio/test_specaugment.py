@@ -1,4 +1,4 @@
-"""Masks, rectangles and warps: what they change, how wide they are, and when they are the same."""
+"""Masks, rectangles and warps: masked values, distributions of widths, and reproducibility."""
 
 from functools import partial
 
@@ -71,7 +71,7 @@ def test_specaugment_widths_are_uniform(draws_widest, widest):
     expected = counts.sum() / (widest - 1)
     assert np.abs(counts[2:] - expected).max() < 4 * np.sqrt(expected)
     last_starts = found["time_starts"] + found["time_widths"]
-    assert last_starts.max() == 100 - (not draws_widest)  # to the last frame, or the one before
+    assert last_starts.max() == 100 - (not draws_widest)  # masks end with the last frame, or one before it
 
 
 def test_specaugment_within_the_utterance_or_the_padded_row():
@@ -145,17 +145,17 @@ def test_vocal_tract_moves_a_peak_by_the_factor():
 
 
 def test_what_is_made_for_another_mel_bank_is_refused():
-    with pytest.raises(ValueError, match="set both alike"):
+    with pytest.raises(ValueError, match="set both to the same edges"):
         VocalTract(high_hz=7000.0).check(KaldiFbank())
-    with pytest.raises(ValueError, match="the front-end's are Slaney's"):
+    with pytest.raises(ValueError, match="the front-end's bins are on Slaney's"):
         VocalTract().check(quartznet())
     for augmentation in (SpecAugment(), Cutout(), TimeWarp(), VocalTract()):
-        with pytest.raises(ValueError, match="Waveform gives samples: take it out of augment"):
+        with pytest.raises(ValueError, match="Waveform returns samples: remove the augmentation from augment"):
             augmentation.check(wav2vec2())
 
 
 def test_the_presets_of_systems_without_statistics():
-    """Of Myrtle's RNN-T (its source) and the Rust trainer: widths and places by themselves."""
+    """Widths and positions for Myrtle's RNN-T (from its source) and the Rust trainer."""
     lengths, values = [200] * 3000, np.zeros((3000, 300, 80), np.float32)
     rnnt = drawn(SpecAugment.rnnt(), values, lengths)
     assert rnnt["time_widths"].shape == (3000, 10)
@@ -201,7 +201,7 @@ def test_the_same_bits_on_one_and_on_four_devices(settings):
         rows = jax.device_put((values, lengths), by_rows(mesh))
         key, step = jax.device_put((jax.random.key(3), STEP), replicated(mesh))
         found.append(np.asarray(jax.jit(lambda v, n, k, s: settings(v, n, k, step=s, sounds={}))(*rows, key, step)))
-    if isinstance(settings, VocalTract):  # a product of matrices
+    if isinstance(settings, VocalTract):  # a matrix product rounds differently with another batch size
         np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
     else:
         np.testing.assert_array_equal(*found)

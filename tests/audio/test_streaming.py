@@ -1,4 +1,4 @@
-"""Audio in blocks: the samples of `read_audio` in every format, and the same complaints."""
+"""Audio in blocks: the samples and the errors of `read_audio` in every format."""
 
 import tracemalloc
 from itertools import chain
@@ -40,7 +40,7 @@ def test_all_of_a_file_and_a_part_of_it_as_when_read_at_once(tmp_path, name, rat
     at_once = read_audio(path, **part)
     found = streamed(path, **part)
     assert len(found) == len(at_once)
-    # A resampler that begins in the middle differs at its ends; what decodes from its beginning hears no edges at all.
+    # Resampling only the part differs at its edges; streams that are decoded from their beginning have no such edges.
     np.testing.assert_allclose(found.astype(int)[800:-800], at_once.astype(int)[800:-800], atol=1)
 
 
@@ -51,7 +51,7 @@ def test_channels_and_bytes(tmp_path):
         np.testing.assert_array_equal(streamed(path, channel=channel), read_audio(path, channel=channel))
     content = Named(path.read_bytes(), "two.flac")
     np.testing.assert_array_equal(streamed(content, channel=1), both[:, 1])
-    with pytest.raises(AudioError, match="no channel 2: it has 2"):
+    with pytest.raises(AudioError, match="no channel 2: the file has 2"):
         streamed(path, channel=2)
 
 
@@ -63,7 +63,7 @@ def test_what_is_cut_or_empty_or_ends_early_is_named(tmp_path):
         streamed(cut)
     with pytest.raises(AudioError, match="no samples"):
         streamed(write(tmp_path / "none.wav", noise(0, 0)))
-    with pytest.raises(AudioError, match="it ends before the part"):
+    with pytest.raises(AudioError, match="the file ends before the requested part"):
         streamed(path, start_s=15.0, length_s=30.0)
     with pytest.raises(AudioError, match="no such file"):
         streamed(tmp_path / "gone.flac")

@@ -27,7 +27,7 @@ def test_several_inputs_become_one(tmp_path: Path, capsys: pytest.CaptureFixture
     }  # fmt: skip
     check_signals(read(tmp_path, out).select(slice(12)), [noise(i, 1600) for i in range(12)])
     left_out, summary = capsys.readouterr().out.splitlines()
-    assert left_out.startswith(f"left out lonely.wav: {tmp_path}/set/lonely.wav: no text beside it")
+    assert left_out.startswith(f"left out lonely.wav: {tmp_path}/set/lonely.wav: no text beside the audio")
     assert summary == f"13 utterances, 0.00 h, to {out}; their bytes in {out}.bytes; 1 left out"
 
 

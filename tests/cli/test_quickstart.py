@@ -35,7 +35,7 @@ def test_a_fresh_clone_trains_and_a_second_run_does_only_the_rest(tmp_path):
         assert name in said
     (clone / "runs/quickstart/test.json").unlink()
     again, seconds = quickstart(clone, tmp_path / "cache")
-    assert "is already there" in again
+    assert "already exists" in again
     assert "already trained" in again
     assert json.loads((clone / "runs/quickstart/summary.json").read_text())["wer"] == summary["wer"]
     assert seconds < 120

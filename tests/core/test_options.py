@@ -6,7 +6,7 @@ import pytest
 from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.options import parse, parse_known
+from asr_jax.core.options import MAY_BE_EMPTY, parse, parse_known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,14 @@ class Options:
     """File. Default: none."""
     live: bool = False
     """Live weights."""
+    checkpoint: int | None = None
+    """Checkpoint. Default: the best."""
+    device: Literal["cpu", "gpu"] | None = None
+    """Device."""
+    heads: Annotated[tuple[str, ...], arg(aliases=["--tops"])] = ()
+    """Heads."""
+    sizes: Annotated[tuple[int, ...], MAY_BE_EMPTY] = (1, 2)
+    """Sizes."""
 
 
 def parsed(*arguments):
@@ -40,14 +48,32 @@ def test_options_stand_anywhere_and_keep_their_types():
         (["r", "--data", "a", "--fro", "3", "--liv"], "--fro is not an option; did you mean '--from'.*\n.*--live"),
         (["r", "--data", "a", "--from", "x"], "--from: 'x' is not a whole number"),
         (["r", "--data", "a", "--form", "xml"], "'xml' for argument '--form'.*'text', 'json'"),
-        (["r"], "expected RUN --data"),
+        (["r"], "missing: --data"),
+        (["--data", "a"], "missing: RUN"),
+        (["r", "--dta", "a"], "--dta is not an option; did you mean '--data'.*\n--data is missing"),
         (["r", "--data"], "--data: expected at least one value"),
+        (["r", "--data", "a", "--heads"], "--heads: expected at least one value"),
+        (["r", "--data", "a", "--tops"], "--heads: expected at least one value"),
+        (["r", "--data", "a", "--checkpoint", "x"], "--checkpoint: 'x' is not a whole number"),
+        (["r", "--data", "a", "--checkpoint"], "--checkpoint: expected a value"),
+        (["r", "--data", "a", "--out", "None"], "--out None: expected a value; leave the option out"),
+        (["r", "--data", "a", "--device=None"], "--device None: expected a value"),
+        (
+            ["r", "--data", "a", "--device", "tpu"],
+            r"'tpu' for argument '--device'. Expected one of \(('cpu', 'gpu'|'gpu', 'cpu')\)",
+        ),
+        (["r", "--data", "a", "--live=True"], "--live takes no value: expected --live, or --no-live"),
         (["r", "--data", "a", "-x"], "'-x' belongs to no option"),
     ],
 )
 def test_wrong_arguments_are_named_with_the_command_that_lists_the_options(arguments, message):
     with pytest.raises(UserError, match=rf"(?s){message}.*; it --help lists the options"):
         parsed(*arguments)
+
+
+def test_spellings():
+    assert parsed("r", "--data", "a", "--no-live", "--tops", "x", "--sizes").heads == ("x",)
+    assert parsed("r", "--data", "a", "--sizes").sizes == ()
 
 
 def test_unknown_arguments_are_returned_in_order():

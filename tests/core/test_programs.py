@@ -62,7 +62,8 @@ def test_it_is_the_same_text_the_first_time_and_every_other():
 
 
 @pytest.mark.parametrize(
-    "other", ["made_of", "name", "shape", "type", "sharding", "tree", "versions", "settings", "flags"]
+    "other",
+    ["made_of", "name", "shape", "type", "sharding", "tree", "outputs", "versions", "settings", "flags", "sources"],
 )
 def test_what_would_be_another_program_is_traced_again(other, monkeypatch):
     of("2.0").lower("scaled", Scaled(2.0), X, X)
@@ -79,9 +80,26 @@ def test_what_would_be_another_program_is_traced_again(other, monkeypatch):
         monkeypatch.setattr(importlib.metadata, "version", lambda library: "of tomorrow")
     if other == "flags":
         monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --another")
+    if other == "sources":
+        monkeypatch.setattr(programs, "SOURCES", "another version")
+        monkeypatch.setattr(programs, "_sources", lambda: "another version")
     function, name = Scaled(3.0), "other" if other == "name" else "scaled"
+    out = replicated(data_mesh(4)) if other == "outputs" else None
     with jax.default_matmul_precision(precision):
-        of("3.0" if other == "made_of" else "2.0").lower(name, function, X, extra)
+        of("3.0" if other == "made_of" else "2.0").lower(name, function, X, extra, out_shardings=out)
+    assert function.traced == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["jax", "jaxlib", "flax", "optax", "numpy", "platform version", "devices", "settings", "XLA_FLAGS"],
+)
+def test_each_part_of_the_surroundings_is_an_input(part, monkeypatch):
+    of("2.0").lower("scaled", Scaled(2.0), X, X)
+    surroundings = programs._surroundings()
+    monkeypatch.setattr(programs, "_surroundings", lambda: surroundings | {part: surroundings[part] + " of tomorrow"})
+    function = Scaled(3.0)
+    of("2.0").lower("scaled", function, X, X)
     assert function.traced == 1
 
 

@@ -1,7 +1,7 @@
-"""A head that the package does not know, defined here alone: an attention decoder with a label-synchronous search.
+"""A head that is defined only in this file: an attention decoder with a label-synchronous search.
 
-It is trained with and without CTC beside it, validated, evaluated, averaged and resumed, and transcribes recordings
-that are longer than all that it was trained on.
+It is trained with and without a CTC head, validated, evaluated, averaged and resumed, and transcribes recordings that
+are longer than those of training.
 """
 
 import json
@@ -43,10 +43,10 @@ UPDATES = 50
 
 @dataclass(frozen=True)
 class LabelByLabel(Decoding):
-    """The likeliest label after those before it, until the end of the sentence."""
+    """Greedy search for the most likely next label, until the end of the sentence."""
 
     max_labels: int = 12
-    """Of a row."""
+    """Largest number of labels of a row."""
 
     def __str__(self):
         return f"label by label, at most {self.max_labels}"
@@ -57,21 +57,21 @@ class LabelByLabel(Decoding):
 
 @dataclass(frozen=True)
 class AttentionDecoder(HeadSettings):
-    """One layer: the label before and its place ask, and all frames answer."""
+    """One attention layer: the query is the previous label and its position, the keys are all frames."""
 
     recognises: ClassVar[bool] = True
 
     dim: int = 16
-    """Width."""
+    """Number of channels."""
     decoding: LabelByLabel = LabelByLabel()
-    """How texts are found."""
+    """Settings of the search."""
 
     def build(self, *, vocab_size, blank_id, dtype):
         return AttentionDecoderHead(self, vocab_size, blank_id)
 
 
 class AttentionDecoderHead(Head):
-    """The blank stands for the beginning and the end of a sentence."""
+    """The blank is the token for the start and the end of a sentence."""
 
     recognises: ClassVar[bool] = True
 
@@ -86,7 +86,7 @@ class AttentionDecoderHead(Head):
         self.output = nn.Dense(self.vocab_size)
 
     def attend(self, encoded, before, places):
-        """Log-probabilities `[B U V]` of the labels after `before` `[B U]`, and the frame of each `[B U]`."""
+        """Log-probabilities [B U V] of the labels after `before` [B U], and the most attended frame of each [B U]."""
         frames = encoded.frames
         times = jnp.sin(jnp.arange(frames.values.shape[1])[:, None] / 2.0 ** jnp.arange(8)[None])
         keys = self.key(
@@ -126,7 +126,7 @@ class AttentionDecoderHead(Head):
             return (label, ended), (label, frame[:, 0], logp, ended)
 
         begin = jnp.full(num_rows, self.blank_id, jnp.int32), encoded.frames.lengths == 0
-        # Not lax.scan over a bound module's parameters, which Flax would have to lift.
+        # jax.lax.scan cannot be used with the parameters of a bound module; Flax would have to lift it.
         found, carried = [], begin
         for place in range(decoding.max_labels):
             carried, each = next_label(carried, jnp.int32(place))
@@ -143,7 +143,7 @@ TONES = {letter: 300.0 * 1.6**place for place, letter in enumerate("abcde")}
 
 
 def spoken(text):
-    """A tone for each letter, and a pause for each space."""
+    """Audio with a tone for each letter and a pause for each space."""
     time = np.arange(2400) / 16000
     tones = [np.zeros(2400) if letter == " " else 8000 * np.sin(2 * np.pi * TONES[letter] * time) for letter in text]
     noise = np.random.default_rng(len(text)).normal(0, 30, 2400 * len(text))
@@ -244,7 +244,7 @@ def test_each_head_is_a_row_of_one_table(run, corpus, tmp_path, capsys):
     command = [str(run), "--data", str(corpus / "validation.jsonl"), "--head", "attention", "ctc"]
     out = ["--json", str(tmp_path / "out.json"), "--predictions", str(tmp_path / "predictions")]
     if "hybrid" not in str(run):
-        with pytest.raises(UserError, match=r"head 'ctc' finds no texts: expected one of attention"):
+        with pytest.raises(UserError, match=r"'ctc' is not a recognising head of the model: expected one of attention"):
             evaluate.main(command)
         return
     evaluate.main([*command, *out])
@@ -265,12 +265,12 @@ def test_alignment_asks_for_ctc(run, corpus, tmp_path):
         align.main([*command, "--format", "ctm"])
         assert len((tmp_path / "aligned.ctm").read_text().splitlines()) == 16
     else:
-        with pytest.raises(UserError, match=r"aligned by a CTC head, and the model has none: its heads are attention"):
+        with pytest.raises(UserError, match=r"alignment needs a CTC head, and the heads of the model are attention"):
             align.main([*command, "--format", "ctm"])
 
 
 def test_long_audio_is_joined_by_its_tokens(run, tmp_path):
-    """Five times as long as what it was trained on: windows begin where the model's frames do."""
+    """The recording is five times as long as those of training. Windows begin on the grid of the model's frames."""
     path = tmp_path / "long.flac"
     write_flac(path, np.concatenate([spoken("ab cd "), spoken("ea bb ")] * 4), 16000)
     transcribe.main([str(run), str(path), "--out", str(tmp_path / "texts"), "--format", "json"])
@@ -307,5 +307,5 @@ def test_it_resumes_exactly(run, corpus, tmp_path):
 def test_several_that_recognise_and_none_named():
     with pytest.raises(ValueError, match="the heads ctc, attention recognise, and primary is empty"):
         Model(encoder=Toy(), heads=HEADS["hybrid"], augment=())
-    with pytest.raises(ValueError, match=r"primary is 'rnnt': expected a head that recognises, one of ctc, attention"):
+    with pytest.raises(ValueError, match=r"primary is 'rnnt': expected a recognising head, one of ctc, attention"):
         Model(encoder=Toy(), heads=HEADS["hybrid"], augment=(), primary="rnnt")

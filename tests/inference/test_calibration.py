@@ -12,7 +12,7 @@ BEAM = CTCDecoding(kind="beam")
 
 
 def too_sure(num=4000, seed=0):
-    """Confidences, and which words are right: fewer than they say."""
+    """Confidences that are too high, and whether each word is right."""
     random = np.random.default_rng(seed)
     confidences = random.uniform(0.5, 1, num)
     return confidences, random.random(num) < confidences**3
@@ -20,10 +20,10 @@ def too_sure(num=4000, seed=0):
 
 def test_fitted_kept_and_found_again_by_checkpoint_and_decoding(tmp_path):
     confidences, is_right = too_sure()
-    told = calibrate(tmp_path, 100, "averaged", CTCDecoding(), confidences, is_right)
-    assert told["words"] == 4000
-    assert told["error_before"] == pytest.approx(confidence_report(confidences, is_right)["calibration_error"])
-    assert told["error_after"] < 0.04 < 0.2 < told["error_before"]
+    report = calibrate(tmp_path, 100, "averaged", CTCDecoding(), confidences, is_right)
+    assert report["words"] == 4000
+    assert report["error_before"] == pytest.approx(confidence_report(confidences, is_right)["calibration_error"])
+    assert report["error_after"] < 0.04 < 0.2 < report["error_before"]
     calibrate(tmp_path, 100, "averaged", BEAM, confidences, ~is_right)
     found = read_calibration(tmp_path, 100, "averaged", CTCDecoding())
     others, are_right = too_sure(seed=1)

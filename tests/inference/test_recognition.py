@@ -1,4 +1,4 @@
-"""Which recognised words are right, and how sure the model was of them; what is searched by several processes."""
+"""Judged words with their confidence; searches shared by several processes; scores that are not finite."""
 
 from functools import partial
 
@@ -35,13 +35,13 @@ SCALE = scale_of(KaldiFbank(), of_features=False)
 def planned(*references):
     utterances = [Utterance(str(row), f"/{row}.flac", text, 0.5) for row, text in enumerate(references)]
     return plan_evaluation(
-        Utterances.of(utterances), (Bucket(16000, 8, 4, 15840),), scale=SCALE, front_end=KaldiFbank(), tokenizer=LETTERS,
-        takes_ids=False, num_devices=1,
+        Utterances.of(utterances), (Bucket(16000, 8, 4, 15840),), scale=SCALE, front_end=KaldiFbank(),
+        tokenizer=LETTERS, takes_ids=False, num_devices=1,
     )  # fmt: skip
 
 
-def heard(words, *alternatives):
-    """A transcript of words with their confidence."""
+def transcript_of(words, *alternatives):
+    """A transcript of words with confidences."""
     spans = tuple(Word(text, 0.1 * i, 0.1 * i + 0.1, sure) for i, (text, sure) in enumerate(words))
     return Transcript(spans, -1.0, tuple(Alternative(text, -float(rank)) for rank, text in enumerate(alternatives)))
 
@@ -65,22 +65,22 @@ def judged(references, transcripts):
         ("one", [], []),
     ],
     ids=["another word", "one too many", "one missing", "another spelling", "of several parts",
-         "of parts that are not all right", "nothing is left of it", "nothing was said", "nothing was heard"],
+         "of parts that are not all right", "nothing is left of it", "nothing was spoken", "nothing was recognised"],
 )  # fmt: skip
 def test_words_are_judged_after_the_normaliser(reference, words, expected):
-    assert judged([reference], {0: heard(words)}) == expected
+    assert judged([reference], {0: transcript_of(words)}) == expected
 
 
 def test_the_best_text_alone_is_judged_and_each_by_its_own_reference():
     found = {
-        1: heard([("three", 0.7)], "three", "two"),
-        0: heard([("won", 0.6), ("two", 0.5)], "won two", "one two", "one"),
+        1: transcript_of([("three", 0.7)], "three", "two"),
+        0: transcript_of([("won", 0.6), ("two", 0.5)], "won two", "one two", "one"),
     }
     assert judged(["one two", "two", "not read"], found) == [(0.6, False), (0.5, True), (0.7, False)]
 
 
 def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkeypatch):
-    """Three processes, one after the other, with the device's half of one."""
+    """Simulates three processes one after the other; the stage on the device is computed once."""
     rows = 5
     mesh, decoding = data_mesh(1), CTCDecoding(kind="beam", search=Search(beam_width=4, num_best=3))
     model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
@@ -119,7 +119,7 @@ def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkey
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
-def test_what_is_no_number_is_told(kind, capsys):
+def test_scores_that_are_not_finite_are_reported(kind, capsys):
     model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
     search = HeadSearch(model, FEW, head="ctc", decoding=CTCDecoding(kind=kind, search=Search(beam_width=4)))
     values = np.full((2, 3, FEW.vocab_size), -9.0, np.float32)

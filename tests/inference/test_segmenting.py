@@ -1,4 +1,4 @@
-"""Words of a text with their labels; energies of frames."""
+"""Words of a text with their labels, and energies of frames."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Recordings of any length: windows give what the whole does, in shapes of training, in memory that does not grow."""
+"""Recordings of any length: windows have the results of whole recordings, shapes of training and constant memory."""
 
 import functools
 import json
@@ -47,7 +47,7 @@ BUCKETS = (Bucket(16000, 8, 2, 15500), Bucket(48000, 8, 2, 47500))
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Convolutions of a finite reach, with random weights that are large enough for all symbols to be found."""
+    """A convolutional encoder with a finite receptive field, and random weights with which all symbols are found."""
     blocks = (
         ConvBlock(16, 5, stride=2, residual="none"),
         ConvBlock(16, 5, residual="none", dilation=2),
@@ -65,7 +65,7 @@ def trained(tmp_path_factory):
     params = jax.tree.map(lambda leaf: np.float32(rng.normal(0, 0.5, leaf.shape)), shapes["params"])
     stats = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes["batch_stats"])
     variables = {"params": params, "batch_stats": stats}
-    # Letters as likely as one another in the mean, so that each is found somewhere, and blanks and borders more.
+    # All letters are equally likely on average, so that each is found; blanks and borders are more likely.
     logps = np.asarray(emitting(module)(variables, batch_of(sound(10.0)))["ctc"].values[0])
     params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - np.float32(4.0) * np.isin(np.arange(9), [0, 8])
     front_end = model.front_end
@@ -91,7 +91,7 @@ def emitting(model):
 
 @pytest.fixture(scope="module")
 def whole_of(trained):
-    """Gives the log-probabilities of all of the samples at once."""
+    """Function that computes the log-probabilities of a whole recording at once."""
     emit = emitting(trained.model)
     return lambda samples: np.asarray(emit(trained.variables, batch_of(samples))["ctc"].values[0])
 
@@ -102,13 +102,13 @@ def decoder(trained, **options):
 
 
 def text_of(decoder, whole):
-    """Of the log-probabilities of all of a recording."""
+    """Text of the log-probabilities of a whole recording."""
     found = greedy_search(jnp.asarray(whole)[None], jnp.array([len(whole)]), blank_id=TOKENIZER.blank_id)
     return decoder.search.writer.text(jax.device_get(found).sequences(0)[0])
 
 
 def sound(seconds, seed=0):
-    """Tones that change, with pauses."""
+    """Changing tones with pauses."""
     rng, num = np.random.default_rng(seed), round(seconds * RATE)
     steps = np.repeat(rng.uniform(100, 4000, num // 1600 + 1), 1600)[:num]
     loud = np.repeat(rng.uniform(0, 1, num // 4800 + 1) > 0.3, 4800)[:num]
@@ -123,10 +123,10 @@ def utterance(path, number=0):
 
 
 def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path, record_property):
-    """Of several windows, of a little more than one, and of less than a frame."""
+    """Recordings of several windows, of slightly more than one window, and of less than a frame."""
     sounds = [sound(21.3)[:num] for num in (None, 47501, 300)]
     wholes = [whole_of(samples) for samples in sounds]
-    assert len(np.unique(wholes[0].argmax(-1))) >= 5, "a model that says the same of everything proves nothing"
+    assert len(np.unique(wholes[0].argmax(-1))) >= 5, "the model has the same output for all frames"
     utterances = [utterance(write(tmp_path / f"{n}.flac", samples), n) for n, samples in enumerate(sounds)]
     for window_s, overlap_s in ((0.0, None), (2.5, 0.9)):
         each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
@@ -160,15 +160,15 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training
     paths = [write(tmp_path / f"{n}.flac", sound(seconds, seed=n)) for n, seconds in enumerate(lengths)]
     paths[4].write_bytes(paths[4].read_bytes()[:600])
     utterances = [utterance(path, n) for n, path in enumerate(paths)]
-    made, told = decoder(trained), []
-    found = list(Transcriber(trained, made, tell=told.append)(utterances))
+    made, seconds_done = decoder(trained), []
+    found = list(Transcriber(trained, made, tell=seconds_done.append)(utterances))
     assert [each.utterance.id for each in found] == list("012345")
     assert [bool(each.transcript) for each in found] == [True, True, True, True, False, True]
     assert found[4].reason
     assert {signal for signal, _ in made.programs.compiled} <= {
         (bucket.batch_size, bucket.length) for bucket in BUCKETS
     }
-    assert sum(told) == pytest.approx(sum(each.duration_s for each in utterances), rel=0.1)
+    assert sum(seconds_done) == pytest.approx(sum(each.duration_s for each in utterances), rel=0.1)
     for each in found[1], found[3]:
         whole = whole_of(sound(each.utterance.duration_s, int(each.utterance.id)))
         text = text_of(made, whole)
@@ -181,17 +181,17 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training
 
 def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(transcription, "BATCHES_AT_ONCE", 1)
-    path, told = write(tmp_path / "a.flac", sound(2.0, seed=1)), []
-    transcriber = Transcriber(trained, decoder(trained), tell=told.append)
+    path, seconds_done = write(tmp_path / "a.flac", sound(2.0, seed=1)), []
+    transcriber = Transcriber(trained, decoder(trained), tell=seconds_done.append)
     most = transcriber.windows.size // 16000 * BUCKETS[-1].batch_size + 4
     found = transcriber(utterance(path, n) for n in range(2 * most))
     assert next(found).transcript
-    assert 0 < sum(told) <= most
+    assert 0 < sum(seconds_done) <= most
     assert sum(1 for _ in found) == 2 * most - 1
 
 
 def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monkeypatch):
-    """With the best path in the place of the search's result, which is the same for pieces and the whole."""
+    """A search that returns the best path has the same result for pieces and for the whole recording."""
     path, greedy = write(tmp_path / "a.flac", sound(26.0, seed=3)), decoder(trained)
     prepared, shapes = set(), []
 
@@ -217,11 +217,11 @@ def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monk
     assert joined.text == whole.text
     assert [word.start_s for word in joined.words] == pytest.approx([word.start_s for word in whole.words])
     assert len(shapes) >= 2
-    assert set(shapes) == prepared, "one shape, that of a batch, which was compiled beforehand"
+    assert set(shapes) == prepared, "one shape, that of a batch, which is compiled in advance"
     assert len(prepared) == 1
 
 
-def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, tmp_path):
+def test_a_truncated_recording_is_named_and_the_others_are_transcribed(trained, tmp_path):
     paths = [write(tmp_path / f"{n}.wav", sound(12.0, seed=n)) for n in range(3)]
     utterances = [utterance(path, n) for n, path in enumerate(paths)]
     paths[1].write_bytes(paths[1].read_bytes()[:-90000])
@@ -232,29 +232,31 @@ def test_a_recording_that_breaks_off_is_named_and_the_others_are_heard(trained, 
 
 @pytest.mark.parametrize("form", ["folder", pytest.param("one.safetensors", marks=pytest.mark.slow)])
 def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(trained, whole_of, tmp_path, form):
-    """No shape as long is compiled, and what fits the shapes is what it is in a set of its own, to the bit."""
+    """No longer shape is compiled, and short recordings have bitwise the same results as in a set of their own."""
     lengths = (14.0, 0.4, 13.0, 9.1, 2.0)
     utterances = [
         utterance(write(tmp_path / f"{n}.flac", sound(seconds, seed=n)), n) for n, seconds in enumerate(lengths)
     ]
     (tmp_path / "2.flac").unlink()
-    utterances.append(replace(utterances[0], duration_s=15.0))  # ids may be the same where no tensor is named by them
+    utterances.append(replace(utterances[0], duration_s=15.0))  # equal ids are allowed if they are not names of tensors
     utterances = utterances[:-1] if form.endswith("safetensors") else utterances
 
-    def heard(chosen, name):
+    def recognised(chosen, name):
         made, written = decoder(trained, gives_log_probs=True), LogProbs(tmp_path / name, TOKENIZER, frame_s=0.02)
         data = trained.plan(Utterances.of(chosen), has_windows=True)
         found = recognise_all(trained, made, data, log_probs=written)
         written.close()
         return made, data, found, log_probs_in(tmp_path / name)
 
-    made, data, found, values = heard(utterances, form)
+    made, data, found, values = recognised(utterances, form)
     assert max(length for (_, length), _ in made.programs.compiled) < WHOLE * 1.5 * 48000
     assert [data.index.utterances[row].id for row in data.windowed_rows] == ["0", "2", "0"][: len(utterances) - 3]
     assert [each.id for each in found.rejected] == ["2"]
     counts, _ = scored(data, found, TOKENIZER)
     assert (counts["utterances"], counts["rejected"]) == (len(utterances) - 1, 1)
-    _, of_short, alone, alone_values = heard([each for each in utterances if each.duration_s < 12], "alone_" + form)
+    _, of_short, alone, alone_values = recognised(
+        [each for each in utterances if each.duration_s < 12], "alone_" + form
+    )
     assert not of_short.windowed_rows
     for row, transcript in alone.transcripts.items():
         assert found.transcripts[row] == transcript
@@ -268,7 +270,7 @@ def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(tra
 
 
 def log_probs_in(path):
-    """By id."""
+    """Log-probabilities by id."""
     if path.suffix:
         return load_file(path)
     rows = [json.loads(line) for line in (path / "index.jsonl").read_text().splitlines()]
@@ -276,7 +278,7 @@ def log_probs_in(path):
 
 
 def test_a_set_of_long_recordings_alone(trained, tmp_path):
-    """Where no batch is left."""
+    """No utterance is left for batches."""
     data = trained.plan(Utterances.of([utterance(write(tmp_path / "a.flac", sound(14.0)))]), has_windows=True)
     found = recognise_all(trained, decoder(trained), data)
     assert len(found.transcripts[0].text) > 20
@@ -296,6 +298,6 @@ def test_memory_does_not_grow_with_the_length(trained, tmp_path):
         assert num == trained.model.output_length(minutes * 60 * RATE)
         return most
 
-    peak(1)  # what is compiled takes memory as well
-    few = peak(1)  # as many windows as are ever held; one batch more or less is read ahead: 0.2 MB
-    assert peak(6) - few < 0.04 * 5 * 60 * RATE * 2, "of five minutes more of samples, next to nothing is held"
+    peak(1)  # compilation takes memory, too
+    few = peak(1)  # the largest number of windows in memory; reading ahead varies by one batch, 0.2 MB
+    assert peak(6) - few < 0.04 * 5 * 60 * RATE * 2, "five more minutes of samples need almost no memory"

@@ -1,4 +1,4 @@
-"""The forms of depthwise convolution against a sum written out in NumPy, and against each other's gradients."""
+"""The implementations of depthwise convolution against an explicit sum in NumPy, and their gradients."""
 
 from functools import partial
 
@@ -11,9 +11,9 @@ from support import max_abs, relative
 from asr_jax.kernels.depthwise_conv import xla
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
 
-# rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames,
-# cropping, one of each, more rows than are unrolled and not a multiple of them; strides that reach the last frame and
-# that do not, dilation, both
+# rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames, cropping,
+# sizes of 1, a number of rows above MOST_ROWS_UNROLLED that is no multiple of it, strides that reach the last frame and
+# strides that do not, dilation, stride and dilation
 CASES = [
     (3, 11, 4, 3, (1, 1), 1, 1),
     (2, 12, 5, 4, (1, 2), 1, 1),
@@ -50,7 +50,7 @@ def by_definition(
 
 @pytest.mark.parametrize(SHAPES, CASES)
 def test_values_and_gradients_of_all_forms(rows, frames, width, taps, padding, stride, dilation, monkeypatch):
-    """The kernel's gradient by way of a Fourier transform, too, which serves larger arrays."""
+    """Includes the kernel's gradient by Fourier transforms, which is otherwise used for larger arrays."""
     x, kernel = draw(rows, frames, width), draw(taps, width, seed=1)
     window = {"padding": padding, "stride": stride, "dilation": dilation}
     expected = by_definition(x, kernel, **window)
@@ -105,7 +105,7 @@ def test_two_axes_and_one_shared_channel(channels, padding):
 
 
 def compare(loss, *given):
-    """Gradients and values of both forms."""
+    """Compares gradients and values of both implementations."""
     forms = ("shifted", "lax")
     both = jax.jit(lambda *given: [jax.grad(loss, argnums=(0, 1), has_aux=True)(*given, form) for form in forms])
     for actual, expected in zip(*map(jax.tree.leaves, both(*given)), strict=True):

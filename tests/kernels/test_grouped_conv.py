@@ -1,4 +1,4 @@
-"""Convolution by groups: both forms against a sum written out in NumPy, and their gradients against each other."""
+"""Grouped convolution: both implementations against an explicit sum in NumPy, and their gradients."""
 
 from functools import partial
 
@@ -10,7 +10,8 @@ from support import max_abs, relative
 from asr_jax.kernels.grouped_conv.api import grouped_conv
 
 SHAPES = ("rows", "frames", "taps", "groups", "ins", "outs")
-# Odd and even numbers of taps, more taps than frames, one of each, one group, other numbers of channels out.
+# Odd and even numbers of taps, more taps than frames, sizes of 1, one group, different numbers of input and output
+# channels.
 CASES = [
     (2, 13, 6, 2, 3, 3), (3, 20, 5, 3, 2, 2), (1, 3, 8, 2, 2, 2), (1, 1, 1, 1, 1, 1), (2, 9, 2, 1, 4, 4),
     (2, 11, 4, 2, 3, 5), (1, 40, 16, 4, 1, 2),

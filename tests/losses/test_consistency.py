@@ -1,4 +1,4 @@
-"""The divergence between views against its definition, icefall's formula, and what must not matter."""
+"""The divergence between views against its definition and icefall's formula, and its independence of padding."""
 
 from functools import partial
 
@@ -10,11 +10,11 @@ from asr_jax.core.meshes import by_rows, data_mesh
 from asr_jax.losses.consistency import view_divergence
 
 LENGTHS = np.array([7, 4, 0], np.int32)
-"""Of utterances."""
+"""Lengths of utterances in frames."""
 
 
 def some_logits(views=2, seed=0):
-    """Utterance by utterance, its views one after the other."""
+    """Returns random logits; the views of an utterance are successive rows."""
     return 2 * np.random.default_rng(seed).normal(size=(len(LENGTHS) * views, 7, 5)).astype(np.float32)
 
 
@@ -25,7 +25,7 @@ def log_softmax(logits):
 
 @jax.jit
 def of_two(logits, lengths):
-    """Divergences of each row, and the gradient of their weighted sum."""
+    """Returns the divergence of each row, and the gradient of their weighted sum."""
 
     def total(logits):
         rows = view_divergence(logits, lengths, views=2)
@@ -48,7 +48,7 @@ def test_is_the_divergence_from_the_next_view_and_only_the_own_side_has_a_gradie
 
 
 def test_equals_icefalls_arrangement_of_a_batch_in_two_halves():
-    """All first views, then all second ones; the target of a half is the other, detached; padding filled with 0."""
+    """icefall has all first views, then all second ones; the detached other half is the target; padding is 0."""
     logits = some_logits(seed=1)
     halves = log_softmax(np.concatenate([logits[0::2], logits[1::2]]))
     targets = np.roll(halves, len(halves) // 2, axis=0)

@@ -1,4 +1,4 @@
-"""The contrastive loss against its definition, distractor by distractor, and how distractors are drawn."""
+"""The contrastive loss against its definition with explicit distractors, and the distribution of distractors."""
 
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ def ours(predictions: Any, targets: Any, others: Any, given: dict[str, Any]) -> 
 
 
 def by_definition(predictions: Any, targets: Any, others: Any, given: dict[str, Any]) -> tuple[Any, Any]:
-    """As the papers' code: a list of vectors for each frame, the equal ones at minus infinity."""
+    """Computes the loss as the papers' code: a list of vectors for each frame; equal ones have a logit of -inf."""
 
     def of_frame(x: Any, frame: Any, targets: Any, others: Any, places: Any, equal: Any, others_equal: Any) -> Any:
         vectors = jnp.concatenate([targets[frame][None], targets[places], others])
@@ -75,7 +75,7 @@ def test_values_and_gradients() -> None:
 
 
 def test_nothing_is_right_where_all_are_equal() -> None:
-    """A collapsed model, whose targets are all alike, has no accuracy: nor has one that predicts nothing."""
+    """The accuracy is 0 for a collapsed model with equal targets, and for a model with predictions of 0."""
     ones, unequal = np.ones((1, 4, 3), np.float32), np.zeros((1, 4, 4), bool)
     counts, loss = np.ones((1, 4, 4), np.int32), fast_jit(partial(contrastive_loss, temperature=0.1))
     all_alike = jax.device_get(loss(ones, ones, counts, equal=unequal))

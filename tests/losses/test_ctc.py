@@ -1,4 +1,4 @@
-"""CTC against the sum over all paths, finite differences, and what padding, repeats and short rows must not do."""
+"""CTC against the sum over all paths and finite differences, and its behaviour for padding, repeats and short rows."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ def collapse(path, blank_id):
 
 
 def enumerated(logits, labels, blank_id):
-    """Minus the logarithm of the summed probability of every path that collapses to the labels, in float64."""
+    """Returns the negative logarithm of the sum over all paths that collapse to the labels, in float64."""
     logits = logits.astype(np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     num_frames, vocabulary = logits.shape
@@ -29,7 +29,7 @@ def enumerated(logits, labels, blank_id):
 
 
 def batch(*, seed=0, num_rows=8, num_frames=12, vocabulary=7, num_labels=5, blank_id=0):
-    """Logits, lengths, labels (many repeats) and their lengths, all feasible."""
+    """Returns logits, lengths, labels (with many repeats) and their lengths; all rows are feasible."""
     random = np.random.default_rng(seed)
     labels = random.choice([i for i in range(vocabulary) if i != blank_id][:3], (num_rows, num_labels)).astype(np.int32)
     label_lengths = random.integers(0, num_labels + 1, num_rows).astype(np.int32)
@@ -41,7 +41,7 @@ def batch(*, seed=0, num_rows=8, num_frames=12, vocabulary=7, num_labels=5, blan
 
 @functools.partial(jax.jit, static_argnames="blank_id")
 def losses_and_gradient(logits, logit_lengths, labels, label_lengths, weights, *, blank_id):
-    """Losses, feasibility and the gradient of the weighted sum."""
+    """Returns losses, feasibility and the gradient of the weighted sum."""
 
     def total(logits):
         losses, feasible = ctc_loss(logits, logit_lengths, labels, label_lengths, blank_id=blank_id)
@@ -73,7 +73,7 @@ def test_equals_the_sum_over_all_paths(blank_id):
     assert not gradient[~np.isfinite(expected)].any()
     without_gradient = jax.jit(functools.partial(ctc_loss, blank_id=blank_id))
     alone, _ = without_gradient(logits, lengths, labels, label_lengths)
-    np.testing.assert_allclose(alone, losses, rtol=1e-6)  # one direction or two
+    np.testing.assert_allclose(alone, losses, rtol=1e-6)  # computed from one direction instead of two
 
 
 @pytest.mark.parametrize("vocabulary", [7, ctc.ONE_HOT_VOCABULARY + 1])
@@ -101,7 +101,7 @@ def test_padding_never_matters(seed, garbage):
     unused = np.arange(labels.shape[1]) >= label_lengths[:, None]
     expected = run(logits, logit_lengths, labels, label_lengths)
     logits = np.where(padding[..., None], np.float32(garbage), logits)
-    for label in (0, -1, 9999):  # the blank, and what is no label at all
+    for label in (0, -1, 9999):  # the blank, and invalid ids
         found = run(logits, logit_lengths, np.where(unused, np.int32(label), labels), label_lengths)
         for value, same in zip(found, expected, strict=True):
             np.testing.assert_array_equal(value, same)
@@ -114,8 +114,8 @@ def test_infeasible_rows_have_no_loss_and_no_gradient_and_leave_others_alone():
     short = np.array([True, False] * 4) & (label_lengths > 0)
     assert short.any()
     lengths = np.where(short, label_lengths - 1, logit_lengths)
-    logits[short & (np.arange(8) > 2)] = np.nan  # not even then
-    weights = np.where(short & (np.arange(8) < 2), np.float32(np.inf), np.float32(1))  # nor under an infinite weight
+    logits[short & (np.arange(8) > 2)] = np.nan
+    weights = np.where(short & (np.arange(8) < 2), np.float32(np.inf), np.float32(1))  # 0 · inf must not become NaN
     assert np.isinf(weights).any()
     losses, feasible, gradient = run(logits, lengths, labels, label_lengths, weights=weights)
     np.testing.assert_array_equal(feasible, ~short)
@@ -179,7 +179,7 @@ def test_long_rows_keep_a_gradient_of_float32_precision():
     gradient = run(logits, *rest)[2]
     with jax.enable_x64(True):
         exact = run(logits.astype(np.float64), *rest, weights=np.ones(2))[2]
-    assert np.abs(gradient - exact).max() < 5e-5  # states that are not scaled lose 1e-3 here
+    assert np.abs(gradient - exact).max() < 5e-5  # without scaled states the error is 1e-3
 
 
 @pytest.mark.parametrize("vocabulary", [7, ctc.ONE_HOT_VOCABULARY + 1])
@@ -221,7 +221,7 @@ def test_memory_stays_below_a_lattice_over_the_vocabulary():
 
 @pytest.mark.parametrize("jitted", [False, True])
 def test_is_feasible_counts_labels_and_repeats(jitted):
-    """Of arrays of NumPy on the host, or within a program."""
+    """Tests NumPy arrays on the host, and arrays within a compiled program."""
     compute = jax.jit(is_feasible) if jitted else is_feasible
     labels = np.array([[1, 1, 1], [1, 1, 1], [1, 2, 1], [2, 2, 0], [2, 2, 2], [3, 3, 3]])
     found = compute(np.array([5, 4, 3, 2, 1, 0]), labels, np.array([3, 3, 3, 2, 1, 0]))

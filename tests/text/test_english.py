@@ -1,4 +1,4 @@
-"""English as it is read aloud: what is written out and how, and that nothing but letters is left."""
+"""The normaliser of spoken English: spelled-out texts, and that the result has only letters."""
 
 import random
 import re
@@ -43,7 +43,7 @@ def test_is_written_out(text):
     assert normalise(text, "english.v1") == SPOKEN[text]
 
 
-def test_numbers_beyond_names_are_said_digit_by_digit():
+def test_numbers_without_a_name_are_spelled_digit_by_digit():
     assert normalise("1" + "0" * 36, "english.v1") == " ".join(["one", *["zero"] * 36])
     assert normalise("9" * 40 + "th", "english.v1").endswith("nine ninth")
 

@@ -1,4 +1,4 @@
-"""Normalisers: what each name stands for, that each is idempotent in every script, and messages for those missing."""
+"""Normalisers: the results of each name, idempotence in every script, and errors for missing libraries."""
 
 import random
 import re
@@ -13,7 +13,7 @@ from asr_jax.text import english, libraries, whisper
 from asr_jax.text.normalise import NORMALISERS, normalise
 from tests.search.unchecked import unchecked
 
-# What a name stands for, for ever: where a line must change, the name needs a new version.
+# Results of each normaliser, which never change: if a line has to change, the name needs a new version.
 MEANING = {
     "none": {"  Hello,\tWorld!\n": "  Hello,\tWorld!\n", "cafe\u0301": "cafe\u0301"},
     "lower.v1": {
@@ -94,7 +94,7 @@ WORDS = re.split(
 
 
 def sentence(draw):
-    """Words of English that normalisers change, or letters of one script or of all."""
+    """Draws English words that normalisers change, or letters of one script or of all scripts."""
     if draw.random() < 0.5:
         return " ".join(draw.choice(WORDS) for _ in range(draw.randint(1, 7)))
     letters = draw.choice(SCRIPTS) if draw.random() < 0.5 else "".join(SCRIPTS)
@@ -114,7 +114,7 @@ def test_is_idempotent(name):
 
 @cache
 def blocks_of_characters():
-    """All of the first two planes that are assigned, but of ideographs and of syllables of Hangul every sixteenth."""
+    """Returns all assigned characters of the first two planes, except for 15 of 16 ideographs and Hangul syllables."""
     letters = [chr(number) for number in range(0x20000) if unicodedata.category(chr(number)) not in ("Cn", "Co", "Cs")]
     many = ("CJK UNIFIED", "CJK COMPAT", "HANGUL SYLLABLE", "TANGUT")
     letters = [c for c in letters if ord(c) % 16 == 0 or not unicodedata.name(c, "").startswith(many)]
@@ -143,7 +143,7 @@ def test_a_name_keeps_its_meaning(name, text):
 
 
 def test_every_name_has_a_table_of_its_meaning():
-    assert set(MEANING) | {"english.v1"} == set(NORMALISERS)  # whose table is test_english's
+    assert set(MEANING) | {"english.v1"} == set(NORMALISERS)  # the table of english.v1 is in test_english.py
 
 
 def test_an_unknown_name_is_named_with_the_nearest():
@@ -164,13 +164,13 @@ def test_an_unknown_name_is_named_with_the_nearest():
 def test_a_library_that_is_missing_is_named_with_its_extra(name, module, text, monkeypatch):
     forget_libraries()
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=re.escape(f"{name} takes {module.partition('.')[0]}") + r".*asr-jax\[text\]"):
+    with pytest.raises(UserError, match=re.escape(f"{name} requires {module.partition('.')[0]}") + r".*asr-jax\[text\]"):
         normalise(text, name)
     forget_libraries()
 
 
 def forget_libraries():
-    """What was imported, and what was made of it, is found anew."""
+    """Clears the caches of imported libraries and of their objects."""
     for module in (libraries, whisper, english):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):

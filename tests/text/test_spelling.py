@@ -1,4 +1,4 @@
-"""Words of labels against the tokenizer's own text."""
+"""Words of label sequences, compared with the tokenizer's decoded text."""
 
 import itertools
 
@@ -59,6 +59,6 @@ def test_spans_are_as_many_as_words(tokenizer):
         assert all(end <= start for (_, end, _), (start, _, _) in itertools.pairwise(spans))
 
 
-def test_labels_of_several_words_are_told():
-    with pytest.raises(UserError, match=r"\['a b'\] have borders within"):
+def test_labels_of_several_words_are_an_error():
+    with pytest.raises(UserError, match=r"\['a b'\] contain word boundaries"):
         Spelling(texts=("", "a b"), opens=(False, True), blank_id=0)

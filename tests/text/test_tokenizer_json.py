@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer.json as a SentencePiece model (with a peer's own ids: tests/goldens/test_hf_parakeet.py)."""
+"""Hugging Face's tokenizer.json as a SentencePiece model. tests/goldens/test_hf_parakeet.py has ids of a real one."""
 
 import json
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_a_blank_among_the_pieces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokenizer", "message"),
     [
-        ({"model": {"type": "WordPiece"}}, "its model is WordPiece, expected BPE or Unigram"),
+        ({"model": {"type": "WordPiece"}}, "its model has the type WordPiece, expected BPE or Unigram"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}, "its unknown token is None"),
         ({"model": {"type": "BPE", "vocab": {"a": 1}, "merges": []}}, "its vocabulary has gaps"),
         ({"model": {"type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]}}, "is not a vocabulary"),

@@ -1,4 +1,4 @@
-"""Every kind of tokenizer: round trips in four scripts, where the blank is, folders that come back and that do not."""
+"""Every kind of tokenizer: round trips in four scripts, ids of the blank, and saved and damaged folders."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ def test_no_labels_at_all(tmp_path):
     assert (tokenizer.vocab_size, tokenizer.blank_id, tokenizer.has_labels) == (1, 0, False)
     assert (tokenizer.encode("any text"), tokenizer.decode([])) == ([], "")
     assert train_tokenizer(settings("characters"), TEXTS["latin"]).has_labels
-    with pytest.raises(ValueError, match="kind is none, no labels, and path is x: expected one of the two"):
+    with pytest.raises(ValueError, match=r"kind is none \(no labels\), but path is x: expected only one of the two"):
         TokenizerSettings(kind="none", path="x")
 
 
@@ -105,7 +105,7 @@ def test_words_are_symbols_and_other_words_are_named(tmp_path):
         ("english.v1", "uh, 2 %", ""),
     ],
 )
-def test_what_is_said_and_the_normaliser_leaves_out(normaliser, text, lost):
+def test_letters_and_digits_that_the_normaliser_removes(normaliser, text, lost):
     assert CharacterTokenizer(symbols=("a", None), normaliser=normaliser).left_out(text) == lost
 
 
@@ -179,7 +179,7 @@ def test_a_small_corpus_gives_fewer_pieces_and_says_so(pieces, caplog):
     with caplog.at_level(logging.WARNING):
         tokenizer = train_tokenizer(settings("sentencepiece", vocab_size=500, pieces=pieces), TEXTS["latin"])
     assert 20 < tokenizer.vocab_size < 500
-    assert f"4 texts are too few for a vocabulary of 500: it has {tokenizer.vocab_size} symbols" in caplog.text
+    assert f"4 texts are too few for a vocabulary of 500: it has {tokenizer.vocab_size} labels" in caplog.text
 
 
 def test_pieces_are_as_many_as_asked_for_where_texts_suffice(caplog):
@@ -217,7 +217,7 @@ def test_a_vocabulary_below_the_characters_is_an_error():
         ({"vocab_size": 3}, "3: expected at least 4"),
         ({"character_coverage": 1.5}, "1.5: expected 0.98 to 1"),
         ({"character_coverage": 0.9}, "0.9: expected 0.98 to 1"),
-        ({"blank_id": 3}, "blank_id 3: expected -1 where the tokenizer is made from texts"),
+        ({"blank_id": 3}, "blank_id 3: expected -1 if the tokenizer is trained on texts"),
     ],
 )
 def test_settings_say_what_they_expect(changes, message):

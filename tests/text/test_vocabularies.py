@@ -1,4 +1,4 @@
-"""Vocabularies of other systems: where their ids, blanks and spaces are, and what is said of those that are none."""
+"""Vocabularies of other systems: their ids, blanks and spaces, and errors for invalid files."""
 
 import json
 
@@ -105,26 +105,26 @@ def test_a_piece_that_is_the_blank_is_found_in_a_model(symbols, tmp_path):
 
 BAD = {
     "dict.ltr.txt": {
-        "E\n": "line 1 is 'E', expected a symbol and how often",
+        "E\n": "line 1 is 'E', expected a symbol and its count",
         "E 5\n\nT 4\n": "line 2 is ''",
         "E five\n": "'E five'",
         "E 5\nE 4\n": r"a symbol twice: 'E'",
         "| 5\n<pad> 4\n": "a symbol twice: '<pad>'",
-        "e 5\na 4\n": r"upper.v1 leaves no letter of .*dict.ltr.txt \(e a …\)",
+        "e 5\na 4\n": r"upper.v1 returns no letter of .*dict.ltr.txt \(e a …\)",
         b"\xff\xfeE": "utf-8",
     },
     "vocab.json": {
         "[]": "expected an object",
-        '{"A": 1}': "from 0 on, each once",
-        '{"A": 0, "B": 0}': "from 0 on, each once",
-        '{"A": 0.0}': "from 0 on, each once",
-        '{"A": false}': "from 0 on, each once",
-        '{"eng": {"A": 0}}': "from 0 on, each once",
+        '{"A": 1}': "each id from 0 on exactly once",
+        '{"A": 0, "B": 0}': "each id from 0 on exactly once",
+        '{"A": 0.0}': "each id from 0 on exactly once",
+        '{"A": false}': "each id from 0 on exactly once",
+        '{"eng": {"A": 0}}': "each id from 0 on exactly once",
         '{"A": 0, "|": 1, " ": 2}': r"a symbol twice: ' ' \(\| is the space\)",
         '{"A": 0': "is not a vocabulary",
     },
     "a.model": {"": "is not a vocabulary: it is empty", "xyz": "is not a vocabulary"},
-    "a.vocab": {"<unk>\t0\n": "pieces without their model; give a.model instead"},
+    "a.vocab": {"<unk>\t0\n": "pieces without their model; use a.model instead"},
 }
 
 

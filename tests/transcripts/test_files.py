@@ -1,4 +1,4 @@
-"""Transcripts in six formats, read again: subtitles by FFmpeg, JSON and CTM as their definitions say."""
+"""Transcripts in six formats: FFmpeg reads the subtitles, and the tests read JSON and CTM by their definitions."""
 
 import json
 import math
@@ -29,7 +29,7 @@ SPOKEN = (
 
 
 def by_ffmpeg(path):
-    """Start and end in seconds, and the lines of every cue, as FFmpeg reads them."""
+    """Start and end in seconds and the lines of every cue, as FFmpeg reads them."""
     found = []
     with av.open(path) as container:
         for packet in container.demux(subtitles=0):

@@ -1,5 +1,4 @@
-"""Where transcripts go: no recording's file or name is that of another, a folder knows what wrote it, and what is
-broken off leaves nothing that is not whole."""
+"""Outputs of transcripts: unique file names, folders with the origin of their files, and interruptions."""
 
 import json
 import sys
@@ -20,7 +19,7 @@ def named(utterance):
 
 
 def opened(form, out, names, *, force=False, maker=MAKER):
-    """An output of recordings, each its id and where it lies or both in one; and these."""
+    """An output for recordings, and these. A name is the id and the location, or a tuple of both."""
     utterances = [Utterance(*(name if isinstance(name, tuple) else (name, name))) for name in names]
     return open_output(form, out, utterances, force=force, maker=lambda: maker), utterances
 

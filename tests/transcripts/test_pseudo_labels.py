@@ -1,4 +1,4 @@
-"""Transcripts as labels: long recordings cut at pauses, and everything either kept or named with its reason."""
+"""Pseudo-labels: long recordings are cut at pauses, and all audio is either kept or listed with a reason."""
 
 import itertools
 import json

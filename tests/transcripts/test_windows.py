@@ -1,4 +1,4 @@
-"""Long audio: windows on the frame grid, seams that neither double nor lose a symbol, pieces between words."""
+"""Long audio: windows on the frame grid, seams that neither double nor lose a label, pieces cut between words."""
 
 import itertools
 
@@ -56,7 +56,7 @@ def test_windows_begin_on_the_grid_and_end_with_the_recording(name):
             begin = window.first_frame * per_frame
             assert begin % windows.grid == 0
             np.testing.assert_array_equal(window.samples, samples[begin : begin + len(window.samples)])
-            # The last is up to a step of the grid shorter, so as to begin on it.
+            # The last window may be shorter, by less than the grid, because it starts on the grid.
             assert len(window.samples) > min(num, windows.size) - windows.grid
             assert len(window.samples) <= windows.size
         ends = [window.first_frame + model.output_length(len(window.samples)) for window in found]
@@ -74,12 +74,14 @@ def test_windows_that_do_not_go_on_are_refused():
 
 
 def made_windows(seed, *, jitter, every, size=140, step=93, num=900):
-    """A recording of labels as spikes, heard by windows that each move every spike by up to `jitter` frames, and that
-    hear other things near their ends."""
+    """The labels of a recording as spikes, and windows of it.
+
+    Each window moves every spike by up to `jitter` frames, and has random symbols near its edges.
+    """
     rng = np.random.default_rng(seed)
     places = np.arange(5, num - 5, every)
     labels = rng.integers(1, 9, len(places))
-    heard = []
+    computed = []
     for first in range(0, num - size + step, step):
         path = np.full(min(size, num - first), BLANK, np.int32)
         for place, label in zip(places + rng.integers(-jitter, jitter + 1, len(places)), labels, strict=True):
@@ -89,8 +91,8 @@ def made_windows(seed, *, jitter, every, size=140, step=93, num=900):
             path[:8] = rng.integers(0, 9, 8)
         if first + len(path) < num:
             path[-8:] = rng.integers(0, 9, 8)
-        heard.append(FrameLogProbs(first, path, np.zeros((len(path),), np.float32)))
-    return labels, heard
+        computed.append(FrameLogProbs(first, path, np.zeros((len(path),), np.float32)))
+    return labels, computed
 
 
 def labels_of(path):
@@ -101,37 +103,37 @@ def labels_of(path):
 def test_no_label_is_doubled_or_lost_at_seams(jitter, every):
     wrong_in_the_middle = 0
     for seed in range(60):
-        labels, heard = made_windows(seed, jitter=jitter, every=every)
-        whole = together(joined_windows(iter(heard), blank_id=BLANK))
+        labels, computed = made_windows(seed, jitter=jitter, every=every)
+        whole = together(joined_windows(iter(computed), blank_id=BLANK))
         assert (whole.first_frame, len(whole.path)) == (0, 900)
         assert labels_of(whole.path) == labels.tolist()
-        cuts = [(left.end_frame + right.first_frame) // 2 for left, right in itertools.pairwise(heard)]
-        parts = zip(heard, [0, *cuts], [*cuts, 900], strict=True)
+        cuts = [(left.end_frame + right.first_frame) // 2 for left, right in itertools.pairwise(computed)]
+        parts = zip(computed, [0, *cuts], [*cuts, 900], strict=True)
         plain = np.concatenate([each.between(first, end).path for each, first, end in parts])
         wrong_in_the_middle += labels_of(plain) != labels.tolist()
-    # A seam just in the middle doubles and loses labels where windows differ: what this test would notice.
+    # Seams exactly in the middle double and lose labels if windows differ, so this test would detect them.
     assert (wrong_in_the_middle > 10) == (jitter > 0)
 
 
 def test_windows_that_agree_nowhere_still_give_every_frame_once():
-    heard = [
+    computed = [
         FrameLogProbs(first, np.full(50, 1 + n, np.int32), np.zeros(50, np.float32))
         for n, first in enumerate((0, 30, 41))
     ]
-    whole = together(joined_windows(iter(heard), blank_id=BLANK))
+    whole = together(joined_windows(iter(computed), blank_id=BLANK))
     assert len(whole.path) == 91
     assert labels_of(whole.path) == [1, 2, 3]
-    left, right = (FramePath(each.first_frame, each.path) for each in heard[:2])
-    assert 36 <= seam(left, right, blank_id=BLANK) <= 44  # of 30 to 50, in the middle third or next to it
+    left, right = (FramePath(each.first_frame, each.path) for each in computed[:2])
+    assert 36 <= seam(left, right, blank_id=BLANK) <= 44  # in or next to the middle third of the overlap, 30 to 50
 
 
 def test_a_last_window_that_begins_before_the_seam_of_the_one_before():
     full = np.zeros(300, np.int32)
     full[::10] = np.arange(30) % 8 + 1
-    heard = [
+    computed = [
         FrameLogProbs(a, full[a:b], np.arange(a, b, dtype=np.float32)) for a, b in ((0, 120), (60, 180), (64, 184))
     ]
-    whole = together(joined_windows(iter(heard), blank_id=BLANK))
+    whole = together(joined_windows(iter(computed), blank_id=BLANK))
     np.testing.assert_array_equal(whole.path, full[:184])
     np.testing.assert_array_equal(whole.logps, np.arange(184))
 
@@ -143,7 +145,7 @@ PIECES = Spelling.of_surfaces(["", " a", "b", " c"], blank_id=0)
 def test_pauses_between_words_come_before_longer_ones_within_them():
     path = np.array([2, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0, 2, 3, 0, 0])
     assert pause(path, SPELLING, least=3, most=13) == 10  # with the border: frames 8 to 10
-    assert pause(path, SPELLING, least=3, most=7) == 5  # no border there: within the word
+    assert pause(path, SPELLING, least=3, most=7) == 5  # no border in this range: a pause within the word
     assert pause(np.full(9, 2), SPELLING, least=3, most=8) == 8
     path = np.array([1, 0, 0, 0, 0, 2, 0, 0, 3, 0, 2])
     assert pause(path, PIECES, least=2, most=9) == 7  # before " c"
@@ -170,7 +172,7 @@ def test_pieces_hold_every_frame_once_and_are_cut_between_words(spelling):
 
 
 def part_of(path, first_frame):
-    """What a greedy search finds in frames from `first_frame` on."""
+    """Result of a greedy search in frames from `first_frame` on."""
     found = greedy_search(9.0 * jnp.eye(4)[jnp.asarray(path)][None], jnp.array([len(path)]), blank_id=BLANK)
     (sequence,) = jax.device_get(found).sequences(0)
     starts, ends = (tuple(frame + first_frame for frame in each) for each in (sequence.starts, sequence.ends))
@@ -179,7 +181,7 @@ def part_of(path, first_frame):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_tokens_are_joined_as_frames_are(seed):
-    """Windows hear the same but for frames near their edges, which differ. Borders lie within tokens as well."""
+    """Windows differ only in frames near their edges. Some seams are within tokens."""
     rng = np.random.default_rng(seed)
     whole = np.repeat(rng.integers(0, 4, 60), rng.integers(1, 6, 60))[:120]
     paths = []
@@ -188,15 +190,15 @@ def test_tokens_are_joined_as_frames_are(seed):
         for edge in (slice(0, 5), slice(-5, None)):
             path[edge] = np.where(rng.random(5) < 0.5, rng.integers(0, 4, 5), path[edge])
         paths.append((first, path))
-    heard = [FrameLogProbs(first, path, np.zeros((60, 4), np.float32)) for first, path in paths]
-    path = together(joined_windows(heard, blank_id=BLANK)).path
+    computed = [FrameLogProbs(first, path, np.zeros((60, 4), np.float32)) for first, path in paths]
+    path = together(joined_windows(computed, blank_id=BLANK)).path
     (whole_part,) = [part_of(path, 0)]
     found = joined_parts(part_of(path, first) for first, path in paths)
     assert (found.tokens, found.starts, found.ends) == whole_part.tokens[:3]
 
 
 def test_tokens_that_share_frames_are_each_kept_once():
-    """As a transducer or an attention decoder may find them: two in one frame, the same twice, none for long."""
+    """Token times as of a transducer or an attention decoder: two tokens in a frame, equal ones, and a long gap."""
     tokens = [(1, 3, 4), (1, 3, 4), (2, 10, 10), (2, 10, 12), (3, 70, 71)]
 
     def window(first, end):

@@ -26,7 +26,7 @@ from asr_jax.cli.command_line import parse_experiment
 from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, load, parted, use_device
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
-from asr_jax.core.options import asks_for_help, parse_known, print_help
+from asr_jax.core.options import MAY_BE_EMPTY, asks_for_help, parse_known, print_help
 
 if TYPE_CHECKING:
     from asr_jax.cli.benchmark.recognising import Recognition
@@ -40,7 +40,7 @@ STEPS, STEPS_ON_CPU = 500, 20
 class InferenceOptions(RecognitionOptions):
     """Options of `asr_jax.benchmark inference`."""
 
-    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    batch_sizes: Annotated[tuple[int, ...], MAY_BE_EMPTY] = (1, 2, 4, 8, 16)
     """Numbers of rows of a batch."""
     seconds: tuple[float, ...] = (2.0, 7.0, 16.7)
     """Lengths of a row in seconds."""

@@ -17,7 +17,7 @@ def durations_s(num: int, *, seed: int = 0) -> Float64[np.ndarray, " R"]:
     """Durations in seconds: 72 % normal (mean 14.3 s, deviation 1.3 s), others uniform from 1.5 to 14 s.
 
     All values are clipped to 1.3 to 24.5 s. The distribution resembles that of LibriSpeech's 960 h, whose readings are
-    cut at pauses into at most about 17 s: a peak, and a broad rest from the ends of chapters. The mean is 12.4 s and the
+    cut at pauses into at most about 17 s: a peak, and a broad rest from the ends of chapters. The mean is 12.4 s, the
     standard deviation 3.7 s (LibriSpeech: 12.3 s and 3.8 s).
     """
     rng = np.random.default_rng(seed)

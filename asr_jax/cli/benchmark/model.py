@@ -130,14 +130,14 @@ def show(figures: dict[str, Any]) -> None:
     product_rate = rates["bf16" if figures["precision"] == "bf16" else "f32"]
     print_table(
         [
-            {"of the step": "products, GFLOP", "amount": f"{cost['flops'] / 1e9:.2f}",
-             "a second": f"{cost['flops'] / step_s / 1e9:.1f}", "this machine": f"{product_rate / 1e9:.1f}",
+            {"step": "products, GFLOP", "amount": f"{cost['flops'] / 1e9:.2f}",
+             "per second": f"{cost['flops'] / step_s / 1e9:.1f}", "this machine": f"{product_rate / 1e9:.1f}",
              "share": f"{cost['flops'] / step_s / product_rate:.1%}"},
-            {"of the step": "bytes read and written, GB (estimate)", "amount": f"{cost['bytes'] / 1e9:.2f}",
-             "a second": f"{cost['bytes'] / step_s / 1e9:.1f}", "this machine": f"{rates['copy'] / 1e9:.1f}",
+            {"step": "bytes read and written, GB (estimate)", "amount": f"{cost['bytes'] / 1e9:.2f}",
+             "per second": f"{cost['bytes'] / step_s / 1e9:.1f}", "this machine": f"{rates['copy'] / 1e9:.1f}",
              "share": f"{cost['bytes'] / step_s / rates['copy']:.1%}"},
-            {"of the step": "temporary memory, GB", "amount": f"{cost['memory'] / 1e9:.2f}",
-             "a second": "", "this machine": "", "share": ""},
+            {"step": "temporary memory, GB", "amount": f"{cost['memory'] / 1e9:.2f}",
+             "per second": "", "this machine": "", "share": ""},
         ],
         title=f"products of {rates['size']:,} × {rates['size']:,}: f32 {rates['f32'] / 1e9:.1f}, "
         f"bf16 {rates['bf16'] / 1e9:.1f} GFLOP/s; copying {rates['copy'] / 1e9:.1f} GB/s",
@@ -164,7 +164,9 @@ def _peer_of(encoder: Any) -> str | None:
 
 def _check_peer(encoder: str, peer: str | None) -> None:
     if peer is None:
-        raise UserError(f"--peer: {encoder} has no original in benchmarks/model_side.py; expected one of {', '.join(PEERS)}")
+        raise UserError(
+            f"--peer: {encoder} has no original in benchmarks/model_side.py; expected one of {', '.join(PEERS)}"
+        )
     if not REFERENCE.exists():
         raise UserError(f"--peer needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh --peers")
 
@@ -202,7 +204,9 @@ def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
 
         glass, (head,) = encoder.hourglass, experiment.model.heads.values()
         if not isinstance(head, Contrastive):
-            raise UserError(f"--peer: the original of an hourglass encoder is NVIDIA's pre-training; expected a contrastive head, got {head}")
+            raise UserError(
+                f"--peer: an hourglass encoder is compared in pre-training; expected a contrastive head, got {head}"
+            )
         return {
             "hourglass_transformer": f"[{glass.before},({glass.middle},{glass.factor}),{glass.after}]",
             "hourglass_resample": glass.resample, "encoder_embed_dim": encoder.dim, "final_dim": head.dim,

@@ -96,7 +96,7 @@ _LARGE = ("texts", "labels")
 
 
 def _start(manifest: str, cache: str) -> dict[str, Any]:
-    """Reads and plans the training set like a run before its first batch; returns seconds by part and bytes of memory."""
+    """Reads and plans the training set like a run before its first batch; returns seconds by part and memory."""
     tokenizer = CharacterTokenizer.train((), alphabet=f"{made_up.LETTERS} ", normaliser="none")
     front_end, seconds = KaldiFbank(), dict[str, float]()
     before = _resident()

@@ -81,7 +81,7 @@ def training_rates() -> list[Row]:
                     "software": table["software"],
                     "rows/device": batch,
                     "accumulation": accumulation,
-                    "published a second": f"{rate:,.7g} {table['unit']}",
+                    "published per second": f"{rate:,.7g} {table['unit']}",
                     "audio-s/s": audio,
                     "/device": audio / devices,
                 }
@@ -92,7 +92,7 @@ def training_rates() -> list[Row]:
 def print_latencies(measured: Sequence[Mapping[str, Any]]) -> None:
     print_table(
         latencies(measured),
-        title="compared with NVIDIA's QuartzNet 15x5, mean ms of a batch padded to the duration, 500 steps, PyTorch 21.07",
+        title="with NVIDIA's QuartzNet 15x5, mean ms of a batch padded to the duration, 500 steps, PyTorch 21.07",
     )
     print_table(other_latencies(), title="NVIDIA's wav2vec 2.0 Base on test-other, mean duration 6.54 s")
 

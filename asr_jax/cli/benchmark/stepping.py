@@ -1,4 +1,4 @@
-"""One batch's forward pass and training step: compiled, timed, counted and traced."""
+"""Compiles, times, counts and traces the forward pass and the training step of one batch."""
 
 import functools
 import gzip
@@ -31,9 +31,9 @@ from asr_jax.training.setup import make_recipe
 from asr_jax.training.step import accumulate, apply_update, nothing_accumulated
 
 SETTLED = 30_000
-"""Updates after which the schedules of dropout and skipping have ended."""
+"""Number of updates after which the schedules of dropout and layer skipping have ended."""
 CONTAINERS = ("while", "call", "conditional")
-"""Operations of XLA that hold others: a trace has both."""
+"""XLA operations that contain others; a trace lists both, so these are not counted."""
 
 
 class Stepping:
@@ -65,7 +65,7 @@ class Stepping:
         self._update = update.lower(self._state, self._average, self._zeros).compile()
 
     def times(self, repeats: int) -> dict[str, list[float]]:
-        """Seconds by part, `repeats` each."""
+        """Seconds of each part, measured `repeats` times."""
         forward, gradient, update = (
             _seconds(call, repeats)
             for call in (
@@ -78,9 +78,13 @@ class Stepping:
         return {"forward": forward, "gradient": gradient, "update": update, "step": step}
 
     def cost(self) -> dict[str, float]:
-        """Parameters; floating-point operations in products of the gradient, multiplications and additions; bytes of
-        its temporary memory; bytes that it reads and writes. XLA's account of these counts what is in a loop once:
-        it is multiplied by what loops do to the products, which is exact where layers of a scanned stack do most.
+        """Cost of the gradient.
+
+        Returns:
+            Number of parameters; floating-point operations of the products (multiplications and additions); bytes of
+            temporary memory; bytes read and written; and the factor by which loops multiply the products (`loops`).
+            XLA counts the bytes of the body of a loop once; they are multiplied by `loops`, which is exact if the
+            layers of a scanned stack dominate.
         """
         jaxpr = jax.make_jaxpr(self._function)(*self._arguments).jaxpr
         flops, once = products(jaxpr), products(jaxpr, loops=False)
@@ -94,8 +98,9 @@ class Stepping:
         }
 
     def operations(self, *, number: int) -> list[dict[str, Any]]:
-        """The operations that take most of the gradient's time, by where they come from in the model; none where the
-        device's trace does not name them.
+        """Operations that take most of the time of the gradient, named after their modules.
+
+        Returns an empty list if the trace of the device does not contain names of operations.
         """
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
@@ -108,8 +113,15 @@ class Stepping:
 
 
 def largest_operations(events: list[dict[str, Any]], program: str, *, number: int) -> list[dict[str, Any]]:
-    """From the events of a trace and the text of the program that was traced: names, shares of all operations' time,
-    and counts.
+    """Operations of a trace that take most of the time.
+
+    Args:
+        events: Events of the trace.
+        program: Text of the compiled program, which maps operations to modules.
+        number: Number of operations to return.
+
+    Returns:
+        Name, share of the time of all operations, and number of calls of each operation.
     """
     sources = dict(re.findall(r'^\s*(?:ROOT )?%?([\w.\-]+) = .*?op_name="([^"]*)"', program, re.MULTILINE))
     times, calls = Counter[str](), Counter[str]()
@@ -124,8 +136,9 @@ def largest_operations(events: list[dict[str, Any]], program: str, *, number: in
 
 
 def readable(source: str) -> str:
-    """JAX's name of an operation as the modules that it lies in, those that are numbered all alike:
-    `backward: encoder/stack_*/layers/…/dot_general`.
+    """Converts JAX's name of an operation to its path of modules, such as `backward: encoder/stack_*/dot_general`.
+
+    Numbers of modules are replaced by `*`.
     """
     outside = ("while", "body", "closed_call")
     parts = [part for part in source.split("/") if not re.search(r"\(|^Recogniser\b", part) and part not in outside]
@@ -134,8 +147,9 @@ def readable(source: str) -> str:
 
 
 def machine_rates(repeats: int) -> dict[str, float]:
-    """This machine's products of square matrices, operations per second, and its copying, bytes read and written per
-    second.
+    """Measures this machine: operations per second of products of square matrices, and bytes copied per second.
+
+    Bytes copied are the sum of bytes read and bytes written.
     """
     on_cpu = jax.devices()[0].platform == "cpu"
     size, elements = (1536, 2**25) if on_cpu else (8192, 2**28)

@@ -1,7 +1,7 @@
-"""Where the time of a step goes: `python -m asr_jax.benchmark steps --config FILE [--field.name VALUE …]`.
+"""Benchmark of a training step: `python -m asr_jax.benchmark steps --config FILE [--field.name VALUE …]`.
 
-For each bucket, on its first real batch: reading the batch, the front-end with augmentation, the forward pass with the
-loss, the forward and backward pass, and the update; medians, in milliseconds. Figures are of one machine at one time.
+Measures, on the first batch of each bucket, reading, the front-end with augmentation, the forward pass with the loss,
+the backward pass, and the update; medians in milliseconds. Figures depend on the machine and its load.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def step_times(setup: Setup) -> list[dict[str, Any]]:
-    """A row per bucket, in milliseconds."""
+    """Measures each part of a step; returns one row for each bucket, in milliseconds."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -100,7 +100,7 @@ def _median_ms(call: Callable[..., Any], *arguments: Any) -> float:
     import jax
 
     times = []
-    for _ in range(REPEATS + 2):  # two to warm up: the first compiles
+    for _ in range(REPEATS + 2):  # two warm-ups: the first call compiles
         start = time.perf_counter()
         jax.block_until_ready(call(*arguments))
         times.append(time.perf_counter() - start)

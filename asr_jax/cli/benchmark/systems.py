@@ -1,4 +1,4 @@
-"""What a benchmark is of: a trained run, or a config with random weights."""
+"""Recognisers of benchmarks: a trained run, or a config with random weights."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ from asr_jax.training.setup import make_recipe
 
 @dataclass(frozen=True)
 class System:
-    """A recogniser, on the first device."""
+    """A recogniser with its weights on the first device."""
 
     name: str
     experiment: Experiment
@@ -41,14 +41,14 @@ class System:
     tokenizer: Tokenizer
     variables: Tree
     weights: str
-    """Which they are."""
+    """Description of the weights."""
     buckets: tuple[Bucket, ...] = ()
-    """Shapes that it was trained in; empty where it was not."""
+    """Batch shapes of training; empty for random weights."""
     scale: Scale | None = None
-    """That their lengths are in."""
+    """Scale of the lengths of the buckets."""
 
     def search(self) -> HeadSearch:
-        """As the run or the config validates."""
+        """Search of the primary head, with the decoding of validation."""
         head = self.model.recognising
         return HeadSearch(self.model, self.tokenizer, head=head, decoding=self.experiment.model.decoding_of(head))
 
@@ -58,12 +58,18 @@ class System:
         return {
             "system": self.name, "weights": self.weights, "precision": self.experiment.training.precision,
             "parameters": num_elements(self.variables["params"]), "vocabulary": self.tokenizer.vocab_size,
-            "decoding": str(self.experiment.decoding),
+            "head": self.model.recognising, "decoding": str(self.experiment.primary_decoding),
         }  # fmt: skip
 
     def plan(self, utterances: Utterances, *, batch_seconds: float | None) -> PlannedData:
-        """Every utterance once: in the shapes of training, or in the config's own number of shapes of `batch_seconds` of
-        padded audio.
+        """Plans batches that contain every utterance once.
+
+        The batches have the shapes of training. Without training, or if `batch_seconds` is given, they have new shapes,
+        as many as the config has.
+
+        Args:
+            utterances: The utterances.
+            batch_seconds: Size of a batch in seconds of audio with padding; None: as in training or the config.
         """
         settings, front_end = self.experiment.data, self.model.front_end
         buckets, scale = self.buckets, self.scale
@@ -82,7 +88,7 @@ class System:
 
 
 def system_of_run(trained: Trained, decoding: Decoding) -> System:
-    """A trained run, with a decoding."""
+    """System of a trained run, with a decoding."""
     return System(
         str(trained.folder), trained.experiment.with_decoding(decoding), trained.model, trained.tokenizer,
         jax.device_put(trained.variables, jax.devices()[0]), f"checkpoint {trained.updates}, {trained.weights} weights",
@@ -91,7 +97,13 @@ def system_of_run(trained: Trained, decoding: Decoding) -> System:
 
 
 def system_of_config(experiment: Experiment, *, precision: Precision | None, vocabulary: int | None) -> System:
-    """With random weights and labels that stand for nothing, but for those that the config itself gives."""
+    """System of a config, with random weights.
+
+    Args:
+        experiment: Experiment of the config.
+        precision: Precision of the computation; None: that of the experiment.
+        vocabulary: Number of labels with the blank; None: as for `tokenizer_without_data`.
+    """
     experiment = in_precision(experiment, precision)
     tokenizer = tokenizer_without_data(experiment.data.tokenizer, vocabulary)
     model = make_model(experiment, tokenizer)
@@ -101,15 +113,23 @@ def system_of_config(experiment: Experiment, *, precision: Precision | None, voc
 
 
 def in_precision(experiment: Experiment, precision: Precision | None) -> Experiment:
-    """The experiment, computing in it; None: in its own."""
+    """Returns the experiment with another precision; None: its own."""
     return replace(
         experiment, training=replace(experiment.training, precision=precision or experiment.training.precision)
     )
 
 
 def tokenizer_without_data(settings: TokenizerSettings, vocabulary: int | None) -> Tokenizer:
-    """The one that the settings name, or ids: as many as `vocabulary` (the blank among them), or as the settings say,
-    or 29.
+    """Tokenizer for settings whose tokenizer would be trained on data.
+
+    Args:
+        settings: Settings of the tokenizer. If they give a path or an alphabet, and `vocabulary` is None, their
+            tokenizer is returned.
+        vocabulary: Number of labels with the blank, which then are ids without texts. Default: the vocab_size of the
+            settings for SentencePiece, otherwise 29.
+
+    Raises:
+        UserError: If `vocabulary` is less than 2.
     """
     if vocabulary is not None and vocabulary < 2:
         raise UserError(f"--vocabulary {vocabulary}: expected at least 2, a label and the blank")
@@ -122,7 +142,7 @@ def tokenizer_without_data(settings: TokenizerSettings, vocabulary: int | None) 
 
 
 def machine() -> dict[str, Any]:
-    """What figures are of: the device, this process's cores, the libraries, and how busy the machine is already."""
+    """Description of the machine: devices, CPU cores, versions of libraries, and the current load average."""
     return {
         "device": jax.devices()[0].device_kind, "num_devices": jax.device_count(), "cores": os.cpu_count(),
         "jax": jax.__version__, "python": platform.python_version(),
@@ -131,23 +151,32 @@ def machine() -> dict[str, Any]:
 
 
 def described(figures: dict[str, Any]) -> str:
-    """A title's words for a machine."""
+    """Description of a machine for the title of a table."""
     device, num = figures["device"], figures["num_devices"]
     cores = f", {figures['cores']} cores" if device == "cpu" else ""
     return f"{num} × {device}{cores}" if num > 1 else f"{device}{cores}"
 
 
 def peak_bytes() -> int | None:
-    """Most memory that any device has held in this process; None where devices do not tell."""
+    """Peak memory of any device in this process in bytes; None if the devices do not report it."""
     peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
     return max(peaks) or None
 
 
 def check_counts(options: object, names: Sequence[str], *, least: float = 1) -> None:
-    """Raises: UserError for an option, or one of its numbers, below `least`."""
+    """Checks that numeric options are not below a minimum.
+
+    Args:
+        options: The options.
+        names: Names of the options to check; values can be None, numbers or tuples of numbers.
+        least: The minimum.
+
+    Raises:
+        UserError: If a value is less than `least`.
+    """
     for name in names:
         given = getattr(options, name)
         values = given if isinstance(given, tuple) else (given,)
         if any(value is not None and not value >= least for value in values):
-            said = " ".join(f"{value:g}" for value in values)
-            raise UserError(f"--{name.replace('_', '-')} {said}: expected {least:g} or more")
+            text = " ".join(f"{value:g}" for value in values)
+            raise UserError(f"--{name.replace('_', '-')} {text}: expected {least:g} or more")

@@ -1,13 +1,13 @@
-"""How fast a config trains: `python -m asr_jax.benchmark train --config FILE [--synthetic [SECONDS …]] [--field …]`.
+"""Benchmark of training: `python -m asr_jax.benchmark train --config FILE [--synthetic [SECONDS …]] [--field …]`.
 
-Updates are timed after warm-ups, by accumulation and number of devices: an update has the same utterances in each case,
-rows of a device being those of an update / accumulation / devices. With the config's own data, the loader is in the
-figures; with `--synthetic`, full batches of noise of these lengths. Front-end, augmentation, loss, optimizer and
-averages are the config's. NVIDIA's and others' published figures are printed beside ours, with their hardware.
+Measures updates after warm-ups, by accumulation and number of devices. An update has the same number of utterances in
+each case: a device has the rows of the update / accumulation / devices. With the data of the config, figures include
+the loader; with `--synthetic`, the input is full batches of noise of these lengths. Front-end, augmentation, loss,
+optimizer and averaging are those of the config. Published figures of NVIDIA and others are printed with their hardware.
 
 Source: scripts/train_benchmark.sh of QuartzNet in NVIDIA/DeepLearningExamples: the rule of constant updates, lengths
-(1408 to 1920 frames) and 100 labels. Differs from: that, which leaves out whole epochs as warm-up and switches off
-averages (--training.ema.decay 0 here).
+(1408 to 1920 frames) and 100 labels. Differs from it: that script discards whole epochs as warm-up and disables
+averaging (here --training.ema.decay 0).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tyro.conf import arg
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
+from asr_jax.core.options import MAY_BE_EMPTY
 from asr_jax.core.precision import Precision
 
 if TYPE_CHECKING:
@@ -32,37 +33,37 @@ if TYPE_CHECKING:
 
 PROG = "python -m asr_jax.benchmark train"
 QUARTZNET_S = (14.08, 16.64, 19.2)
-"""The shortest, the middle and the longest frames that NVIDIA's script allocates: 16.7 s at speeds of ± 15 %."""
-WHOLE = "rows of a batch are multiples of data.buckets.batch_multiple and of the devices that there are, at least one"
-SHARED = "virtual devices of this CPU share its cores: their rows show that it works, not what devices gain"
+"""Minimum, middle and maximum length of NVIDIA's script in seconds: 16.7 s at speeds of ± 15 %."""
+WHOLE = "the rows of a batch are a positive multiple of data.buckets.batch_multiple and of the number of devices"
+SHARED = "virtual devices of this CPU share its cores: these rows do not show the speed-up of real devices"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """Options of `asr_jax.benchmark train`."""
 
-    synthetic: Annotated[tuple[float, ...] | None, arg(metavar="SECONDS …")] = None
-    """Lengths of rows of noise; without a value 14.08 16.64 19.2. Default: the config's own data."""
+    synthetic: Annotated[tuple[float, ...] | None, arg(metavar="SECONDS …"), MAY_BE_EMPTY] = None
+    """Use noise of these lengths; without a value: 14.08 16.64 19.2. Default: the data of the config."""
     accumulation: tuple[int, ...] = ()
-    """Batches of an update. Default: those of the config."""
+    """Numbers of batches of an update. Default: that of the config."""
     devices: tuple[int, ...] = (1, 2, 4, 8)
-    """Numbers of devices, up to those that are present."""
+    """Numbers of devices; those above the number of available devices are omitted."""
     batch: int | None = None
-    """Rows of an update of synthetic data. Default: as many as the config's batches hold."""
+    """Number of rows of an update of synthetic data. Default: as the batches of the config."""
     labels: int = 100
-    """Most labels of a row of synthetic data."""
+    """Maximum number of labels of a row of synthetic data."""
     vocabulary: int | None = None
-    """Number of labels of synthetic data, with the blank. Default: that of the config."""
+    """Size of the vocabulary of synthetic data, with the blank. Default: that of the config."""
     warm_ups: int = 5
-    """Updates that are not measured."""
+    """Number of updates before the measured ones."""
     updates: int = 20
-    """Updates that are measured, of each case."""
+    """Number of measured updates in each case."""
     precision: Precision | None = None
-    """Precision instead of the config's own."""
+    """Precision of the computation. Default: that of the config."""
     published: bool = True
-    """Print published figures of other systems too."""
+    """Also print published figures of other systems."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
-    """File to write the figures to."""
+    """File to write the figures to, in JSON."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -93,9 +94,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, Any]]:
-    """Figures of each accumulation on each number of devices, one after the other.
+    """Yields the figures of each accumulation on each number of devices.
 
-    Raises: UserError where an update's rows cannot be spread so.
+    Raises:
+        UserError: If the rows of an update cannot be divided evenly.
     """
     from asr_jax.cli.benchmark import updating
 
@@ -124,7 +126,7 @@ def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, A
 
 
 def usable(devices: Sequence[int]) -> tuple[list[int], int]:
-    """Those of the numbers that there are devices for, and how many there are: that alone, where it is fewer."""
+    """Usable ones of some numbers of devices, or the number of available devices if none is usable; and that number."""
     import jax
 
     there_are = jax.device_count()
@@ -132,13 +134,29 @@ def usable(devices: Sequence[int]) -> tuple[list[int], int]:
 
 
 def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequence[int], devices: Sequence[int]) -> int:
-    """Rows of an update, by the config's own size of a batch, that can be spread in every case."""
+    """Number of rows of an update of synthetic data that can be divided evenly in every case.
+
+    Args:
+        experiment: Experiment whose batch size and accumulation are used.
+        seconds: Lengths of the rows in seconds.
+        accumulations: Numbers of batches of an update.
+        devices: Numbers of devices.
+    """
     buckets, unit = experiment.data.buckets, math.lcm(*(a * d for a in accumulations for d in devices))
     of_batch = buckets.budget if buckets.unit == "samples" else buckets.batch_seconds / max(seconds)
     return max(int(of_batch * experiment.training.accumulate) // unit, 1) * unit
 
 
 def check_whole(rows: int, ways: Sequence[tuple[int, int]]) -> None:
+    """Checks that rows can be divided evenly into batches and devices.
+
+    Args:
+        rows: Number of rows of an update.
+        ways: Pairs of a number of batches and a number of devices.
+
+    Raises:
+        UserError: If one of the divisions has a remainder.
+    """
     for accumulation, devices in ways:
         if rows % (accumulation * devices):
             raise UserError(
@@ -148,7 +166,7 @@ def check_whole(rows: int, ways: Sequence[tuple[int, int]]) -> None:
 
 
 def show(figures: dict[str, Any]) -> None:
-    """Prints the table of cases."""
+    """Prints the table of all cases."""
     from asr_jax.cli.benchmark.systems import described
     from asr_jax.observe.tables import print_table
 
@@ -171,12 +189,12 @@ def show(figures: dict[str, Any]) -> None:
         rows,
         title=f"{figures['config']}, {figures['precision']}, {figures['cases'][0]['parameters']:,} parameters, on "
         f"{described(figures['machine'])}: mean ± deviation of {figures['updates']} updates after "
-        f"{figures['warm_ups']}; audio-s/s are audio hours per hour",
+        f"{figures['warm_ups']} warm-ups; audio-s/s is seconds of audio per second",
     )
     if figures["machine"]["device"] == "cpu" and max(each["devices"] for each in figures["cases"]) > 1:
         print(SHARED)
     sizes = [each["rows_of_a_device"] * each["devices"] * each["accumulation"] for each in figures["cases"]]
     if max(sizes) > 1.1 * min(sizes):
-        print(f"updates are not equally large: {min(sizes):.0f} to {max(sizes):.0f} utterances; {WHOLE}")
+        print(f"the updates differ in size: {min(sizes):.0f} to {max(sizes):.0f} utterances; {WHOLE}")
     if voided := sum(each["voided"] for each in figures["cases"]):
-        print(f"{voided} updates were not finite, and voided: their time counts all the same")
+        print(f"{voided} updates were not finite and were voided; the figures include their time")

@@ -1,4 +1,4 @@
-"""Updates timed in the order of the training loop, on synthetic batches or with a config's own loader."""
+"""Timing of updates in the order of the training loop, on synthetic batches or with the loader of a config."""
 
 import itertools
 import math
@@ -35,12 +35,12 @@ from asr_jax.training.setup import make_recipe, set_up
 from asr_jax.training.step import Recipe
 
 Group = list[tuple[Bucket, Batch]]
-"""The batches of an update, in the host's memory."""
+"""The batches of an update, in host memory."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained with one accumulation; on how many devices is said when it is timed."""
+    """A training recipe with its batch shapes, for one accumulation and any number of devices."""
 
     recipe: Recipe
     buckets: tuple[Bucket, ...]
@@ -50,10 +50,10 @@ class Case:
 
 
 class Done(NamedTuple):
-    """Of one update."""
+    """Figures of one update."""
 
     end_s: float
-    """When the host saw it done."""
+    """Time at which the host received the result, in seconds."""
     utterances: float
     audio_s: float
     padded_s: float
@@ -63,8 +63,17 @@ class Done(NamedTuple):
 def synthetic_case(
     experiment: Experiment, *, rows: int, seconds: Sequence[float], labels: int, vocabulary: int | None
 ) -> tuple[Case, list[Batch]]:
-    """Batches of `rows`, one for each of the lengths: noise with up to `labels` labels a row, at most one for two
-    frames of the heads. They are augmented as the config says.
+    """Batches of noise, one for each length, with the augmentation of the config.
+
+    Args:
+        experiment: Experiment of the config.
+        rows: Number of rows of a batch.
+        seconds: Lengths of the rows in seconds.
+        labels: Maximum number of labels of a row; it is limited to one label for two frames of the heads.
+        vocabulary: Number of labels with the blank; None: as for `tokenizer_without_data`.
+
+    Returns:
+        The case, and its batches in host memory.
     """
     settings, front_end = experiment.model, experiment.model.front_end
     tokenizer = tokenizer_without_data(experiment.data.tokenizer, vocabulary)
@@ -76,7 +85,7 @@ def synthetic_case(
         batches.append(
             noise(rows=rows, seconds=each, rate_hz=front_end.rate_hz, labels=fitting, vocabulary=tokenizer.vocab_size)
         )
-        # Where the blank is not the last label, the last stands in for it.
+        # Noise has labels below the last one. If the blank is among them, the last label replaces it.
         np.putmask(batches[-1].tokens, batches[-1].tokens == tokenizer.blank_id, tokenizer.vocab_size - 1)
     shapes = [(int(batch.signal.shape[1]), int(batch.tokens.shape[1])) for batch in batches]
     case = Case(
@@ -90,14 +99,21 @@ def synthetic_case(
 
 
 def synthetic_groups(case: Case, batches: Sequence[Batch], accumulation: int) -> Iterator[Group]:
-    """Each update has batches of one length; the lengths take turns."""
+    """Yields the batches of each update, all of one length; the lengths alternate.
+
+    Args:
+        case: The case.
+        batches: One batch for each bucket of the case.
+        accumulation: Number of batches of an update.
+    """
     for bucket, batch in itertools.cycle(zip(case.buckets, batches, strict=True)):
         yield [(bucket, batch)] * accumulation
 
 
 def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
-    """The experiment with so many batches to an update, each by so much smaller that the update stays as large; its
-    rows can be spread over all devices.
+    """Returns the experiment with another number of batches per update and the same size of an update.
+
+    The sizes of the batches change accordingly and can be divided over all devices.
     """
     old, share = experiment.data.buckets, experiment.training.accumulate / accumulation
     multiple = math.lcm(old.batch_multiple, jax.device_count())
@@ -114,8 +130,8 @@ def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
 
 @contextmanager
 def loaded_groups(experiment: Experiment) -> Iterator[tuple[Case, Iterator[Group]]]:
-    """The experiment's own training set, read as training reads it."""
-    setup = set_up(experiment, find_run(replace(experiment, fresh=True)))  # whatever runs there are
+    """Opens the training set of an experiment like training; yields the case and the batches of each update."""
+    setup = set_up(experiment, find_run(replace(experiment, fresh=True)))  # existing runs do not matter
     plan, data, accumulation = setup.train.plan, experiment.data, experiment.training.accumulate
     case = Case(setup.recipe, plan.buckets, setup.train.index.scale, setup.sounds, experiment.seed)
     source = BatchSource(setup.train.index, plan)
@@ -127,8 +143,18 @@ def loaded_groups(experiment: Experiment) -> Iterator[tuple[Case, Iterator[Group
 def time_updates(
     case: Case, groups: Iterator[Group], *, num_devices: int, accumulation: int, warm_ups: int, updates: int
 ) -> dict[str, Any]:
-    """Seconds of each of `updates` after at least `warm_ups`, as updates come to an end while later ones are under way,
-    as in training; rates; and what share of the time the loader was waited for.
+    """Measures updates, with several of them in flight as in training.
+
+    Args:
+        case: The case.
+        groups: Batches of each update.
+        num_devices: Number of devices.
+        accumulation: Number of batches of an update.
+        warm_ups: Number of updates before the measured ones.
+        updates: Number of measured updates.
+
+    Returns:
+        Seconds of each update, throughput, and the share of the time that was spent waiting for the loader.
     """
     mesh = data_mesh(num_devices)
     update, table = _compiled(case, mesh, accumulation)
@@ -155,7 +181,7 @@ def time_updates(
 
 
 def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict[str, Any]]]:
-    """A function that dispatches an update and gives its report, and the table of what was compiled."""
+    """Function that dispatches an update and returns its report; and the table of the compiled programs."""
     beginning = lower_beginning(case.recipe, seed=case.seed)
     shapes = abstract_beginning(beginning, mesh)
     steps = compile_steps(
@@ -181,7 +207,7 @@ def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict
 
 
 def _ended(report: Any, group: Group, *, per_s: float) -> Done:
-    """Waits for it."""
+    """Waits for the report of an update and returns its figures."""
     applied = bool(report.applied)
     end_s = time.perf_counter()
     utterances = sum(float(batch.weights.sum()) for _, batch in group)

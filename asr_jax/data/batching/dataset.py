@@ -79,8 +79,8 @@ class Data:
             raise ValueError(f"speeds {self.speeds}: expected distinct speeds")
         if not 0 <= self.speed_jitter <= min(self.speeds) - slowest:
             raise ValueError(
-                f"speed_jitter {self.speed_jitter}: expected 0 to {min(self.speeds) - slowest:g}, because no speed may be "
-                f"below {slowest:g}"
+                f"speed_jitter {self.speed_jitter}: expected 0 to {min(self.speeds) - slowest:g}, because no speed may "
+                f"be below {slowest:g}"
             )
         if self.workers < 0 or self.threads < 1:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
@@ -267,7 +267,7 @@ def plan_training(
 
 
 def _some(utterances: Utterances, number: int) -> Utterances:
-    """Evenly spread subset of so many utterances. 0: all."""
+    """Evenly spread subset of `number` utterances. 0: all utterances."""
     if not number or number >= len(utterances):
         return utterances
     return utterances.select(np.arange(number) * len(utterances) // number)

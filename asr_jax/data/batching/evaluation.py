@@ -89,7 +89,7 @@ def plan_with_labels(
     num_devices: int,
     has_windows: bool,
 ) -> PlannedData:
-    """Builds the index and the batch plan of a set with labels, for which each shape has room.
+    """Builds the index and the batch plan of a set with labels; the shapes have room for them.
 
     Differs from `plan_evaluation` in that utterances without labels (no text, or characters outside of the vocabulary)
     and utterances with fewer frames than their labels need are rejected.

@@ -1,4 +1,4 @@
-"""Archives of corpora: fetched so that what broke off goes on, checked, and unpacked whole or not at all."""
+"""Downloads of corpus archives: resumed after interruptions, verified by checksum, and unpacked atomically."""
 
 import hashlib
 import http.client
@@ -20,13 +20,13 @@ from asr_jax.core.errors import RunError
 BLOCK_BYTES = 1 << 20
 TIMEOUT_S = 60
 WAITS_S = (1, 5, 20)
-"""Before each further attempt, when one brought nothing; then it is given up."""
+"""Seconds before each further attempt after one that received nothing. After the last attempt, the download fails."""
 OF_THE_NETWORK = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A tar at an address, with the checksum that its publisher gives."""
+    """Tar archive at a URL, with its publisher's checksum."""
 
     url: str
     checksum: str
@@ -38,11 +38,12 @@ class Archive:
 
 
 def fetch(archive: Archive, folder: Path) -> Path:
-    """The archive's file in the folder, checked: the one that lies there, else downloaded.
+    """Returns the verified file of the archive in the folder, and downloads it if it does not exist.
 
-    A download that breaks off goes on where it stopped: at once, and when it is asked for again.
+    An interrupted download is resumed, both immediately and by the next call.
 
-    Raises: RunError where the server does not give it, or where its checksum is another than the publisher's.
+    Raises:
+        RunError: If the server does not deliver the archive, or if its checksum is not the publisher's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / archive.name
@@ -57,16 +58,19 @@ def fetch(archive: Archive, folder: Path) -> Path:
         if arrived == partial:
             partial.unlink()
         raise RunError(
-            f"{path}: its {kind} is {checksum}, expected {expected}: what came from {archive.url} is not what its "
-            f"publisher made; {'download it anew' if arrived == partial else 'remove the file'}, or take a mirror"
+            f"{path}: its {kind} is {checksum}, expected {expected}: the file from {archive.url} is not the one that "
+            f"was published; {'download it again' if arrived == partial else 'remove the file'}, or use a mirror"
         )
     return arrived.rename(path)
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """Puts what lies in the archive's one top folder into `folder`, when all of it is unpacked; what is there stays.
+    """Moves the content of the archive's single top-level folder into `folder` after all of it is unpacked.
 
-    Raises: RunError where it is no tar, or not one with a single top folder.
+    Existing files are kept.
+
+    Raises:
+        RunError: If the file is not a tar, or does not have a single top-level folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as made:
@@ -74,30 +78,30 @@ def unpack(path: Path, folder: Path) -> None:
             with tarfile.open(path) as tar:
                 tar.extractall(made, filter="data")
         except (tarfile.TarError, EOFError) as error:
-            raise RunError(f"{path}: not a whole tar: {error}; download it anew") from None
+            raise RunError(f"{path}: not a complete tar: {error}; download it again") from None
         tops = list(Path(made).iterdir())
         if len(tops) != 1:
-            raise RunError(f"{path}: {len(tops)} files and folders at its top; expected one folder")
+            raise RunError(f"{path}: {len(tops)} files and folders at its top level; expected one folder")
         for entry in sorted(tops[0].iterdir()):
             if not (folder / entry.name).exists():
                 entry.rename(folder / entry.name)
 
 
 def _receive(url: str, partial: Path) -> None:
-    """Downloads until the file is whole; gives up after attempts that brought nothing."""
+    """Downloads until the file is complete. Fails after several attempts that received nothing."""
     waits = iter(WAITS_S)
     while True:
         before = _size(partial)
         try:
             if _continue(url, partial):
                 return
-            reason = "the connection broke off"
+            reason = "the connection was interrupted"
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                    return  # nothing is left to be fetched; the checksum tells whether that is right
+                    return  # no bytes are left to fetch; the checksum verifies the file
                 if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR:
-                    raise RunError(f"{url}: {error.code} {error.reason}; take a mirror, or a local copy") from None
+                    raise RunError(f"{url}: {error.code} {error.reason}; use a mirror or a local copy") from None
                 reason = f"{error.code} {error.reason}"
         except OF_THE_NETWORK as error:
             reason = str(getattr(error, "reason", "") or error or type(error).__name__)
@@ -107,14 +111,14 @@ def _receive(url: str, partial: Path) -> None:
         wait_s = next(waits, None)
         if wait_s is None:
             raise RunError(
-                f"{url}: {reason}, with {_size(partial)} bytes in {partial}; give the same command again to go on, "
-                "take a mirror, or a local copy"
+                f"{url}: {reason}, with {_size(partial)} bytes in {partial}; run the same command again to resume, or "
+                "use a mirror or a local copy"
             )
         time.sleep(wait_s)
 
 
 def _continue(url: str, partial: Path) -> bool:
-    """Fetches what is missing at the end of the file; whether it is whole then."""
+    """Downloads the missing end of the file. Returns whether the file is complete."""
     first = _size(partial)
     request = urllib.request.Request(url, headers={"Range": f"bytes={first}-"} if first else {})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:

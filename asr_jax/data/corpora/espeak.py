@@ -1,9 +1,9 @@
-"""eSpeak NG inside this process: its voices, and text to samples.
+"""eSpeak NG in this process: its voices, and synthesis from text to samples.
 
-The library and its voices come with the package `espeakng-loader`; nothing is installed on the system and no program
-is started. eSpeak has one state per process, which carries over from one utterance to the next (a flutter goes on where
-it was), and a second initialisation does not reset it: the same samples come again only from the same sequence of
-utterances in a new process.
+The library and its voices come with the package `espeakng-loader`; nothing is installed on the system and no program is
+started. eSpeak has one state per process, which carries over from one utterance to the next (a flutter continues at its
+phase), and a second initialisation does not reset it. Therefore, the same samples are produced only by the same
+sequence of utterances in a new process.
 
 Source: espeak-ng 1.52 `src/include/espeak-ng/speak_lib.h`.
 """
@@ -34,7 +34,8 @@ ACCENTS = (
     "en-gb-x-rp",
     "en-us-nyc",
 )
-"""Of English: British, American, Caribbean, Scottish, Lancastrian, West Midlands, received pronunciation, New York."""
+"""Accents of English: British, American, Caribbean, Scottish, Lancastrian, West Midlands, received pronunciation, New
+York."""
 
 _SYNCHRONOUS, _DO_NOT_EXIT, _UTF8 = 2, 0x8000, 1
 _RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
@@ -43,23 +44,23 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes
 
 
 def loader() -> Any:
-    """The module `espeakng_loader`.
+    """Returns the module `espeakng_loader`.
 
     Raises:
-        UserError: it is not installed.
+        UserError: If it is not installed.
     """
     try:
         import espeakng_loader
     except ImportError as error:
         raise UserError(
-            "the embedded corpus is spoken by eSpeak NG, and the package espeakng-loader is not installed: "
+            "the embedded corpus is synthesised by eSpeak NG, but the package espeakng-loader is not installed: "
             "pip install 'asr-jax[quickstart]' (or pip install espeakng-loader)"
         ) from error
     return espeakng_loader
 
 
 def _short_path(data: Path) -> Path:
-    """`data`, or a link to it: eSpeak keeps its path in 160 bytes, and finds nothing where a longer one was cut."""
+    """Returns `data` or a short link to it, because eSpeak truncates paths to 160 bytes and then finds no data."""
     if len(os.fsencode(data)) <= _LONGEST_PATH:
         return data
     folder = Path(tempfile.mkdtemp(prefix="espeak"))
@@ -71,20 +72,22 @@ def _short_path(data: Path) -> Path:
 
 @dataclass(frozen=True)
 class Manner:
-    """How a text is spoken."""
+    """Voice and manner in which a text is spoken."""
 
     accent: str
+    """One of `ACCENTS`."""
     variant: str
+    """Name of a voice variant."""
     words_per_minute: int
-    """80 to 450."""
+    """Speaking rate in words per minute, 80 to 450."""
     pitch: int
-    """0 to 100; 50 is the variant's own."""
+    """Pitch, 0 to 100; 50 is the variant's own."""
     pitch_range: int
-    """0 (monotone) to 100; 50 is the variant's own."""
+    """Range of the pitch, 0 (monotone) to 100; 50 is the variant's own."""
 
 
 class Espeak:
-    """The engine. Make one per process."""
+    """Engine of eSpeak NG. Create only one per process."""
 
     def __init__(self) -> None:
         found = loader()
@@ -93,26 +96,27 @@ class Espeak:
         try:
             self._library = ctypes.CDLL(str(found.get_library_path()))
         except OSError as error:
-            raise UserError(f"the library of espeakng-loader does not load on this machine: {error}") from error
+            raise UserError(f"the library of espeakng-loader cannot be loaded on this machine: {error}") from error
         rate_hz = self._library.espeak_Initialize(_SYNCHRONOUS, 0, os.fsencode(_short_path(data)), _DO_NOT_EXIT)
         if rate_hz != RATE_HZ:
-            raise UserError(f"eSpeak NG gives {rate_hz} Hz in place of {RATE_HZ}: its data in {data} do not load")
+            raise UserError(f"eSpeak NG returned {rate_hz} Hz, expected {RATE_HZ}: its data in {data} cannot be loaded")
         self._library.espeak_Info.restype = ctypes.c_char_p
         self.version: str = self._library.espeak_Info(None).decode()
-        self._heard: list[bytes] = []
-        self._callback = _CALLBACK(self._hear)  # kept: the library holds only its address
+        self._blocks: list[bytes] = []
+        self._callback = _CALLBACK(self._receive)  # kept alive, because the library stores only its address
         self._library.espeak_SetSynthCallback(self._callback)
 
-    def _hear(self, samples: int | None, count: int, _events: int | None) -> int:
+    def _receive(self, samples: int | None, count: int, _events: int | None) -> int:
         if samples and count > 0:
-            self._heard.append(ctypes.string_at(samples, 2 * count))
+            self._blocks.append(ctypes.string_at(samples, 2 * count))
         return 0
 
     def speak(self, text: str, manner: Manner) -> Int16[np.ndarray, " S"]:
-        """`text` as samples at 22,050 Hz, with the short silences that eSpeak puts around it.
+        """Speaks `text` as samples at 22,050 Hz, with the short silences that eSpeak adds at both ends.
 
         Raises:
-            UserError: an accent or a variant that eSpeak does not have (it would take an unknown variant in silence).
+            UserError: If eSpeak does not have the accent or the variant. eSpeak itself accepts unknown variants without
+                an error.
         """
         accent, variant = manner.accent, manner.variant
         if variant not in self.variants:
@@ -123,8 +127,8 @@ class Espeak:
         settings = {_RATE: manner.words_per_minute, _VOLUME: 60, _PITCH: manner.pitch, _RANGE: manner.pitch_range}
         for parameter, value in settings.items():
             self._library.espeak_SetParameter(parameter, value, 0)
-        self._heard.clear()
+        self._blocks.clear()
         data = text.encode() + b"\0"
         if self._library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 0, 0, _UTF8, None, None) != 0:
             raise UserError(f"eSpeak NG {self.version} could not speak {text!r}")
-        return np.frombuffer(b"".join(self._heard), np.int16)
+        return np.frombuffer(b"".join(self._blocks), np.int16)

@@ -1,4 +1,4 @@
-"""What the preparation of every known corpus shares: lines read, audio probed, manifests and rejected.jsonl written."""
+"""Shared parts of corpus preparation: lines are read, audio is probed, and manifests and rejected.jsonl are written."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,9 +18,12 @@ SHOWN_IDS = 5
 
 
 def parsed_lines[T](path: Path, parse: Callable[[str], T]) -> Iterator[T | Rejected]:
-    """What `parse` makes of every line that is not blank; a Rejected where it raises InvalidEntry or the line is not UTF-8.
+    """Yields `parse(line)` for every line that is not blank.
 
-    Raises: UserError for a file that cannot be read.
+    Yields a Rejected instead if `parse` raises InvalidEntry or the line is not UTF-8.
+
+    Raises:
+        UserError: If the file cannot be read.
     """
     for number, line in text_lines(str(path)):
         place = f"{path}:{number}"
@@ -33,10 +36,18 @@ def parsed_lines[T](path: Path, parse: Callable[[str], T]) -> Iterator[T | Rejec
 
 
 def pairs_of(path: Path, parse: Callable[[str], tuple[str, str]], rejected: list[Rejected]) -> dict[str, str]:
-    """Of a file with an id and a text or a path in every line, the second by the first; `parse` makes both of a line.
+    """Reads a file with an id and a value, a text or a path, in every line.
 
-    Lines that it raises InvalidEntry for are put to `rejected`, and ids of which there are two. Raises: UserError for a file
-    that cannot be read.
+    Args:
+        path: File to read.
+        parse: Splits a line into id and value.
+        rejected: Receives lines for which `parse` raises InvalidEntry, and ids with two different values.
+
+    Returns:
+        Values by id.
+
+    Raises:
+        UserError: If the file cannot be read.
     """
     pairs: dict[str, str] = {}
     twice = set()
@@ -50,16 +61,25 @@ def pairs_of(path: Path, parse: Callable[[str], tuple[str, str]], rejected: list
 
 
 def entry(name: str, path: Path, text: str, *, speaker: str, source: str) -> Utterance | Rejected:
-    """The utterance of an utterance, its duration not known yet; a Rejected where it has no text."""
+    """Utterance of unknown duration, or a Rejected if it has no text.
+
+    Args:
+        name: Id of the utterance.
+        path: Audio file.
+        text: Transcript.
+        speaker: Id of the speaker.
+        source: Name of the corpus.
+    """
     if not text:
         return Rejected(name, str(path), "no text in the transcript")
     return Utterance(name, str(path), text, speaker=speaker, source=source)
 
 
 def read_splits(splits: Mapping[str, Entries]) -> tuple[dict[str, list[Utterance]], list[Rejected]]:
-    """The utterances of every split, with durations in seconds from their audio's headers, and what was left out.
+    """Probes the audio of every split. Returns utterances with durations in seconds by split, and rejected ones.
 
-    Raises: UserError where there is no utterance in any of them.
+    Raises:
+        UserError: If no split has an utterance.
     """
     found: dict[str, list[Utterance]] = {}
     rejected: list[Rejected] = []
@@ -68,8 +88,8 @@ def read_splits(splits: Mapping[str, Entries]) -> tuple[dict[str, list[Utterance
         found[split] = [item for item in probed if isinstance(item, Utterance)]
         rejected += [item for item in probed if isinstance(item, Rejected)]
     if not any(found.values()):
-        first = f"; the first: {rejected[0].location}: {rejected[0].reason}" if rejected else ""
-        raise UserError(f"no utterance with audio and text in {', '.join(found)}{first}; unpack the corpus anew")
+        first = f"; the first rejected one: {rejected[0].location}: {rejected[0].reason}" if rejected else ""
+        raise UserError(f"no utterance with audio and text in {', '.join(found)}{first}; unpack the corpus again")
     return found, rejected
 
 
@@ -86,12 +106,18 @@ def _with_duration(item: Utterance | Rejected) -> Utterance | Rejected:
 
 
 def write_splits(out: Path, found: Mapping[str, Sequence[Utterance]], rejected: Sequence[Rejected]) -> None:
-    """Writes `OUT/manifests/<split>.jsonl`, and `OUT/rejected.jsonl` (`{id, location, reason}` a line) where something
-    was left out; says how much there is of each.
+    """Writes `OUT/manifests/<split>.jsonl` and, if utterances are rejected, `OUT/rejected.jsonl`, and prints a summary.
+
+    A line of rejected.jsonl has at least `{id, location, reason}`.
+
+    Args:
+        out: Output folder.
+        found: Utterances by split.
+        rejected: Rejected utterances.
     """
     for split, utterances in found.items():
         if not utterances:
-            print(f"{split}: no utterance; no manifest written")
+            print(f"{split}: no utterances, and no manifest is written")
             continue
         path = out / "manifests" / f"{split}.jsonl"
         write_manifest(path, utterances)
@@ -103,11 +129,11 @@ def write_splits(out: Path, found: Mapping[str, Sequence[Utterance]], rejected: 
     if rejected:
         lines = (json.dumps(item.to_json(), ensure_ascii=False) + "\n" for item in rejected)
         path.write_text("".join(lines), encoding="utf-8")
-        _tell(rejected)
+        _print_reasons(rejected)
         print(f"rejected: {len(rejected)}, each with its reason in {path}")
 
 
-def _tell(rejected: Iterable[Rejected]) -> None:
+def _print_reasons(rejected: Iterable[Rejected]) -> None:
     by_reason: dict[str, list[str]] = {}
     for item in rejected:
         by_reason.setdefault(item.reason, []).append(item.id)

@@ -1,4 +1,4 @@
-"""What is said in the embedded corpus, and by which voices: a home, a telephone, a clock and a way, in 67 words."""
+"""Sentences and voices of the embedded corpus: commands for a home, a telephone, a clock and a route, in 67 words."""
 
 import re
 import zlib
@@ -56,7 +56,7 @@ SENTENCES = (
 )
 
 UNREPEATABLE = ("Alicia", "Demonic", "f2", "f3", "f5", "sandro", "victor", "whisper", "whisperf")
-"""Variants whose samples differ from run to run: not used."""
+"""Variants that are not used, because their samples differ between runs."""
 
 VOICES = {
     "train": (
@@ -77,37 +77,39 @@ VOICES = {
     "validation": ("antonio", "Gene, Gene2", "marcelo", "travis"),
     "test": ("anika, anikaRobot", "belinda", "ed", "ian", "Lee", "norbert", "steph, steph2, steph3", "zac"),
 }
-"""Groups of like voices (variants), by split; a group is never divided.
+"""Groups of similar voices (variants), by split. A group is never divided.
 
-Many variants are near twins. The distance of two is the root mean square difference of their mean log-mel spectra (80
-bins, eight sentences, level removed), at those two of five pitches where they are most alike, because the corpus varies
-the pitch. Variants nearer than 2.6 dB are joined, through others too: none is joined or kept apart by less than 0.1 dB,
-and another accent moves one and the same voice by 0.5 to 2.6 dB. Of the 42 groups those of five and more are for
-training; of the others, sorted by name, the third of every five is for test and the fifth of every ten for validation,
-so that nobody chose by ear or by result. A slow test makes this table anew.
+Many variants are near twins. The distance between two of them is the root mean square difference of their mean log-mel
+spectra (80 bins, eight sentences, level removed), at the two of five pitches where they are most alike, because the
+corpus varies the pitch. Variants nearer than 2.6 dB are joined, also through others. No variant is joined or kept apart
+by less than 0.1 dB, and another accent moves the same voice by 0.5 to 2.6 dB. Of the 42 groups, those of five and more
+variants are for training. Of the others in alphabetical order, the third of every five is for test, the fifth of every
+ten is for validation, and the rest are for training. No group is chosen by ear or by result. A slow test computes this
+table again.
 """
 
 SHARES = {"train": 0.84, "validation": 0.04, "test": 0.12}
-"""Of the utterances, by split."""
+"""Share of the utterances, by split."""
 
 RATE_HZ = 16000
 SHORTEST_S, LONGEST_S = 0.6, 3.5
 MAX_LETTERS_PER_S = 20
-"""People read at about 15; an encoder that gives 25 frames a second still has a frame for every letter."""
+"""Maximum rate in letters per second. People read at about 15. An encoder with 25 frames per second still has a frame
+for every letter."""
 
 _MEAN_S = 2.1
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What is spoken."""
+    """Settings of the embedded corpus."""
 
     minutes: float = 64.0
-    """Speech in all three splits, in minutes, about: it sets the number of utterances."""
+    """Approximate speech in all three splits in minutes. It determines the number of utterances."""
     seed: int = 0
-    """Another seed gives other sentences, and other combinations of the same voices and accents."""
+    """Seed of the sentences, and of the combinations of the same voices and accents."""
     sentences: tuple[str, ...] = SENTENCES
-    """What is said: words, and names of `PHRASES` in braces."""
+    """Templates of sentences: words, and names of `PHRASES` in braces."""
 
     def __post_init__(self) -> None:
         if not 0 < self.minutes <= 6000:
@@ -118,17 +120,18 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence, and how it is spoken."""
+    """Sentence of the corpus, and the manner in which it is spoken."""
 
     id: str
     split: str
     text: str
     manner: espeak.Manner
     peak_db: float
+    """Peak level in dB relative to full scale."""
 
 
 def plan(settings: Corpus) -> list[Sentence]:
-    """Every utterance of the corpus, in order; nothing is spoken yet."""
+    """Every utterance of the corpus in order, before synthesis."""
     utterances = []
     for stream, (split, share) in enumerate(SHARES.items()):
         rng = np.random.default_rng((settings.seed, stream))
@@ -138,12 +141,12 @@ def plan(settings: Corpus) -> list[Sentence]:
 
 
 def split_of(text: str) -> str:
-    """The one split that may have this sentence, whatever the seed: a hash gives six of eight to train."""
+    """The only split that may have this sentence, for any seed. A hash assigns six of eight sentences to train."""
     return {0: "test", 1: "validation"}.get(zlib.crc32(text.encode()) % 8, "train")
 
 
 def waveform(engine: espeak.Espeak, utterance: Sentence) -> Int16[np.ndarray, " S"]:
-    """The utterance at 16 kHz and at its level; spoken again at another pace where it is too short or too long."""
+    """Utterance at 16 kHz and at its level. It is spoken again at another rate if it is too short or too long."""
     manner = utterance.manner
     shortest_s = max(SHORTEST_S, len(utterance.text) / MAX_LETTERS_PER_S)
     for _ in range(10):
@@ -159,7 +162,7 @@ def waveform(engine: espeak.Espeak, utterance: Sentence) -> Int16[np.ndarray, " 
 
 
 def voices_of(split: str) -> list[str]:
-    """The variants of one split."""
+    """Variants of a split."""
     return [name for group in VOICES[split] for name in group.split(", ")]
 
 

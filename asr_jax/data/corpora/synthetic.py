@@ -1,15 +1,15 @@
-"""The embedded corpus: synthesised speech with exact transcripts, made on this machine in half a minute.
+"""Embedded corpus: synthesised speech with exact transcripts, made on this machine in half a minute.
 
     python -m asr_jax.data.corpora.synthetic --out data/synthetic
 
-makes `audio/SPLIT/*.flac` (16 kHz), `manifests/SPLIT.jsonl` and `corpus.json` (settings, counts, seconds taken; written
-last); the splits are train, validation and test. eSpeak NG speaks the sentences of a small grammar in many voices,
-accents, rates, pitches and levels, without noise. It shows that training works from end to end; it is not human speech,
-and an error rate on it says nothing about people.
+writes `audio/SPLIT/*.flac` (16 kHz), `manifests/SPLIT.jsonl` and, as the last file, `corpus.json` (settings, counts,
+elapsed seconds). The splits are train, validation and test. eSpeak NG speaks the sentences of a small grammar in many
+voices, accents, rates, pitches and levels, without noise. The corpus shows that training works from end to end. It is
+not human speech, and its error rates do not predict those of human speech.
 
-No voice of the test, nor a near twin of one, is in train or validation (`VOICES` in sentences.py), and no
-sentence of one split is in another: of the test, training hears only the words. The same settings give the same bytes,
-for any number of processes, with the same package versions on the same kind of processor.
+No voice of the test split, nor a near twin of one, is in train or validation (`VOICES` in sentences.py), and no
+sentence is in two splits: test and train share only words. The same settings produce the same bytes for any number of
+processes, with the same package versions on the same kind of processor.
 """
 
 import hashlib
@@ -38,23 +38,25 @@ from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
 
 VERSION = 1
-"""Raised with every change that changes a byte of the corpus."""
+"""Version of the corpus. It is raised with every change that changes a byte."""
 
 NUM_PER_PROCESS = 240
-"""How many utterances one process speaks. eSpeak's state makes it a part of the corpus, like the seed."""
+"""Number of utterances that one process speaks. Because of eSpeak's state, the corpus depends on it as it does on the
+seed."""
 _UNFINISHED = "corpus.unfinished"
 
 
 def make_corpus(folder: str | os.PathLike[str], settings: Corpus, *, processes: int | None = None) -> dict[str, Any]:
-    """Speaks the corpus into `folder`, unless it is there, and returns the content of its `corpus.json`.
+    """Speaks the corpus into `folder` unless it exists, and returns the content of its `corpus.json`.
 
     Args:
-        folder: new, empty, or one that this function began or finished.
-        processes: that speak at the same time, by default one for each core.
+        folder: Folder that is new, empty, or made by this function.
+        settings: Settings of the corpus.
+        processes: Number of processes that speak at the same time. None: one for each core.
 
     Raises:
-        UserError: no eSpeak NG; the folder holds a corpus of other settings, or other things.
-        RunError: a process that speaks failed.
+        UserError: If eSpeak NG is not installed, or if the folder has a corpus of other settings or other files.
+        RunError: If a process that speaks fails.
     """
     folder, started = Path(folder).absolute(), time.perf_counter()
     if (folder / "corpus.json").exists():
@@ -81,26 +83,30 @@ def make_corpus(folder: str | os.PathLike[str], settings: Corpus, *, processes: 
 
 
 def _found(folder: Path, settings: Corpus) -> dict[str, Any]:
-    """The finished corpus in the folder, if it is the one that is asked for."""
+    """Content of the finished corpus in the folder.
+
+    Raises:
+        UserError: If it has other settings.
+    """
     corpus = json.loads((folder / "corpus.json").read_text())
-    # A setting that it does not have is newer than it, and has the value that it was made with unless told otherwise.
+    # A setting that corpus.json lacks is newer than the corpus, which was made with the setting's default.
     there = {"version": corpus.get("version"), **json.loads(json.dumps(asdict(Corpus()))), **corpus.get("settings", {})}
-    asked = {"version": VERSION, **json.loads(json.dumps(asdict(settings)))}  # tuples as JSON has them
-    differing = [f"{key} {there.get(key)} (asked for: {asked[key]})" for key in asked if there.get(key) != asked[key]]
+    asked = {"version": VERSION, **json.loads(json.dumps(asdict(settings)))}  # JSON turns tuples into lists
+    differing = [f"{key} {there.get(key)} (requested: {asked[key]})" for key in asked if there.get(key) != asked[key]]
     if differing:
         raise UserError(
-            f"{folder} holds another corpus: {', '.join(differing)}; give another folder or delete this one"
+            f"{folder} has a corpus of other settings: {', '.join(differing)}; choose another folder or delete this one"
         )
-    print(f"corpus: {folder} is already there")
+    print(f"corpus: {folder} already exists")
     return corpus
 
 
 def _clear(folder: Path) -> None:
-    """Leaves nothing in the folder but the mark of a corpus that is being made."""
+    """Removes everything from the folder except for the mark of an unfinished corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / _UNFINISHED
     if any(folder.iterdir()) and not mark.exists():
-        raise UserError(f"{folder} holds other things than a corpus made here; give a new or an empty folder")
+        raise UserError(f"{folder} has files that are not of this corpus; choose a new or an empty folder")
     mark.touch()
     for name in ("audio", "manifests"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -114,18 +120,18 @@ def _speak_all(sentences: Sequence[Sentence], folder: Path, *, processes: int) -
 
 
 def _in_new_process(folder: Path, part: Sequence[Sentence]) -> None:
-    # Not one of a pool, which has spoken before and would speak differently; and not multiprocessing's, which runs the
-    # caller's script again.
+    # A process of a pool has spoken before and would speak differently, and multiprocessing runs the caller's script
+    # again.
     code = "from asr_jax.data.corpora.synthetic import speak_part; speak_part()"
-    given, root = pickle.dumps((part, folder)), Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", code], input=given, cwd=root, capture_output=True, check=False)
+    content, root = pickle.dumps((part, folder)), Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], input=content, cwd=root, capture_output=True, check=False)
     if done.returncode != 0:
         message = done.stderr.decode(errors="replace").strip()
-        raise RunError(f"a process that speaks the corpus ended with code {done.returncode}: {message}")
+        raise RunError(f"a process that synthesises the corpus exited with code {done.returncode}: {message}")
 
 
 def speak_part() -> None:
-    """Speaks the sentences that come, pickled with their folder, on the standard input of a new process."""
+    """Speaks sentences that a new process receives on its standard input, pickled with their folder."""
     part, folder = pickle.load(sys.stdin.buffer)
     try:
         engine = espeak.Espeak()
@@ -136,7 +142,7 @@ def speak_part() -> None:
 
 
 def _write_set(split: str, sentences: Sequence[Sentence], folder: Path) -> dict[str, Any]:
-    """Writes the manifest of one split, and returns its counts."""
+    """Writes the manifest of one split and returns its counts."""
     utterances = []
     for sentence in sentences:
         if sentence.split == split:
@@ -159,7 +165,7 @@ def _path(sentence: Sentence, folder: Path) -> Path:
 
 
 def _digest(sentences: Sequence[Sentence], folder: Path) -> str:
-    """One hash of all audio files: two corpora with the same one are the same."""
+    """Digest of all audio files. Corpora with equal digests are equal."""
     digest = hashlib.sha256()
     for sentence in sentences:
         digest.update(_path(sentence, folder).read_bytes())
@@ -173,7 +179,7 @@ class CorpusOptions:
     out: str
     """Folder of the corpus: new or empty."""
     minutes: float = Corpus.minutes
-    """Approximate amount of speech."""
+    """Approximate amount of speech in minutes."""
     seed: int = Corpus.seed
     """Seed of sentences and voices."""
     processes: int | None = None
@@ -181,7 +187,7 @@ class CorpusOptions:
 
 
 def main() -> None:
-    """The command."""
+    """Entry point of the command."""
     try:
         given = parse(
             CorpusOptions, sys.argv[1:], prog="python -m asr_jax.data.corpora.synthetic",

@@ -141,7 +141,7 @@ def _index(
 
 
 def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, rejections: Sequence[Rejected]) -> str:
-    """Digest of all that the frames and the rejected utterances depend on.
+    """Digest of everything that the frames and the rejected utterances depend on.
 
     It includes settings, utterances, and the base name, size and time of audio files. Bytes in the cache are identified
     by their position, because they are unpacked again when they are out of date.
@@ -241,7 +241,7 @@ def _features(
 
 
 def _join(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
-    """Joins all parts to one file atomically."""
+    """Joins all parts into one file atomically."""
     partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for part in parts:

@@ -24,8 +24,8 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Rejected
 
 SHARED_FROM = 1 << 16
-"""Size in bytes from which arrays of a worker are sent through shared memory. To create and remove shared memory takes
-longer than to send smaller arrays: if all arrays are shared, workers read a tenth less."""
+"""Size in bytes from which arrays of a worker are sent through shared memory. Smaller arrays are faster to send than
+shared memory is to create and remove: if all arrays are shared, workers read a tenth less."""
 
 # Tolerated difference between the duration in the manifest and a shorter signal. If the difference exceeds both limits,
 # a part of the signal is missing.
@@ -186,7 +186,7 @@ class _PlainSource:
 
 
 def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
-    """The batch again, out of shared memory where workers put it: what is still there when Python ends is a leak."""
+    """Rebuilds the batch. `copy` copies it out of shared memory, which leaks if it is in use when Python exits."""
     arrays = plain["arrays"]
     if copy:
         arrays = {name: None if array is None else np.array(array) for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""Arrays in files, which are mapped from there by all processes that use them."""
+"""Arrays in files that all processes memory-map."""
 
 import mmap
 from collections.abc import Callable
@@ -16,21 +16,21 @@ def save_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """An array of `save_arrays` (`FOLDER/NAME`), mapped: pages that nobody looks at take no memory."""
+    """Memory-maps an array that `save_arrays` wrote (`FOLDER/NAME`); pages that are not accessed take no memory."""
     array = np.load(path.with_name(f"{path.name}.npy"), mmap_mode="r")
-    return array if array.size else np.array(array)  # nothing cannot be mapped
+    return array if array.size else np.array(array)  # an empty array cannot be mapped
 
 
 @dataclass(frozen=True)
 class _InFile:
-    """Stands for a mapped array in a pickle: worker processes map the same file instead of getting a copy."""
+    """Replaces a mapped array in a pickle: worker processes map the same file instead of receiving a copy."""
 
     path: str
 
 
 def by_file(values: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a dataclass for its pickle, with names of files in the place of arrays that are mapped whole."""
-    # A part of a mapped array has that as its base, not the map.
+    """Fields of a dataclass for its pickle, with arrays that are wholly mapped replaced by file names."""
+    # The base of a wholly mapped array is the map; the base of a slice is an array.
     return {
         name: _InFile(str(value.filename)) if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap)
         else value for name, value in values.items()
@@ -38,7 +38,7 @@ def by_file(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpickled(kind: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """The dataclass again, of what `by_file` gave."""
+    """Rebuilds the dataclass from the result of `by_file`."""
     return kind(**{
         name: np.load(value.path, mmap_mode="r") if isinstance(value, _InFile) else value
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""What a person gives to be transcribed: audio files, folders, lists, manifests, standard input."""
+"""Inputs of transcription: audio files, folders, lists, manifests and standard input."""
 
 import glob
 import io
@@ -24,25 +24,35 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 STDIN = "-"
 LISTS = (".txt", ".lst", ".list")
 IN_FOLDERS = tuple(dict.fromkeys((*AUDIO_ENDINGS, *SUFFIXES, ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64")))
-"""Endings of what is taken from a folder; a file that is named is opened whatever its name."""
+"""Endings of the files that are taken from a folder. A file that is given as an input is opened whatever its ending."""
 MAGIC = re.compile(
     rb"RIFF....WAVE|RF64|riff|fLaC|OggS|ID3|\xff[\xe0-\xff]|NIST_1A|FORM....AIF|\.snd|caff|\x1aE\xdf\xa3|....ftyp",
     re.DOTALL,
 )
-"""How files of audio begin: wav, flac, ogg and opus, mp3, sph, aiff, au, caf, webm, m4a."""
+"""First bytes of audio files: wav, flac, ogg and opus, mp3, sph, aiff, au, caf, webm, m4a."""
 
 
 def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder: str) -> list[Utterance | Rejected]:
-    """The recordings of all inputs in order, without durations but for those of manifests. Ids are names of files,
-    places in a folder, lines of lists and ids of manifests, with `#2`, `#3` … where they repeat.
+    """Lists the recordings of all inputs in order. Only recordings of manifests have durations.
 
-    An input is a file of audio; a folder, searched through; a list, a path per line (`.txt`, `.lst`, `.list`),
-    relative to the list or else to the current folder; a manifest or folder of any kind that `read_utterances` knows,
-    with texts or without; a pattern; or `-`, standard input: audio where its first bytes are, else paths, one per
-    line. `read_stdin`: so many bytes of it, -1 for all. `folder`: where to keep what lies in tables, and audio that
-    comes by standard input.
+    Ids are file names, paths relative to a folder, lines of lists, and ids of manifests. Repeated ids get `#2`, `#3` ….
 
-    Raises: UserError for a manifest or a list that cannot be read, and a folder with nothing in it.
+    An input is one of:
+
+    - an audio file;
+    - a folder, searched recursively;
+    - a list (`.txt`, `.lst`, `.list`) with one path per line, relative to the list or otherwise to the current folder;
+    - a manifest or folder of any format that `read_utterances` supports, with or without texts;
+    - a glob pattern;
+    - `-`, standard input: audio if it begins with the first bytes of an audio file, otherwise one path per line.
+
+    Args:
+        inputs: Inputs as given by the user.
+        read_stdin: Returns up to the given number of bytes of standard input; -1: all.
+        folder: Folder for audio that is contained in tables or read from standard input.
+
+    Raises:
+        UserError: If a manifest, a list or standard input cannot be read, or if a folder is empty.
     """
     entries = [entry for number, given in enumerate(inputs) for entry in _of(given, read_stdin, f"{folder}/{number}")]
     names = unique([entry.id for entry in entries])
@@ -50,7 +60,11 @@ def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder:
 
 
 def read_stdin(num_bytes: int) -> bytes:
-    """So much of it; -1: all. Raises: UserError where it is closed or cannot be read."""
+    """Reads up to `num_bytes` bytes of standard input. -1: all.
+
+    Raises:
+        UserError: If standard input is closed or cannot be read.
+    """
     try:
         if sys.stdin:
             return sys.stdin.buffer.read(num_bytes)
@@ -63,7 +77,7 @@ def read_stdin(num_bytes: int) -> bytes:
 
 
 def with_durations(entries: Iterable[Utterance | Rejected]) -> list[Utterance | Rejected]:
-    """Each utterance with a duration that it lacks, by its header; a Rejected for what is no audio."""
+    """Adds missing durations from the audio headers. Utterances whose audio cannot be read become a Rejected."""
     return in_threads(_measured, list(entries), "durations")
 
 
@@ -84,7 +98,10 @@ def _of(given: str, read_stdin: Callable[[int], bytes], unpack_to: str) -> Itera
 
 
 def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Utterance | Rejected]:
-    """What is there is copied first: libsndfile seeks, and what reads ahead of a pipe cannot give it back."""
+    """Utterances of standard input.
+
+    Audio is copied to a file first, because libsndfile seeks and a pipe cannot.
+    """
     start = read_stdin(16)
     if not start:
         raise UserError("standard input is empty: expected audio, or paths of audio files, one per line")
@@ -102,7 +119,7 @@ def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Utteran
 
 
 def _renamed(path: str) -> str:
-    """With an ending by which FFmpeg is asked."""
+    """Renames the file to an ending that is decoded by FFmpeg."""
     os.rename(path, f"{path}.m4a")
     return f"{path}.m4a"
 
@@ -121,7 +138,7 @@ def _of_list(path: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
 
 
 def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Utterance | Rejected]:
-    """A line of a list: audio, or a folder of it."""
+    """Utterances of a line of a list: an audio file or a folder of audio."""
     where = Location.parse(line)
     there = (os.path.join(root, where.path) for root in roots)
     path = next(filter(os.path.exists, there), where.path)
@@ -133,7 +150,7 @@ def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Utte
 
 
 def _of_folder(folder: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
-    """All audio in it, called by its place there; where there is none, the data set that it is."""
+    """All audio files in a folder, with relative paths as ids. If there are none, the folder is read as a data set."""
     is_set = KALDI.matches(folder)
     paths = [] if is_set else [path for path in ReadOptions().walk(folder) if path.lower().endswith(IN_FOLDERS)]
     if paths:

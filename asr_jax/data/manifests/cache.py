@@ -1,4 +1,4 @@
-"""What was read of manifests and headers, kept in files: the next start maps it instead of reading again."""
+"""Cache of the contents of manifests and audio headers, which are memory-mapped instead of read again."""
 
 import fcntl
 import hashlib
@@ -24,39 +24,41 @@ from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
 VERSION = 4
-"""Of the readers and of the columns: another one reads everything anew."""
+"""Version of the readers and the columns. With another version, everything is read again."""
 CACHE = "ASR_JAX_INDEX_CACHE"
-"""The variable that says where columns are kept; the user's cache folder where it is not set."""
+"""Environment variable for the folder of the cache. Not set: the user's cache folder."""
 META = "meta.json"
 UNUSED_DAYS = 30
-"""After which what was read of other data is removed."""
+"""Days after which unused columns of other data are removed."""
 REPLACED_DAYS = 1
-"""After which what others have replaced is removed (of the same inputs, before they changed), and what a killed process
-left."""
+"""Days after which replaced columns (of the same inputs before a change) and files of killed processes are removed."""
 _PLACE = re.compile("[0-9a-f]{24}")
 _held: dict[Path, int] = {}
-"""Open folders of columns that this process uses, or may start worker processes with: locked, which `_is_free` sees."""
+"""Open folders of columns that this process uses, or may start worker processes with. They are locked for
+`_is_free`."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """What was read, and what makes it out of date."""
+    """Result of reading some inputs, and the conditions under which it is out of date."""
 
     columns: Columns
     digest: str
-    """Of the columns."""
+    """Digest of the columns."""
     rejected: tuple[Rejected, ...]
-    """What no utterance could be made of."""
+    """Utterances of the manifests that cannot be used."""
     unread: tuple[Rejected, ...]
-    """Whose duration nobody knows, since the audio could not be opened. Out of date when one of them can."""
+    """Utterances without a duration, because their audio could not be opened. Out of date if one of them can be
+    opened."""
     looked_for: tuple[str, ...]
-    """Paths at which the files of relative locations were looked for in vain. Out of date when one of them is there."""
+    """Paths of relative locations that did not exist. Out of date if one of them exists."""
     only_in: str
-    """The current folder, where relative locations start from it: out of date in another one."""
+    """Current folder, if relative locations start from it; otherwise empty. Out of date in another folder."""
     measured: Measured
-    """Whose durations or silence were looked for. Out of date when one of them is another."""
+    """Measured durations and silence. Out of date if one of the files has changed."""
     unpacked: str = ""
-    """The file that bytes were unpacked to, if any were. Out of date when it is gone: the cache was moved."""
+    """File of unpacked bytes; empty if there are none. Out of date if it does not exist, as in a cache that was
+    moved."""
 
     def is_up_to_date(self) -> bool:
         return (
@@ -68,14 +70,21 @@ class Read:
 
 
 def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float, options: ReadOptions) -> Path:
-    """Where what is read of these inputs is kept, named by the paths, sizes and times of all their files."""
+    """Folder of some inputs in the cache, named by a digest of the paths, sizes and times of all their files.
+
+    Args:
+        cache: Folder of the cache. Empty: that of the environment variable, or the user's cache folder.
+        inputs: Index, path and reader of each input.
+        trim_db: Threshold of trimming in dB.
+        options: Options of reading.
+    """
     digest = hashlib.sha256(f"{VERSION} {trim_db}{' texts may lack' if options.texts_may_lack else ''}".encode())
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
         for name in reader.files(path, options):
             try:
                 status = os.stat(name)
-            except OSError:  # a link that leads nowhere
+            except OSError:  # a dangling link
                 continue
             digest.update(os.fsencode(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
     folder = cache or os.environ.get(CACHE) or os.path.join(CACHES, "index")
@@ -83,13 +92,20 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
 
 
 def unpacked_at(place: Path) -> str:
-    """Where bytes are unpacked to."""
+    """Path of the file that bytes are unpacked to."""
     return str(place / UNPACKED)
 
 
 def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> None:
-    """Columns get a folder of their own, which is never changed: a process that maps others is not disturbed. What is
-    out of date or has not been used for long is removed, here and of all other data, unless a process has it.
+    """Writes the result of reading to the cache.
+
+    Columns get a new folder that is never changed, and processes that map other columns are not disturbed. Columns of
+    any data that are out of date or have not been used for long are removed, unless a process uses them.
+
+    Args:
+        read: Result of reading.
+        place: Folder of the inputs in the cache.
+        inputs: Index, path and reader of each input.
     """
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place, prefix="columns-"))
@@ -106,14 +122,14 @@ def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> 
         "unpacked": read.unpacked,
         "unpacked_bytes": _size(read.unpacked),
     }
-    # Written under a name that no other process has, and renamed: whoever reads it finds it whole.
+    # Written under a unique name and renamed: other processes read it completely or not at all.
     write_whole(folder / META, json.dumps(meta, ensure_ascii=False))
     os.replace(folder / META, place / META)
     _tidy(place, folder, meta["of"])
 
 
 def kept(place: Path) -> tuple[Read, Path] | None:
-    """What `keep` wrote, and the folder of the columns; None where there is nothing, or it is damaged."""
+    """Result that `keep` wrote, and folder of its columns. None if there is none or it is damaged."""
     try:
         meta = json.loads((place / META).read_text(encoding="utf-8"))
         if meta["unpacked_bytes"] != _size(meta["unpacked"]):
@@ -132,17 +148,20 @@ def kept(place: Path) -> tuple[Read, Path] | None:
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
     for used in (folder, place):
-        with suppress(OSError):  # a cache that others own
+        with suppress(OSError):  # another user may own the cache
             os.utime(used)
     if folder not in _held:
-        with suppress(OSError):  # a file system without locks
+        with suppress(OSError):  # the file system may have no locks
             _held[folder] = os.open(folder, os.O_RDONLY)
             fcntl.flock(_held[folder], fcntl.LOCK_SH)
     return read, folder
 
 
 def _tidy(place: Path, folder: Path, of: Any) -> None:
-    """Removes what nobody needs: `folder` are the columns that have just been kept at the place, `of` some inputs."""
+    """Removes unused columns from the cache.
+
+    `folder` contains the columns that were just written to `place`, and `of` the paths of their inputs.
+    """
     for other in filter(lambda path: _PLACE.fullmatch(path.name), place.parent.iterdir()):
         stale = [path for path in other.glob("*.partial") if _age_days(path) > REPLACED_DAYS]
         if other == place:
@@ -170,7 +189,7 @@ def _age_days(path: Path) -> float:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether no process uses columns."""
+    """Whether no process uses the columns."""
     try:
         opened = os.open(path, os.O_RDONLY)
     except OSError:

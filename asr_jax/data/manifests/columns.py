@@ -1,4 +1,4 @@
-"""Columns: what is known of a million utterances, in flat arrays that are kept in files and mapped from there."""
+"""Columns: values of a million utterances in flat arrays, which are saved to files and memory-mapped."""
 
 import hashlib
 import itertools
@@ -16,7 +16,7 @@ from asr_jax.data.manifests.arrays import by_file, mapped, save_arrays, unpickle
 from asr_jax.data.manifests.utterances import Utterance
 
 AT_ONCE = 1024
-"""Rows that are turned into numbers or strings together: a million at once take gigabytes."""
+"""Rows that are converted to numbers or strings together. A million together take gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Ragged:
 
     values: Shaped[np.ndarray, " N"]
     offsets: Int64[np.ndarray, " R1"]
-    """Where row r begins; the last entry is where the last row ends."""
+    """First value of each row; the last entry is the end of the last row."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -40,7 +40,7 @@ class Ragged:
         return np.diff(self.offsets).astype(np.int32)
 
     def all_texts(self) -> Iterator[str]:
-        """Of every row, in a third of the time that `text` takes."""
+        """Yields the text of every row, in a third of the time that `text` takes."""
         for first in range(0, len(self), AT_ONCE):
             offsets = self.offsets[first : first + AT_ONCE + 1].tolist()
             content = self.values[offsets[0] : offsets[-1]].tobytes()
@@ -58,7 +58,7 @@ class Ragged:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Sequence[int]]) -> "Ragged":
-        """In the smallest unsigned type that holds all values."""
+        """Creates rows of the smallest unsigned type that holds all values."""
         lengths, parts = [np.zeros(1, np.int64)], [np.zeros(0, np.uint8)]
         for some in itertools.batched(rows, AT_ONCE):
             lengths.append(np.fromiter(map(len, some), np.int64, len(some)))
@@ -69,11 +69,11 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Names:
-    """A few names that many rows share: speakers, sources."""
+    """Few names that many rows share: speakers, sources."""
 
     names: tuple[str, ...]
     of_row: Int32[np.ndarray, " R"]
-    """Which of `names`."""
+    """Index of each row into `names`."""
 
     def __getitem__(self, row: int) -> str:
         return self.names[self.of_row[row]]
@@ -90,25 +90,27 @@ class Names:
 
 @dataclass(frozen=True)
 class Columns:
-    """All that manifests say of their utterances, by column; R rows."""
+    """Values of utterances in manifests, by column; R rows."""
 
     ids: Ragged
     locations: Ragged
     texts: Ragged
     num_chars: Int32[np.ndarray, " R"]
-    """Unicode characters of the text."""
+    """Number of Unicode characters of the text."""
     duration_s: Float64[np.ndarray, " R"]
-    """NaN where neither manifest nor signal tell."""
+    """Duration in seconds; NaN if neither manifest nor signal has one."""
     speakers: Names
     sources: Names
     labels: Ragged
-    """Token ids that manifests bring, as they are."""
+    """Token ids of manifests, unchanged."""
     has_labels: Bool[np.ndarray, " R"]
+    """Whether the manifest has token ids for the row."""
     num_frames: Int32[np.ndarray, " R"]
-    """Of ready features; 0 for audio."""
+    """Number of frames of ready features; 0 for audio."""
     num_values: Int32[np.ndarray, " R"]
+    """Number of values per frame of ready features; 0 for audio."""
     input_of: Int32[np.ndarray, " R"]
-    """Which of the inputs that were read together a row comes from."""
+    """Index of the input of each row, among the inputs that are read together."""
 
     def __len__(self) -> int:
         return len(self.duration_s)
@@ -148,7 +150,7 @@ class Columns:
         )
 
     def digest(self) -> str:
-        """Equal where ids, durations, texts, labels and shapes of all rows are: what lies where does not count."""
+        """Digest of ids, durations, texts, labels, shapes and inputs of all rows. Paths are not included."""
         digest = hashlib.sha256()
         arrays = (
             *(part for column in (self.ids, self.texts, self.labels) for part in (column.offsets, column.values)),
@@ -161,7 +163,7 @@ class Columns:
 
 
 def save_columns(columns: Columns, folder: Path) -> None:
-    """Writes a file per array, and the names."""
+    """Writes one file per array, and one with the names."""
     arrays: dict[str, np.ndarray] = {}
     names: dict[str, tuple[str, ...]] = {}
     for field in fields(columns):
@@ -178,7 +180,7 @@ def save_columns(columns: Columns, folder: Path) -> None:
 
 
 def load_columns(folder: Path) -> Columns:
-    """What `save_columns` wrote, mapped."""
+    """Memory-maps the columns that `save_columns` wrote."""
     names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     columns: dict[str, Any] = {}
     for field in fields(Columns):
@@ -192,5 +194,5 @@ def load_columns(folder: Path) -> Columns:
 
 
 def load_ragged(path: Path) -> Ragged:
-    """`FOLDER/NAME` of `NAME.values` and `NAME.offsets`."""
+    """Memory-maps `FOLDER/NAME` from its arrays `NAME.values` and `NAME.offsets`."""
     return Ragged(mapped(path.with_name(f"{path.name}.values")), mapped(path.with_name(f"{path.name}.offsets")))

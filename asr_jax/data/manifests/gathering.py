@@ -1,4 +1,4 @@
-"""Gathering: all utterances of some inputs, with the places and durations that their manifests leave open."""
+"""Gathers all utterances of some inputs, and completes the locations and durations that manifests leave open."""
 
 import functools
 import logging
@@ -18,12 +18,13 @@ from asr_jax.data.manifests.readers.fields import EXAMPLE
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
-# Of an input, as many entries as this may be rejected, or a tenth: with more, something is wrong with all of it.
+# Number and share of an input's utterances that may be rejected. If both are exceeded, the input as a whole is wrong.
 MAX_REJECTED = 10
 MAX_REJECTED_SHARE = 0.1
 LOOKED_UP = 100
-"""Relative locations that are looked for, to find out where all start."""
+"""Maximum number of relative locations that are looked for to find the folder that all are relative to."""
 MUCH_UNPACKED = 1 << 28
+"""Number of unpacked bytes from which a warning is logged."""
 logger = logging.getLogger(__name__)
 
 
@@ -35,11 +36,18 @@ def gather(
     unpack_to: str,
     before: Measured | None = None,
 ) -> Read:
-    """Everything of the inputs, one after the other. `before`: of the same inputs, to be measured anew only where the
-    audio has changed.
+    """Reads all utterances of the inputs, one input after the other.
 
-    Raises: UserError for an input that cannot be read, that has no utterances, or of which more than a tenth (and
-    more than 10 entries) is rejected.
+    Args:
+        inputs: Index, path and reader of each input.
+        options: Options of reading.
+        trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
+        unpack_to: File for the bytes that are contained in tables and lines of JSON.
+        before: Earlier measurements of the same inputs. Audio is measured again only if it has changed.
+
+    Raises:
+        UserError: If an input cannot be read, if it has no utterances, or if more than a tenth of its utterances (and
+            more than 10) are rejected.
     """
     with Unpacked(os.path.abspath(unpack_to)) as unpacked:
         listed = [_listed(path, reader, unpacked, options) for _, path, reader in inputs]
@@ -82,7 +90,7 @@ def gather(
 def _listed(
     path: str, reader: Reader, unpacked: Unpacked, options: ReadOptions
 ) -> tuple[list[Utterance], list[Rejected]]:
-    """As the manifest has them."""
+    """Utterances and rejected utterances as in the manifest."""
     utterances, rejected = list[Utterance](), list[Rejected]()
     for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
         entry = _printable(entry)
@@ -97,7 +105,7 @@ def _listed(
 
 
 def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
-    """A Rejected where a name cannot be written into UTF-8 files, or opened."""
+    """Returns a Rejected if an id or location cannot be written to UTF-8 files, or cannot be opened."""
     if entry.id.isprintable() and entry.location.isprintable():
         return entry
     name, location = (text.encode(errors="backslashreplace").decode() for text in (entry.id, entry.location))
@@ -109,21 +117,27 @@ def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
 
 
 def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -> None:
-    """Raises: UserError where something is wrong with an input as a whole."""
+    """Checks the number of rejected utterances.
+
+    Raises:
+        UserError: If the input as a whole is wrong.
+    """
     if num_utterances and len(rejected) <= max(MAX_REJECTED, MAX_REJECTED_SHARE * (num_utterances + len(rejected))):
         return
     reasons = "\n".join(f"{entry.location}: {entry.reason}" for entry in rejected[:3])
     if not num_utterances and len(rejected) <= 3:
         raise UserError(reasons)
     raise UserError(
-        f"{path}: {len(rejected)} of {num_utterances + len(rejected)} entries cannot be used, more than a tenth; mend "
-        f"them, or leave them out of it. The first:\n{reasons}"
+        f"{path}: {len(rejected)} of {num_utterances + len(rejected)} utterances cannot be used, more than a tenth; "
+        f"correct them, or remove them from the input. The first:\n{reasons}"
     )
 
 
 def _start(locations: Sequence[str], roots: Sequence[str]) -> tuple[str, list[str]]:
-    """The folder that relative locations start from: the first of the roots at which one of them is. Where none is
-    anywhere: the first root, and the paths that were looked for.
+    """Folder that relative locations start from, and paths that do not exist.
+
+    The folder is the first of the roots that has one of the locations. If no root has any, it is the first root, and
+    all paths that were looked for are returned.
     """
     relative = [location for location in locations if not os.path.isabs(location)]
     looked_for = []
@@ -136,7 +150,7 @@ def _start(locations: Sequence[str], roots: Sequence[str]) -> tuple[str, list[st
 
 
 def _placed(utterances: Sequence[Utterance], start: str) -> list[Utterance]:
-    """With absolute paths, without `..` and the like where these do not lead through a link."""
+    """Utterances with absolute paths. Parts such as `..` are removed if they do not lead through a link."""
     plain = functools.cache(_plain)
     placed = []
     for utterance in utterances:
@@ -154,7 +168,7 @@ def _plain(folder: str) -> str:
 
 
 def unique_ids(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """The utterances in order, every id once: its later ones get a suffix, so that no utterance is lost over its name."""
+    """Makes ids unique: later utterances of an id get a suffix, because equal ids would lose utterances."""
     taken = {utterance.id for utterance in utterances}
     if len(taken) == len(utterances):
         return list(utterances)
@@ -169,5 +183,5 @@ def unique_ids(utterances: Sequence[Utterance]) -> list[Utterance]:
             renamed.append(utterance.id)
             utterance = replace(utterance, id=name)
         result.append(utterance)
-    logger.warning("%d ids repeat (first: %s): their later utterances got #2, #3 …", len(renamed), renamed[0])
+    logger.warning("%d utterances with repeated ids (first: %s) are renamed to #2, #3 …", len(renamed), renamed[0])
     return result

@@ -1,4 +1,4 @@
-"""From what a user names, files, folders and patterns, to the paths that are read, each with its reader."""
+"""Resolves files, folders and glob patterns that a user gives to the paths to read and their readers."""
 
 import functools
 import glob
@@ -21,21 +21,21 @@ from asr_jax.data.manifests.readers.webdataset import TAR
 
 Role = Literal["train", "validation"]
 READERS = (KALDI, JSON, FAIRSEQ, TEXT_TABLE, PARQUET, ARROW, TAR, FOLDER)
-"""In this order: the first that matches reads."""
+"""Readers in order of precedence: the first one that matches a path reads it."""
 
 STEMS = {"train": ("train",), "validation": ("val", "validation", "valid", "dev")}
 MANIFESTS = (".jsonl", ".json", ".jsonl.gz", ".tsv", ".csv", ".parquet")
-# In a folder, files of the first kind that is there are its data; a folder with none of them is one of audio.
+# Files of the first kind that a folder contains are its data. A folder without any of them is a folder of audio.
 KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".tar",))
 TABLES = (".csv", ".tsv")
-# Of Hugging Face's `datasets`, of our runs and of what was left out.
+# Files of Hugging Face's `datasets`, of our runs, and of rejected utterances.
 NOT_DATA = re.compile(
     r"(dataset_info|dataset_infos|dataset_dict|state|experiment)\.json|(cache-|tmp).*\.arrow|(.*\.)?(rejected|skipped|rejects)\.jsonl"
 )
-# `train-00000-of-00004.parquet`, `NAME-validation.arrow`, `shards_test_0001.tar`.
+# Examples: `train-00000-of-00004.parquet`, `NAME-validation.arrow`, `shards_test_0001.tar`.
 _SET = "train|validation|valid|val|dev|test|eval"
 OF_A_SET = re.compile(rf"(?:.*[-_])?({_SET})(?:[-_.]?\d+(?:-of-\d+)?)?(?:\.[a-z.]+)?")
-# `train-clean-100.jsonl`, `dev_other-000001.tar`: a set with a name of its own, and which of its files it is.
+# Examples: `train-clean-100.jsonl`, `dev_other-000001.tar`. The name of the set is followed by the number of the file.
 OF_A_NAMED_SET = re.compile(rf"((?:{_SET})[-_].+?)(?:[-_.](?:0\d*|\d{{4,}}|\d+-of-\d+))?(?:\.[a-z.]+)?")
 LISTED = 20
 logger = logging.getLogger(__name__)
@@ -44,16 +44,24 @@ logger = logging.getLogger(__name__)
 def resolve(
     paths: Sequence[str], role: Role = "train", options: ReadOptions | None = None
 ) -> list[tuple[int, str, Reader]]:
-    """What to read for paths of files, folders and patterns (`shards/*.tar`), in order: which of `paths` it belongs to,
-    the path to read and its reader.
+    """Resolves files, folders and glob patterns (`shards/*.tar`) to the paths to read, in order.
 
-    A folder may have several sets: manifests or folders `train` (.jsonl, .json, .tsv …; they may lie in a folder
-    `manifests` of it), or files that all have such a name at their end. `role` says which is meant: `train`, or the
-    first there is of val, validation, valid and dev. A folder of several sets of which none is called just `train` is
-    rejected; one whose files' names say nothing of sets is read whole.
+    A folder may have several sets: manifests or folders named `train` (.jsonl, .json, .tsv …), also in a subfolder
+    `manifests`, or files with names, or folder names, that end in the name of a set. `role` selects one of them. A
+    folder of several sets without one that is named just `train` is an error. A folder with file names that name no
+    sets is read whole.
 
-    Raises: UserError for a path that is not there, that has nothing for the role, whose sets cannot be told apart by
-    the role, or that no reader reads.
+    Args:
+        paths: Files, folders and glob patterns.
+        role: `train`, or `validation`: the first existing one of val, validation, valid and dev.
+        options: Options of reading. None: the defaults.
+
+    Returns:
+        Index into `paths`, path to read, and reader, for each path to read.
+
+    Raises:
+        UserError: If a path does not exist, has nothing for the role, has sets that the role does not distinguish, or
+            has no supported format.
     """
     options = options or ReadOptions()
     return [
@@ -64,7 +72,7 @@ def resolve(
 
 
 def has_validation(folder: str, options: ReadOptions | None = None) -> bool:
-    """Whether it is a folder of several sets, with one for validation. False for one that `resolve` refuses."""
+    """Whether the folder has several sets, including one for validation. False if `resolve` raises an error."""
     options = options or ReadOptions()
     try:
         return (
@@ -78,9 +86,9 @@ def has_validation(folder: str, options: ReadOptions | None = None) -> bool:
 
 def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     if not os.path.exists(path):
-        if found := sorted({*glob.glob(path, recursive=True)} - {path}):  # a link that leads nowhere finds itself
+        if found := sorted({*glob.glob(path, recursive=True)} - {path}):  # a dangling link finds itself
             return [file for name in found for file in _expanded(name, role, options)]
-        raise UserError(f"{path}: no such file or folder; check the path (relative ones start at {os.getcwd()})")
+        raise UserError(f"{path}: no such file or folder; check the path (relative paths start at {os.getcwd()})")
     if not os.path.isdir(path) or KALDI.matches(path):
         return [path]
     files, others = _data_files(path, options)
@@ -88,26 +96,26 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     if chosen is not None:
         if not chosen:
             raise UserError(
-                f"{path} has a training set and none named {', '.join(STEMS[role])}; name the manifest or folder that "
-                "is meant"
+                f"{path} has a training set, but none named {', '.join(STEMS[role])}; give the path of the manifest or "
+                "folder to read"
             )
         return [file for name in chosen for file in (_expanded(name, role, options) if os.path.isdir(name) else [name])]
     if files and others:
         _warn(
-            f"{path}: only {len(files)} files such as {os.path.basename(files[0])} are read; passed over are "
-            f"{len(others)} of another kind, such as {os.path.basename(others[0])}: name what is meant"
+            f"{path}: only {len(files)} files such as {os.path.basename(files[0])} are read; {len(others)} files of "
+            f"another kind, such as {os.path.basename(others[0])}, are ignored: give the paths of the files to read"
         )
     has_audio = any(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(path))
     for name in files:
         if has_audio and name.lower().endswith(".json") and not looks_like_manifest(name):
             raise UserError(
-                f"{name} lies in a folder of audio, and is no manifest (expected lines such as {EXAMPLE}): take it out "
-                "of the folder, or name what is meant"
+                f"{name} is in a folder of audio, but is not a manifest (expected lines such as {EXAMPLE}): remove it "
+                "from the folder, or give the paths of the files to read"
             )
     if files or has_audio:
         return files or [path]
     if others:
-        raise UserError(f"{path} has tables, and none that is called just train: {_listed(path, others)}")
+        raise UserError(f"{path} has tables, but none is named just train: {_listed(path, others)}")
     raise UserError(
         f"{path} has nothing to read: expected manifests ({', '.join(MANIFESTS)}), Parquet, Arrow or tar files, "
         f"Kaldi's wav.scp, or audio ({', '.join(AUDIO_ENDINGS)})"
@@ -115,9 +123,10 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
 
 
 def _set_of(folder: str, role: Role, files: list[str], options: ReadOptions) -> list[str] | None:
-    """The manifest, the folder or the files of a role in a folder of several sets; None for any other folder.
+    """Manifest, folder or files of a role in a folder of several sets. None for any other folder.
 
-    Raises: UserError for a folder of several sets whose names do not tell which is for training.
+    Raises:
+        UserError: If the names of several sets do not determine which one is for training.
     """
     if _named(folder, "train", options):
         return _named(folder, role, options)[:1]
@@ -127,12 +136,12 @@ def _set_of(folder: str, role: Role, files: list[str], options: ReadOptions) -> 
         return [file for file, of in zip(files, sets, strict=True) if of == stem]
     named = {of for of in sets if of}
     if len(named) > 1 or ("" in sets and any(not of.startswith("train") for of in named)):
-        raise UserError(f"{folder} has several sets, and none that is called just train: {_listed(folder, files)}")
+        raise UserError(f"{folder} has several sets, but none is named just train: {_listed(folder, files)}")
     return None
 
 
 def _set_name(path: str) -> str:
-    """The set that a file's name, or else a folder that it is in, says that it is of; empty where nothing does."""
+    """Name of the set in the name of a file, or otherwise of one of its folders. Empty if there is none."""
     for part in reversed(path.split(os.sep)):
         if found := OF_A_SET.fullmatch(part) or OF_A_NAMED_SET.fullmatch(part):
             return found[1]
@@ -142,10 +151,10 @@ def _set_name(path: str) -> str:
 def _listed(folder: str, files: list[str]) -> str:
     names = [os.path.relpath(file, folder) for file in files[:LISTED]]
     more = f" and {len(files) - LISTED} more" if len(files) > LISTED else ""
-    return f"{', '.join(names)}{more}; name the file that is meant ({files[0]}), or several, or a pattern"
+    return f"{', '.join(names)}{more}; give the path of the file to read ({files[0]}), several paths, or a pattern"
 
 
-@functools.cache  # paths are resolved more than once
+@functools.cache  # paths are resolved more than once, and the warning is logged once
 def _warn(message: str) -> None:
     logger.warning(message)
 
@@ -157,7 +166,7 @@ def _named(folder: str, role: Role, options: ReadOptions) -> list[str]:
 
 
 def _is_data_folder(path: str, options: ReadOptions) -> bool:
-    """Of audio, only where there is one for validation or test beside it."""
+    """Whether a folder has data. A folder of audio counts only if one for validation or test is beside it."""
     if KALDI.matches(path) or _data_files(path, options)[0]:
         return True
     folder = os.path.dirname(path)
@@ -166,7 +175,7 @@ def _is_data_folder(path: str, options: ReadOptions) -> bool:
 
 
 def _data_files(folder: str, options: ReadOptions) -> tuple[list[str], list[str]]:
-    """The files of the first kind that there is, and those of other kinds."""
+    """Files of the first kind that the folder contains, and files of other kinds."""
     files = [name for name in options.walk(folder) if not NOT_DATA.fullmatch(os.path.basename(name))]
     kinds = [[name for name in files if name.lower().endswith(endings)] for endings in (*KINDS, TABLES)]
     chosen = next(filter(None, kinds[:-1]), [])
@@ -178,6 +187,6 @@ def _reader(path: str, role: Role) -> Reader:
         if reader.matches(path):
             return JSON_ONCE if reader is JSON and role == "validation" else reader
     raise UserError(
-        f"{path} is in no format that is read: expected .jsonl .json .tsv .csv .parquet .arrow .tar, a Kaldi data "
-        f"folder, or audio ({', '.join(AUDIO_ENDINGS)})"
+        f"{path} has no supported format: expected .jsonl .json .tsv .csv .parquet .arrow .tar, a Kaldi data folder, "
+        f"or audio ({', '.join(AUDIO_ENDINGS)})"
     )

@@ -1,9 +1,15 @@
-"""Where an utterance's signal lies, as one string: a file, a part of its audio, or bytes of a file that hold another.
+"""Locations of signals as strings: a file, a part of its audio, or bytes of a file that contain another file.
 
-A path alone is a file of audio. `PATH#seconds=12.5+3.25` is 3.25 s of audio from 12.5 s, `PATH#seconds=12.5+3.25~` as
-much of it as there is (a segment that may overshoot the end a little), and `PATH#seconds=12.5+` all from there;
-`PATH#channel=1` its second channel; `PATH#bytes=512+20480` the 20,480 bytes from byte 512 (a member of a tar, a cell of
-a table); `PATH#features=120x80.text` ready features, 120 frames of 80 values. The parts stand together, joined by `&`.
+A path alone is an audio file. A suffix selects a part of it:
+
+- `PATH#seconds=12.5+3.25`: 3.25 s of audio from 12.5 s.
+- `PATH#seconds=12.5+3.25~`: the same, for a segment that may end slightly after the audio.
+- `PATH#seconds=12.5+`: all audio from 12.5 s.
+- `PATH#channel=1`: the second channel.
+- `PATH#bytes=512+20480`: 20,480 bytes from byte 512 (a member of a tar, a cell of a table).
+- `PATH#features=120x80.text`: ready features, 120 frames of 80 values.
+
+Several parts are joined by `&`.
 """
 
 import math
@@ -26,33 +32,35 @@ _PARTS = re.compile(rf"{_PART}(?:&{_PART})*")
 
 
 UNPACKED = "unpacked.bytes"
-"""What the file is called that bytes of tables are unpacked to, in the cache."""
+"""Name of the cache file that contains bytes unpacked from tables."""
 OF_THE_CACHE = (
-    "; it was unpacked from a table into the cache, and is there again once that table is read (by plan, say)"
+    "; it was unpacked from a table into the cache, and is restored when the table is read again (for example by "
+    "python -m asr_jax.plan)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a signal lies; `str` and `parse` are inverse to each other."""
+    """Location of a signal. `str` and `parse` are inverse to each other."""
 
     path: str
     first_byte: int = 0
     num_bytes: int | None = None
-    """None: the whole file."""
+    """Number of bytes. None: the whole file."""
     name: str = ""
-    """Of what lies in the bytes; its ending tells how audio is decoded."""
+    """Name of the file in the bytes; its ending selects the decoder."""
     channel: int | None = None
-    """None: the mean of all."""
+    """Channel, from 0. None: the mean of all channels."""
     start_s: float = 0.0
+    """Start of the part in seconds."""
     length_s: float | None = None
-    """None: all of the audio from there."""
+    """Length of the part in seconds. None: all audio from `start_s`."""
     may_overshoot: bool = False
-    """Whether the part may end a little after the audio, as segments of Kaldi's."""
+    """Whether the part may end slightly after the audio, as segments of Kaldi do."""
     shape: tuple[int, int] | None = None
-    """Frames and values of ready features; None for audio."""
+    """Frames and values per frame of ready features. None for audio."""
     form: str = ""
-    """How features are written: f32 (little endian), npy, or text (numbers)."""
+    """Format of features: f32 (little endian), npy, or text (numbers)."""
 
     def __str__(self) -> str:
         parts = []
@@ -71,7 +79,7 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> "Location":
-        """A text that does not end as described above is a path, whatever characters it has."""
+        """Parses a string. One without a suffix as described above is a path, whatever characters it has."""
         path, mark, rest = text.rpartition("#")
         if not mark or not _PARTS.fullmatch(rest):
             return cls(text)
@@ -95,13 +103,18 @@ class Location:
         )
 
     def beside(self, folder: PathLike) -> "Location":
-        """With a relative path made absolute: it is relative to the folder. `..` stays: after a link it is the link's
-        own folder.
+        """Makes a relative path absolute, relative to the folder.
+
+        `..` is kept, because after a link the operating system resolves it in the folder that the link leads to.
         """
         return replace(self, path=os.path.join(folder, self.path))
 
     def content(self) -> bytes:
-        """The bytes. Raises: AudioError where the file is missing, unreadable or shorter."""
+        """Bytes at the location.
+
+        Raises:
+            AudioError: If the file is missing, unreadable or too short.
+        """
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.first_byte)
@@ -113,33 +126,37 @@ class Location:
         except OSError as error:
             raise AudioError(self.path, error.strerror or str(error)) from None
         if self.num_bytes is not None and len(content) < self.num_bytes:
-            raise AudioError(str(self), f"truncated: {len(content)} of {self.num_bytes} bytes are there")
+            raise AudioError(str(self), f"truncated: it has {len(content)} of {self.num_bytes} bytes; copy the file again")
         return content
 
     def file(self) -> PathLike | Named:
-        """What `read_audio` and `probe` take: the path, or the bytes with their name."""
+        """Argument of `read_audio` and `probe`: the path, or the bytes with their name."""
         return self.path if self.num_bytes is None else Named(self.content(), self.name or str(self))
 
     def info(self) -> AudioInfo:
-        """Duration, rate and channels of the audio; the duration of the part, where it is one.
+        """Duration, rate and channels of the audio. For a part, the duration of the part.
 
-        Raises: AudioError where it cannot be read, or ends before the part.
+        Raises:
+            AudioError: If the audio cannot be read, or ends before the part.
         """
         info = probe(self.file())
         if self.start_s and self.start_s >= info.duration_s:
-            raise AudioError(str(self), f"it ends at {info.duration_s:.2f} s, before the part from {self.start_s:g} s")
+            raise AudioError(
+                str(self),
+                f"the audio ends at {info.duration_s:.2f} s, before the part that starts at {self.start_s:g} s",
+            )
         length_s = info.duration_s - self.start_s if self.length_s is None else self.length_s
         return AudioInfo(length_s, info.rate_hz, info.channels)
 
     def audio(self, *, rate_hz: int, speed: float = 1.0) -> Int16[np.ndarray, " S"]:
-        """As `read_audio`."""
+        """Samples, as `read_audio` returns them."""
         return read_audio(
             self.file(), rate_hz=rate_hz, speed=speed, start_s=self.start_s, length_s=self.length_s,
             may_overshoot=self.may_overshoot, channel=self.channel,
         )  # fmt: skip
 
     def audio_blocks(self, *, rate_hz: int) -> Iterator[Int16[np.ndarray, " S"]]:
-        """As `stream_audio`: the samples of `audio`, some seconds at a time."""
+        """Yields the samples of `audio`, some seconds at a time, as `stream_audio`."""
         return stream_audio(
             self.file(), rate_hz=rate_hz, start_s=self.start_s, length_s=self.length_s,
             may_overshoot=self.may_overshoot, channel=self.channel,
@@ -148,18 +165,24 @@ class Location:
     def features(self) -> Float32[np.ndarray, "T F"]:
         """Ready features.
 
-        Raises: AudioError where they cannot be read, are not finite or have another shape than the location says.
+        Raises:
+            AudioError: If they cannot be read, are not finite, or have another shape than the location.
         """
-        assert self.shape is not None, f"{self} has no features"
+        assert self.shape is not None, f"{self} is not a location of ready features"
         content = self.content()
         try:
             return _shaped(_READERS[self.form](content, self.shape), *self.shape)
         except (ValueError, KeyError, TypeError, EOFError) as error:
-            raise AudioError(str(self), f"no features ({self.form}): {error}") from None
+            raise AudioError(str(self), f"invalid features ({self.form}): {error}") from None
 
 
 def _read_npy(content: bytes, expected: tuple[int, int]) -> Float32[np.ndarray, "..."]:
-    """Raises: ValueError also for a header that promises more than `expected`, before that much memory is taken."""
+    """Reads the content of a .npy file.
+
+    Raises:
+        ValueError: If the format is not valid or the header has another number of values than `expected`. The header is
+            checked before memory for the values is allocated.
+    """
     file = BytesIO(content)
     version = np.lib.format.read_magic(file)
     read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}.get(version[0])
@@ -186,7 +209,11 @@ def _span(text: str) -> tuple[float, float | None]:
 
 
 def _shaped(values: Float32[np.ndarray, "..."], rows: int, cols: int) -> Float32[np.ndarray, "T F"]:
-    """Raises: ValueError for another number of values, or another shape where there is one."""
+    """Reshapes values to `rows` × `cols`.
+
+    Raises:
+        ValueError: If their number or two-dimensional shape differs, or if they are not finite.
+    """
     if values.size != rows * cols or (values.ndim == 2 and values.shape != (rows, cols)):
         raise ValueError(f"{_by(values.shape)} values; expected {rows} frames × {cols} = {rows * cols}")
     if not np.isfinite(values).all():

@@ -1,4 +1,4 @@
-"""Our own manifests, written: an object of JSON per line, which `data.readers.json_lines` reads."""
+"""Writing of our own manifests: one JSON object per line, which `data.manifests.readers.json_lines` reads."""
 
 import json
 import math
@@ -14,9 +14,9 @@ PathLike = str | os.PathLike[str]
 
 
 def write_manifest(path: PathLike, utterances: Iterable[Utterance]) -> None:
-    """Writes a manifest whole or not at all.
+    """Writes a manifest atomically.
 
-    What lies under the manifest's folder, or under the folder above it, is written relative to the manifest.
+    Paths under the manifest's folder, or under its parent folder, are written relative to the manifest.
     """
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
@@ -28,12 +28,12 @@ def write_manifest(path: PathLike, utterances: Iterable[Utterance]) -> None:
 
 
 def manifest_fields(utterance: Utterance, folder: str) -> dict[str, Any]:
-    """The utterance's line in a manifest of this folder."""
+    """Fields of an utterance's line in a manifest in this folder."""
     location = Location.parse(utterance.location)
     relative = os.path.relpath(location.path, folder)
     path = location.path if relative.startswith(os.path.join("..", "..")) else relative
     where = Location(path, location.first_byte, location.num_bytes, location.name)
-    if location.may_overshoot:  # which no field says
+    if location.may_overshoot:  # manifests have no field for it; the path has it
         where = replace(where, start_s=location.start_s, length_s=location.length_s, may_overshoot=True)
     fields: dict[str, Any] = {"id": utterance.id}
     if location.shape is None:

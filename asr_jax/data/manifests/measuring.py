@@ -1,6 +1,4 @@
-"""Measuring: durations and silence that are taken from the audio itself, and which files these are now out of date
-for.
-"""
+"""Durations and silence measured from audio, and the state of the measured files, by which changes are detected."""
 
 import math
 import os
@@ -20,24 +18,26 @@ from asr_jax.data.manifests.silence import trimmed
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 State = tuple[int, int]
-"""Size of a file in bytes and time of its change in ns; -1 where there is none."""
+"""Size of a file in bytes and time of its last change in ns; both are -1 if there is no file."""
 Row = tuple[str, str, float, State]
-"""Location, part, duration and state, as in `Measured`."""
+"""Location, part, duration in seconds and state, as in `Measured`."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found, by utterance, and how the file was then. Utterances whose manifest tells all that is wanted, and files
-    that count as the manifest's own, are not here.
+    """Measurements by utterance, and the states of the files at that time.
+
+    Utterances that need no measurement, and files that belong to the manifest, are not included.
     """
 
     locations: Ragged
-    """As the manifest has them."""
+    """Locations as in the manifest."""
     parts: Ragged
-    """What sounds of them; the same where nothing was cut off."""
+    """Locations without silence at both ends; equal to `locations` if nothing is trimmed."""
     duration_s: Float64[np.ndarray, " M"]
-    """Of the part; NaN where it is the manifest's."""
+    """Duration of the part in seconds; NaN if it is the manifest's."""
     state: Int64[np.ndarray, "M 2"]
+    """Size in bytes and time of change in ns of each file, as in `State`."""
 
     @classmethod
     def of(cls, found: Sequence[Row]) -> "Measured":
@@ -54,7 +54,7 @@ class Measured:
         return list(zip(*columns, strict=True))
 
     def have_changed(self) -> bool:
-        """Whether a file is another now; each is looked at once."""
+        """Whether any file has changed. Each file is checked once."""
         then = dict(zip(map(_path, self.locations.all_texts()), map(tuple, self.state.tolist()), strict=True))
         return in_threads(state_of, list(then), "times of audio") != list(then.values())
 
@@ -73,10 +73,16 @@ class Measured:
 def measure(
     utterances: Sequence[Utterance], *, trim_db: float, own: set[str], known: Mapping[str, Row]
 ) -> tuple[list[Utterance | Rejected], list[Row]]:
-    """The utterances with durations, and without the silence at their ends where it is trimmed; and rows of a Measured.
+    """Adds missing durations, and trims silence at both ends.
 
-    `own`: files whose change is seen without. `known`: rows of before by location, which are not measured again where
-    they are still true.
+    Args:
+        utterances: Utterances as in the manifest.
+        trim_db: Silence is quieter than the loudest part by this many dB. 0: no trimming.
+        own: Files that are not recorded, because their changes are detected otherwise.
+        known: Earlier rows by location. They are used again if the file has not changed.
+
+    Returns:
+        Utterances with durations, with a Rejected for audio that cannot be read, and rows of a `Measured`.
     """
     places = [
         place for place, utterance in enumerate(utterances)
@@ -96,7 +102,8 @@ def measure(
 
 
 def _measured(utterance: Utterance, trim_db: float, known: Row | None) -> tuple[Utterance | Rejected, State]:
-    state = state_of(_path(utterance.location))  # first: a change while it is read is seen at the next start
+    # The state is taken before the file is read: a change during the reading is then detected at the next start.
+    state = state_of(_path(utterance.location))
     if known and known[3] == state:
         _, part, duration_s, _ = known
         if not math.isnan(duration_s):
@@ -117,7 +124,7 @@ def _path(location: str) -> str:
 
 
 def state_of(path: str) -> State:
-    """How a file is now."""
+    """Current state of a file."""
     try:
         status = os.stat(path)
     except OSError:

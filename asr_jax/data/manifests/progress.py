@@ -1,4 +1,4 @@
-"""Work on many items, in threads or processes, with a bar of progress where there are many."""
+"""Parallel work on many items in threads or processes, with a progress bar."""
 
 import itertools
 import multiprocessing
@@ -12,14 +12,23 @@ from rich.console import Console
 from rich.progress import track
 
 SHOWN_FROM = 1000
-"""Items from which on a bar is shown."""
+"""Number of items from which a progress bar is shown."""
 MOST_THREADS = 16
 AT_ONCE = 64
-"""Items of one task: a task for each of a million would take more time and memory than the work."""
+"""Items per task. For a million items, single tasks would take more time and memory than the work."""
 
 
 def in_threads[T, R](work: Callable[[T], R], items: Sequence[T], what: str) -> list[R]:
-    """`work` of each, in order."""
+    """Applies `work` to each item in threads.
+
+    Args:
+        work: Function of an item.
+        items: Items to work on.
+        what: Name of the items in the progress bar.
+
+    Returns:
+        Results in the order of the items.
+    """
     parts = itertools.batched(items, AT_ONCE)
     with ThreadPoolExecutor(min(2 * (os.cpu_count() or 1), MOST_THREADS)) as pool:
         done = pool.map(lambda part: [work(item) for item in part], parts)
@@ -27,11 +36,21 @@ def in_threads[T, R](work: Callable[[T], R], items: Sequence[T], what: str) -> l
 
 
 def in_processes[T, R](work: Callable[[T], R], parts: Sequence[T], what: str) -> list[R]:
-    """`work` of each part, in order, in as many processes as there are cores; in this one where they cannot start: a
-    script that does not guard its top level by `if __name__ == "__main__"` is run again by each.
+    """Applies `work` to each part in as many processes as there are cores.
+
+    If the processes cannot start, this process does the work. This happens if a script does not guard its top level by
+    `if __name__ == "__main__"`, because each process then runs the script again.
+
+    Args:
+        work: Function of a part.
+        parts: Parts to work on.
+        what: Name of the items in the progress bar.
+
+    Returns:
+        Results in the order of the parts.
     """
     try:
-        context = multiprocessing.get_context("spawn")  # threads are running, and JAX's do not survive a fork
+        context = multiprocessing.get_context("spawn")  # JAX's threads do not survive a fork
         with ProcessPoolExecutor(min(os.cpu_count() or 1, len(parts)), mp_context=context) as pool:
             return list(with_bar(pool.map(work, parts), len(parts), what, shown_from=2))
     except BrokenProcessPool:
@@ -39,7 +58,14 @@ def in_processes[T, R](work: Callable[[T], R], parts: Sequence[T], what: str) ->
 
 
 def with_bar[T](items: Iterable[T], total: int | None, what: str, *, shown_from: int = SHOWN_FROM) -> Iterable[T]:
-    """The items, with a bar of progress on the terminal where there are many; without a total, with their number."""
+    """Returns the items, with a progress bar on the terminal if there are many.
+
+    Args:
+        items: Items to iterate over.
+        total: Number of items. None: unknown; the bar counts the items.
+        what: Name of the items in the progress bar.
+        shown_from: Smallest total for which a bar is shown.
+    """
     if (total is not None and total < shown_from) or not sys.stderr.isatty():
         return items
     return track(items, description=f"reading {what}", total=total, console=Console(stderr=True), transient=True)

@@ -1,4 +1,4 @@
-"""Reading: from manifests and folders to utterances by column, once; afterwards they are mapped from a cache."""
+"""Reading of manifests and folders into columns of utterances: once, and afterwards memory-mapped from a cache."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -16,25 +16,25 @@ from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 Input = tuple[int, str, Reader]
-"""As `resolve` gives them."""
+"""Index of the input, path and reader, as returned by `resolve`."""
 
 
 @dataclass(frozen=True)
 class Utterances:
-    """Some rows of the columns, in this order."""
+    """Selected rows of the columns, in this order."""
 
     columns: Columns
     rows: Int32[np.ndarray, " R"]
     digest: str
-    """Of the columns: equal where ids, durations, texts and labels are."""
+    """Digest of the columns. Equal digests mean equal ids, durations, texts and labels."""
     rejected: tuple[Rejected, ...] = ()
-    """What no utterance could be made of."""
+    """Utterances of the manifests that cannot be used."""
     folder: Path | None = None
-    """Where the columns are kept, if they are."""
+    """Folder of the columns in the cache. None: the columns are only in memory."""
 
     @classmethod
     def of(cls, utterances: Iterable[Utterance]) -> "Utterances":
-        """In memory, for who makes them."""
+        """Creates columns in memory from utterances."""
         columns = Columns.of(list(utterances))
         return cls(columns, np.arange(len(columns), dtype=np.int32), columns.digest())
 
@@ -57,7 +57,7 @@ class Utterances:
         return (self.columns.texts.text(row) for row in self.rows.tolist())
 
     def named(self, pairs: Set[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of the pairs of id and location that are of these utterances."""
+        """Subset of the pairs of id and location that belong to these utterances."""
         used = np.zeros(len(self.columns), np.bool_)
         used[self.rows] = True
         wanted, ids = {location for _, location in pairs}, self.columns.ids
@@ -77,16 +77,23 @@ def read_utterances(
     cache: str = "",
     options: ReadOptions | None = None,
 ) -> Utterances:
-    """The utterances of files, folders and patterns, one after the other; ids that repeat get `#2`, `#3` … .
+    """Reads the utterances of files, folders and glob patterns in order. Repeated ids get `#2`, `#3` ….
 
-    Everything is read once and kept under `cache` (empty: the user's cache folder); it is read anew when the size or
-    time of a manifest, or of a file beside audio, is another, and when audio that could not be opened can be. Durations
-    that manifests lack are those of the audio's headers; these and silence are looked for again in audio whose size or
-    time is another. Audio whose duration the manifest gives is not looked at. `trim_db`: silence at both ends, quieter
-    than the loudest part by so many dB, is left out; 0 leaves all.
+    Everything is read once and cached. It is read again if the size or time of a manifest, or of a file beside audio,
+    has changed, or if audio that could not be opened can be opened. Missing durations are read from audio headers.
+    They, and silence, are measured again if the size or time of the audio has changed. Audio whose duration is in the
+    manifest is not opened.
 
-    Raises: UserError for a path that cannot be read, for no utterances, and where more than a tenth of an input's
-    entries are rejected.
+    Args:
+        paths: Files, folders and glob patterns.
+        role: Set that is read from folders of several sets.
+        trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
+        cache: Folder of the cache. Empty: the user's cache folder.
+        options: Options of reading. None: the defaults.
+
+    Raises:
+        UserError: If a path cannot be read, if an input has no utterances, or if more than a tenth of an input's
+            utterances (and more than 10) are rejected.
     """
     options = options or ReadOptions()
     inputs = resolve([os.fspath(path) for path in paths], role, options)
@@ -94,14 +101,21 @@ def read_utterances(
 
 
 def read_inputs(inputs: Sequence[Input], *, trim_db: float = 0.0, cache: str = "", options: ReadOptions) -> Utterances:
-    """As `read_utterances`, of what `resolve` gave."""
+    """Reads the utterances of resolved inputs, as `read_utterances`.
+
+    Args:
+        inputs: Inputs as returned by `resolve`.
+        trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
+        cache: Folder of the cache. Empty: the user's cache folder.
+        options: Options of reading.
+    """
     place = place_of(cache, inputs, trim_db, options)
     found = kept(place)
     if found and found[0].is_up_to_date():
         return _utterances(*found)
     before = found[0].measured if found else None
     read = gather(inputs, options, trim_db=trim_db, unpack_to=unpacked_at(place), before=before)
-    # Where another process was first meanwhile, its columns are taken.
+    # Another process may have written the cache in the meantime; its columns are then used.
     found = kept(place)
     if not found or not found[0].is_up_to_date():
         keep(read, place, inputs)
@@ -115,7 +129,14 @@ def read_once(
     unpack_to: str,
     options: ReadOptions | None = None,
 ) -> Utterances:
-    """As `read_utterances`, and nothing is kept but, at `unpack_to`, the bytes that lie in tables and lines of JSON."""
+    """Reads utterances as `read_utterances`, without a cache.
+
+    Args:
+        paths: Files, folders and glob patterns.
+        role: Set that is read from folders of several sets.
+        unpack_to: File for the bytes that are contained in tables and lines of JSON. Nothing else is written.
+        options: Options of reading. None: the defaults.
+    """
     options = options or ReadOptions()
     inputs = resolve([os.fspath(path) for path in paths], role, options)
     return _utterances(gather(inputs, options, trim_db=0.0, unpack_to=unpack_to), None)

@@ -1,4 +1,4 @@
-"""Silence at both ends of a recording, left out by a location that names the part between."""
+"""Trimming of silence at both ends of a recording, by a location of the part between."""
 
 from dataclasses import replace
 
@@ -14,8 +14,10 @@ FRAME, HOP = 2048, 512
 
 
 def sounding_part(samples: Int16[np.ndarray, " S"], below_db: float) -> tuple[int, int]:
-    """First and last sample (exclusive) of what is not quieter, by its mean square in frames of 2048 samples centred
-    every 512, than the loudest frame by `below_db`. All silent: the whole.
+    """First and last sample (exclusive) of the part that is not silent. The whole if all of it is silent.
+
+    Silence is quieter than the loudest frame by at least `below_db`, by the mean square in frames of 2048 samples that
+    are centred every 512 samples.
 
     Source: librosa.effects.trim.
     """
@@ -30,7 +32,7 @@ def sounding_part(samples: Int16[np.ndarray, " S"], below_db: float) -> tuple[in
 
 
 def trimmed(utterance: Utterance, below_db: float) -> Utterance:
-    """The utterance of what sounds; one of ready features, or that cannot be read, as it is."""
+    """Utterance without silence at both ends. Ready features, and audio that cannot be read, are returned unchanged."""
     location = Location.parse(utterance.location)
     if location.shape is not None:
         return utterance

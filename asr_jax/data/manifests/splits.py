@@ -1,4 +1,4 @@
-"""A validation set cut from the training data, by speaker where they are known."""
+"""Split of a validation set from the training data, by speaker if speakers are known."""
 
 import re
 
@@ -12,18 +12,24 @@ _NUMBERED = re.compile(r"#\d+$")
 
 
 def split(utterances: Utterances, *, share: float, seed: int) -> tuple[Utterances, Utterances]:
-    """Training and validation utterances; the second has about `share` of all hours.
+    """Splits utterances into training and validation utterances.
 
-    Whole speakers, drawn by the seed, until the share is reached, where at least 3 are known and none of those drawn
-    makes it more than twice the share; else single utterances: utterances whose ids differ in `#2`, `#3` … alone, which
-    one utterance at several speeds has, stay together.
+    Whole speakers are drawn, as many as come nearest to the share, if there are at least 3 and all are known. If their
+    share exceeds twice `share`, or there are fewer speakers, single utterances are drawn instead. Utterances whose ids
+    differ only in `#2`, `#3` … are one utterance at several speeds and stay together.
 
-    Raises: UserError for fewer than two utterances.
+    Args:
+        utterances: Utterances to split.
+        share: Approximate share of all hours for validation.
+        seed: Seed of the draw.
+
+    Raises:
+        UserError: If there are fewer than two utterances.
     """
     if len(utterances) < 2:
         raise UserError(
-            f"{len(utterances)} utterance{'s' * (len(utterances) != 1)} to train on: none can be held back to validate on; name "
-            "a validation set (data.validation)"
+            f"{len(utterances)} utterance{'s' * (len(utterances) != 1)} to train on: expected 2 or more to split off a "
+            "validation set; name a validation set (data.validation)"
         )
     rng = np.random.default_rng(seed)
     columns = utterances.columns
@@ -42,7 +48,7 @@ def _knows_speakers(names: tuple[str, ...], speaker_of: np.ndarray) -> bool:
 
 
 def _utterances(utterances: Utterances) -> Int[np.ndarray, " R"]:
-    """A number for each utterance, equal where the utterance is."""
+    """Group of each utterance, equal for one utterance at several speeds."""
     ids = utterances.columns.ids
     if not (ids.values == ord("#")).any():
         return np.arange(len(utterances))
@@ -52,7 +58,7 @@ def _utterances(utterances: Utterances) -> Int[np.ndarray, " R"]:
 
 
 def _drawn(groups: np.ndarray, seconds: np.ndarray, share: float, rng: np.random.Generator) -> Bool[np.ndarray, " R"]:
-    """Groups in a drawn order, as many as come nearest to the share; at least one."""
+    """Mask of randomly drawn groups, as many as come nearest to the share, at least one."""
     names, group_of = np.unique(groups, return_inverse=True)
     of_group = np.bincount(group_of, weights=seconds)
     order = rng.permutation(len(names))

@@ -1,4 +1,4 @@
-"""What is said in any data, without a look at its audio: what tokenizers are trained on."""
+"""Texts of any data set, read without opening its audio, for training tokenizers."""
 
 import glob
 import os
@@ -13,9 +13,12 @@ from asr_jax.data.manifests.utterances import Utterance
 
 
 def texts_of(inputs: Sequence[str]) -> Iterator[str]:
-    """The texts of all inputs in order, empty ones among them: of data of every format, and the lines of .txt files.
+    """Yields the texts of all inputs in order, including empty ones.
 
-    Raises: UserError for a path that cannot be read, and for data of which no entry can be used.
+    Inputs are data of every supported format, and .txt files with one text per line.
+
+    Raises:
+        UserError: If a path cannot be read, or if no utterance of an input can be used.
     """
     options = ReadOptions()
     for given in inputs:
@@ -28,7 +31,7 @@ def texts_of(inputs: Sequence[str]) -> Iterator[str]:
 
 
 def _plain_files(given: str, options: ReadOptions) -> list[str]:
-    """The .txt files that a path or a pattern names, or that are all there is in a folder."""
+    """Files of a path or glob pattern that ends in .txt, or of a folder of only .txt files. Empty for other data."""
     if os.path.isdir(given):
         files = list(options.walk(given))
         return files if all(name.lower().endswith(".txt") for name in files) else []
@@ -42,13 +45,13 @@ def _lines(path: str) -> Iterator[str]:
         with open(path, encoding="utf-8-sig") as file:
             yield from file
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative ones start at {os.getcwd()})") from None
+        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 (byte {error.object[error.start]:#04x}); save it as UTF-8") from None
 
 
-class _PassedOver(Unpacked):
-    """Audio and features that lie in the data are not kept."""
+class _Discarding(Unpacked):
+    """Discards audio and features that are contained in the data."""
 
     def add(self, content: bytes | memoryview, name: str) -> Location:
         return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
@@ -56,7 +59,7 @@ class _PassedOver(Unpacked):
 
 def _texts(path: str, reader: Reader, options: ReadOptions) -> Iterator[str]:
     num_read, rejected = 0, []
-    for entry in reader.read(path, _PassedOver(path), options):
+    for entry in reader.read(path, _Discarding(path), options):
         if isinstance(entry, Utterance):
             num_read += 1
             yield entry.text
@@ -65,4 +68,4 @@ def _texts(path: str, reader: Reader, options: ReadOptions) -> Iterator[str]:
     if rejected and not num_read:
         raise UserError("\n".join(rejected[:3]))
     if rejected:
-        print(f"{len(rejected)} of {num_read + len(rejected)} entries are left out; the first: {rejected[0]}")
+        print(f"{len(rejected)} of {num_read + len(rejected)} utterances are rejected; the first: {rejected[0]}")

@@ -1,4 +1,4 @@
-"""Bytes that lie in tables and lines of JSON, written out once, so that training reads each utterance by itself."""
+"""File for bytes that are contained in tables and lines of JSON, from which training reads single utterances."""
 
 import contextlib
 import os
@@ -13,19 +13,20 @@ from asr_jax.data.manifests.locations import Location
 
 
 class Unpacked:
-    """A file that bytes are put into one after the other. It is made when the first ones come, and has its name when
-    the block ends without an error.
+    """File that bytes are appended to.
+
+    It is created by the first bytes, and gets its name when the block ends without an error.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        # A name of its own: another process may read the same data.
+        # The name is unique, because another process may read the same data.
         self._partial = f"{path}.{uuid.uuid4().hex}.partial"
         self._file: BinaryIO | None = None
         self.num_bytes = 0
 
     def add(self, content: bytes | memoryview, name: str) -> Location:
-        """Puts a file's content in. `name`: what the file is called; its ending tells how it is decoded."""
+        """Appends the content of a file. The ending of `name` selects its decoder."""
         first = self.num_bytes
         if self._file is None:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
@@ -35,7 +36,7 @@ class Unpacked:
         return Location(self.path, first_byte=first, num_bytes=len(content), name=name)
 
     def add_features(self, values: Float32[np.ndarray, "T F"]) -> Location:
-        """Puts ready features in."""
+        """Appends ready features."""
         where = self.add(values.astype("<f4").tobytes(), "")
         return Location(
             self.path, first_byte=where.first_byte, num_bytes=where.num_bytes, shape=values.shape, form="f32"

@@ -1,4 +1,4 @@
-"""What a manifest says of one utterance."""
+"""Utterances as manifests describe them, and rejected utterances."""
 
 import math
 from collections.abc import Iterable
@@ -10,48 +10,55 @@ from asr_jax.core.processes import gathered
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One utterance as a manifest has it; its signal has not been opened."""
+    """Utterance as a manifest describes it, before its signal is opened."""
 
     id: str
-    """Names the utterance in messages, transcripts and rejected.jsonl; unique within what was read together."""
+    """Id in messages, transcripts and rejected.jsonl; unique among utterances that are read together."""
     location: str
-    """Where its audio or its features lie, as `data.locations.Location` writes it."""
+    """Location of its audio or features, as a string of `data.manifests.locations.Location`."""
     text: str = ""
     duration_s: float = math.nan
-    """NaN where the manifest has none."""
+    """Duration in seconds; NaN if the manifest has none."""
     speaker: str = ""
     source: str = ""
     labels: tuple[int, ...] | None = None
-    """Token ids, where the manifest brings them."""
+    """Token ids; None if the manifest has none."""
     num_frames: int = 0
-    """Of ready features; 0 for audio."""
+    """Number of frames of ready features; 0 for audio."""
     num_values: int = 0
-    """Values of a frame of ready features; 0 for audio."""
+    """Number of values per frame of ready features; 0 for audio."""
 
 
 Stage = Literal["manifest", "filter", "audio", "result"]
-"""manifest: the entry cannot be read. filter: outside of a limit. audio: audio or features cannot be read. result: no
-transcript or alignment."""
+"""Stage in which an utterance is rejected. manifest: the manifest's line or row is not valid. filter: the utterance is
+outside of a limit. audio: audio or features cannot be read. result: there is no transcript or alignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An utterance that is not used, and the reason."""
+    """Utterance that is not used, and the reason."""
 
     id: str
     location: str
-    """Audio or features, or the file with its line, row or member."""
+    """Location of audio or features, or the file with its line, row or member."""
     reason: str
     stage: Stage = "manifest"
     value: float | str | None = None
-    """The value that is outside of the limit."""
+    """Value that is outside of the limit, or detail of the reason."""
     limit: float | None = None
+    """Limit that the value is outside of. None: the reason is not a limit."""
+
+    @property
+    def detail(self) -> str:
+        """The reason with the value and the limit, such as `too few frames (3, needs 5)`."""
+        more = "" if self.limit is None else f", needs {self.limit:g}"
+        return self.reason + ("" if self.value is None else f" ({self.value}{more})")
 
     def to_json(self) -> dict[str, Any]:
-        """A line of rejected.jsonl."""
+        """Fields of a line of rejected.jsonl."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def rejected_everywhere(rejected: Iterable[Rejected]) -> list[Rejected]:
-    """The rejected utterances of all processes, in the order of the processes; every process must call it."""
+    """Rejected utterances of all processes, in the order of the processes. Every process must call it."""
     return [Rejected(**each) for of_process in gathered([each.to_json() for each in rejected]) for each in of_process]

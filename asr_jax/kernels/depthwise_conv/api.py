@@ -1,4 +1,4 @@
-"""Depthwise convolution over time, or over time and frequency, by the form that is fast on the device at hand."""
+"""Depthwise convolution over time, or over time and frequency, with an implementation chosen for the device."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +15,14 @@ Implementation = Literal["auto", "lax", "shifted"]
 
 @dataclass(frozen=True)
 class Window:
-    """Which frames a filter sees: as the arguments of `depthwise_conv_2d`."""
+    """Padding, strides and dilations of `depthwise_conv_2d`, for time and frequency."""
 
     padding: Padding
+    """Left and right padding in time, and in frequency. Negative padding crops."""
     strides: Pair
+    """Strides in time and frequency."""
     dilations: Pair
+    """Dilations in time and frequency."""
 
 
 def depthwise_conv(
@@ -31,15 +34,25 @@ def depthwise_conv(
     dilation: int = 1,
     implementation: Implementation = "auto",
 ) -> Float[Array, "B S D"]:
-    """y[b, t, d] = Σ_k kernel[k, d] · x[b, stride·t + dilation·k - padding[0], d], x being 0 outside its frames.
+    """Computes a depthwise convolution over time.
 
-    S = (T + sum(padding) - dilation·(K - 1) - 1) // stride + 1 frames come out: `padding=((K - 1) // 2, K // 2)` keeps
-    T, `(K - 1, 0)` is causal. `implementation`: "lax" is XLA's grouped convolution, "shifted" a sum of shifted products
-    with its own derivative, "auto" takes "shifted" on CPUs and "lax" elsewhere (no
-    other was measured there), when the program is compiled.
+    y[b, t, d] = Σ_k kernel[k, d] · x[b, stride·t + dilation·k - padding[0], d], where x is 0 outside of its frames.
+
+    Args:
+        x: Input of T frames and D channels.
+        kernel: Filters of K taps.
+        padding: Left and right padding in frames: `((K - 1) // 2, K // 2)` keeps T frames, `(K - 1, 0)` is causal.
+        stride: Stride in frames.
+        dilation: Dilation in frames.
+        implementation: "lax" is XLA's grouped convolution; "shifted" is a sum of shifted products with its own
+            derivative; "auto" is "shifted" on CPUs and "lax" on other platforms (no other implementation was measured
+            there), chosen when the program is compiled.
+
+    Returns:
+        S = (T + sum(padding) - dilation·(K - 1) - 1) // stride + 1 frames.
 
     Raises:
-        ValueError: the channels differ, or there are fewer padded frames than the filter reaches over.
+        ValueError: If the numbers of channels differ, or there are fewer padded frames than the filter spans.
     """
     y = depthwise_conv_2d(
         x[:, :, None], kernel[:, None], padding=(padding, (0, 0)), strides=(stride, 1), dilations=(dilation, 1),
@@ -57,22 +70,31 @@ def depthwise_conv_2d(
     dilations: Pair = (1, 1),
     implementation: Implementation = "auto",
 ) -> Float[Array, "B S G D"]:
-    """`depthwise_conv` over time and frequency, with a pair of paddings for each.
+    """Computes a depthwise convolution over time and frequency.
 
-    C is D, or 1: then all filters see the one channel.
+    Args:
+        x: Input of T frames, F bins and C channels. C is D, or 1: then all filters are applied to the one channel.
+        kernel: D filters of K taps in time and L taps in frequency.
+        padding: Left and right padding in time, and in frequency. Negative padding crops.
+        strides: Strides in time and frequency.
+        dilations: Dilations in time and frequency.
+        implementation: As for `depthwise_conv`.
+
+    Raises:
+        ValueError: If the numbers of channels differ, or there are fewer padded frames or bins than the filter spans.
     """
     if x.shape[-1] not in (1, kernel.shape[-1]):
         raise ValueError(f"x has {x.shape[-1]} channels but the kernel has {kernel.shape[-1]}")
     for frames, pads, taps, dilation in zip(x.shape[1:3], padding, kernel.shape, dilations, strict=False):
         if frames + sum(pads) < dilation * (taps - 1) + 1:
             raise ValueError(
-                f"{frames} frames padded by {pads} are fewer than the kernel's {taps} taps"
-                + (f" reach over with a dilation of {dilation}" if dilation > 1 else "")
+                f"{frames} frames padded by {pads} are fewer than the span of the kernel's {taps} taps"
+                + (f" with a dilation of {dilation}" if dilation > 1 else "")
             )
     return _depthwise_conv(x, kernel.astype(x.dtype), Window(padding, strides, dilations), implementation)
 
 
-# One derivative for both forms, so that only `x` and `kernel` are kept for it, whichever is compiled.
+# Both implementations share one custom derivative, which saves only `x` and `kernel`.
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _depthwise_conv(x: Array, kernel: Array, window: Window, implementation: Implementation) -> Array:
     return _value(x, kernel, window, implementation)
@@ -89,7 +111,7 @@ def _backward(window: Window, implementation: Implementation, saved: Any, dy: Ar
 _depthwise_conv.defvjp(_forward, _backward)
 
 
-# Under `jit` because a model has many of the same shape: the tens of operations are then traced once.
+# jit, because a model has many convolutions of the same shape: their tens of operations are then traced once.
 @partial(jax.jit, static_argnums=(2, 3))
 def _value(x: Array, kernel: Array, window: Window, implementation: Implementation) -> Array:
     forms = {"lax": partial(depthwise_conv_lax, **vars(window)), "shifted": partial(shifted, **vars(window))}

@@ -1,4 +1,4 @@
-"""What a depthwise convolution is: XLA's grouped convolution with one channel per group."""
+"""The reference implementation of depthwise convolution: XLA's grouped convolution with one channel per group."""
 
 import jax
 from jaxtyping import Array, Float
@@ -15,10 +15,17 @@ def depthwise_conv_lax(
     strides: Pair = (1, 1),
     dilations: Pair = (1, 1),
 ) -> Float[Array, "B S G D"]:
-    """y[b, t, f, d] = Σ_kl kernel[k, l, d] · x[b, s_t·t + d_t·k - left_t, s_f·f + d_f·l - left_f, d], with strides
-    s and dilations d, x being 0 outside.
+    """Computes a depthwise convolution over time and frequency.
 
-    C is D, or 1: then all filters see the one channel.
+    y[b, t, f, d] = Σ_kl kernel[k, l, d] · x[b, s_t·t + d_t·k - left_t, s_f·f + d_f·l - left_f, d], with strides s and
+    dilations d, where x is 0 outside of its frames and bins.
+
+    Args:
+        x: Input of T frames, F bins and C channels. C is D, or 1: then all filters are applied to the one channel.
+        kernel: D filters of K taps in time and L taps in frequency.
+        padding: Left and right padding in time, and in frequency.
+        strides: Strides in time and frequency.
+        dilations: Dilations in time and frequency.
     """
     return jax.lax.conv_general_dilated(
         x,

@@ -1,7 +1,8 @@
-"""Depthwise convolution as shifted multiply-adds, for CPUs: XLA fuses the taps into one vectorised loop.
+"""Depthwise convolution as a sum of shifted products, for CPUs: XLA fuses the taps into one vectorised loop.
 
-XLA's grouped convolution takes 30 times as long there, and the plain derivative of this form 10 times, because its
-kernel gradient becomes reductions over leading axes, which XLA's CPU compiler does not vectorise.
+On CPUs, XLA's grouped convolution takes 30 times as long. The automatic derivative of this implementation takes 10
+times as long, because its kernel gradient is compiled to reductions over leading axes, which XLA's CPU compiler does
+not vectorise.
 """
 
 import operator
@@ -18,12 +19,12 @@ from asr_jax.kernels.depthwise_conv.reference import Padding, Pair
 
 Places = Sequence[tuple[Pair, Pair]]
 
-# In one loop with more taps, the processor's registers do not hold them: 31 taps take 1.7 times as long.
+# Maximum number of taps per loop: more do not fit into the processor's registers, and 31 taps take 1.7 times as long.
 MOST_TAPS_FUSED = 16
-# From here on the kernel's gradient is faster by way of a Fourier transform, which costs the same for any number of
-# taps (figures: BUILD_NOTES.md).
+# Minimum number of taps and of input values for which the kernel's gradient is computed by Fourier transforms, whose
+# cost does not depend on the number of taps (measurements: BUILD_NOTES.md).
 FEWEST_TAPS_BY_FFT, FEWEST_VALUES_BY_FFT = 16, 2**18
-# Below 8 the sums over rows that are written to memory begin to cost.
+# Maximum number of unrolled rows: below 8, the cost of writing sums over rows to memory is noticeable.
 MOST_ROWS_UNROLLED = 8
 
 
@@ -35,7 +36,15 @@ def shifted(
     strides: Pair = (1, 1),
     dilations: Pair = (1, 1),
 ) -> Float[Array, "B S G D"]:
-    """The value of `depthwise_conv_lax`, in the type of `x`, summed in float32."""
+    """Computes `depthwise_conv_lax` in the dtype of `x`, with sums in float32.
+
+    Args:
+        x: Input of T frames, F bins and C channels. C is D, or 1: then all filters are applied to the one channel.
+        kernel: D filters of K taps in time and L taps in frequency.
+        padding: Left and right padding in time, and in frequency.
+        strides: Strides in time and frequency.
+        dilations: Dilations in time and frequency.
+    """
     padded = _pad(x, padding)
     size = [
         (frames - dilation * (taps - 1) - 1) // stride + 1
@@ -48,10 +57,10 @@ def shifted(
 def _sum_of_products(
     padded: Float[Array, "B P Q C"], kernel: Float[Array, "K L D"], places: Places, size: Sequence[int], strides: Pair
 ) -> Float[Array, "B S G D"]:
-    """For each tap, and the place that its first frame and bin have: every `strides`-th from there on, times it."""
+    """Returns the sum over `places` of the strided input from a tap's first frame and bin on, multiplied by the tap."""
     weights, num_rows, num_channels = kernel.astype(jnp.float32)[None, None], padded.shape[0], padded.shape[-1]
 
-    # `lax.slice`, because indexing takes several times as long to trace.
+    # lax.slice, because tracing takes several times as long with indexing.
     def product(tap: Pair, first: Pair) -> Array:
         end = [begin + (number - 1) * stride + 1 for begin, number, stride in zip(first, size, strides, strict=True)]
         window = jax.lax.slice(padded, (0, *first, 0), (num_rows, *end, num_channels), (1, *strides, 1))
@@ -75,7 +84,16 @@ def shifted_gradients(
     strides: Pair = (1, 1),
     dilations: Pair = (1, 1),
 ) -> tuple[Float[Array, "B T F C"], Float[Array, "K L D"]]:
-    """Gradients with respect to `x` and `kernel`, from that of the output."""
+    """Computes the gradients of `shifted` with respect to `x` and `kernel`.
+
+    Args:
+        x: Input of the convolution.
+        kernel: Filters of the convolution.
+        dy: Gradient with respect to the output.
+        padding: Left and right padding in time, and in frequency.
+        strides: Strides in time and frequency.
+        dilations: Dilations in time and frequency.
+    """
     size, num_taps = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
     dx = _input_gradient(dy, kernel, size, padding, strides, dilations)
     dx = dx if x.shape[-1] == dx.shape[-1] else dx.sum(-1, keepdims=True)
@@ -83,7 +101,7 @@ def shifted_gradients(
     if x.shape[-1] == 1:
         dk = _kernel_gradient_of_one_channel(x, dy, num_taps, padding, strides, dilations)
     elif one_bin and num_taps[0] >= FEWEST_TAPS_BY_FFT and x.size >= FEWEST_VALUES_BY_FFT:
-        # Between the frames that a stride takes lie zeros, and behind them those that no filter reaches.
+        # A stride means stride - 1 zeros between the frames of dy; no filter reaches the input behind the last of them.
         spread = jax.lax.pad(dy[:, :, 0], jnp.zeros((), dy.dtype), ((0, 0, 0), (0, 0, strides[0] - 1), (0, 0, 0)))
         dk = _kernel_gradient_by_fft(x[:, :, 0], spread, num_taps[0], padding[0], dilations[0])[:, None]
     else:
@@ -99,12 +117,16 @@ def _input_gradient(
     strides: Pair,
     dilations: Pair,
 ) -> Float[Array, "B T F D"]:
-    """dx[b, u, v] = Σ_kl kernel[k, l] · dy[b, t, f], over all that s_t·t = u + left_t - d_t·k, and alike for f, v.
+    """Computes the gradient with respect to the input.
 
-    Every s_t-th frame from each of the first s_t on has taps of its own, and needs no zeros between the frames of dy.
+    dx[b, u, v] = Σ_kl kernel[k, l] · dy[b, t, f] over all k, l, t, f with s_t·t = u + left_t - d_t·k and
+    s_f·f = v + left_f - d_f·l.
+
+    The frames of dx are computed in s_t phases (every s_t-th frame), each of which uses a subset of the taps. This
+    avoids zeros between the frames of dy. The same applies to bins.
     """
     steps = list(zip(size, kernel.shape[:2], padding, strides, dilations, strict=True))
-    # By axis and phase: each tap that takes part, and the place in dy that its first frame has.
+    # Per axis and phase: the taps in use, each with the position in dy for the phase's first frame.
     phases = [
         [
             [
@@ -136,7 +158,7 @@ def _input_gradient(
 
 
 def _interleave(parts: list[Array], *, axis: int) -> Array:
-    """The first of each part, then the second of each, and so on."""
+    """Interleaves parts: the first element of each part, then the second of each, and so on."""
     if len(parts) == 1:
         return parts[0]
     shape = list(parts[0].shape)
@@ -152,7 +174,7 @@ def _kernel_gradient_of_one_channel(
     strides: Pair,
     dilations: Pair,
 ) -> Float[Array, "K L D"]:
-    """As `_kernel_gradient`: what each output sees of the one channel, in a product with the gradients."""
+    """Computes `_kernel_gradient` for an input of one channel, as a matrix product of its windows with `dy`."""
     padded, num_rows = _pad(x, padding).astype(jnp.float32), x.shape[0]
     seen = [(size - 1) * stride + 1 for size, stride in zip(dy.shape[1:3], strides, strict=True)]
 
@@ -175,11 +197,11 @@ def _kernel_gradient(
     strides: Pair,
     dilations: Pair,
 ) -> Float[Array, "K L D"]:
-    """dk[k, l] = Σ_btf padded[b, s_t·t + d_t·k, s_f·f + d_f·l] · dy[b, t, f]: over rows, unrolled; over frames, by a
-    product with ones.
+    """Computes the gradient with respect to the kernel.
 
-    A loop over taps, because one after the other they find their operands in the cache, and compile but once. Bins and
-    channels lie in one axis, so that the inner loop is long.
+    dk[k, l] = Σ_btf padded[b, s_t·t + d_t·k, s_f·f + d_f·l] · dy[b, t, f]. The sum over rows is unrolled; the sum over
+    frames is a product with ones. Taps are computed in a loop, which keeps their operands in the cache and is compiled
+    once. Bins and channels share one axis, which makes the inner loop long.
     """
     num_rows, num_frames, num_bins, width = dy.shape
     num_groups = -(-num_rows // MOST_ROWS_UNROLLED)
@@ -211,11 +233,12 @@ def _kernel_gradient(
 def _kernel_gradient_by_fft(
     x: Float[Array, "B T D"], dy: Float[Array, "B S D"], num_taps: int, padding: Pair, dilation: int
 ) -> Float[Array, "K D"]:
-    """As `_kernel_gradient` over time alone, from gradients with zeros between the frames that a stride takes: a
-    correlation, as a product of spectra.
+    """Computes `_kernel_gradient` over time as a correlation: a product of spectra.
+
+    With a stride, `dy` has zeros between its frames.
     """
     num_frames = x.shape[1] + sum(padding)
-    size = next_fast_len(num_frames, real=True)  # none that wraps around is read: S and the taps fit together
+    size = next_fast_len(num_frames, real=True)  # positions that wrap around are not read: S plus the taps fit
     after = (size - x.shape[1] - padding[0], size - dy.shape[1])
     spectra = [
         jnp.fft.rfft(
@@ -228,6 +251,9 @@ def _kernel_gradient_by_fft(
 
 
 def _pad(x: Float[Array, "B T F C"], padding: Padding, *, more_rows: int = 0) -> Float[Array, "M P Q C"]:
-    """Negative padding crops. The barrier keeps XLA from computing `x` anew for every tap."""
+    """Pads rows, time and frequency; negative padding crops.
+
+    The barrier prevents XLA from computing `x` for each tap again.
+    """
     widths = ((0, more_rows, 0), *((left, right, 0) for left, right in padding), (0, 0, 0))
     return jax.lax.optimization_barrier(jax.lax.pad(x, jnp.zeros((), x.dtype), widths))

@@ -1,4 +1,4 @@
-"""Convolution over time by groups of channels, with many taps, by the form that is fast on the device at hand."""
+"""Grouped convolution over time with many taps, with an implementation chosen for the device."""
 
 from functools import partial
 from typing import Literal
@@ -16,21 +16,26 @@ Implementation = Literal["auto", "lax", "by_frequency"]
 def grouped_conv(
     x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, implementation: Implementation = "auto"
 ) -> Float[Array, "B T E"]:
-    """y[t] = Σ_k x[t + k - K // 2] W[k], x being 0 outside its frames, with D / C groups of channels: each group of C
-    gives as large a share of E, by itself.
+    """Computes a grouped convolution over time.
 
-    `implementation`: "lax" is XLA's convolution, "by_frequency" products of spectra; "auto" takes "by_frequency" on
-    CPUs, where the gradient of XLA's takes 14 times as long (BUILD_NOTES.md), and "lax" elsewhere (no other was
-    measured there), when the program is compiled.
+    y[t] = Σ_k x[t + k - K // 2] W[k], where x is 0 outside of its frames. The D / C groups of input channels are
+    independent: each group of C input channels has an equal share of the E output channels.
+
+    Args:
+        x: Input of T frames and D channels.
+        kernel: Filters W of K taps.
+        implementation: "lax" is XLA's convolution; "by_frequency" is a product of spectra; "auto" is "by_frequency" on
+            CPUs, where the gradient of XLA's convolution takes 14 times as long (BUILD_NOTES.md), and "lax" on other
+            platforms (no other implementation was measured there), chosen when the program is compiled.
 
     Raises:
-        ValueError: the channels are not in such groups.
+        ValueError: If D is not a multiple of C, or E is not a multiple of the number of groups.
     """
     groups, rest = divmod(x.shape[-1], kernel.shape[1])
     if rest or kernel.shape[2] % max(groups, 1):
         raise ValueError(
-            f"x has {x.shape[-1]} channels and the kernel takes {kernel.shape[1]} to {kernel.shape[2]}: expected whole "
-            "groups of channels"
+            f"x has {x.shape[-1]} channels, and the kernel has {kernel.shape[1]} input channels per group and "
+            f"{kernel.shape[2]} output channels: expected whole groups of channels"
         )
     forms = {"lax": partial(grouped_conv_lax, groups=groups), "by_frequency": partial(by_frequency, groups=groups)}
     if implementation == "auto":

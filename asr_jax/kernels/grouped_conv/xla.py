@@ -1,8 +1,8 @@
-"""Convolution by groups as products of spectra: a few large products of matrices, forward and backward.
+"""Grouped convolution as a product of spectra: a few large matrix products, forward and backward.
 
-With K taps, G groups and D channels a frame costs 2·K·D²/G operations directly. Of blocks of 3K/2 samples, K/2 of them
-new, transforms and products together cost a third of that at K = 128, D = 768, G = 16; and the transforms, which are
-products with constant matrices, give the layouts that the products need.
+With K taps, G groups and D channels, direct convolution takes 2·K·D²/G operations per frame. With blocks of 3K/2
+frames, of which K/2 are new, transforms and products together take a third of that for K = 128, D = 768, G = 16. The
+transforms are products with constant matrices, and their results have the layout that the products need.
 """
 
 import jax.numpy as jnp
@@ -11,8 +11,14 @@ from jaxtyping import Array, Float
 
 
 def by_frequency(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, groups: int) -> Float[Array, "B T E"]:
-    """As `reference.grouped_conv_lax`. Source: overlap-save, Oppenheim and Schafer, "Discrete-Time Signal Processing",
-    section 8.7.
+    """Computes `reference.grouped_conv_lax` by the overlap-save method.
+
+    Source: Oppenheim and Schafer, "Discrete-Time Signal Processing", section 8.7.
+
+    Args:
+        x: Input of T frames and D channels.
+        kernel: Filters of K taps, C input channels per group, and E output channels.
+        groups: Number of groups of channels.
     """
     (rows, frames, _), (taps, ins, outs) = x.shape, kernel.shape
     new = max(taps // 2, 1)
@@ -23,7 +29,8 @@ def by_frequency(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, gro
     spectra = jnp.einsum("fs,rsd->frd", transform, blocks.reshape(rows * num, size, -1))
     spectra = spectra.reshape(2, -1, rows * num, groups, ins)
     filters = (transform[:, :taps] @ kernel.reshape(taps, -1)).reshape(2, -1, ins, groups, outs // groups)
-    # Real and imaginary parts of both in one product. The filter's is conjugated, as nothing is mirrored here.
+    # One product of the real and imaginary parts of both. The filter's spectrum is conjugated, because the operation is
+    # a correlation.
     parts = jnp.einsum("afrgc,bfcge->fgarbe", spectra, filters)
     real, imaginary = parts[:, :, 0, :, 0] + parts[:, :, 1, :, 1], parts[:, :, 1, :, 0] - parts[:, :, 0, :, 1]
     products = jnp.stack([real, imaginary]).reshape(-1, groups, rows * num, outs // groups)
@@ -32,13 +39,13 @@ def by_frequency(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, gro
 
 
 def _to_spectrum(size: int) -> np.ndarray:
-    """[2 F, size]: the real parts of the F = size // 2 + 1 frequencies, then the imaginary ones."""
+    """Returns the matrix [2 F, size] of the transform to real parts, then imaginary parts, F = size // 2 + 1."""
     angles = _angles(size, size)
     return np.concatenate([np.cos(angles), -np.sin(angles)])
 
 
 def _from_spectrum(size: int, num: int) -> np.ndarray:
-    """[2 F, num]: the first samples of what such a spectrum is of."""
+    """Returns the matrix [2 F, num] of the inverse transform of `_to_spectrum` to the first `num` samples."""
     angles, frequency = _angles(size, num), np.arange(size // 2 + 1)
     weights = np.where((frequency == 0) | (2 * frequency == size), 1, 2)[:, None] / size
     return np.concatenate([weights * np.cos(angles), -weights * np.sin(angles)])

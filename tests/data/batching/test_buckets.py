@@ -180,7 +180,7 @@ def test_the_largest_shape_is_compiled_first() -> None:
     assert largest_first(buckets) == [2, 0, 1]
 
 
-def test_what_cannot_be_planned_is_said() -> None:
+def test_what_cannot_be_planned_is_named() -> None:
     some = np.array([RATE])
     with pytest.raises(UserError, match=r"batch_multiple 6 .*4 devices"):
         make_buckets(some, some, Buckets(batch_multiple=6), scale=SCALE, num_devices=4)
@@ -200,8 +200,8 @@ def test_what_cannot_be_planned_is_said() -> None:
         ({"unit": "frames"}, "budget 0.0 and unit 'frames'"),
         ({"budget": -1.0, "unit": "frames"}, "budget -1.0"),
         ({"max_batch": 4, "batch_multiple": 8}, "max_batch 4: expected at least batch_multiple 8"),
-        ({"edges_s": (3.0, 2.0)}, "expected rising"),
-        ({"edges_s": (0.0, 2.0)}, "expected rising"),
+        ({"edges_s": (3.0, 2.0)}, "expected ascending"),
+        ({"edges_s": (0.0, 2.0)}, "expected ascending"),
         ({"slack_s": -0.1}, "slack_s -0.1"),
     ],
 )

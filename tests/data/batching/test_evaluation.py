@@ -54,7 +54,7 @@ def test_audio_that_is_much_longer_is_for_windows_and_comes_last() -> None:
         assert [data.index.utterances[row].id for row in data.windowed_rows] == ["0", "2"]
         assert rows(data) == [0, 1, 2]
         assert data.plan.buckets[-1].length == short.plan.buckets[-1].length < 250_000
-    assert plan(*made).plan.buckets[-1].longest >= 57600000, "where nothing is heard by windows"
+    assert plan(*made).plan.buckets[-1].longest >= 57600000, "without windows, shapes are as long as the audio"
     ready = Utterance("a", "/x", "a", 99.0, num_frames=9900, num_values=80)
     assert not plan(ready, has_windows=True).windowed_rows
 

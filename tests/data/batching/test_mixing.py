@@ -64,10 +64,10 @@ def test_weights_for_another_number_of_sources_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "absolute"}, "absolute and relative take weights"),
-        ({"weights": (1.0,)}, "absolute and relative take weights"),
-        ({"kind": "temperature", "weights": (1.0,)}, "the others none"),
-        ({"kind": "relative", "weights": (1.0, 0.0)}, "leave a source out"),
+        ({"kind": "absolute"}, "expected weights for absolute and relative"),
+        ({"weights": (1.0,)}, "expected weights for absolute and relative"),
+        ({"kind": "temperature", "weights": (1.0,)}, "no weights for other kinds"),
+        ({"kind": "relative", "weights": (1.0, 0.0)}, r"to exclude a source, remove it from data\.train"),
         ({"kind": "temperature", "exponent": 0.0}, "exponent 0.0"),
         ({"kind": "temperature", "exponent": 1.1}, "exponent 1.1"),
     ],

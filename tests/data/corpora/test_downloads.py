@@ -107,8 +107,8 @@ def test_what_brings_nothing_is_given_up_and_what_is_there_is_kept(tmp_path, ser
     assert fetch(Archive(served.url, SHA256), tmp_path).read_bytes() == CONTENT
 
 
-def test_no_server_and_no_such_file_are_said(tmp_path, served):
-    with pytest.raises(RunError, match="404 Not Found; take a mirror"):
+def test_no_server_and_no_such_file_are_named(tmp_path, served):
+    with pytest.raises(RunError, match="404 Not Found; use a mirror"):
         fetch(Archive(f"{served.url}x", SHA256), tmp_path)
     with pytest.raises(RunError, match=r"127.0.0.1:1/a.tgz: .*refused"):
         fetch(Archive("http://127.0.0.1:1/a.tgz", SHA256), tmp_path)
@@ -147,7 +147,7 @@ def test_nothing_is_unpacked_of_what_is_not_whole_or_leads_outside(tmp_path):
     (tmp_path / "text.tgz").write_bytes(b"no tar")
     packed(tmp_path / "two.tgz", ["One/a", "Two/a"])
     packed(tmp_path / "outside.tgz", ["Top/a", "../../outside"])
-    for name, message in (("cut", "not a whole tar"), ("text", "not a whole tar"), ("two", "2 files and folders"),
+    for name, message in (("cut", "not a complete tar"), ("text", "not a complete tar"), ("two", "2 files and folders"),
                           ("outside", "outside the destination")):  # fmt: skip
         with pytest.raises(RunError, match=message):
             unpack(tmp_path / f"{name}.tgz", tmp_path / "to" / "here")

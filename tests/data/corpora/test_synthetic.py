@@ -77,11 +77,11 @@ def test_manifests_are_true(corpus: Path) -> None:
 
 
 def test_manifests_read_as_records_and_agree_with_the_numbers(corpus: Path) -> None:
-    told = json.loads((corpus / "corpus.json").read_text())
+    numbers = json.loads((corpus / "corpus.json").read_text())
     for split in SHARES:
         utterances = list(read_utterances([corpus / "manifests" / f"{split}.jsonl"]))
-        assert told["sets"][split]["utterances"] == len(utterances) >= 2
-        assert told["sets"][split]["words"] == sum(len(utterance.text.split()) for utterance in utterances)
+        assert numbers["sets"][split]["utterances"] == len(utterances) >= 2
+        assert numbers["sets"][split]["words"] == sum(len(utterance.text.split()) for utterance in utterances)
         assert all(Path(utterance.location).is_file() for utterance in utterances)
 
 
@@ -127,9 +127,9 @@ def test_groups_of_like_voices_are_as_measured() -> None:
 
 def test_already_there(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
-    told = make_corpus(corpus, TINY, processes=1)
-    assert told == json.loads((corpus / "corpus.json").read_text())
-    assert "already there" in capsys.readouterr().out
+    found = make_corpus(corpus, TINY, processes=1)
+    assert found == json.loads((corpus / "corpus.json").read_text())
+    assert "already exists" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
 
 
@@ -141,7 +141,7 @@ def test_other_settings_are_refused(corpus: Path) -> None:
 def test_other_things_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "audio").mkdir()
     (tmp_path / "audio" / "mine.flac").touch()
-    with pytest.raises(UserError, match="holds other things"):
+    with pytest.raises(UserError, match="has files that are not of this corpus"):
         make_corpus(tmp_path, TINY, processes=1)
     assert [path.name for path in tmp_path.rglob("*")] == ["audio", "mine.flac"]
 
@@ -166,10 +166,10 @@ def test_unknown_voice_is_refused(engine: espeak.Espeak, changed: dict[str, Any]
         engine.speak("one", replace(MANNER, **changed))
 
 
-def test_a_failing_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = replace(plan(TINY)[0], manner=replace(MANNER, variant="nobody"))
+def test_a_failing_process_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = replace(plan(TINY)[0], manner=replace(MANNER, variant="missing"))
     monkeypatch.setattr(synthetic, "plan", lambda settings: [unknown])
-    with pytest.raises(RunError, match=r"code 1: .*'nobody'"):
+    with pytest.raises(RunError, match=r"code 1: .*'missing'"):
         make_corpus(tmp_path, TINY, processes=1)
 
 
@@ -210,7 +210,7 @@ def test_command(tmp_path: Path) -> None:
     assert re.search(r"\d+ utterances, \d\.\d minutes, \d+ words, made in [\d.]+ s: .*manifests", made.stdout)
     rejected = subprocess.run([*command, "--seed", "2"], capture_output=True, text=True, check=False)
     assert rejected.returncode == 2
-    assert "another corpus: seed 0 (asked for: 2)" in rejected.stderr
+    assert "a corpus of other settings: seed 0 (requested: 2)" in rejected.stderr
     assert "Traceback" not in rejected.stderr
 
 
@@ -237,7 +237,7 @@ def _mean_log_mel(engine: espeak.Espeak, variant: str, pitch: int) -> np.ndarray
 
     bank = librosa.filters.mel(sr=16000, n_fft=512, n_mels=80, fmin=20, fmax=7600)
     frames = []
-    for text in SENTENCES_HEARD:
+    for text in SPOKEN_SENTENCES:
         manner = espeak.Manner("en-us", variant, words_per_minute=175, pitch=pitch, pitch_range=50)
         samples = soxr.resample(engine.speak(text, manner).astype(np.float32) / 32768, 22050, 16000)
         windows = np.lib.stride_tricks.sliding_window_view(samples, 400)[::160] * np.hanning(400)
@@ -248,7 +248,7 @@ def _mean_log_mel(engine: espeak.Espeak, variant: str, pitch: int) -> np.ndarray
     return mean - mean.mean()
 
 
-SENTENCES_HEARD = (
+SPOKEN_SENTENCES = (
     "zero one two three four",
     "five six seven eight nine",
     "turn on the kitchen lights",

@@ -272,7 +272,7 @@ CASES = {
         content("t.flac", lambda data: data[:3000], duration=None), "audio", "truncated or damaged"
     ),
     "truncated WAV": Case(
-        content("t.wav", lambda data: data[:3000]), "audio", "truncated: 2956 of 6400 bytes of samples are there"
+        content("t.wav", lambda data: data[:3000]), "audio", "truncated: it has 2956 of 6400 bytes of samples"
     ),
     "zero bytes": Case(content("z.flac", lambda data: b""), "audio", "empty file (0 bytes)"),
     "zero bytes, no duration": Case(
@@ -287,7 +287,7 @@ CASES = {
     "wrong extension: text named .m4a": Case(line(text_named_m4a), "audio", "not audio that FFmpeg can read"),
     "stereo": Case(audio("s.wav", STEREO), "loaded", expected=lambda: np.rint(STEREO.mean(axis=1))),
     "second of two channels": Case(audio("s.wav", STEREO, channel=1), "loaded", expected=lambda: STEREO[:, 1]),
-    "third of two channels": Case(audio("s.wav", STEREO, channel=2), "audio", "no channel 2: it has 2, from 0"),
+    "third of two channels": Case(audio("s.wav", STEREO, channel=2), "audio", "no channel 2: the file has 2, numbered from 0"),
     "8 kHz": Case(audio("a.wav", NOISE, 8000, duration=0.4), "loaded", expected=lambda: resampled(8000)),
     "48 kHz": Case(
         audio("a.wav", np.repeat(NOISE, 3), 48000),
@@ -298,7 +298,7 @@ CASES = {
     "float": Case(audio("a.wav", FLOATS, subtype="FLOAT"), "loaded", expected=lambda: NOISE),
     "NaN samples": Case(audio("a.wav", ONE_NAN, subtype="FLOAT"), "audio", "not finite: 1 samples are NaN or infinite"),
     "float WAV beyond ±1": Case(
-        audio("a.wav", FLOATS * 4, subtype="FLOAT"), "audio", "where full scale is 1; scale the file down"
+        audio("a.wav", FLOATS * 4, subtype="FLOAT"), "audio", "full scale is 1; reduce the file's level"
     ),
     "missing file": Case(line(lambda folder: {"audio_path": "gone.wav"}), "audio", "no such file"),
     "missing file, no duration": Case(
@@ -314,10 +314,10 @@ CASES = {
         audio("a.wav", NOISE, duration=0.8), "audio", "shorter than its manifest says: 0.20 s of 0.80 s"
     ),
     "a part of which a third is missing": Case(
-        audio("a.wav", NOISE, offset=0, duration=0.3), "audio", "0.30 s from 0.00 s, of which 0.20 s are there"
+        audio("a.wav", NOISE, offset=0, duration=0.3), "audio", "it has 0.20 s of the 0.30 s from 0.00 s"
     ),
     "an offset beyond the end": Case(
-        audio("a.wav", NOISE, offset=3.0), "audio", "it ends before the part that is asked for"
+        audio("a.wav", NOISE, offset=3.0), "audio", "the file ends before the requested part"
     ),
     "empty text": Case(audio("a.wav", NOISE, text=""), "plan", "empty text"),
     "out-of-vocabulary text": Case(audio("a.wav", NOISE, text="abcé"), "plan", "out of vocabulary"),
@@ -327,7 +327,7 @@ CASES = {
     "too short": Case(audio("a.wav", NOISE[:800], duration=0.05), "plan", "too short"),
     "duration as a text": Case(audio("a.wav", NOISE, duration="0.2"), "loaded", expected=lambda: NOISE),
     "duration in words": Case(audio("a.wav", NOISE, duration="two"), "plan", '"duration" is "two"; expected'),
-    "negative offset": Case(audio("a.wav", NOISE, offset=-1.0), "plan", "expected 0 or more"),
+    "negative offset": Case(audio("a.wav", NOISE, offset=-1.0), "plan", "expected an offset of 0 or more"),
     "a path that is no path": Case(line(lambda folder: {"audio_path": "a\0.wav"}), "plan", "rename the file"),
     "no audio": Case(line(lambda folder: {}), "plan", 'no "audio_path" among its fields'),
     "ragged features": Case(features([[1, 2, 3, 4], [5, 6]]), "plan", "ragged features: expected", of_features=True),
@@ -338,7 +338,7 @@ CASES = {
     "missing feature file": Case(
         features(None, features_path="gone.npy", rows=40, cols=4), "audio", "no such file", of_features=True
     ),
-    "a .npz named .npy": Case(line(zipped_features), "audio", "no features (npy): ", of_features=True),
+    "a .npz named .npy": Case(line(zipped_features), "audio", "invalid features (npy): ", of_features=True),
     "a header that promises terabytes": Case(
         line(boundless_features), "audio", "4398046511104 × 4 values; expected 40 × 4", of_features=True
     ),
@@ -346,17 +346,17 @@ CASES = {
         line(short_features), "audio", "3 values; expected 40 frames × 4 = 160", of_features=True
     ),
     "a manifest cut in half": Case(
-        raw(lambda data: data[: len(data) // 2 + 11]), "plan", "is the file cut", good=15, name="m.jsonl:16"
+        raw(lambda data: data[: len(data) // 2 + 11]), "plan", "the file may be truncated", good=15, name="m.jsonl:16"
     ),
-    "CSV that is cut": Case(table("csv", ","), "plan", "is the file cut", good=29, name="m.csv:31"),
-    "TSV that is cut": Case(table("tsv", "\t"), "plan", "is the file cut", good=29, name="m.tsv:31"),
-    "Kaldi's text that is cut": Case(kaldi(lambda text: text[:-2]), "plan", "is the file cut", good=29, name="good-29"),
+    "CSV that is cut": Case(table("csv", ","), "plan", "the file may be truncated", good=29, name="m.csv:31"),
+    "TSV that is cut": Case(table("tsv", "\t"), "plan", "the file may be truncated", good=29, name="m.tsv:31"),
+    "Kaldi's text that is cut": Case(kaldi(lambda text: text[:-2]), "plan", "the file may be truncated", good=29, name="good-29"),
     "two texts of one id in Kaldi's folder": Case(
         kaldi(lambda text: f"{text}good-07 ab\n"), "plan", "two lines in the file text", good=29, name="good-07"
     ),
-    "fairseq's list that is cut": Case(fairseq("m.tsv"), "plan", "is the file cut", good=29, name="m.tsv:31"),
-    "fairseq's letters that are cut": Case(fairseq("m.ltr"), "plan", "is the file cut", good=29, name="good-29.wav"),
-    "a tar that is cut between two files": Case(cut_tar, "error", "not one whole tar (cut or damaged at byte"),
+    "fairseq's list that is cut": Case(fairseq("m.tsv"), "plan", "the file may be truncated", good=29, name="m.tsv:31"),
+    "fairseq's letters that are cut": Case(fairseq("m.ltr"), "plan", "the file may be truncated", good=29, name="good-29.wav"),
+    "a tar that is cut between two files": Case(cut_tar, "error", "not a complete tar (truncated or damaged at byte"),
     "non-UTF-8": Case(
         raw(lambda data: data + '{"id": "bad", "text": "é"}'.encode("latin-1")),
         "plan",
@@ -371,7 +371,7 @@ CASES = {
     "0 utterances": Case(raw(lambda data: b""), "error", "m.jsonl has no utterances; expected one utterance or more"),
     "0 utterances: blank lines": Case(raw(lambda data: b"\n \r\n\n"), "error", "m.jsonl has no utterances"),
     "UTF-16": Case(raw(lambda data: data.decode().encode("utf-16")), "error", "not UTF-8 (byte 0xff at 0)"),
-    "a table that is cut": Case(raw(lambda data: data, "m.parquet"), "error", "not a whole Parquet file"),
+    "a table that is cut": Case(raw(lambda data: data, "m.parquet"), "error", "not a complete Parquet file"),
 }
 
 
@@ -409,8 +409,8 @@ def main() -> None:
     for name, case in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
             ends = ends_of(case, Path(folder))
-            told = ends.error or "; ".join([*ends.rejections.values(), *ends.rejected.values()])
-        print(f"{name:36} {case.end:8} {len(ends.loaded):3} loaded  {told.replace(folder, '…')[:150]}")
+            message = ends.error or "; ".join([*ends.rejections.values(), *ends.rejected.values()])
+        print(f"{name:36} {case.end:8} {len(ends.loaded):3} loaded  {message.replace(folder, '…')[:150]}")
 
 
 if __name__ == "__main__":

@@ -119,11 +119,11 @@ LIBRISPEECH = ("train-clean-100", "train-1h", "train-10h", "dev-clean", "test-cl
     ],
 )
 @pytest.mark.parametrize("role", ["train", "validation"])
-def test_sets_that_cannot_be_told_apart_are_listed(tmp_path: Path, files: list[str], role: str) -> None:
+def test_sets_that_cannot_be_distinguished_are_listed(tmp_path: Path, files: list[str], role: str) -> None:
     tree(tmp_path, *files, "rejected.jsonl", "fairseq/train-1h.tsv")
     with pytest.raises(UserError, match="train: ") as caught:
         names(tmp_path, role)
-    assert f"train: {', '.join(sorted(files))}; name the file that is meant ({tmp_path}/" in str(caught.value)
+    assert f"train: {', '.join(sorted(files))}; give the path of the file to read ({tmp_path}/" in str(caught.value)
     assert not has_validation(str(tmp_path))
     assert [name for name, _ in names(tmp_path, role, files[0])] == [files[0]]
 
@@ -151,14 +151,14 @@ def test_a_test_set_beside_a_folder_of_audio_is_not_trained_on(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("other", ["b.parquet", "b.csv"])
-def test_kinds_that_are_passed_over_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str) -> None:
+def test_kinds_that_are_ignored_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str) -> None:
     tree(tmp_path, "a.jsonl", other)
     for _ in range(2):
         assert [name for name, _ in names(tmp_path)] == ["a.jsonl"]
     (message,) = caplog.messages
     assert message == (
-        f"{tmp_path}: only 1 files such as a.jsonl are read; passed over are 1 of another kind, such as {other}: name "
-        "what is meant"
+        f"{tmp_path}: only 1 files such as a.jsonl are read; 1 files of another kind, such as {other}, are ignored: give "
+        "the paths of the files to read"
     )
 
 
@@ -166,7 +166,7 @@ def test_kinds_that_are_passed_over_are_told(tmp_path: Path, caplog: pytest.LogC
 def test_json_that_is_no_manifest_in_a_folder_of_audio_is_named(tmp_path: Path, content: str) -> None:
     tree(tmp_path, "a.wav", "a.txt")
     (tmp_path / "README.json").write_text(content)
-    with pytest.raises(UserError, match=r"README\.json .*no manifest"):
+    with pytest.raises(UserError, match=r"README\.json .*not a manifest"):
         names(tmp_path)
 
 
@@ -193,9 +193,9 @@ def test_what_is_not_there_or_not_read_is_named(tmp_path: Path) -> None:
         ("none.jsonl", "no such file or folder; check the path"),
         ("none/*.tar", "no such file or folder"),
         ("loop", "no such file or folder"),
-        ("a.docx", "is in no format that is read: expected .jsonl"),
+        ("a.docx", "has no supported format: expected .jsonl"),
         ("empty", "has nothing to read: expected manifests"),
-        ("tables", "has tables, and none that is called just train: dev.tsv, train-1h.tsv; name the file"),
+        ("tables", "has tables, but none is named just train: dev.tsv, train-1h.tsv; give the path of the file"),
     ]:
         with pytest.raises(UserError, match=message):
             names(tmp_path, path=name)

@@ -82,12 +82,12 @@ def test_parts_channels_and_bytes_of_audio(tmp_path: Path) -> None:
     ("place", "reason"),
     [
         ("none.wav", "no such file"),
-        ("a.wav#bytes=0+999999", "truncated: 3244 of 999999 bytes are there"),
+        ("a.wav#bytes=0+999999", "truncated: it has 3244 of 999999 bytes"),
         ("a.wav#bytes=7+100", "not audio"),
-        ("a.wav#channel=1", "no channel 1: it has 1, from 0"),
-        ("a.wav#seconds=0.3+0.1", "it ends before the part that is asked for: 0.10 s from 0.30 s"),
-        ("a.wav#seconds=0.05+0.2", "of which 0.05 s are there"),
-        ("a.wav#seconds=0.2+", "it ends before the part"),
+        ("a.wav#channel=1", "no channel 1: the file has 1, numbered from 0"),
+        ("a.wav#seconds=0.3+0.1", "the file ends before the requested part: it has 0.00 s of the 0.10 s from 0.30 s"),
+        ("a.wav#seconds=0.05+0.2", "it has 0.05 s of the 0.20 s from 0.05 s"),
+        ("a.wav#seconds=0.2+", "the file ends before the requested part"),
         ("#bytes=0+8", "a directory"),
     ],
 )
@@ -122,17 +122,17 @@ def test_features_in_every_form(tmp_path: Path) -> None:
     ("name", "form", "reason"),
     [
         ("none", "f32", "no such file"),
-        ("odd", "f32", "no features (f32): buffer size"),
+        ("odd", "f32", "invalid features (f32): buffer size"),
         ("short", "f32", "3 values; expected 5 frames × 3 = 15"),
         ("turned.npy", "npy", "3 × 5 values; expected 5 frames × 3 = 15"),
-        ("empty.npy", "npy", "no features (npy)"),
-        ("objects.npy", "npy", "no features (npy): Object arrays cannot be loaded"),
-        ("words", "text", "no features (text): could not convert"),
+        ("empty.npy", "npy", "invalid features (npy)"),
+        ("objects.npy", "npy", "invalid features (npy): Object arrays cannot be loaded"),
+        ("words", "text", "invalid features (text): could not convert"),
         ("nan", "text", "not finite: 2 values are NaN or infinite"),
-        ("words", "mp3", "no features (mp3)"),
+        ("words", "mp3", "invalid features (mp3)"),
     ],
 )
-def test_features_that_are_not_as_said(tmp_path: Path, name: str, form: str, reason: str) -> None:
+def test_features_that_are_not_as_described(tmp_path: Path, name: str, form: str, reason: str) -> None:
     (tmp_path / "odd").write_bytes(b"12345")
     FRAMES[:1].tofile(tmp_path / "short")
     np.save(tmp_path / "turned.npy", FRAMES.T)

@@ -77,7 +77,7 @@ def test_inputs_follow_each_other_and_ids_become_unique(tmp_path: Path, caplog: 
         utterances = read(tmp_path, first, second)
     assert [utterance.id for utterance in utterances] == ["x", "x#2", "x#3", "x#4", "y"]
     assert utterances.columns.input_of.tolist() == [0, 0, 0, 1, 1]
-    assert "2 ids repeat (first: x)" in caplog.text
+    assert "2 utterances with repeated ids (first: x)" in caplog.text
 
 
 def test_paths_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_changed_files_are_read_anew(tmp_path: Path) -> None:
     assert read(tmp_path, folder, trim_db=10.0)[3].text == "another"
 
 
-def test_audio_that_is_mended_is_found_at_the_next_start(tmp_path: Path) -> None:
+def test_audio_that_is_repaired_is_found_at_the_next_start(tmp_path: Path) -> None:
     lines = [{"audio_path": f"{i}.flac", "text": "a"} for i in range(20)]
     path = jsonl(tmp_path / "m.jsonl", *lines)
     for i in range(20):
@@ -159,10 +159,10 @@ def test_audio_that_is_mended_is_found_at_the_next_start(tmp_path: Path) -> None
     (tmp_path / "4.flac").write_bytes(whole)
     assert [entry.id for entry in read(tmp_path, path).rejected] == ["0.flac"]
     (tmp_path / "moved").rename(tmp_path / "0.flac")
-    mended = read(tmp_path, path)
-    assert not mended.rejected
-    check_signals(mended, [noise(i, 1000 + i) for i in range(20)])
-    assert list(utterances) == [utterance for utterance in mended if utterance.id not in ("0.flac", "4.flac")]
+    repaired = read(tmp_path, path)
+    assert not repaired.rejected
+    check_signals(repaired, [noise(i, 1000 + i) for i in range(20)])
+    assert list(utterances) == [utterance for utterance in repaired if utterance.id not in ("0.flac", "4.flac")]
 
 
 def test_a_data_set_that_comes_later_is_found_where_it_is(tmp_path: Path) -> None:

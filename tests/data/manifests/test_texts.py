@@ -60,10 +60,10 @@ def test_folders_of_audio_have_their_texts_beside_it(tmp_path):
     assert texts(tmp_path) == ["one", "two"]
 
 
-def test_entries_that_cannot_be_used_are_left_out_and_said(tmp_path, capsys):
+def test_entries_that_cannot_be_used_are_rejected_and_named(tmp_path, capsys):
     path = jsonl(tmp_path, {"audio_path": "a.wav", "text": "a"}, {"text": "without audio"})
     assert texts(path) == ["a"]
-    assert "1 of 2 entries are left out; the first:" in capsys.readouterr().out
+    assert "1 of 2 utterances are rejected; the first:" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"a\.jsonl:1"):
         texts(jsonl(tmp_path, {"text": "without audio"}))
 

@@ -1,1 +1,1 @@
-"""Readers of manifests and data folders, one small file per format, and which of them reads what."""
+"""Readers of manifests and data folders, one file per format."""

@@ -1,4 +1,4 @@
-"""What a reader is: a format by its name, which paths are of it, and the utterances that are there."""
+"""Interface of readers: the name of a format, its paths, and their utterances."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -11,8 +11,10 @@ Entries = Iterator[Utterance | Rejected]
 
 
 def beside(path: str) -> tuple[str, ...]:
-    """The folder of a manifest, the one above it (a data set that keeps its manifests in a folder of their own), and
-    the current one.
+    """Folders that locations in a manifest may be relative to.
+
+    These are the folder of the manifest, its parent folder (a data set with its manifests in a subfolder), and the
+    current folder.
     """
     folder = os.path.dirname(os.path.abspath(path))
     return folder, os.path.dirname(folder), os.curdir
@@ -20,15 +22,19 @@ def beside(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How data are read, and what has been found of them so far; for one reading, since folders may change."""
+    """Options of one reading, and a cache of the folders that are walked.
+
+    Folders may change, and each reading needs new options.
+    """
 
     texts_may_lack: bool = False
-    """Whether entries without a text are read, with an empty one: for transcription, and training on audio alone."""
+    """Whether utterances without a text are read, with an empty text: for transcription, and for training on audio
+    alone."""
     walked: dict[str, list[str]] = field(default_factory=dict, compare=False)
-    """The files of each folder that was walked: of a million they take seconds each time."""
+    """Files of each folder that is already walked. To walk a million files takes seconds."""
 
     def walk(self, folder: str) -> Iterable[str]:
-        """All files under a folder, in order. Links to folders are followed, each folder once, so that a loop ends."""
+        """All files under a folder in order. Links to folders are followed, each folder once, and loops end."""
         if folder not in self.walked:
             self.walked[folder] = list(_walk(folder))
         return self.walked[folder]
@@ -49,18 +55,19 @@ def _walk(folder: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Reader:
-    """One format."""
+    """Reader of one format."""
 
     name: str
+    """Name of the format."""
     matches: Callable[[str], bool]
-    """Whether a path, of a file or a folder, is of this format."""
+    """Whether a path of a file or folder has this format."""
     files: Callable[[str, ReadOptions], list[str]]
-    """All files whose change means that the utterances may be others."""
+    """All files whose change may change the utterances."""
     read: Callable[[str, Unpacked, ReadOptions], Entries]
-    """The utterances of a path, in order, and what none can be made of; bytes that training could not read by themselves
-    are unpacked. Raises: UserError for a path that cannot be read as a whole."""
+    """Yields the utterances of a path in order, and a Rejected for each that is not valid. Bytes that training cannot
+    read individually are unpacked. Raises UserError if the path as a whole cannot be read."""
     roots: Callable[[str], tuple[str, ...]] = beside
-    """The folders that relative locations may start from; all start from the first at which there is a file."""
+    """Folders that relative locations may start from. All start from the first folder in which a file exists."""
 
 
 def this_file(path: str, options: ReadOptions) -> list[str]:

@@ -1,4 +1,4 @@
-"""The utterance of an entry that names its values: an object of JSON, a row of a table."""
+"""Utterances from named values: objects of JSON and rows of tables."""
 
 import math
 import os
@@ -17,14 +17,21 @@ from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
 
-# Of features that come without a duration: the hop of nearly every front-end.
+# Hop in seconds of features without a duration; nearly every front-end has it.
 HOP_S = 0.01
 
 
 def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name: str) -> Utterance:
-    """The utterance that has these fields, of audio or of ready features; `name`: its id where it has none.
+    """Utterance of audio or of ready features with these fields.
 
-    Raises: InvalidEntry.
+    Args:
+        fields: Values by field name.
+        unpacked: File for audio and features that the fields contain.
+        options: Options of reading.
+        name: Id if the fields have none.
+
+    Raises:
+        InvalidEntry: If the fields are not a valid utterance.
     """
     if f.first(fields, f.FEATURES) is not None or f.first(fields, f.FEATURES_PATH) is not None:
         return _of_features(fields, unpacked, options, name)
@@ -32,7 +39,7 @@ def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name:
 
 
 def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
-    """Of ready features: what is said of it, or by the number of frames."""
+    """Duration of ready features in seconds: `length_s`, or the number of frames times the usual hop if it is NaN."""
     return round(num_frames * HOP_S, 6) if math.isnan(length_s) else length_s
 
 
@@ -45,7 +52,9 @@ def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: st
     start_s, length_s, channel = f.seconds(fields, f.OFFSET), f.duration_s(fields), f.count(fields, f.CHANNEL)
     if start_s < 0 or (start_s >= 0 and length_s <= 0) or length_s < 0:
         offset = "" if math.isnan(start_s) else f"an offset of {start_s:g} s and "
-        raise InvalidEntry(f"{offset}a duration of {length_s:g} s: expected 0 or more, and above 0")
+        raise InvalidEntry(
+            f"{offset}a duration of {length_s:g} s: expected an offset of 0 or more and a duration above 0"
+        )
     if embedded is None and channel is None and math.isnan(start_s):
         return _utterance(fields, options, audio_path, audio_path, length_s)
     if isinstance(embedded, bytes):
@@ -59,10 +68,10 @@ def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: st
 
 
 def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
-    """The bytes of a file of audio, where the fields hold them or say where they lie, and its path or name."""
+    """Audio in the fields, as bytes or their location (None if there is none), and its path or name."""
     value = f.first(fields, f.AUDIO)
     path = f.string(fields, f.AUDIO_PATH)
-    if isinstance(value, Mapping):  # as Hugging Face has it: {"bytes": …, "path": …}
+    if isinstance(value, Mapping):  # Hugging Face's Audio: {"bytes": …, "path": …}
         path = f.string(value, ("path",)) or path
         value = value.get("bytes")
     elif isinstance(value, str) and not path:
@@ -86,18 +95,18 @@ def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name:
 
 
 def _matrix(values: Any, rows: int | None, cols: int | None) -> Float32[np.ndarray, "T F"]:
-    """Features from a list of lists, or a flat list with its shape."""
+    """Features from a list of lists, or from a flat list and its shape."""
     if isinstance(values, str):
         raise InvalidEntry(f"features are {f.shown(values)}; expected numbers, or the path of a file in features_path")
     try:
         matrix = np.asarray(values, np.float32)
     except (ValueError, TypeError, OverflowError):
-        raise InvalidEntry("ragged features: expected a list of frames, each with as many numbers") from None
+        raise InvalidEntry("ragged features: expected a list of frames with the same number of values each") from None
     if not matrix.size:
-        raise InvalidEntry("empty features: expected frames × values, one or more of each")
+        raise InvalidEntry("empty features: expected frames × values, at least one of each")
     if matrix.ndim == 1:
         if rows is None or cols is None:
-            raise InvalidEntry("flat features: expected their rows and cols as well")
+            raise InvalidEntry("flat features: expected the fields rows and cols as well")
         if matrix.size != rows * cols:
             raise InvalidEntry(f"{matrix.size} feature values; expected rows {rows} × cols {cols} = {rows * cols}")
         matrix = matrix.reshape(rows, cols)

@@ -1,6 +1,7 @@
-"""fairseq's lists: `SET.tsv` (a root folder, then `path⇥samples`) with `SET.ltr` or `SET.wrd` beside it, line by line.
+"""Reader and writer of fairseq's lists: `SET.tsv` with `SET.ltr` or `SET.wrd` beside it, line by line.
 
-A path may be `FILE.zip:first byte:bytes`. fairseq trains on 16 kHz alone: that is what samples are counted at.
+The first line of `SET.tsv` is a root folder, and the others are `path⇥samples`. A path may be `FILE.zip:first
+byte:bytes`. fairseq trains only on 16 kHz; samples are counted at that rate.
 """
 
 import os
@@ -23,7 +24,7 @@ DICTIONARY = "dict.ltr.txt"
 
 
 def is_fairseq(path: str) -> bool:
-    """A .tsv whose first line has no tab, and whose second line is a path and a number."""
+    """Whether a file is a .tsv with no tab in its first line, and a path and a number in its second line."""
     if not path.lower().endswith(".tsv") or not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -37,6 +38,16 @@ def files(path: str, options: ReadOptions) -> list[str]:
 
 
 def read_fairseq(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+    """Reads a list and the transcripts beside it.
+
+    Args:
+        path: The list, `SET.tsv`.
+        unpacked: Not used.
+        options: Not used.
+
+    Raises:
+        UserError: If the list cannot be read, or if the transcripts have another number of lines.
+    """
     root, *rows = list(text_lines(path)) or [(0, "")]
     if isinstance(root[1], BadLine):
         raise UserError(f"{path}:1: the root folder is {root[1]}")
@@ -44,7 +55,8 @@ def read_fairseq(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries
     texts = _texts(path)
     if texts is not None and len(texts) != len(rows):
         raise UserError(
-            f"{path} has {len(rows)} recordings and its transcripts {len(texts)} lines: expected as many, in this order"
+            f"{path} has {len(rows)} recordings, but its transcripts have {len(texts)} lines: expected one line per "
+            "recording, in the same order"
         )
     for (number, line), text in zip(rows, texts or [""] * len(rows), strict=True):
         place = f"{path}:{number}"
@@ -68,12 +80,12 @@ def _utterance(line: str | BadLine, text: str | BadLine, folder: str) -> Utteran
 
 
 def letters(text: str) -> str:
-    """A text as fairseq's letters: `A B | C |`."""
+    """Text as fairseq's letters: `A B | C |`."""
     return " ".join(" ".join(word) + f" {BOUNDARY}" for word in text.split())
 
 
 def _texts(path: str) -> list[str | BadLine] | None:
-    """Of every recording; a blank line is the text of one in which nothing is said."""
+    """Texts of all recordings; a blank line is an empty text. None if there are no transcripts."""
     stem = os.path.splitext(path)[0]
     if os.path.exists(f"{stem}.wrd"):
         return [line for _, line in all_lines(f"{stem}.wrd")]
@@ -94,10 +106,13 @@ def _location(name: str) -> Location:
 
 
 def write_fairseq(path: str, utterances: Iterable[Utterance]) -> None:
-    """Writes `SET.tsv`, `.wrd` and `.ltr` of utterances that are whole files of audio at 16 kHz, and `dict.ltr.txt` where
-    there is none yet: its lines number the labels of all sets of a folder. Rates are not looked at: see `at_16_khz`.
+    """Writes `SET.tsv`, `.wrd` and `.ltr` of utterances that are whole audio files at 16 kHz.
 
-    Raises: UserError for an utterance that fairseq's lists cannot say; nothing is written then.
+    `dict.ltr.txt` is written if it does not exist. Its lines number the labels of all sets of a folder. Sample rates
+    are not checked; see `at_16_khz`.
+
+    Raises:
+        UserError: If fairseq's lists cannot express an utterance. Nothing is written then.
     """
     entries, texts = [], []
     for utterance in utterances:
@@ -116,15 +131,19 @@ def write_fairseq(path: str, utterances: Iterable[Utterance]) -> None:
 
 
 def at_16_khz(utterance: Utterance) -> Utterance:
-    """The utterance with the duration of its file's header. Raises: UserError for audio of another rate, or none."""
+    """Utterance with the duration of its file's header.
+
+    Raises:
+        UserError: If the audio cannot be read or has another rate.
+    """
     try:
         info = Location.parse(utterance.location).info()
     except AudioError as error:
-        raise UserError(f"utterance {utterance.id}: {error}; leave it out") from None
+        raise UserError(f"utterance {utterance.id}: {error}; remove the utterance") from None
     if info.rate_hz != RATE_HZ:
         raise UserError(
-            f"utterance {utterance.id} ({utterance.location}) has {info.rate_hz} Hz; fairseq trains on {RATE_HZ} Hz alone: "
-            "convert its audio first"
+            f"utterance {utterance.id} ({utterance.location}) has {info.rate_hz} Hz; fairseq trains only on {RATE_HZ} "
+            "Hz: convert the audio first"
         )
     return replace(utterance, duration_s=info.duration_s)
 
@@ -135,24 +154,28 @@ def _write_lines(path: str, lines: Iterable[str]) -> None:
 
 
 def _entry(utterance: Utterance) -> str:
-    """How a list names an utterance's file. Raises: UserError for what it cannot say of it."""
+    """Path of an utterance's file in a list.
+
+    Raises:
+        UserError: If a list cannot express the utterance.
+    """
     location = Location.parse(utterance.location)
     in_zip = location.path.endswith(".zip") and location.num_bytes is not None
     whole = Location(location.path, location.first_byte, location.num_bytes) if in_zip else Location(location.path)
     if location != whole or set(location.path) & set("\t\r\n"):
         raise UserError(
-            f"utterance {utterance.id} ({location}) is not a whole file, which is all that fairseq's lists can name; write "
+            f"utterance {utterance.id} ({location}) is not a whole file; fairseq's lists have only whole files: write "
             "its audio to a file first"
         )
     if BOUNDARY in utterance.text:
         raise UserError(
-            f"utterance {utterance.id} has {BOUNDARY!r} in its text ({utterance.text!r}), which fairseq takes for the end of a "
-            "word; take it out"
+            f"utterance {utterance.id} has {BOUNDARY!r} in its text ({utterance.text!r}), which ends a word in "
+            "fairseq's lists; remove it"
         )
     if utterance.labels is not None and not utterance.text:
         raise UserError(
-            f"utterance {utterance.id} has token ids and no text, and fairseq's lists have only letters; give its manifest "
-            "a text"
+            f"utterance {utterance.id} has token ids but no text; fairseq's lists have only letters: add a text to the "
+            "manifest"
         )
     path = location.path.lstrip("/")
     return f"{path}:{location.first_byte}:{location.num_bytes}" if in_zip else path

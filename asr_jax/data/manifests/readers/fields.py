@@ -1,4 +1,4 @@
-"""Field names of the systems that people come from, and values by their meaning: what several readers share."""
+"""Field names of many systems, and conversions of their values that several readers share."""
 
 import json
 import math
@@ -32,18 +32,18 @@ KNOWN = frozenset(
     }
 )  # fmt: skip
 EXAMPLE = '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}'
-# What columns hold: 32-bit counts and ids.
+# Largest count or id: columns have 32 bits.
 LARGEST = 2**31 - 1
 
 Fields = Mapping[str, Any]
 
 
 class InvalidEntry(ValueError):
-    """An entry that no utterance can be made of; says why and what was expected."""
+    """Error: a line, row or file is not a valid utterance. The message has the reason and what was expected."""
 
 
 def first(fields: Fields, names: Sequence[str]) -> Any:
-    """The value of the first name that there is with a value; None where there is none."""
+    """Value of the first of the names that has one. None if none has."""
     for name in names:
         if (value := fields.get(name)) is not None:
             return value
@@ -51,7 +51,16 @@ def first(fields: Fields, names: Sequence[str]) -> Any:
 
 
 def string(fields: Fields, names: Sequence[str], default: str = "") -> str:
-    """A number is taken for an id or a speaker."""
+    """String of the first of the names that has a value. For ids and speakers, a whole number is converted.
+
+    Args:
+        fields: Values by field name.
+        names: Field names in order of preference.
+        default: Result if there is no value.
+
+    Raises:
+        InvalidEntry: If the value is not a string.
+    """
     value = first(fields, names)
     if value is None:
         return default
@@ -63,12 +72,17 @@ def string(fields: Fields, names: Sequence[str], default: str = "") -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidEntry(f'"{_named(fields, names)}" is {shown(value)}, which holds half a character') from None
+            message = f'"{_named(fields, names)}" is {shown(value)}, which has an unpaired surrogate'
+            raise InvalidEntry(message) from None
     return value
 
 
 def seconds(fields: Fields, names: Sequence[str]) -> float:
-    """A number, or one in a text; NaN where there is none."""
+    """Number of seconds, also from a string. NaN if there is no value.
+
+    Raises:
+        InvalidEntry: If the value is not a finite number.
+    """
     value = first(fields, names)
     if value is None:
         return math.nan
@@ -79,13 +93,17 @@ def seconds(fields: Fields, names: Sequence[str]) -> float:
 
 
 def duration_s(fields: Fields) -> float:
-    """NaN where there is none."""
+    """Duration in seconds. NaN if there is none."""
     value = seconds(fields, DURATION)
     return seconds(fields, DURATION_MS) / 1000 if math.isnan(value) else value
 
 
 def count(fields: Fields, names: Sequence[str]) -> int | None:
-    """A whole number, also as a float or in a text (tables write `2.0`); None where there is none."""
+    """Whole number, also from a float or a string (tables have `2.0`). None if there is no value.
+
+    Raises:
+        InvalidEntry: If the value is not a whole number.
+    """
     value = first(fields, names)
     if value is None:
         return None
@@ -95,7 +113,7 @@ def count(fields: Fields, names: Sequence[str]) -> int | None:
 
 
 def _number(value: Any) -> int | float | None:
-    """None for what is no number, and no text of one."""
+    """Number, also from a string. None for other values."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -105,15 +123,19 @@ def _number(value: Any) -> int | float | None:
 
 
 def _whole(value: Any) -> int | None:
-    """None for what is no whole number from 0 to LARGEST."""
-    if type(value) is int:  # nearly all
+    """Whole number from 0 to LARGEST. None for other values."""
+    if type(value) is int:  # fast path for nearly all values
         return value if 0 <= value <= LARGEST else None
     number = _number(value.item() if isinstance(value, np.generic) else value)
     return int(number) if number is not None and 0 <= number <= LARGEST and number == int(number) else None
 
 
 def label_ids(value: Any) -> tuple[int, ...] | None:
-    """Token ids: a list, or a text of numbers with spaces or commas between."""
+    """Token ids from a list, or from a string of numbers separated by spaces or commas. None for None.
+
+    Raises:
+        InvalidEntry: If the value is not a list or string of whole numbers.
+    """
     if value is None:
         return None
     words = value.replace(",", " ").split() if isinstance(value, str) else value
@@ -125,7 +147,11 @@ def label_ids(value: Any) -> tuple[int, ...] | None:
 
 
 def objects(fields: Fields, name: str) -> list[Fields]:
-    """A list of objects. Raises: InvalidEntry."""
+    """Field with a list of one or more objects.
+
+    Raises:
+        InvalidEntry: If the value is not such a list.
+    """
     value = fields.get(name)
     if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
         raise InvalidEntry(f'"{name}" is {shown(value)}; expected a list of objects, at least one')
@@ -133,7 +159,16 @@ def objects(fields: Fields, name: str) -> list[Fields]:
 
 
 def feature_file(path: str, rows: int | None, cols: int | None) -> Location:
-    """The location of features in a file of their own. Raises: InvalidEntry where their shape is not known."""
+    """Location of features in a file of their own.
+
+    Args:
+        path: Path of the file.
+        rows: Number of frames.
+        cols: Number of values per frame.
+
+    Raises:
+        InvalidEntry: If the shape is not known.
+    """
     if not rows or not cols:
         raise InvalidEntry(f"features in a file ({path}) need their shape: expected rows and cols above 0")
     form = {".npy": "npy", ".f32": "f32"}.get(os.path.splitext(path)[1], "text")
@@ -142,21 +177,21 @@ def feature_file(path: str, rows: int | None, cols: int | None) -> Location:
 
 
 def base_name(path: str) -> str:
-    """A file's name without folder and ending: an id where nothing better is there."""
+    """Name of a file without folder and ending, which is the id if there is no better one."""
     return os.path.splitext(os.path.basename(path))[0]
 
 
 def not_utf8(content: bytes, error: UnicodeDecodeError) -> str:
-    """Why a text cannot be read, and the mend."""
+    """Reason and fix for text that is not UTF-8."""
     return f"not UTF-8 (byte {content[error.start]:#04x} at {error.start}); save it as UTF-8"
 
 
 def shown(value: Any) -> str:
-    """A value in messages; a long one is cut."""
+    """Value as JSON for messages, cut after 80 characters."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _named(fields: Fields, names: Sequence[str]) -> str:
-    """Which name the value has, for messages."""
+    """First of the names that has a value, for messages."""
     return next((name for name in names if fields.get(name) is not None), names[0])

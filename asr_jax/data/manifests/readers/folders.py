@@ -1,7 +1,7 @@
-"""Folders of audio, searched through, with what is said in files beside it.
+"""Reader of folders of audio, searched recursively, with texts in files beside the audio.
 
 `a.wav` has its text in `a.txt`, `a.lab` or `a.transcript`, and token ids in `a.tokens` or `a.tok`. A number of frames
-in `a.rows` or `a.frames` is passed over: the header tells the duration, and exactly.
+in `a.rows` or `a.frames` is ignored, because the header has the exact duration.
 """
 
 import os
@@ -29,6 +29,13 @@ def files(path: str, options: ReadOptions) -> list[str]:
 
 
 def read_folder(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+    """Reads a folder of audio, or one audio file.
+
+    Args:
+        path: Folder or audio file.
+        unpacked: Not used.
+        options: Options of reading.
+    """
     there = set(files(path, options))
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     for name in sorted(there):
@@ -46,7 +53,8 @@ def _utterance(path: str, name: str, there: set[str], options: ReadOptions) -> U
     text, tokens = _sidecar(path, TEXT_ENDINGS, there), _sidecar(path, TOKEN_ENDINGS, there)
     if text is None and tokens is None and not options.texts_may_lack:
         raise InvalidEntry(
-            f"no text beside it: expected {f.base_name(path)} with {', '.join(TEXT_ENDINGS)} or {TOKEN_ENDINGS[0]}"
+            f"no text beside the audio: expected a file {f.base_name(path)} with {', '.join(TEXT_ENDINGS)} or "
+            f"{TOKEN_ENDINGS[0]}"
         )
     return Utterance(
         id=name, location=os.path.abspath(path), text=" ".join((text or "").split()), labels=f.label_ids(tokens)

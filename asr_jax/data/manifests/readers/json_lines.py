@@ -1,7 +1,7 @@
-"""JSONL and JSON: our own manifests and, line by line, those of NeMo, lhotse and QuartzNet, and ready features.
+"""Readers of JSONL and JSON: our own manifests, those of NeMo, lhotse and QuartzNet, and ready features.
 
-Our own: `{"audio_path": "a.flac", "text": "hello", "duration": 1.5}`, optionally with `id speaker source offset channel
-tokens`, or `features_path rows cols` instead of `audio_path`.
+Our own lines are `{"audio_path": "a.flac", "text": "hello", "duration": 1.5}`, optionally with `id speaker source
+offset channel tokens`, or with `features_path rows cols` instead of `audio_path`.
 """
 
 import gzip
@@ -29,9 +29,16 @@ def is_json(path: str) -> bool:
 
 
 def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool = False) -> Entries:
-    """Utterances of a file with an object per line, or with one array of objects; gzip too, by the ending .gz.
+    """Reads a file with one object per line, or with one array of objects; with gzip if its name ends in .gz.
 
-    `once`: an utterance that is there at several speeds is read at its own alone.
+    Args:
+        path: File to read.
+        unpacked: File for features that the objects contain.
+        options: Options of reading.
+        once: Whether an utterance that exists at several speeds is read only at its original speed.
+
+    Raises:
+        UserError: If the file cannot be read.
     """
     for number, value in _objects(path):
         place = f"{path}:{number}"
@@ -53,11 +60,11 @@ def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool
 
 JSON = Reader("JSON", is_json, this_file, read_json)
 JSON_ONCE = Reader("JSON at one speed", is_json, this_file, partial(read_json, once=True))
-"""For validation and evaluation, which count an utterance once."""
+"""Reader for validation and evaluation, which count an utterance once."""
 
 
 def looks_like_manifest(path: str) -> bool:
-    """Whether a file of JSON begins with an array, or with an object in a line that has a field that is known."""
+    """Whether a JSON file begins with an array, or with a line that is an object with a known field."""
     with open(path, "rb") as file:
         line = file.readline().removeprefix(MARK).strip()
     value = None if line.startswith(b"[") else _value(line)
@@ -70,7 +77,7 @@ def _name(fields: dict[str, Any], place: str) -> str:
 
 
 def _objects(path: str) -> Iterator[tuple[int, Any]]:
-    """The values with their line, or place in the array, from 1; an InvalidEntry for what is not JSON."""
+    """Yields values with their line, or position in the array, from 1. A line that is not JSON is an InvalidEntry."""
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
             start = file.read(64).removeprefix(MARK).lstrip()
@@ -82,10 +89,10 @@ def _objects(path: str) -> Iterator[tuple[int, Any]]:
                 if line := line.strip():
                     yield number, _value(line.removeprefix(MARK) if number == 1 else line)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such manifest; check the path (relative ones start at {os.getcwd()})") from None
+        raise UserError(f"{path}: no such manifest; check the path (relative paths start at {os.getcwd()})") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path}: cannot be read as a manifest: {reason}; is it whole?") from None
+        raise UserError(f"{path}: cannot be read as a manifest: {reason}; check that it is complete") from None
 
 
 def _value(line: bytes) -> Any:
@@ -97,11 +104,11 @@ def _value(line: bytes) -> Any:
         cut = (
             ""
             if line.endswith(b"}")
-            else "; the line ends early: is the file cut, or one object written over several lines?"
+            else "; the line ends early: the file may be truncated, or one object may be on several lines."
         )
         return InvalidEntry(f"not JSON ({error}){cut} Expected {f.EXAMPLE}")
     except RecursionError:
-        return InvalidEntry("JSON that is nested too deep")
+        return InvalidEntry("JSON is nested too deeply")
 
 
 def _array(path: str, content: bytes) -> list[Any]:
@@ -111,5 +118,5 @@ def _array(path: str, content: bytes) -> list[Any]:
         raise UserError(f"{path}: {not_utf8(content, error)}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path}: not a JSON array ({error}); is the file cut? Expected objects: [{f.EXAMPLE}, …]"
+            f"{path}: not a JSON array ({error}); the file may be truncated. Expected objects: [{f.EXAMPLE}, …]"
         ) from None

@@ -1,7 +1,7 @@
-"""Kaldi's data folders: `wav.scp text` and, where they are, `segments utt2spk utt2dur reco2dur`.
+"""Reader of Kaldi's data folders: `wav.scp text`, and optionally `segments utt2spk utt2dur reco2dur`.
 
-Of the commands that `wav.scp` may have instead of a path, those that only decode (`flac`, `sph2pipe`, `cat`, `sox FILE
--t wav -`) are read as the file that they decode; others are rejected by name.
+`wav.scp` may have commands instead of paths. Commands that only decode a file (`flac`, `sph2pipe`, `cat`, `sox FILE -t
+wav -`) are read as that file. Utterances of other commands are rejected.
 """
 
 import math
@@ -19,7 +19,7 @@ from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 FILES = ("wav.scp", "text", "segments", "utt2spk", "utt2dur", "reco2dur")
-# What programs may be told without changing more than format and rate.
+# Arguments of programs that change only format and rate.
 HARMLESS = {
     "flac": r"-[cds]+|--stdout|--decode|--silent",
     "cat": r"",
@@ -43,6 +43,16 @@ def roots(path: str) -> tuple[str, ...]:
 
 
 def read_kaldi(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+    """Reads a Kaldi data folder.
+
+    Args:
+        path: Folder to read.
+        unpacked: Not used.
+        options: Options of reading.
+
+    Raises:
+        UserError: If a file of the folder cannot be read.
+    """
     tables = {file: _table(os.path.join(path, file)) for file in FILES}
     names = tables["segments"] or tables["wav.scp"]
     for name in names:
@@ -62,7 +72,10 @@ KALDI = Reader("Kaldi data folder", is_kaldi, files, read_kaldi, roots)
 
 
 def _table(path: str) -> Table:
-    """The lines of a file by their first word, InvalidEntry for a word of two; nothing where there is no such file."""
+    """Lines of a file by their first word. Empty if there is no such file.
+
+    A word with two lines has an InvalidEntry.
+    """
     if not os.path.exists(path):
         return {}
     table: dict[str, str | InvalidEntry] = {}
@@ -78,7 +91,11 @@ def _table(path: str) -> Table:
 
 
 def _value(table: Table, name: str) -> str:
-    """Empty where there is none. Raises: InvalidEntry for a line that cannot be read."""
+    """Rest of a line after its first word. Empty if there is no such line.
+
+    Raises:
+        InvalidEntry: If the line cannot be read.
+    """
     value = table.get(name, "")
     if isinstance(value, InvalidEntry):
         raise value
@@ -86,7 +103,11 @@ def _value(table: Table, name: str) -> str:
 
 
 def _signal(name: str, tables: Mapping[str, Table]) -> tuple[Location, float]:
-    """Where an utterance lies, and its duration, NaN where nothing tells it. Raises: InvalidEntry."""
+    """Location of an utterance, and its duration in seconds, NaN if it is not known.
+
+    Raises:
+        InvalidEntry: If a line of the utterance is not valid.
+    """
     if tables["segments"]:
         return _segment(_value(tables["segments"], name), tables["wav.scp"])
     length = _value(tables["utt2dur"], name) or _value(tables["reco2dur"], name)
@@ -94,7 +115,11 @@ def _signal(name: str, tables: Mapping[str, Table]) -> tuple[Location, float]:
 
 
 def _segment(line: str, recordings: Table) -> tuple[Location, float]:
-    """Of `recording start end [channel]`; an end of -1 is that of the recording. Raises: InvalidEntry."""
+    """Location and duration of a segment `recording start end [channel]`. An end of -1 is the end of the recording.
+
+    Raises:
+        InvalidEntry: If the line is not valid.
+    """
     recording, start, end, channel = (*line.split(), "", "", "", "")[:4]
     if not end:
         raise InvalidEntry(f"segment {line!r}; expected recording, start and end in seconds")
@@ -103,7 +128,7 @@ def _segment(line: str, recordings: Table) -> tuple[Location, float]:
     start_s, end_s = _number(start, "start"), _number(end, "end")
     length_s = math.nan if end_s == -1 else end_s - start_s
     if start_s < 0 or length_s <= 0:
-        raise InvalidEntry(f"a segment from {start} to {end} s: expected a start of 0 or more before its end")
+        raise InvalidEntry(f"a segment from {start} to {end} s: expected 0 ≤ start < end")
     part = replace(
         _location(_value(recordings, recording)),
         start_s=start_s, length_s=None if end_s == -1 else length_s, may_overshoot=end_s != -1,
@@ -127,11 +152,15 @@ def _whole_number(text: str, what: str) -> int:
 
 
 def _location(entry: str) -> Location:
-    """What a line of wav.scp means. Raises: InvalidEntry."""
+    """Location of a line of wav.scp.
+
+    Raises:
+        InvalidEntry: If the line is a command that does more than decode, or audio in an archive.
+    """
     if not entry.endswith("|"):
         path, _, offset = entry.rpartition(":")
         if path.endswith(".ark") and offset.isdecimal():
-            raise InvalidEntry(f"{entry}: audio in an archive; write files first (wav-copy)")
+            raise InvalidEntry(f"{entry}: audio in an archive cannot be read; write it to files first (wav-copy)")
         return Location(entry)
     try:
         words = shlex.split(entry.removesuffix("|"))
@@ -144,6 +173,6 @@ def _location(entry: str) -> Location:
         channel = re.search(r"-c ?(\d)", flags) if program == "sph2pipe" else None
         return Location(paths[0], channel=int(channel[1]) - 1 if channel else None)
     raise InvalidEntry(
-        f"the command {entry!r}: expected a path, or flac, sph2pipe, cat or sox that do no more than decode one file; "
-        "run it and write the path of what it gives"
+        f"the command {entry!r}: expected a path, or flac, sph2pipe, cat or sox that only decode one file; run it and "
+        "give the path of its output"
     )

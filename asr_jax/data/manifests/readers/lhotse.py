@@ -1,7 +1,7 @@
-"""Cuts of lhotse, an object per line: recordings in files, with their supervisions.
+"""Reader of cuts of lhotse, one object per line: recordings in files, with their supervisions.
 
-A cut with one supervision is an utterance of the whole cut; one with several gives an utterance for each. Ready features of
-lhotse are passed over: audio is read instead.
+A cut with one supervision is one utterance of the whole cut. A cut with several supervisions is one utterance for each.
+Ready features of lhotse are ignored, and audio is read instead.
 """
 
 import math
@@ -13,19 +13,23 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.utterances import Utterance
 
-# Of a recording: a cut that leaves less of it out is one of the whole file.
+# Tolerance in seconds: a cut that leaves out less than this of its recording is the whole file.
 WHOLE_S = 1e-3
-# The rate is changed when audio is read in any case.
+# Transforms that are not needed here: audio is resampled when it is read.
 HARMLESS = ("Resample",)
 
 
 def utterances(cut: Fields, options: ReadOptions) -> Iterator[Utterance]:
-    """Raises: InvalidEntry for what is not a cut of a recording in a file."""
+    """Yields the utterances of a cut.
+
+    Raises:
+        InvalidEntry: If it is not a cut of a recording in a file.
+    """
     name = f.string(cut, f.ID)
     recording = cut.get("recording")
     if not isinstance(recording, dict):
         raise InvalidEntry(
-            f"a {cut.get('type', 'cut')} without a recording: expected cuts of recordings; save mixed ones by "
+            f"a {cut.get('type', 'cut')} without a recording: expected cuts of recordings; save mixed cuts with "
             "CutSet.save_audios first"
         )
     _check_transforms(recording)
@@ -40,7 +44,8 @@ def utterances(cut: Fields, options: ReadOptions) -> Iterator[Utterance]:
             first_s += start_s
         if first_s < 0 or part_s <= 0:
             raise InvalidEntry(
-                f"{part_s:g} s from {first_s:g} s of its recording: expected more than 0, from 0 or later"
+                f"{part_s:g} s from {first_s:g} s of its recording: expected a duration above 0 and a start of 0 or "
+                "more"
             )
         whole = first_s == 0 and abs(part_s - f.seconds(recording, ("duration",))) < WHOLE_S
         location = Location(
@@ -56,7 +61,7 @@ def utterances(cut: Fields, options: ReadOptions) -> Iterator[Utterance]:
 
 
 def _span(item: Fields) -> tuple[float, float]:
-    """Where a cut or a supervision begins, and how long it is, seconds."""
+    """Start and duration of a cut or a supervision in seconds."""
     start_s, length_s = f.seconds(item, ("start",)), f.seconds(item, ("duration",))
     if math.isnan(start_s) or math.isnan(length_s):
         raise InvalidEntry('a cut or a supervision without "start" and "duration"')
@@ -64,7 +69,7 @@ def _span(item: Fields) -> tuple[float, float]:
 
 
 def _file(recording: Fields, channel: object) -> tuple[str, int | None]:
-    """The file that holds a channel, and which of the file's channels it is; None where it has only that."""
+    """File of a channel, and the index of the channel in the file; None if the file has only this channel."""
     for source in f.objects(recording, "sources"):
         channels = source.get("channels")
         if isinstance(channels, list) and channel in channels:
@@ -76,12 +81,16 @@ def _file(recording: Fields, channel: object) -> tuple[str, int | None]:
 
 
 def _check_transforms(recording: Fields) -> None:
-    """What lhotse would do to the audio when it reads it is not done here: times would not fit."""
+    """Checks that the recording has no transforms, which lhotse applies when it reads audio. They are not applied here.
+
+    Raises:
+        InvalidEntry: If the recording has transforms other than resampling.
+    """
     if not recording.get("transforms"):
         return
     names = [str(transform.get("name")) for transform in f.objects(recording, "transforms")]
     if others := [name for name in names if name not in HARMLESS]:
         raise InvalidEntry(
-            f"a recording that lhotse changes when it reads it ({', '.join(others)}): expected recordings as they are; "
-            "leave perturbed copies out (data.speeds makes them), or save the audio first (CutSet.save_audios)"
+            f"a recording with transforms ({', '.join(others)}): expected recordings without transforms; remove "
+            "perturbed copies (data.speeds creates them), or save the audio first (CutSet.save_audios)"
         )

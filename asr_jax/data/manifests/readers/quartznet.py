@@ -1,8 +1,8 @@
-"""NVIDIA's JSON of QuartzNet and Jasper: an object per utterance with a file for each speed.
+"""Reader of NVIDIA's JSON of QuartzNet and Jasper: one object per utterance, with a file for each speed.
 
-`{"transcript": …, "files": [{"fname": …, "duration": …, "speed": 1}, …], "original_duration": …}`. Every file is a
-utterance: an epoch holds an utterance once at each speed that it was prepared at. They share the id of the first, with
-`#2`, `#3` … at its end, by which a split keeps them together.
+`{"transcript": …, "files": [{"fname": …, "duration": …, "speed": 1}, …], "original_duration": …}`. Every file is an
+utterance, and an epoch contains it once at each speed that was prepared. They share the id of the first file, with
+suffixes `#2`, `#3` …, by which a split keeps them together.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,13 @@ from asr_jax.data.manifests.utterances import Utterance
 
 
 def utterances(fields: Fields, *, once: bool = False) -> Iterator[Utterance]:
-    """`once`: of the file at speed 1 alone, or the first where there is none. Raises: InvalidEntry."""
+    """Yields one utterance per file.
+
+    `once` selects only the file at speed 1, or the first file if there is none.
+
+    Raises:
+        InvalidEntry: If the object has no files, or a file has no path.
+    """
     text, files = f.string(fields, f.TEXT), f.objects(fields, "files")
     if once:
         files = ([file for file in files if _is_original(file)] or files)[:1]
@@ -37,5 +43,5 @@ def _is_original(file: Fields) -> bool:
 
 
 def _original(fields: Fields, file: Fields) -> Fields:
-    """The duration before the change of speed, where it is the file's own."""
+    """Field with the duration before the change of speed, for a file at speed 1. Empty for other files."""
     return {"duration": fields.get("original_duration")} if _is_original(file) else {}

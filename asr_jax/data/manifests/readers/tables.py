@@ -1,7 +1,7 @@
-"""Parquet, and Arrow as Hugging Face's `datasets` saves it: columns by the names that people give them.
+"""Readers of Parquet, and of Arrow as Hugging Face's `datasets` saves it. Columns are recognised by usual names.
 
-Parquet is read a row group at a time, and what a table holds of audio or features is unpacked: a compressed row cannot
-be read by itself. In an Arrow file it can, and training reads audio where it lies.
+Parquet is read one row group at a time, and audio or features in the table are unpacked, because a compressed row
+cannot be read individually. A row of an Arrow file can, and training reads its audio from there.
 """
 
 import os
@@ -29,6 +29,16 @@ def is_parquet(path: str) -> bool:
 
 
 def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+    """Reads a Parquet file.
+
+    Args:
+        path: File to read.
+        unpacked: File for audio and features that the table contains.
+        options: Options of reading.
+
+    Raises:
+        UserError: If the file cannot be read or has no known column.
+    """
     try:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
             columns = _known(path, file.schema_arrow.names)
@@ -40,9 +50,9 @@ def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries
             )
             yield from _entries(path, (_rows(batch, {}) for batch in batches), unpacked, options)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative ones start at {os.getcwd()})") from None
+        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a whole Parquet file ({error}); copy it again, or leave it out") from None
+        raise UserError(f"{path}: not a complete Parquet file ({error}); copy it again, or remove it") from None
 
 
 def is_arrow(path: str) -> bool:
@@ -50,6 +60,16 @@ def is_arrow(path: str) -> bool:
 
 
 def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+    """Reads an Arrow file or stream.
+
+    Args:
+        path: File to read.
+        unpacked: File for features that the table contains, and for audio that cannot be read from the table.
+        options: Options of reading.
+
+    Raises:
+        UserError: If the file cannot be read or has no known column.
+    """
     try:
         with pyarrow.memory_map(path) as mapped:
             whole = mapped.read_buffer()
@@ -57,7 +77,7 @@ def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
             rows = (_rows(batch, _places(batch, whole, os.path.abspath(path))) for batch in batches)
             yield from _entries(path, rows, unpacked, options)
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a whole Arrow file ({error}); copy it again, or leave it out") from None
+        raise UserError(f"{path}: not a complete Arrow file ({error}); copy it again, or remove it") from None
 
 
 PARQUET = Reader("Parquet", is_parquet, this_file, read_parquet)
@@ -68,7 +88,8 @@ def _known(path: str, names: list[str]) -> list[str]:
     known = [name for name in names if name in f.KNOWN]
     if not known:
         raise UserError(
-            f"{path}: none of its columns ({', '.join(names)}) is known; expected audio or features, and text"
+            f"{path}: none of its columns ({', '.join(names)}) is known; expected columns such as audio or features, "
+            "and text"
         )
     return known
 
@@ -88,7 +109,7 @@ def _entries(
 
 
 def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """The rows by name; `columns`: values that are not read from the batch."""
+    """Yields the rows as dicts. `columns` has values that are not taken from the batch."""
     for name in f.FEATURES:
         if name in batch.schema.names:
             columns[name] = [_frames(value) for value in batch.column(name)]
@@ -99,7 +120,7 @@ def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator
 
 
 def _frames(value: pyarrow.Scalar) -> Any:
-    """A row's features as an array, where they are lists of numbers, or of lists that are equally long."""
+    """Features of a row: an array if they are numbers or lists of equal length, otherwise Python values."""
     numbers = getattr(value, "values", None)
     if numbers is None:
         return value.as_py()
@@ -113,7 +134,7 @@ def _frames(value: pyarrow.Scalar) -> Any:
 
 
 def _arrow_batches(whole: pyarrow.Buffer) -> Iterator[pyarrow.RecordBatch]:
-    """Of a stream, which `datasets` writes, or of a file."""
+    """Batches of a stream, which `datasets` writes, or of a file."""
     try:
         stream = pyarrow.ipc.open_stream(whole)
     except pyarrow.ArrowInvalid:
@@ -124,7 +145,7 @@ def _arrow_batches(whole: pyarrow.Buffer) -> Iterator[pyarrow.RecordBatch]:
 
 
 def _places(batch: pyarrow.RecordBatch, whole: pyarrow.Buffer, path: str) -> dict[str, list[Any]]:
-    """By column of audio bytes: where each row's bytes lie in the file, as `{"bytes": Location, "path": …}`."""
+    """Locations of the bytes in columns of audio: by column, `{"bytes": Location, "path": …}` for each row."""
     places = {}
     for name in set(f.AUDIO) & set(batch.schema.names):
         column = batch.column(name)
@@ -143,7 +164,7 @@ def _places(batch: pyarrow.RecordBatch, whole: pyarrow.Buffer, path: str) -> dic
 
 
 def _lies_in(column: pyarrow.Array, whole: pyarrow.Buffer) -> bool:
-    """Whether a column of bytes is in the file as it is: not where batches are compressed."""
+    """Whether the bytes of a column are in the file unchanged. They are not if batches are compressed."""
     if not pyarrow.types.is_binary(column.type) and not pyarrow.types.is_large_binary(column.type):
         return False
     values = column.buffers()[2]
@@ -151,7 +172,7 @@ def _lies_in(column: pyarrow.Array, whole: pyarrow.Buffer) -> bool:
 
 
 def _spans(column: pyarrow.Array, begin: int) -> Iterator[tuple[int, int] | None]:
-    """First byte and number of bytes of each value in the file; None where there is none."""
+    """First byte and number of bytes of each value in the file. None for a value that is null."""
     _, offsets_buffer, values = column.buffers()
     wide = pyarrow.types.is_large_binary(column.type)
     offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)

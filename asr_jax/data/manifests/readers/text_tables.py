@@ -1,7 +1,7 @@
-"""Tables of text: TSV of ready features, and TSV or CSV with a first line of column names (Common Voice and others).
+"""Readers of text tables: TSV of ready features, and TSV or CSV with a header line (Common Voice and others).
 
-Features: `features_path⇥rows⇥cols⇥tokens⇥text`, the text optional, no first line of names. A TSV has no quotes: its
-values are what stands between the tabs.
+Lines of features are `features_path⇥rows⇥cols⇥tokens⇥text` with an optional text, and have no header line. TSV has no
+quotes: values are the characters between tabs.
 """
 
 import csv
@@ -17,7 +17,7 @@ from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 ENDINGS = (".tsv", ".csv")
-NO_END = "the last line has no line end, as the others have: is the file cut? If it is whole, put one at its end"
+NO_END = "the last line has no newline: the file may be truncated; if it is complete, add a newline at its end"
 
 
 def is_text_table(path: str) -> bool:
@@ -25,6 +25,16 @@ def is_text_table(path: str) -> bool:
 
 
 def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+    """Reads a TSV or CSV file.
+
+    Args:
+        path: File to read.
+        unpacked: File for unpacked bytes. Text tables contain none.
+        options: Options of reading.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
     names: list[str] | None = None
     for number, line in text_lines(path):
         place = f"{path}:{number}"
@@ -43,7 +53,7 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
 
 
 def with_clips(path: str) -> tuple[str, ...]:
-    """Common Voice keeps its audio in a folder `clips` beside the table."""
+    """Folders that locations may be relative to. In Common Voice, audio is in a folder `clips` beside the table."""
     folder, *others = beside(path)
     return folder, os.path.join(folder, "clips"), *others
 
@@ -52,7 +62,7 @@ TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, 
 
 
 class BadLine(InvalidEntry):
-    """A line that is not UTF-8, or that may be cut."""
+    """Line that is not UTF-8 or may be truncated."""
 
     def __init__(self, line: bytes, reason: str) -> None:
         super().__init__(reason)
@@ -60,12 +70,15 @@ class BadLine(InvalidEntry):
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
-    """Lines that are not blank, with their numbers from 1, without byte-order mark and line ends."""
+    """Lines that are not blank and their numbers from 1, without byte-order mark and line ends."""
     return ((number, line) for number, line in all_lines(path) if isinstance(line, BadLine) or line.strip())
 
 
 def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
-    """As `text_lines`, with those that are blank. A last line that does not end, unlike others, may be cut."""
+    """Lines as in `text_lines`, including blank ones.
+
+    A last line without a newline may be truncated and is a BadLine.
+    """
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
@@ -76,7 +89,7 @@ def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
                 except UnicodeDecodeError as error:
                     yield number, BadLine(line, not_utf8(line, error))
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative ones start at {os.getcwd()})") from None
+        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -88,7 +101,7 @@ def _values(path: str, line: str) -> list[str]:
         return next(csv.reader([line], strict=True))
     except csv.Error as error:
         raise InvalidEntry(
-            f"no line of CSV ({error}); expected an utterance on every line, and quotes in pairs"
+            f"not a line of CSV ({error}); expected one utterance per line, and quotes in pairs"
         ) from None
 
 
@@ -99,7 +112,7 @@ def _is_names(values: list[str]) -> bool:
 def _of_features(values: list[str]) -> Utterance:
     if len(values) not in (4, 5):
         raise InvalidEntry(
-            f"{len(values)} columns; expected features_path⇥rows⇥cols⇥tokens⇥text, or a first line of names, such as "
+            f"{len(values)} columns; expected features_path⇥rows⇥cols⇥tokens⇥text, or a header line of names such as "
             "audio_path and text"
         )
     path, rows, cols, tokens = values[:4]
@@ -115,7 +128,7 @@ def _of_features(values: list[str]) -> Utterance:
 
 def _of_names(names: list[str], values: list[str], unpacked: Unpacked, options: ReadOptions, place: str) -> Utterance:
     if len(values) > len(names):
-        raise InvalidEntry(f"{len(values)} columns; expected {len(names)}, as the first line has")
-    # Columns at the end that are empty are often left out.
+        raise InvalidEntry(f"{len(values)} columns; expected {len(names)}, as in the header line")
+    # Lines may omit empty columns at their end.
     fields: dict[str, object] = {name: value for name, value in zip(names, values, strict=False) if value}
     return entries.utterance(fields, unpacked, options, name=str(f.first(fields, f.AUDIO_PATH) or place))

@@ -1,7 +1,7 @@
-"""WebDataset's tar shards: files of one stem are one utterance, audio beside `.txt`, `.json` or tokens.
+"""Reader of WebDataset's tar shards: files with the same stem are one utterance.
 
-Shards are not unpacked: training reads each file where it lies in the tar, at random. Compressed tars have no such
-places.
+Audio has `.txt`, `.json` or tokens beside it. Shards are not unpacked: training reads each file from the tar by random
+access. Compressed tars do not permit this.
 """
 
 import json
@@ -18,9 +18,9 @@ from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, 
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
-# Of WebDataset itself, and of macOS: no samples.
+# Beginnings of the names of files of WebDataset itself and of macOS, which are not data.
 NO_SAMPLE = ("__", "._", ".")
-# tarfile takes what ends anywhere between two files for whole; tars end in two blocks of zeros.
+# A tar ends in two blocks of zeros. tarfile does not require them, and accepts a tar that is truncated between files.
 END = bytes(2 * tarfile.BLOCKSIZE)
 
 Members = dict[str, tarfile.TarInfo]
@@ -31,6 +31,16 @@ def is_tar(path: str) -> bool:
 
 
 def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+    """Reads a tar shard.
+
+    Args:
+        path: Tar to read.
+        unpacked: Not used.
+        options: Options of reading.
+
+    Raises:
+        UserError: If the tar is compressed, truncated or damaged.
+    """
     if not path.lower().endswith(".tar"):
         raise UserError(f"{path} is compressed: its files cannot be read one by one; decompress it to a .tar first")
     try:
@@ -42,22 +52,22 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
                     yield Rejected(stem, f"{path}: {stem}", str(error))
             file.seek(tar.offset)
             if file.read(len(END)) != END:
-                raise tarfile.ReadError(f"cut or damaged at byte {tar.offset}, after its last whole file")
+                raise tarfile.ReadError(f"truncated or damaged at byte {tar.offset}, after its last complete file")
             while rest := file.read(1 << 16):
                 if rest.strip(b"\0"):
                     raise tarfile.ReadError(
-                        f"more files follow after its end at byte {tar.offset}: several tars joined to one, which "
-                        "readers of tars stop at; unpack it (tar --ignore-zeros -xf) and pack it anew"
+                        f"more files follow after its end at byte {tar.offset}: several tars are joined to one, and "
+                        "readers stop at the end of the first; unpack it (tar --ignore-zeros -xf) and pack it again"
                     )
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"{path}: not one whole tar ({error}); copy it again, or leave it out") from None
+        raise UserError(f"{path}: not a complete tar ({error}); copy it again, or remove it") from None
 
 
 TAR = Reader("WebDataset shard", is_tar, this_file, read_tar)
 
 
 def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
-    """Files in a row that share folder and name up to the first dot, by their ending."""
+    """Consecutive files that share the folder and the name up to the first dot, by ending."""
     stem, members = "", Members()
     for member in tar:
         folder, name = os.path.split(member.name)
@@ -95,15 +105,20 @@ def _utterance(path: str, tar: tarfile.TarFile, stem: str, members: Members, opt
 
 
 def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:
-    """The member of one of the endings, the first of them first: samples are cut at the first dot, and `a.b.txt` has
-    the text of `a.b.flac`.
+    """First member with one of the endings, in the order of the endings.
+
+    Names are split at the first dot, and endings are compared at the end: `a.b.txt` has the text of `a.b.flac`.
     """
     found = (member for ending in endings for name, member in members.items() if name.endswith(ending))
     return next(found, None)
 
 
 def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
-    """Of the member .json; none where there is no such member. Raises: InvalidEntry where it is no object."""
+    """Fields of the member .json. Empty if there is no such member.
+
+    Raises:
+        InvalidEntry: If it is not a JSON object.
+    """
     member = _ending(members, (".json",))
     if member is None:
         return {}
@@ -113,7 +128,7 @@ def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
     except (ValueError, RecursionError) as error:
         raise InvalidEntry(f"{member.name}: not JSON ({error})") from None
     if not isinstance(fields, dict):
-        raise InvalidEntry(f"{member.name}: {f.shown(fields)}; expected an object")
+        raise InvalidEntry(f"{member.name}: {f.shown(fields)}; expected a JSON object")
     return fields
 
 

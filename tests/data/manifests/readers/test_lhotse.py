@@ -77,7 +77,7 @@ FROM_COMMAND = {"sources": [{"type": "command", "channels": [0], "source": "sox 
     ("changes", "reason"),
     [
         ({"recording": None}, "a MonoCut without a recording"),
-        ({"recording": PERTURBED}, "a recording that lhotse changes when it reads it (Speed)"),
+        ({"recording": PERTURBED}, "a recording with transforms (Speed)"),
         ({"recording": FROM_COMMAND}, 'a recording of type "command": expected a file'),
         ({"recording": {"sources": "r.wav"}}, '"sources" is "r.wav"; expected a list of objects'),
         ({"channel": [0, 1]}, "no source of the recording has channel [0, 1]"),

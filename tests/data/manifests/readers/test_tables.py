@@ -236,7 +236,7 @@ def test_what_is_no_table_is_named(tmp_path: Path, kind: str) -> None:
     whole = path.read_bytes()
     for data in (b"", whole[:100], whole[: len(whole) // 2], b"no table" * 99):
         path.write_bytes(data)
-        with pytest.raises(UserError, match=r"not a whole (Parquet|Arrow) file"):
+        with pytest.raises(UserError, match=r"not a complete (Parquet|Arrow) file"):
             read(tmp_path, path)
     (parquet if kind == "parquet" else stream)(path, {"wave": [1], "words": ["a"]})
     with pytest.raises(UserError, match=r"none of its columns \(wave, words\) is known"):

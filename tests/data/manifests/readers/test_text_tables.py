@@ -80,9 +80,9 @@ GOOD = "a\t1\t1\t1\ttext"
         ("m.tsv", b"a\t1\t1\t1\t\xe9", "not UTF-8 (byte 0xe9 at 8); save it as UTF-8"),
         ("n.csv", b"1,2,3,4", "4 columns; expected 3"),
         ("n.csv", b"a,b,long", '"duration" is "long"; expected a finite number'),
-        ("n.csv", b'a,"b', "expected an utterance on every line, and quotes in pairs"),
+        ("n.csv", b'a,"b', "expected one utterance per line, and quotes in pairs"),
         ("n.csv", b"a", 'no "text"'),
-        ("n.csv", b"x," + b"b" * 200_000, "no line of CSV"),
+        ("n.csv", b"x," + b"b" * 200_000, "not a line of CSV"),
     ],
 )
 def test_a_broken_row_is_named_and_the_others_are_read(tmp_path: Path, name: str, row: bytes, reason: str) -> None:
@@ -117,7 +117,7 @@ def test_a_cut_last_row_is_named(tmp_path: Path, path: str, lines: list[str]) ->
     assert len(utterances) == 20
     (rejected,) = utterances.rejected
     assert rejected.location == f"{tmp_path / path}:{len(lines)}"
-    assert "no line end, as the others have: is the file cut?" in rejected.reason
+    assert "the last line has no newline: the file may be truncated" in rejected.reason
 
 
 def test_one_row_alone_needs_no_line_end(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_shards_by_pattern_and_by_folder(tmp_path: Path) -> None:
         ([("x.flac", flac(0)), ("x.txt", b"\xe9")], "x.txt: not UTF-8 (byte 0xe9 at 0)"),
         ([("x.flac", flac(0)), ("x.json", b"\xe9")], "x.json: not UTF-8 (byte 0xe9 at 0)"),
         ([("x.flac", flac(0)), ("x.json", "{")], "x.json: not JSON"),
-        ([("x.flac", flac(0)), ("x.json", "[1]")], "x.json: [1]; expected an object"),
+        ([("x.flac", flac(0)), ("x.json", "[1]")], "x.json: [1]; expected a JSON object"),
         ([("x.flac", flac(0)), ("x.json", {"text": 1})], '"text" is 1; expected a string'),
         ([("x.flac", flac(0)), ("x.tok", "a")], 'tokens are "a"; expected ids'),
     ],
@@ -109,7 +109,7 @@ def test_cut_and_compressed_tars_are_named(tmp_path: Path) -> None:
     cut = (data[: len(data) // 2], between, in_header, data[:end], one_zero_block, damaged)
     for content in (*cut, b"no tar" * 200, b""):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"a.tar: not one whole tar .* copy it again"):
+        with pytest.raises(UserError, match=r"a.tar: not a complete tar .* copy it again"):
             read(tmp_path, path)
     path.write_bytes(data + data)
     with pytest.raises(UserError, match=r"end at byte \d+"):
