@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, in one call of less than 9 minutes: the tests marked gpu, front-ends, training throughput of
-# Zipformer-S and -M with synthetic batches and with the real loader, memory, roofline, an XLA trace; recognition by models of
-# 115 and 120 M parameters (goal: 12,000 × real time). Figures as JSON.
-#   --smoke            the same on a CPU with tiny sizes: whether it runs
-#   PYTHON             a Python with jax (default: .venv/bin/python where there is one, else python3)
-#   ASR_JAX_SHARED     folder with data/read_speech_6h and goldens; without it those parts are left out
-#   OUT                where figures and trace go (default: benchmarks/results)
-# Packages that the Python lacks are taken from .wheels (scripts/gpu_wheels.sh fills it), into .carry/packages.
+# Runs everything that needs a GPU in less than 9 minutes: the tests marked gpu; front-ends; training throughput of
+# Zipformer-S and -M with synthetic batches and the real loader, with memory, roofline and an XLA trace; recognition
+# with models of 115 and 120 M parameters (goal: 12,000 × real time). Writes figures as JSON.
+#   --smoke            use tiny sizes on a CPU, to test only whether it runs
+#   PYTHON             Python with jax (default: .venv/bin/python if it exists, otherwise python3)
+#   ASR_JAX_SHARED     folder with data/read_speech_6h and goldens; without it, those parts are omitted
+#   OUT                folder for figures and trace (default: benchmarks/results)
+# Missing packages are installed from .wheels (see scripts/gpu_wheels.sh) to .carry/packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 smoke=""; [ "${1:-}" = "--smoke" ] && smoke="--smoke"
@@ -21,7 +21,7 @@ if ls .wheels/*.whl >/dev/null 2>&1; then
         "$python" -c "import importlib.metadata as m, sys; m.version(sys.argv[1])" "$name" 2>/dev/null || missing+=("$wheel")
     done
     if [ ${#missing[@]} -gt 0 ]; then
-        echo "gpu_check: adding ${#missing[@]} packages from .wheels"
+        echo "gpu_check: installing ${#missing[@]} packages from .wheels"
         "$python" -m pip install --quiet --no-index --no-deps --target .carry/packages --upgrade "${missing[@]}"
         export PYTHONPATH="$PWD/.carry/packages${PYTHONPATH:+:$PYTHONPATH}"
     fi
@@ -51,7 +51,7 @@ manifests="$shared/data/read_speech_6h/manifests"
 echo "gpu_check: throughput"
 "$python" benchmarks/training_throughput.py $smoke ${data[@]+"${data[@]}"} --json "$out/gpu_check.json" \
     --trace "$out/trace" || code=$?
-# One folder down and named plainly: what a machine that only gives files back can give.
+# A copy with a fixed path, for machines from which only single files can be fetched.
 find "$out/trace" -name 'perfetto_trace.json.gz' -exec cp {} "$out/perfetto_trace.json.gz" \; 2>/dev/null || true
 
 echo "gpu_check: recognition, greedy CTC; goal for about 100 M parameters: 12,000 x real time"

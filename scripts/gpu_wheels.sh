@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Collects, in .wheels, the packages that a GPU machine's Python may lack, for scripts/gpu_check.sh on a machine without
-# a network. Its own jax, flax, optax, orbax, pyarrow and sentencepiece are used as they are.
+# Downloads packages that the Python of a GPU machine may lack to .wheels, for scripts/gpu_check.sh on a machine without
+# a network. The machine must provide jax, flax, optax, orbax, pyarrow and sentencepiece.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./scripts/setup.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From nothing to a trained recogniser and its error rate: environment, made speech, training, evaluation on voices that
-# it never heard, three transcripts. No data to find, no GPU, no network beyond the package index. What is done already
-# is not done again.
+# Makes the environment, synthetic speech and a trained recogniser, evaluates it on voices that are not in the training
+# data, and transcribes three files. Needs no data, no GPU, and no network except the package index. Completed stages
+# are not repeated.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./scripts/setup.sh

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Makes the environment, .venv, in the one place where that is done. Called by quickstart.sh and test.sh; a second call
-# does nothing when nothing changed.
-#   ASR_JAX_PYTHON   the Python (>= 3.12) to use instead of looking for one
-#   ASR_JAX_EXTRAS   more extras, comma-separated: cuda12 cuda13 tpu kernels lm formats
+# Makes the environment .venv; the other scripts call this one. A second call does nothing if nothing has changed.
+#   ASR_JAX_PYTHON   Python >= 3.12 to use (default: the first one found)
+#   ASR_JAX_EXTRAS   additional extras, comma-separated: cuda12 cuda13 tpu kernels lm formats
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +9,7 @@ is_recent() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < 
 
 find_python() {
     local candidate root
-    # A pyenv shim for a version that is not active is on the PATH but only says so when called: hence the trial call.
+    # A pyenv shim of an inactive version is on the PATH but fails when it is called, so each candidate is called once.
     for candidate in "${ASR_JAX_PYTHON:-}" python3.12 python3.13 python3.14 python3; do
         [ -n "$candidate" ] && is_recent "$candidate" && { command -v "$candidate"; return; }
     done
@@ -23,13 +22,13 @@ find_python() {
         is_recent "$candidate" && { echo "$candidate"; return; }
     fi
     echo "setup.sh: no Python >= 3.12 with venv found (JAX needs it)." >&2
-    echo "  Looked at ASR_JAX_PYTHON, python3.12, python3.13, python3.14, python3, pyenv's versions and uv." >&2
+    echo "  Tried ASR_JAX_PYTHON, python3.12, python3.13, python3.14, python3, pyenv's versions and uv." >&2
     echo "  Install one (apt install python3.12 python3.12-venv; pyenv install 3.12; uv python install 3.12) or set" >&2
-    echo "  ASR_JAX_PYTHON=/path/to/python3.12 and call this again." >&2
+    echo "  ASR_JAX_PYTHON=/path/to/python3.12, and run this script again." >&2
     return 1
 }
 
-cuda_extra() {   # the CUDA that the driver can run, from nvidia-smi's own line; nothing without a GPU
+cuda_extra() {   # the extra for the CUDA version of the driver, from nvidia-smi; empty without a GPU
     local version
     version=$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
     [ -z "$version" ] && return

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes .venv-reference, the environment of other systems that benchmarks race against: lhotse, front-ends, pyctcdecode, and the torch they need.
-# It is apart from .venv, which never sees torch. A second call does nothing when nothing changed.
-# With --peers also the sources of PyTorch originals, at the commits that they were measured at, into .peers (8 MB):
-# what `python -m asr_jax.benchmark model --peer` runs beside our models.
-#   ASR_JAX_REFERENCE_PYTHON   the Python to use instead of the first one found
-#   PIP_EXTRA_INDEX_URL        pip's own: name PyTorch's index of CPU builds here, or torch brings gigabytes for CUDA
+# Makes .venv-reference, the environment of the other systems in benchmarks: lhotse, front-ends, pyctcdecode, and torch.
+# It is separate from .venv, which does not contain torch. A second call does nothing if nothing has changed.
+# With --peers, also downloads the sources of the originals in PyTorch, at the measured commits, to .peers (8 MB), for
+# `python -m asr_jax.benchmark model --peer`.
+#   ASR_JAX_REFERENCE_PYTHON   Python >= 3.10 to use (default: the first one found)
+#   PIP_EXTRA_INDEX_URL        option of pip: PyTorch's index of CPU builds avoids gigabytes of CUDA libraries
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,11 +31,11 @@ elif [ $# -gt 0 ]; then
     exit 2
 fi
 
-# soundfile as in .venv: both sides of a race decode with the same libsndfile.
+# soundfile as in .venv, since both systems in a comparison must decode with the same libsndfile.
 packages=(torch==2.13.0 torchaudio==2.11.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 safetensors "numpy>=2" kaldi-native-fbank==1.22.5
     librosa==0.11.0 transformers==5.23.0 jiwer==4.0.0 kenlm==0.3.0 pygtrie==2.6.2 hypothesis==6.170.15)
-# lhotse 1.33 imports urllib3 unasked; kenlm builds, which takes a C++ compiler
-alone=(pyctcdecode==0.5.0)  # without what it asks for: it says numpy < 2 and runs with 2
+# lhotse 1.33 imports urllib3 without requiring it; kenlm has no wheel and needs a C++ compiler.
+alone=(pyctcdecode==0.5.0)  # without dependencies: it requires numpy < 2 but runs with numpy 2
 folder=.venv-reference
 if [ -f $folder/.installed ] && [ "$(cat $folder/.installed)" = "${packages[*]} ${alone[*]}" ]; then
     exit 0
@@ -53,6 +53,6 @@ echo "setup_reference: making $folder with $python: ${packages[*]}"
 "$python" -m venv --clear $folder
 $folder/bin/python -m pip install --quiet --disable-pip-version-check "${packages[@]}"
 $folder/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "${alone[@]}"
-rm -f $folder/lib/python3*/site-packages/torchaudio/lib/*.so  # made for CUDA; what is raced is in its Python part
+rm -f $folder/lib/python3*/site-packages/torchaudio/lib/*.so  # built for CUDA; benchmarks use only its Python code
 echo "${packages[*]} ${alone[*]}" > $folder/.installed
 echo "setup_reference: done in $((SECONDS - started)) s"

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Runs lint, mypy and the CPU tests without the slow ones; all must pass before a change lands. Arguments go to pytest.
+# Runs lint, mypy and the CPU tests without the slow ones; all must pass before a change is merged. Arguments are passed
+# to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./scripts/setup.sh
-# KenLM has no wheel: what takes it is tested where it can be built.
+# KenLM has no wheel; its tests run only if it can be built.
 compiler=$(command -v c++ || command -v g++ || true)
 include=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 if [ -n "$compiler" ] && echo '#include <Python.h>' | "$compiler" -fsyntax-only -x c++ -I"$include" - 2>/dev/null; then
     ASR_JAX_EXTRAS="lm${ASR_JAX_EXTRAS:+,$ASR_JAX_EXTRAS}" ./scripts/setup.sh
 else
-    echo "test.sh: no C++ compiler (c++ or g++) with Python's headers: the tests that take KenLM are skipped"
+    echo "test.sh: no C++ compiler (c++ or g++) with the headers of Python: the tests that need KenLM are skipped"
 fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-# What is compiled here runs for an instant: LLVM's optimisations would cost a fifth of all the time, and differences to
+# Test programs run only briefly, and LLVM's optimisations would take a fifth of the total time. The differences from
 # the goldens are the same without them (BUILD_NOTES.md).
 export XLA_FLAGS="${XLA_FLAGS:-} --xla_backend_optimization_level=0"
 .venv/bin/python -m pytest -m "not slow and not gpu" -n 2 --dist loadfile --durations 15 "$@"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs scripts/test.sh, which leaves the slow tests out, under three instruction sets of an x86-64 CPU: its own, AVX2 and
-# SSE4.2, which round differently. Nothing is compiled before. It takes half an hour to an hour on two cores and is meant
-# to be run before a release. Arguments go to pytest.
-# At the end it prints a report: which runs passed, and which comparisons take more than half of what is allowed.
-#   ASR_JAX_REPORT   a file for the report as well, relative to the checkout
+# Runs scripts/test.sh, which excludes the slow tests, with three instruction sets of an x86-64 CPU: its own, AVX2 and
+# SSE4.2, which round differently. The compilation caches are empty. It takes 30 to 60 minutes on two cores and is
+# intended for releases. Arguments are passed to pytest.
+# At the end it prints a report: which runs passed, and which comparisons use more than half of their tolerance.
+#   ASR_JAX_REPORT   additional file for the report, relative to the checkout
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case "$(uname -m)" in
@@ -11,18 +11,18 @@ case "$(uname -m)" in
     *) echo "test_instruction_sets.sh: this CPU is $(uname -m); --xla_cpu_max_isa is for x86_64" >&2; exit 2 ;;
 esac
 report=${ASR_JAX_REPORT:-/dev/null}
-: >>"$report"  # A report that cannot be written is an error now, not in an hour.
+: >>"$report"  # If the report cannot be written, fail now instead of in an hour.
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# What pytest rewrote before does not report its assertions: what it rewrites here lies in a folder of its own. Python
-# compiles the libraries anew into that folder, too, and may warn of their source, which is no error of a test (-W).
+# Cached modules that pytest rewrote without the hook below do not report their assertions, so a new folder is used.
+# Python also compiles the libraries to that folder and may warn about their source, which must not fail a test (-W).
 export PYTHONPYCACHEPREFIX="$folder/pycache"
 failed=""
 for isa in default AVX2 SSE4_2; do
     flags="${XLA_FLAGS:-}"
     [ "$isa" = default ] || flags+=" --xla_cpu_max_isa=$isa"
     echo "=== $isa"
-    : >"$folder/$isa.jsonl"  # It stays empty where the run ends before a test.
+    : >"$folder/$isa.jsonl"  # It stays empty if the run ends before the first test.
     XLA_FLAGS="$flags" JAX_COMPILATION_CACHE_DIR="$folder/cache-$isa" ASR_JAX_COMPARISONS="$folder/$isa.jsonl" PYTHONPATH=tests \
         ./scripts/test.sh -p comparisons -o enable_assertion_pass_hook=true -W ignore::SyntaxWarning "$@" || failed+=" $isa"
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that take minutes, at most an hour in all; they must pass before an issue is called resolved. Arguments
-# go to pytest.
+# Runs the tests that take minutes, at most an hour in total; they must pass before an issue is closed. Arguments are
+# passed to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./scripts/setup.sh

@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import tyro
 
 from asr_jax.audio.io import AudioError
+from asr_jax.cli.field_help import help_text
 from asr_jax.config import FORMER_FIELDS, Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
@@ -181,8 +182,10 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
         if argument in ("--fresh", "--dry-run") and is_last:
             arguments[i] = f"{argument}=True"
-    if asks_for_help(arguments):
-        _parse(arguments, default, prog=f"{prog} {of}")
+    if asks_for_help(arguments) and isinstance(default, Experiment):
+        print(help_text(default, usage=f"{prog} {of}", shows_all="--help-all" in arguments))
+        print(f"\n{SHORT}")
+        sys.exit(0)
     problems = _problems(arguments, default)
     if isinstance(default, Experiment) and default.primary_decoding:
         problems = [problem.replace(_of_primary(DECODING, default), DECODING) for problem in problems]

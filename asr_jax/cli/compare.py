@@ -135,7 +135,7 @@ def _summary(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:
     yield f"matched pairs (MAPSSWE): {z}{p}, {pairs['segments']} segments with an error of either system{few}"
     for path, name in zip(paths, ("only_first_ids", "only_second_ids"), strict=True):
         if found[name]:
-            yield f"not compared: {len(found[name])} utterances that only {path} contains: {some(found[name])}"
+            yield f"only in {path}, not compared: {len(found[name])} utterances: {some(found[name])}"
 
 
 def _differing(differing: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import itertools
 import re
 import textwrap
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 from asr_jax.config import Experiment
 
@@ -28,7 +28,7 @@ ONLY_IN_ALL = (
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "training.loss_scale", "lora",
 )  # fmt: skip
-WIDTH = 120
+WIDTH, LONGEST_VALUE = 120, 30
 
 
 class Field(NamedTuple):
@@ -107,7 +107,7 @@ def field_docs(kind: Any) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
-        [body] = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(base))).body)  # type: ignore[attr-defined]
+        [body] = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(cast(type, base)))).body)  # type: ignore[attr-defined]
         for field, text in itertools.pairwise(body):
             is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
@@ -139,5 +139,6 @@ def _is_only_in_all(name: str) -> bool:
 def _line(field: Field) -> str:
     shown = " ".join(map(str, field.value)) if isinstance(field.value, tuple) else str(field.value)
     flag = f"  --{field.name.replace('_', '-')} {field.kind}"
-    line = f"{flag:<50} {field.text}" + (f" [{shown}]" if shown not in ("", "None") else "")
+    value = f"[{shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + '…'}]"
+    line = f"{flag:<50} " + (f"{value} " if shown not in ("", "None") else "") + field.text
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

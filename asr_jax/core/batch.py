@@ -81,6 +81,6 @@ def length_mask(lengths: Int[Array, " B"], num_frames: int) -> Bool[Array, "B T"
 
 
 def zero_padding(x: Shaped[Array, "B T ..."], lengths: Int[Array, " B"]) -> Shaped[Array, "B T ..."]:
-    """Returns `x` with all values behind each row's length, including NaN, replaced by 0."""
+    """Returns `x` with all values beyond each row's length, including NaN, replaced by 0."""
     mask = length_mask(lengths, x.shape[1])
     return jnp.where(mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)), x, 0)

@@ -10,7 +10,7 @@ import os
 # dispatched asynchronously deadlock. 16 threads serve up to 8 virtual devices and have no measurable cost with one.
 os.environ.setdefault("NPROC", "16")
 
-# JAX keeps compiled programs in this cache, so that the next start takes seconds instead of a minute.
+# JAX keeps compiled programs in this cache. The next start then takes seconds instead of a minute.
 CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(CACHES, "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")

@@ -17,7 +17,7 @@ class FrameTimes:
     shift: int
     """Hop: distance between frames in samples."""
     first: float
-    """Begin of the first frame in samples; negative if that frame is centred on the first sample."""
+    """Start of the first frame in samples; negative if that frame is centred on the first sample."""
     rate_hz: float
     """Samples per second."""
 

@@ -1,4 +1,4 @@
-"""Former names of modules, so that old configs and run folders still load.
+"""Former names of modules, with which old configs and run folders still load.
 
 Modules that a config file or a script imports, an experiment.json refers to, or a command line runs are listed.
 """
@@ -39,7 +39,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 class _Loader(importlib.abc.InspectLoader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Returns the module of the present name, so that its classes exist only once."""
+        """Returns the module of the present name. Its classes therefore exist only once."""
         module = importlib.import_module(MOVED[spec.name])
         self._own_spec = module.__spec__
         return module

@@ -105,7 +105,7 @@ def print_help(kind: type[Any], *, prog: str, about: str | None) -> None:
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
-    return bool({"-h", "--help"} & set(arguments))
+    return bool({"-h", "--help", "--help-all"} & set(arguments))
 
 
 def is_flag(argument: str) -> bool:

@@ -204,7 +204,7 @@ def _sources() -> str:
 
 
 def _surroundings() -> dict[str, str]:
-    """Returns the versions of the libraries, JAX's settings, XLA's flags and the devices, by name."""
+    """Returns the versions of the libraries, JAX's settings, XLA's flags and the devices. The keys are their names."""
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     return {library: importlib.metadata.version(library) for library in LIBRARIES} | {
         "platform version": jax.devices()[0].client.platform_version,

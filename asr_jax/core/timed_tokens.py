@@ -16,7 +16,7 @@ class TokenSequence(NamedTuple):
     starts: tuple[int, ...]
     """First frame of each token."""
     ends: tuple[int, ...]
-    """Frame behind the last frame of each token."""
+    """Frame after the last frame of each token."""
     log_probs: tuple[float, ...]
     """Natural logarithm of each token's probability."""
     score: float
@@ -38,7 +38,7 @@ class TokenSequence(NamedTuple):
         Args:
             tokens: Label ids.
             starts: First frame of each token.
-            ends: Frame behind the last frame of each token.
+            ends: Frame after the last frame of each token.
             log_probs: Natural logarithm of each token's probability.
             score: Score of the hypothesis.
         """

@@ -214,7 +214,7 @@ class Decoder:
 
 
 def without_labels(batch: Batch) -> Batch:
-    """Returns the batch with label arrays of width 0, so that the shapes to compile for do not depend on labels."""
+    """Returns the batch with label arrays of width 0: decoding must not be compiled for each number of labels."""
 
     def empty(labels: Any) -> Any:
         shape = (labels.shape[0], 0)

@@ -110,8 +110,8 @@ def measure(
         losses: The compiled model.
         variables: Variables of the model.
         data: The planned set.
-        workers: Number of processes that load data. 0: none.
-        threads: Number of threads that load data.
+        workers: Number of worker processes that load data. 0: threads of this process load it.
+        threads: Number of loading threads in this process, or in each worker process.
         is_stopped: Called before each batch; True stops the evaluation.
 
     Raises:

@@ -45,8 +45,8 @@ def batches_of(
 
     Args:
         data: The planned set.
-        workers: Number of processes that load data. 0: none.
-        threads: Number of threads that load data.
+        workers: Number of worker processes that load data. 0: threads of this process load it.
+        threads: Number of loading threads in this process, or in each worker process.
         is_stopped: Called before each batch; True stops the evaluation.
 
     Raises:
@@ -76,8 +76,8 @@ def recognise(
         decoder: Compiled model with its search.
         variables: Variables of the model.
         data: The planned set.
-        workers: Number of processes that load data. 0: none.
-        threads: Number of threads that load data.
+        workers: Number of worker processes that load data. 0: threads of this process load it.
+        threads: Number of loading threads in this process, or in each worker process.
         is_stopped: Called before each batch; True stops the evaluation.
         take: Called with the device's output for each batch.
 

@@ -86,7 +86,7 @@ class Segmenter:
         emissions, columns = emissions_of(frames, np.array(labels), self._spelling)
         opens = np.array([self._spelling.opens[label] for label in labels]) | (np.arange(len(labels)) == 0)
         path = align_long(emissions, columns, opens, search=self._search)
-        # The audio is read a second time, so that the samples need not be in memory.
+        # The audio is read a second time, because the samples of long audio may not fit into memory.
         blocks = Location.parse(utterance.location).audio_blocks(rate_hz=int(self._times.rate_hz))
         energies, num_samples = frame_energies(blocks, self._times, len(path.log_probs))
         found = pieces(words, path, energies, self._cutting, shift_s=self._times.shift_s)

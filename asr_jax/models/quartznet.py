@@ -62,9 +62,9 @@ class QuartzNet(EncoderOfMels):
     norm_groups: int = 1
     """Number of groups of channels of the norm "group"."""
     mask_padding: bool = True
-    """Whether frames beyond a row's length are set to 0 before every convolution, which makes the output of an utterance
-    independent of padding. Otherwise padding enters, as in the code of NVIDIA and NeMo without masks, except that NeMo's
-    squeeze-and-excitation uses lengths that are not divided by strides."""
+    """Whether frames beyond a row's length are set to 0 before every convolution, which makes the output of an
+    utterance independent of padding. Otherwise padding enters as in the code of NVIDIA and NeMo without masks, except
+    that NeMo's squeeze-and-excitation uses lengths that are not divided by strides."""
     remat: Remat = "elementwise"
     """Rematerialisation policy of a block's layers except the first (see `nn.remat`): none, elementwise, products or
     layers, in the order of decreasing memory. elementwise is also the fastest."""

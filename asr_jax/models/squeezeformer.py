@@ -71,8 +71,8 @@ class Squeezeformer(EncoderOfMels):
     reduce_at: int | None = None
     """Index of the first layer at half the frame rate. None: num_layers // 2 - 1, as in all published sizes."""
     recover_at: int | None = None
-    """Index of the first layer after the recovery of the frame rate, at least reduce_at. None: the last layer, as in all
-    published sizes."""
+    """Index of the first layer after the recovery of the frame rate, at least reduce_at. None: the last layer, as in
+    all published sizes."""
     subsampling: Subsampling = "dw_striding"
     """Convolutions that lower the frame rate. striding: full convolutions. dw_striding: depthwise-separable ones after
     the first."""
@@ -90,8 +90,8 @@ class Squeezeformer(EncoderOfMels):
     adaptive_scale: bool = True
     """Whether each module has a learned scale and bias of its input channels."""
     norm: ConvNorm = "batch"
-    """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm over all frames
-    of the padded batch, as in the published trainers. layer: layer norm over the channels of a frame."""
+    """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm over all
+    frames of the padded batch, as in the published trainers. layer: layer norm over the channels of a frame."""
     dropout: float = 0.1
     """Dropout rate of the embedding, of each module's output and within the feed-forward modules."""
     attention_dropout: float = 0.0
@@ -135,8 +135,8 @@ class Squeezeformer(EncoderOfMels):
             f"reduce_at is {self.reduce_at} and recover_at is {self.recover_at}, expected None without reduce_time": (
                 self.reduce_time or (self.reduce_at is None and self.recover_at is None)
             ),
-            f"dropout is {self.dropout} and attention_dropout is {self.attention_dropout}, expected at least 0 and less "
-            "than 1": all(0 <= rate < 1 for rate in (self.dropout, self.attention_dropout)),
+            f"dropout is {self.dropout} and attention_dropout is {self.attention_dropout}, expected at least 0 and "
+            "less than 1": all(0 <= rate < 1 for rate in (self.dropout, self.attention_dropout)),
             "tied_biases is True, expected False with positions abs_pos, which have no biases": (
                 self.positions == "rel_pos" or not self.tied_biases
             ),
@@ -367,8 +367,8 @@ class Embedding(nn.Module):
         settings.check_frames(x)
         if not settings.subsampled(x.shape[1]):
             raise ValueError(
-                f"the subsampling needs batches of at least {settings.subsampling_factor} frames, got {x.shape[1]}: pad "
-                "the batch"
+                f"the subsampling needs batches of at least {settings.subsampling_factor} frames, got {x.shape[1]}: "
+                "pad the batch"
             )
         subsample = Subsample(
             settings.subsampling_channels or settings.dim,

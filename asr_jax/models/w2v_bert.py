@@ -29,77 +29,77 @@ from asr_jax.nn.striding import GatedConv, gated_length
 Positions = Literal["relative_key", "relative", "rotary", "none"]
 RATES = ("input_dropout", "dropout", "activation_dropout", "attention_dropout", "convolution_dropout", "layer_drop")
 EMBED = "embed"
-"""The tap of what the first layer sees."""
+"""Name of the tap of the first layer's input."""
 
 
 @dataclass(frozen=True)
 class W2VBert(EncoderOfMels):
-    """Sizes and training behaviour; the defaults are the released model of 600 M parameters."""
+    """Settings of W2V-BERT. The defaults are the released model of 600 M parameters."""
 
     num_mels: int = 160
-    """Values of a frame: 80 mel bins of two frames after one another."""
+    """Number of values per input frame: 80 mel bins of each of two stacked frames."""
     dim: int = 1024
-    """Width of the layers; a multiple of num_heads."""
+    """Width of the layers. Must be a multiple of num_heads."""
     num_layers: int = 24
-    """Layers."""
+    """Number of layers."""
     num_heads: int = 16
-    """Attention heads."""
+    """Number of attention heads."""
     feedforward_dim: int = 4096
     """Hidden width of the feed-forward modules."""
     kernel_size: int = 31
-    """Taps of the depthwise convolutions, odd; they see a frame and those before it."""
+    """Taps of the depthwise convolutions, which are causal. Must be odd."""
     activation: ActivationName = "silu"
-    """Of feed-forward modules and convolutions."""
+    """Activation of the feed-forward and convolution modules."""
     norm_eps: float = 1e-5
-    """Of all norms."""
+    """Epsilon of all norms."""
     positions: Positions = "relative_key"
-    """How attention knows where frames are. relative_key: by a learned key for each distance (Shaw); relative: by
-    encodings of distances (Transformer-XL); rotary: queries and keys are turned; none: not at all."""
+    """Positions in attention. relative_key: a learned key embedding for each distance (Shaw). relative: encodings of
+    distances (Transformer-XL). rotary: rotary position embeddings. none: no positions."""
     left_distance: int = 64
-    """With relative_key, the largest distance to a frame before; those beyond count as this one ..."""
+    """Largest distance in frames to a key before the query, with relative_key. Larger distances are clipped."""
     right_distance: int = 8
-    """... and behind."""
+    """Largest distance in frames to a key behind the query, with relative_key. Larger distances are clipped."""
     rotary_base: int = 10000
-    """With rotary, the frames that the slowest channels take for a turn, over 2π."""
+    """Base of the rotation angles, with rotary. The slowest channels rotate once in about 2π · rotary_base frames."""
     input_dropout: float = 0.0
-    """Of the projected frames."""
+    """Dropout rate of the projected frames."""
     dropout: float = 0.0
-    """Before the first layer and after each feed-forward module."""
+    """Dropout rate before the first layer and after each feed-forward module."""
     activation_dropout: float = 0.0
-    """Within the feed-forward modules."""
+    """Dropout rate within the feed-forward modules."""
     attention_dropout: float = 0.0
-    """Of attention weights and of what attention gives."""
+    """Dropout rate of the attention weights and of the output of attention."""
     convolution_dropout: float = 0.1
-    """After each convolution module."""
+    """Dropout rate after each convolution module."""
     layer_drop: float = 0.1
-    """How often a layer is left out while training."""
+    """Probability that a layer is skipped in training (LayerDrop)."""
     masks: bool = True
-    """Hide frames and channels while training; without it, time_mask and channel_mask change nothing."""
+    """Whether frames and channels are masked in training. Otherwise time_mask and channel_mask have no effect."""
     time_mask: SpanMask = SpanMask(0.05, 10, min_spans=2, same_count=False, draws_last_start=True)
-    """Frames that a learned one stands for."""
+    """Spans of frames that training replaces with a learned vector."""
     channel_mask: SpanMask = SpanMask(0.0, 10, min_spans=0, same_count=False, draws_last_start=True)
-    """Channels that are 0."""
+    """Spans of channels that training sets to 0."""
     num_adapters: int = 0
-    """Layers after the last, each of which lowers the frame rate."""
+    """Number of adapters after the last layer, each of which lowers the frame rate."""
     adapter_kernel_size: int = 3
     """Taps of the convolutions in adapters."""
     adapter_stride: int = 2
-    """Frames before an adapter for one after it."""
+    """Ratio of the frame rates before and after an adapter."""
     adapter_dim: int | None = None
-    """Width of adapters and of the output; a multiple of num_heads. None: dim."""
+    """Width of adapters and of the output. Must be a multiple of num_heads. None: dim."""
     adapter_activation: ActivationName = "relu"
-    """Of the feed-forward modules in adapters."""
+    """Activation of the feed-forward modules in adapters."""
     intermediate: bool = False
-    """Half a feed-forward module between the last layer and the adapters."""
+    """Whether a half-step feed-forward module precedes the adapters."""
     mask_padding: bool = True
-    """An utterance gives the same output alone as in a padded batch. Without it, padding enters the adapters, as in
-    transformers: the last frames of an utterance hear what lies behind them."""
+    """Whether the output of an utterance is independent of padding. Otherwise padding enters the adapters, as in
+    transformers, and changes the last frames of an utterance."""
     remat: Remat = "elementwise"
-    """What of each layer is computed again in the backward pass instead of being kept: of the policies of `nn.remat`,
-    each of which takes less memory than the one before it, none, elementwise, products and layers."""
+    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
+    decreasing memory."""
     taps: tuple[str, ...] = ()
-    """Inner outputs to give to heads: "embed", what the first layer sees, or "layer_0", "layer_1", ... With any, those
-    of all layers are kept."""
+    """Inner outputs for heads: "embed" (input of the first layer), "layer_0", "layer_1", ... With any, the outputs of
+    all layers are stored."""
 
     def __post_init__(self) -> None:
         known_taps = {EMBED, *(f"layer_{number}" for number in range(self.num_layers))}
@@ -119,7 +119,7 @@ class W2VBert(EncoderOfMels):
         }
         if self.num_heads >= 1:
             unit = self.num_heads * (2 if self.positions == "rotary" else 1)
-            checks[f"dim is {self.dim}, expected a multiple of {unit}, for {self.num_heads} heads"] = (
+            checks[f"dim is {self.dim}, expected a multiple of {unit} with num_heads {self.num_heads}"] = (
                 not self.dim % unit
             )
             width = self.adapter_dim or self.dim
@@ -127,16 +127,16 @@ class W2VBert(EncoderOfMels):
                 width > 0 and not width % self.num_heads
             )
         checks |= {
-            f"dim is {self.dim}, expected an even one with positions relative": self.positions != "relative"
+            f"dim is {self.dim}, expected an even number with positions relative": self.positions != "relative"
             or not self.dim % 2,
             f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size > 0 and self.kernel_size % 2,
-            "adapter_dim and intermediate are of adapters, of which there are none: expected num_adapters above 0": (
+            f"num_adapters is {self.num_adapters}, expected at least 1 with adapter_dim or intermediate": (
                 self.num_adapters > 0 or (self.adapter_dim is None and not self.intermediate)
             ),
-            f"norm_eps is {self.norm_eps} and rotary_base {self.rotary_base}, expected more than 0": (
+            f"norm_eps is {self.norm_eps} and rotary_base is {self.rotary_base}, expected more than 0": (
                 self.norm_eps > 0 and self.rotary_base > 0
             ),
-            f"taps are {self.taps}, expected some of {EMBED} and layer_0 to layer_{self.num_layers - 1}": known_taps
+            f"taps is {self.taps}, expected {EMBED} or names from layer_0 to layer_{self.num_layers - 1}": known_taps
             >= set(self.taps),
         }
         checks |= {
@@ -148,21 +148,23 @@ class W2VBert(EncoderOfMels):
 
     @classmethod
     def tiny(cls, **changes: Any) -> "W2VBert":
-        """Four layers, of no paper: 0.9 M parameters, for two CPU cores and a few hours of speech."""
+        """Four layers with 0.9 M parameters, for two CPU cores and a few hours of speech; not published."""
         sizes = {"dim": 96, "num_layers": 4, "num_heads": 4, "feedforward_dim": 384, "kernel_size": 15}
         return cls(**{**sizes, **changes})
 
     @classmethod
     def rust(cls, **changes: Any) -> "W2VBert":
-        """The Rust trainer's: the released sizes, but causal attention keys, GELU and dropout, and no layers left
-        out.
+        """Settings of the Rust trainer.
+
+        They differ from the released model by distances of 72 frames to the left and 0 to the right, GELU, dropout
+        rates of 0.1, and no LayerDrop.
         """
         rates = {**dict.fromkeys(RATES, 0.1), "layer_drop": 0.0}
         return cls(**{"left_distance": 72, "right_distance": 0, "activation": "gelu", **rates, **changes})
 
     @property
     def masks_anything(self) -> bool:
-        """Whether the model has a learned frame for those that are hidden."""
+        """Whether a mask has a probability above 0. The model then has a learned vector for masked frames."""
         return self.time_mask.probability > 0 or self.channel_mask.probability > 0
 
     @property
@@ -170,7 +172,10 @@ class W2VBert(EncoderOfMels):
         return self.adapter_dim or self.dim
 
     def depths(self, path: str) -> tuple[int, ...]:
-        """The projection is 0, then the layers, then each adapter with what comes before the first."""
+        """Depths: 0 for the projection, 1 to num_layers for the layers, and one more for each adapter.
+
+        The modules between the layers and the first adapter have the depth of the first adapter.
+        """
         if path.startswith("layers/"):
             return tuple(range(1, 1 + self.num_layers))
         module = path.partition("/")[0]
@@ -188,18 +193,18 @@ class W2VBert(EncoderOfMels):
 
 @struct.dataclass
 class Shared:
-    """What all layers get."""
+    """Inputs that all layers share."""
 
     positions: Float[Array, "R D"] | None
-    """Of relative positions."""
+    """Encodings of relative positions. None: other positions."""
     allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may see."""
+    """Keys (last axis) that queries may attend to."""
     lengths: Int[Array, " B"]
     step: Step
 
 
 class W2VBertEncoder(Encoder):
-    """[B T num_mels] to [B T dim]; with adapters shorter, and of their width."""
+    """W2V-BERT encoder, [B T num_mels] to [B T dim]. Adapters reduce T and change the width to adapter_dim."""
 
     settings: W2VBert
     dtype: DTypeLike = jnp.float32
@@ -276,8 +281,9 @@ class W2VBertEncoder(Encoder):
 
 
 class W2VBertLayer(nn.Module):
-    """Half a feed-forward module, attention, convolution, half a feed-forward module, a norm. It has the signature that
-    `nn.scan` asks for, and gives its output twice where there are taps.
+    """W2V-BERT layer: half-step feed-forward, attention, convolution, half-step feed-forward, norm.
+
+    The signature is that of a body of `nn.scan`. With taps, the layer also returns its output for the scan to collect.
     """
 
     settings: W2VBert
@@ -294,7 +300,7 @@ class W2VBertLayer(nn.Module):
 
     @nn.nowrap
     def transformed(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
-        """The layer's output."""
+        """Computes the layer's output without LayerDrop."""
         settings, step = self.settings, shared.step
         x += 0.5 * self._feed_forward("feed_forward_1", x, step)
         x += self._dropout(self._attention(x, shared), settings.attention_dropout, step)
@@ -348,8 +354,12 @@ class W2VBertLayer(nn.Module):
 
 
 class Adapter(nn.Module):
-    """A layer of attention and a feed-forward module on fewer frames: its input and what is added to it go through a
-    gated convolution each. Differs from transformers: it is never left out, which would give frames of another rate.
+    """Adapter: a layer of attention and a feed-forward module at a lower frame rate.
+
+    Two gated convolutions shorten the residual and the input of attention.
+
+    Differs from: transformers may skip an adapter in training (LayerDrop), which changes the frame rate. Here adapters
+    are never skipped.
     """
 
     settings: W2VBert

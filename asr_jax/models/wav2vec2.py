@@ -1,4 +1,4 @@
-"""wav2vec 2.0: convolutions of samples and a Transformer, whose frames may be fewer in its middle (Hourglass).
+"""wav2vec 2.0: convolutions of samples and a Transformer, whose middle layers may have fewer frames (Hourglass).
 
 Source: Baevski et al. 2020, "wav2vec 2.0: A Framework for Self-Supervised Learning of Speech Representations"
 (arXiv:2006.11477); Nawrot et al. 2022, "Hierarchical Transformers Are More Efficient Language Models"
@@ -34,98 +34,101 @@ RATES = ("dropout", "attention_dropout", "activation_dropout", "input_dropout", 
 
 @dataclass(frozen=True)
 class Hourglass:
-    """Layers at the full frame rate, layers at a part of it, and layers at the full rate, to which the output of the
-    first ones is added.
+    """Settings of an hourglass: layers at the full frame rate, at a lower rate, and again at the full rate.
+
+    The output of the first layers is added to the input of the last ones.
     """
 
     before: int = 0
-    """Layers before the frames are shortened."""
+    """Number of layers before the frames are shortened."""
     middle: int = 0
-    """Layers on shortened frames; 0: there is no hourglass."""
+    """Number of layers on shortened frames. 0: no hourglass."""
     factor: int = 4
-    """Frames that become one."""
+    """Number of frames that are shortened to one."""
     after: int = 0
-    """Layers behind them."""
+    """Number of layers after the frames are lengthened."""
     resample: Resample = "naive"
-    """naive: the mean of frames, and each repeated; linear: projections of frames beside each other."""
+    """Method of shortening and lengthening. naive: means and repeated frames. linear: projected concatenated frames."""
 
     def __post_init__(self) -> None:
         least = 1 if self.before or self.after else 0
         if self.factor < 1 or self.before < 0 or self.middle < least or self.after < 0:
             raise ValueError(
-                f"hourglass has before {self.before}, middle {self.middle}, factor {self.factor}, after {self.after}: "
-                "expected layers of 0 or more, at least 1 in the middle, and a factor of at least 1"
+                f"hourglass has before {self.before}, middle {self.middle}, factor {self.factor} and after "
+                f"{self.after}, expected before and after of at least 0, middle of at least 1 and factor of at least 1"
             )
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
+        """Whether the model has an hourglass."""
         return self.middle > 0
 
 
 @dataclass(frozen=True)
 class Wav2Vec2(EncoderSettings):
-    """Sizes and training behaviour; the defaults are Base's in pre-training."""
+    """Settings of wav2vec 2.0. The defaults are Base in pre-training."""
 
     extractor: tuple[ConvLayer, ...] = BASE_EXTRACTOR
-    """Convolutions of the samples: channels, taps and stride of each. Empty: the front-end gives features."""
+    """Channels, taps and stride of each convolution of the samples. Empty: the front-end computes features."""
     extractor_norm: ExtractorNorm = "group"
-    """group: each channel over an utterance's frames, after the first convolution; group_padded: over padding too, as
-    published models were trained; layer: over the channels of each frame, after each convolution."""
+    """Norm of the extractor. group: each channel over an utterance's frames, after the first convolution. group_padded:
+    as group, including padding, as published models were trained. layer: layer norm after each convolution."""
     extractor_bias: bool = False
-    """Biases of these convolutions."""
+    """Whether the convolutions of the extractor have biases."""
     num_features: int = 1
-    """Values per frame of the front-end: 1 for samples."""
+    """Number of values per frame of the front-end: 1 for samples."""
     projected: bool = True
-    """Features are projected to dim; without it they must be as wide as that."""
+    """Whether features are projected to dim. Otherwise their width must be dim."""
     dim: int = 768
-    """Width of the layers and of the output; a multiple of num_heads and of position_groups."""
+    """Width of the layers and of the output. Must be a multiple of num_heads and of position_groups."""
     num_layers: int = 12
-    """Layers, without an hourglass."""
+    """Number of layers. Not used with an hourglass."""
     num_heads: int = 12
-    """Attention heads."""
+    """Number of attention heads."""
     feedforward_dim: int = 3072
     """Hidden width of the feed-forward modules."""
     norm_first: bool = False
-    """Norms before the modules of a layer, and one behind the last layer, instead of after them."""
+    """Whether norms precede the modules of a layer, with another norm after the last layer. Otherwise norms follow the
+    modules."""
     position_kernel: int = 128
     """Taps of the positional convolution."""
     position_groups: int = 16
-    """Its groups of channels."""
+    """Number of channel groups of the positional convolution."""
     rotary: bool = False
-    """Rotary positions in attention as well."""
+    """Whether attention also has rotary position embeddings."""
     hourglass: Hourglass = Hourglass()
-    """Layers on shortened frames; num_layers is not used then. Without layers in its middle there is none."""
+    """Layers with fewer frames in the middle, which replace num_layers. hourglass.middle 0: no hourglass."""
     mask_padding: bool = True
-    """An utterance gives the same output alone as in a padded batch. Without it, with an hourglass, what lies beyond
-    its end enters its last shortened frame, as in NVIDIA's training."""
+    """Whether the output of an utterance is independent of padding. Otherwise, with an hourglass, padding enters the
+    last shortened frame of an utterance, as in NVIDIA's training."""
     time_mask: SpanMask = SpanMask()
-    """Spans of frames that training hides; a probability of 0: none."""
+    """Spans of frames that training replaces with a learned vector. Probability 0: no masks."""
     channel_mask: SpanMask = SpanMask(probability=0.0, length=64, min_spans=0)
-    """Channels that training sets to 0, in all frames of an utterance."""
+    """Spans of channels that training sets to 0 in all frames of an utterance. Probability 0: no masks."""
     channel_mask_first: bool = False
-    """Channels are set to 0 before frames are hidden, instead of after it."""
+    """Whether channels are masked before frames. Otherwise they are masked after frames."""
     dropout: float = 0.1
-    """After attention and feed-forward modules, and before the first layer."""
+    """Dropout rate after attention and feed-forward modules, and before the first layer."""
     attention_dropout: float = 0.1
-    """Of attention weights."""
+    """Dropout rate of the attention weights."""
     activation_dropout: float = 0.0
-    """Within feed-forward modules."""
+    """Dropout rate within the feed-forward modules."""
     input_dropout: float = 0.1
-    """Before frames are hidden."""
+    """Dropout rate before frames are masked."""
     feature_dropout: float = 0.1
-    """Of the frames that pre-training's targets are made of."""
+    """Dropout rate of the features from which pre-training computes its targets."""
     layer_drop: float = 0.05
-    """How often a layer is left out while training."""
+    """Probability that a layer is skipped in training (LayerDrop)."""
     extractor_gradient: float = 0.1
-    """Factor of the extractor's gradient; 0: it is not trained, and optim.freeze_updates should say so too."""
+    """Factor of the extractor's gradient. 0: the extractor is not trained; set optim.freeze_updates accordingly."""
     fused_attention: bool = False
-    """Attention in one kernel, cuDNN's, whose scores never lie in memory, on NVIDIA's GPUs in half precision; XLA's
-    elsewhere. It has no dropout: attention_dropout must be 0."""
+    """Whether attention uses one fused kernel: cuDNN's on NVIDIA's GPUs in half precision, which does not store the
+    scores in memory, and XLA's elsewhere. It has no dropout: attention_dropout must be 0."""
     remat: Remat = "none"
-    """What of a layer is computed again in the backward pass instead of being kept, by the policies of `nn.remat`."""
+    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
+    decreasing memory."""
     taps: tuple[str, ...] = ()
-    """Inner outputs to give to heads: extractor, what the convolutions give; features, these normalised, which
-    pre-training's targets are made of; layer_0, layer_1, ... of the layers at the full frame rate."""
+    """Inner outputs for heads. extractor: output of the convolutions. features: normalised output of the convolutions,
+    from which pre-training computes its targets. layer_0, layer_1, ...: outputs of layers at the full frame rate."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extractor", tuple(ConvLayer(*layer) for layer in self.extractor))
@@ -140,30 +143,32 @@ class Wav2Vec2(EncoderSettings):
         for name in ("num_heads", "position_groups"):
             number = getattr(self, name)
             divides = number >= 1 and self.dim % number == 0
-            checks[f"{name} is {number}, expected what divides dim, {self.dim}"] = divides
+            checks[f"{name} is {number}, expected a divisor of dim, {self.dim}"] = divides
         checks |= {
             f"extractor is {self.extractor}, expected channels, taps and strides of at least 1": all(
                 min(layer) >= 1 for layer in self.extractor
             ),
-            f"projected is off and features have {self.feature_dim} values, expected dim, {self.dim}": self.projected
-            or self.feature_dim == self.dim,
-            "there is no extractor: expected taps without it, and penalty=0 of a head of pre-training": (
-                bool(self.extractor) or "extractor" not in self.taps
+            f"features have {self.feature_dim} values, expected dim, {self.dim}, because projected is False": (
+                self.projected or self.feature_dim == self.dim
             ),
-            "extractor reads samples: expected num_features 1": not self.extractor or self.num_features == 1,
-            f"extractor_gradient is {self.extractor_gradient}, expected 0 or more": self.extractor_gradient >= 0,
-            f"fused_attention has no dropout, and attention_dropout is {self.attention_dropout}: expected 0": (
+            "taps has extractor, but the encoder has no extractor: remove the tap, and set penalty=0 in a pre-training "
+            "head": bool(self.extractor) or "extractor" not in self.taps,
+            f"num_features is {self.num_features}, expected 1 with an extractor, which reads samples": (
+                not self.extractor or self.num_features == 1
+            ),
+            f"extractor_gradient is {self.extractor_gradient}, expected at least 0": self.extractor_gradient >= 0,
+            f"attention_dropout is {self.attention_dropout}, expected 0 with fused_attention, which has no dropout": (
                 not self.fused_attention or not self.attention_dropout
             ),
-            "norm_first and an hourglass are set: expected one of them": not (self.norm_first and self.hourglass),
-            f"taps are {self.taps}, expected some of {', '.join(sorted(known))}": known >= set(self.taps),
+            "norm_first is True, expected False with an hourglass": not (self.norm_first and self.hourglass),
+            f"taps is {self.taps}, expected names from {', '.join(sorted(known))}": known >= set(self.taps),
         }
         if problems := [problem for problem, good in checks.items() if not good]:
             raise ValueError("; ".join(problems))
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Wav2Vec2":
-        """Of no paper: 1.0 M parameters at 50 Hz, for two CPU cores and a few hours of speech."""
+        """Four layers at 50 Hz with 1.0 M parameters, for two CPU cores and a few hours of speech; not published."""
         sizes = {
             "extractor": (ConvLayer(64, 10, 5), *(ConvLayer(64, 3, 2),) * 4, *(ConvLayer(64, 2, 2),) * 2),
             "dim": 128,
@@ -177,12 +182,12 @@ class Wav2Vec2(EncoderSettings):
 
     @classmethod
     def base(cls, **changes: Any) -> "Wav2Vec2":
-        """Base of the paper: 94.4 M parameters."""
+        """Base model of the paper: 94.4 M parameters."""
         return cls(**changes)
 
     @classmethod
     def large(cls, **changes: Any) -> "Wav2Vec2":
-        """Large of the paper, as it was trained on 60,000 hours: 315.4 M parameters."""
+        """Large model of the paper, with the settings for 60,000 hours of audio: 315.4 M parameters."""
         sizes = {
             "dim": 1024, "num_layers": 24, "num_heads": 16, "feedforward_dim": 4096, "norm_first": True,
             "extractor_norm": "layer", "extractor_bias": True, "dropout": 0.0, "attention_dropout": 0.0,
@@ -192,25 +197,31 @@ class Wav2Vec2(EncoderSettings):
 
     @classmethod
     def base_hourglass(cls, factor: int = 4, **changes: Any) -> "Wav2Vec2":
-        """NVIDIA's Base: two layers, eight on every `factor`-th frame, two layers."""
+        """NVIDIA's Base model with an hourglass: 2 layers, 8 layers at 1/`factor` of the frame rate, 2 layers."""
         return cls(**{"hourglass": Hourglass(2, 8, factor, 2), **changes})
 
     @property
     def feature_dim(self) -> int:
-        """Values of a frame before it is projected."""
+        """Number of values of a frame before the projection."""
         return self.extractor[-1].channels if self.extractor else self.num_features
 
     def check(self, front_end: FrontEnd) -> None:
         if self.extractor and not isinstance(front_end, Waveform):
-            raise ValueError(f"the front-end is {type(front_end).__name__}: expected Waveform, presets.wav2vec2()")
+            raise ValueError(
+                f"the front-end is {type(front_end).__name__}, expected Waveform with an extractor: use "
+                "presets.wav2vec2()"
+            )
         if front_end.num_features != self.num_features:
             raise ValueError(
-                f"encoder.num_features is {self.num_features} and the front-end gives {front_end.num_features}: set "
-                "both alike"
+                f"encoder.num_features is {self.num_features}, but frames of the front-end have "
+                f"{front_end.num_features} values: set both to the same number"
             )
 
     def depths(self, path: str) -> tuple[int, ...]:
-        """The extractor and what lies before the layers is 0, and the layers follow."""
+        """Depths: 0 for the extractor and the other modules before the layers, then 1 and more for the layers.
+
+        The modules that change the frame rate and the last norm have the depth of the layer before them.
+        """
         start = 1
         for name, num in self.stacks().items():
             if path.startswith(f"{name}/"):
@@ -224,13 +235,13 @@ class Wav2Vec2(EncoderSettings):
         return 1 + sum(self.stacks().values())
 
     def stacks(self) -> dict[str, int]:
-        """Stacks of layers by name, and how many each has."""
+        """Names of the stacks of layers, with the number of layers of each."""
         if not self.hourglass:
             return {"transformer": self.num_layers}
         return {"before": self.hourglass.before, "middle": self.hourglass.middle, "after": self.hourglass.after}
 
     def tapped_layers(self) -> list[int]:
-        """Numbers of the layers that taps can be of: those at the full frame rate."""
+        """Indices of the layers that can have taps: those at the full frame rate."""
         if not self.hourglass:
             return list(range(self.num_layers))
         glass = self.hourglass
@@ -241,7 +252,7 @@ class Wav2Vec2(EncoderSettings):
 
 
 class Wav2Vec2Encoder(MaskingEncoder):
-    """[B S 1] samples, or [B T num_features] where there is no extractor, to [B T dim]."""
+    """wav2vec 2.0 encoder, samples [B S 1], or features [B T num_features] without an extractor, to [B T dim]."""
 
     settings: Wav2Vec2
     dtype: DTypeLike = jnp.float32
@@ -282,7 +293,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
     def _features(
         self, frames: Frames, lengths: Int[Array, " B"], step: Step
     ) -> tuple[Float[Array, "B T D"], dict[str, Array]]:
-        """Normalised features, and the taps before the layers."""
+        """Computes the normalised features, and the taps before the layers."""
         settings, x, taps = self.settings, frames.values, {}
         if settings.extractor:
             extractor = ConvExtractor(
@@ -302,7 +313,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
         return x, taps
 
     def _masked(self, x: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, step: Step) -> Float[Array, "B T D"]:
-        """Frames of `mask` as one learned vector and, while training, some channels 0."""
+        """Replaces the frames of `mask` with a learned vector and, in training, sets random channels to 0."""
         hidden = self.param("mask", nn.initializers.uniform(1.0), x.shape[-1:]).astype(x.dtype)
         channels = self.settings.channel_mask
         silent = jnp.zeros((len(x), x.shape[-1]), bool)
@@ -318,7 +329,11 @@ class Wav2Vec2Encoder(MaskingEncoder):
     def _layers(
         self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], step: Step
     ) -> tuple[Float[Array, "B T D"], list[Float[Array, "B T D"]]]:
-        """The last layer's output, and where there are taps those of all layers at the full frame rate."""
+        """Applies the layers.
+
+        Returns:
+            Output of the last layer, and the outputs of all layers at the full frame rate (empty without taps).
+        """
         glass, stacks, num_frames = self.settings.hourglass, self.settings.stacks(), x.shape[1]
         if not glass:
             x, inner = self._stack("transformer", stacks["transformer"])(x, lengths, step=step)

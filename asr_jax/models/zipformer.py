@@ -1,4 +1,4 @@
-"""Zipformer: an encoder whose stacks of layers work at different frame rates.
+"""Zipformer: an encoder whose stacks of layers have different frame rates.
 
 Source: Yao et al. 2023, "Zipformer: A faster and better encoder for automatic speech recognition" (arXiv:2310.11230);
 icefall's egs/librispeech/ASR/zipformer at commit 36e0420c.
@@ -29,62 +29,63 @@ PER_STACK = (
 
 @dataclass(frozen=True)
 class Zipformer(EncoderOfMels):
-    """Sizes and training behaviour. Fields that are tuples have a value per stack; the defaults are the medium size."""
+    """Settings of Zipformer, with tuples of one value per stack. The defaults are the medium size."""
 
     num_mels: int = 80
-    """Mel bins of the input; at least 7."""
+    """Number of mel bins of the input. Must be at least 7."""
     embed_channels: tuple[int, int, int] = (8, 32, 128)
     """Channels of the embedding's three convolutions."""
     downsampling: tuple[int, ...] = (1, 2, 4, 8, 4, 2)
-    """Frame rate of each stack: the embedding's (half of the input's) divided by this."""
+    """Divisor of the embedding's frame rate (half of the input's) in each stack."""
     dims: tuple[int, ...] = (192, 256, 384, 512, 384, 256)
-    """Width of each stack; the output has the largest."""
+    """Width of each stack. The output has the largest."""
     num_layers: tuple[int, ...] = (2, 2, 3, 4, 3, 2)
-    """Layers of each stack."""
+    """Number of layers of each stack."""
     unmasked_dims: tuple[int, ...] = (192, 192, 256, 256, 256, 192)
-    """The first channels, which are never masked; of the others, whole rows are masked at random while training."""
+    """Number of channels of each stack that are never masked. Training masks the others in random rows."""
     num_heads: tuple[int, ...] = (4, 4, 4, 8, 4, 4)
-    """Attention heads."""
+    """Number of attention heads of each stack."""
     query_dims: tuple[int, ...] = (32,) * 6
-    """Width of queries and keys, per head."""
+    """Width of queries and keys per head."""
     value_dims: tuple[int, ...] = (12,) * 6
-    """Width of values, per head."""
+    """Width of values per head."""
     position_dims: tuple[int, ...] = (4,) * 6
-    """Width of what a query and a relative position are compared by, per head."""
+    """Width of position queries and projected relative positions per head."""
     feedforward_dims: tuple[int, ...] = (512, 768, 1024, 1536, 1024, 768)
-    """Hidden width of the second feed-forward module; the first has 3/4 of it, the third 5/4."""
+    """Hidden width of the second feed-forward module. The first has 3/4 of it, the third 5/4."""
     kernel_sizes: tuple[int, ...] = (31, 31, 15, 15, 15, 31)
-    """Taps of the depthwise convolutions, odd."""
+    """Taps of the depthwise convolutions. Must be odd."""
     positions_dim: int = 48
-    """Width of the encoding of relative positions; even."""
+    """Width of the encodings of relative positions. Must be even."""
     output_downsampling: int = 2
-    """Frame rate of the output: the embedding's divided by this. 1 keeps it."""
+    """Divisor of the embedding's frame rate in the output. 1: no downsampling."""
     dropout_start: float = 0.3
-    """Dropout of feed-forward modules and of the embedding at the first update ..."""
+    """Dropout rate of the feed-forward modules and of the embedding at the first update."""
     dropout_end: float = 0.1
-    """... and after 20000 of the recipe's batches, linear between."""
+    """Dropout rate after 20000 of the recipe's batches, with a linear decrease from dropout_start."""
     causal: bool = False
-    """Convolutions that see no frame beyond their chunk, for streaming: with parameters of their own."""
+    """Whether the right context of convolutions ends with the chunk, for streaming. The parameters of such convolutions
+    have other names and shapes."""
     chunk_frames: int | None = None
-    """With `causal`, frames of the embedding that see each other; a multiple of every downsampling. None: all."""
+    """Length of a chunk in frames of the embedding. Must be a multiple of every downsampling. Requires causal. None:
+    one chunk."""
     left_context_frames: int | None = None
-    """With `chunk_frames`, frames before a chunk that it attends to, in whole chunks, at least one. None: all."""
+    """Left context of attention before a chunk in frames of the embedding, rounded down to whole chunks, at least one.
+    Requires chunk_frames. None: unlimited."""
     batches_per_update: float = 1.0
-    """Batches of icefall's recipe (about 600 s of audio each) that one update counts for in the published schedules of
-    dropout, skipping and regularisers, which run over 4000 to 50000 batches."""
+    """Number of batches of icefall's recipe (about 600 s of audio each) that an update counts for in the published
+    schedules of dropout, skipping and regularisers, which run over 4000 to 50000 batches."""
     skip: bool = True
-    """Skip layers, modules, positions and features at random while training, as published."""
+    """Whether training skips random layers, modules, positions and features, as published."""
     regularise: bool = True
-    """Balancer and Whitener: regularisers that act on gradients alone."""
+    """Whether training uses Balancer and Whitener, regularisers that modify only gradients."""
     mask_padding: bool = True
-    """An utterance gives the same output alone as in a padded batch. Without it, padding enters exactly as it does in
-    the peer's code."""
+    """Whether the output of an utterance is independent of padding. Otherwise padding enters exactly as in icefall."""
     remat: Remat = "elementwise"
-    """What of each layer is computed again in the backward pass instead of being kept: of the
-    policies of `nn.remat`, each of which takes less memory than the one before it, none, elementwise, products and
-    layers. elementwise is the fastest, too."""
+    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
+    decreasing memory. elementwise is also the fastest."""
     taps: tuple[str, ...] = ()
-    """Inner outputs to give to heads: "embed", "stack_0", ... at the embedding's rate."""
+    """Inner outputs for heads, at the embedding's frame rate: "embed", "stack_0", ..."""
 
     def __post_init__(self) -> None:
         num_stacks = len(self.downsampling)
@@ -100,27 +101,26 @@ class Zipformer(EncoderOfMels):
             f"num_mels is {self.num_mels}, expected at least 7": self.num_mels >= 7,
             f"positions_dim is {self.positions_dim}, expected an even number above 0": self.positions_dim > 0
             and self.positions_dim % 2 == 0,
-            "downsampling is empty, expected a stack at least": num_stacks > 0,
-            f"feedforward_dims are {self.feedforward_dims}, expected at least 4 each": all(
+            "downsampling is empty, expected at least one stack": num_stacks > 0,
+            f"feedforward_dims is {self.feedforward_dims}, expected at least 4 each": all(
                 dim >= 4 for dim in self.feedforward_dims
             ),
-            f"kernel_sizes are {self.kernel_sizes}, expected odd ones": all(k % 2 for k in self.kernel_sizes),
-            f"unmasked_dims are {self.unmasked_dims}, expected none above dims, {self.dims}": all(masked),
+            f"kernel_sizes is {self.kernel_sizes}, expected odd numbers": all(k % 2 for k in self.kernel_sizes),
+            f"unmasked_dims is {self.unmasked_dims}, expected at most dims, {self.dims}": all(masked),
             f"output_downsampling is {self.output_downsampling}, expected at least 1": self.output_downsampling > 0,
-            f"dropout goes from {self.dropout_start} to {self.dropout_end}, expected within 0 and 1": all(
-                0 <= rate < 1 for rate in (self.dropout_start, self.dropout_end)
-            ),
+            f"dropout_start is {self.dropout_start} and dropout_end is {self.dropout_end}, expected at least 0 and "
+            "less than 1": all(0 <= rate < 1 for rate in (self.dropout_start, self.dropout_end)),
             f"chunk_frames is {chunk}, expected None without causal": self.causal or chunk is None,
-            f"chunk_frames is {chunk}, expected a multiple of each of {self.downsampling}": chunk is None
+            f"chunk_frames is {chunk}, expected a multiple of each downsampling, {self.downsampling}": chunk is None
             or (chunk > 0 and all(factor > 0 and chunk % factor == 0 for factor in self.downsampling)),
             f"left_context_frames is {context}, expected None without chunk_frames": chunk is not None
             or context is None,
             f"left_context_frames is {context}, expected more than 0": context is None or context > 0,
-            f"taps are {self.taps}, expected some of {sorted(known_taps)}": known_taps >= set(self.taps),
+            f"taps is {self.taps}, expected names from {sorted(known_taps)}": known_taps >= set(self.taps),
             f"batches_per_update is {self.batches_per_update}, expected more than 0": self.batches_per_update > 0,
         }
         problems += [
-            f"{name} are {getattr(self, name)}, expected at least 1 each"
+            f"{name} is {getattr(self, name)}, expected at least 1 each"
             for name in (*PER_STACK, "unmasked_dims", "embed_channels")
             if any(value < 1 for value in getattr(self, name))
         ]
@@ -130,8 +130,9 @@ class Zipformer(EncoderOfMels):
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Zipformer":
-        """Four stacks of a layer each, not of the paper: 1.1 M parameters, for two CPU cores and a few hours of speech.
-        It trains without skipping and regularisers, which small runs do not have the time for.
+        """Four stacks of one layer with 1.1 M parameters, for two CPU cores and a few hours of speech; not published.
+
+        Skipping and regularisers are off, because small runs are too short for their schedules.
         """
         sizes = {
             "embed_channels": (4, 8, 16),
@@ -152,16 +153,15 @@ class Zipformer(EncoderOfMels):
 
     @classmethod
     def xs(cls, **changes: Any) -> "Zipformer":
-        """The Rust trainer's smallest size, which the paper does not have: 2.8 M parameters with a CTC head of 500
-        tokens.
+        """Smallest size of the Rust trainer, which is not in the paper: 2.8 M parameters with a CTC head of 500 labels.
 
-        Source: RustedBytes/w2v-bert-uk, src/zipformer.rs at commit adec09e. Differs from: its convolutional embedding,
-        which is another module there.
+        Source: RustedBytes/w2v-bert-uk, src/zipformer.rs at commit adec09e. Differs from: the Rust trainer has another
+        convolutional embedding.
         """
         sizes = {
             "dims": (64, 96, 128, 160, 128, 96),
             "num_layers": (1,) * 6,
-            "unmasked_dims": (64, 96, 128, 160, 128, 96),  # there are no masks of features
+            "unmasked_dims": (64, 96, 128, 160, 128, 96),  # equal to dims: the Rust trainer masks no features
             "num_heads": (4,) * 6,
             "query_dims": (16,) * 6,
             "value_dims": (8,) * 6,
@@ -172,7 +172,7 @@ class Zipformer(EncoderOfMels):
 
     @classmethod
     def small(cls, **changes: Any) -> "Zipformer":
-        """Zipformer-S of the paper's table 1: 22.1 M parameters with a CTC head of 500 tokens."""
+        """Zipformer-S of the paper's table 1: 22.1 M parameters with a CTC head of 500 labels."""
         sizes = {
             "dims": (192, 256, 256, 256, 256, 256),
             "num_layers": (2,) * 6,
@@ -183,12 +183,12 @@ class Zipformer(EncoderOfMels):
 
     @classmethod
     def medium(cls, **changes: Any) -> "Zipformer":
-        """Zipformer-M of the paper's table 1: 64.3 M parameters with a CTC head of 500 tokens."""
+        """Zipformer-M of the paper's table 1: 64.3 M parameters with a CTC head of 500 labels."""
         return cls(**changes)
 
     @classmethod
     def large(cls, **changes: Any) -> "Zipformer":
-        """Zipformer-L of the paper's table 1: 147.0 M parameters with a CTC head of 500 tokens."""
+        """Zipformer-L of the paper's table 1: 147.0 M parameters with a CTC head of 500 labels."""
         sizes = {
             "dims": (192, 256, 512, 768, 512, 256),
             "num_layers": (2, 2, 4, 5, 4, 2),
@@ -199,9 +199,14 @@ class Zipformer(EncoderOfMels):
 
     @classmethod
     def variant(cls, name: str, **changes: Any) -> "Zipformer":
-        """By the Rust trainer's names: xs, s (small), sm and m (medium), ml and l (large).
+        """Returns a size by the Rust trainer's names: xs, s (small), sm and m (medium), ml and l (large).
 
-        Raises: ValueError for another name.
+        Args:
+            name: Name of the size.
+            changes: Other fields.
+
+        Raises:
+            ValueError: If there is no such size.
         """
         sizes = {"xs": cls.xs, "s": cls.small, "sm": cls.medium, "m": cls.medium, "ml": cls.large, "l": cls.large}
         if name not in sizes:
@@ -209,7 +214,11 @@ class Zipformer(EncoderOfMels):
         return sizes[name](**changes)
 
     def depths(self, path: str) -> tuple[int, ...]:
-        """The embedding is 0, the layers of all stacks follow, and what joins the stacks is as deep as the last."""
+        """Depths: 0 for the embedding, then 1 and more for the layers of all stacks.
+
+        The downsampling and the bypass of a stack have the depth of the stack's last layer, and the downsampling of the
+        output has the depth of the last layer.
+        """
         found = re.match(r"stack_(\d+)/(layers/)?", path)
         if not found:
             return (0,) if path.startswith("embed/") else (self.num_depths() - 1,)
@@ -225,7 +234,7 @@ class Zipformer(EncoderOfMels):
         return ZipformerEncoder(self, dtype)
 
     def stacks(self) -> list[StackSizes]:
-        """The sizes of each stack."""
+        """Returns the sizes of each stack."""
         chunk, context = self.chunk_frames, self.left_context_frames
         left_chunks = None if chunk is None or context is None else max(context // chunk, 1)
         stacks = []
@@ -236,7 +245,7 @@ class Zipformer(EncoderOfMels):
         return stacks
 
     def policy(self, dtype: DTypeLike) -> Policy:
-        """What is the same for all stacks."""
+        """Settings that all stacks share."""
         return Policy(
             positions_dim=self.positions_dim,
             dropout=(self.dropout_start, self.dropout_end),
@@ -250,7 +259,10 @@ class Zipformer(EncoderOfMels):
 
 
 class ZipformerEncoder(Encoder):
-    """[B T num_mels] to [B S max(dims)], S = output_length(T): 25 Hz from 100 Hz by default."""
+    """Zipformer encoder, [B T num_mels] to [B S max(dims)] with S = output_length(T).
+
+    By default it divides the frame rate by 4, such as from 100 Hz to 25 Hz.
+    """
 
     settings: Zipformer
     dtype: DTypeLike = jnp.float32

@@ -66,7 +66,7 @@ class Optimizer:
             for rule, value in getattr(self, name):
                 if not (least <= value < float("inf") or (name == "freeze_updates" and value == NEVER)):
                     more = ", or -1 to freeze for the whole run" if name == "freeze_updates" else ""
-                    raise ValueError(f"{name}: {rule!r} has {value}; expected 0 or more{more}")
+                    raise ValueError(f"{name}: the value of {rule!r} is {value}; expected 0 or more{more}")
         for name in ("b1", "b2"):
             if hasattr(self, name) and not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least 0 and less than 1")

@@ -29,23 +29,26 @@ def transposed(*axes: int) -> Layout:
 
 SAME = Layout(lambda x: x, lambda x: x)
 LINEAR = transposed(1, 0)
-"""[out in] to [in out]."""
+"""Converts [out in] to [in out]."""
 CONV_1D = transposed(2, 1, 0)
-"""[out in taps] to [taps in out]."""
+"""Converts [out in taps] to [taps in out]."""
 CONV_2D = transposed(2, 3, 1, 0)
-"""[out in time frequency] to [time frequency in out]."""
+"""Converts [out in time frequency] to [time frequency in out]."""
 POINTWISE = Layout(lambda x: x[:, :, 0, 0].T, lambda x: x.T[:, :, None, None])
-"""[out in 1 1] to [in out]."""
+"""Converts [out in 1 1] to [in out]."""
 POINTWISE_1D = Layout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
-"""[out in 1] to [in out]."""
+"""Converts [out in 1] to [in out]."""
 DEPTHWISE = Layout(lambda x: x[:, 0].T, lambda x: x.T[:, None])
-"""[channels 1 taps] to [taps channels]."""
+"""Converts [channels 1 taps] to [taps channels]."""
 DEPTHWISE_2D = Layout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.transpose(2, 0, 1)[:, None])
-"""[channels 1 time frequency] to [time frequency channels]."""
+"""Converts [channels 1 time frequency] to [time frequency channels]."""
 
 
 def flattened(channels: int) -> Layout:
-    """[out channels·frequency] to [frequency·channels out], for a linear layer on the output of a 2-D convolution."""
+    """Returns a layout that converts [out channels·frequency] to [frequency·channels out].
+
+    It is the layout of a linear layer on the output of a 2-D convolution with `channels` channels.
+    """
 
     def ours(x: np.ndarray) -> np.ndarray:
         return x.reshape(len(x), channels, -1).transpose(2, 1, 0).reshape(-1, len(x))

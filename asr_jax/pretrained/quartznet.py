@@ -30,7 +30,7 @@ NEVER_USED = r".*\.num_batches_tracked|preprocessor\..*"
 """Names that are ignored: batch counters, and the front-end's window and mel filters."""
 
 TIME_CONV = transposed(2, 1, 0)
-"""[out in taps] to [taps in out]."""
+"""Converts [out in taps] to [taps in out]."""
 NORM = (("weight", "params", "gain"), ("bias", "params", "bias"))
 RUNNING = (("running_mean", "batch_stats", "mean"), ("running_var", "batch_stats", "variance"))
 

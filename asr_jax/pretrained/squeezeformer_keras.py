@@ -11,13 +11,13 @@ from asr_jax.pretrained.base import Format
 from asr_jax.pretrained.keymap import SAME, Layout, NamedWeights, Row, export_params, find_params, transposed
 
 CONV_1X1 = Layout(lambda x: x[0, 0], lambda x: x[None, None])
-"""[1 1 in out] to [in out]."""
+"""Converts [1 1 in out] to [in out]."""
 CONV_1 = Layout(lambda x: x[0], lambda x: x[None])
-"""[1 in out] to [in out]."""
+"""Converts [1 in out] to [in out]."""
 DEPTHWISE_TIME = Layout(lambda x: x[:, 0, :, 0], lambda x: x[:, None, :, None])
-"""[taps 1 channels 1] to [taps channels]."""
+"""Converts [taps 1 channels 1] to [taps channels]."""
 DEPTHWISE_KERAS = transposed(0, 1, 3, 2)
-"""[time frequency channels 1] to [time frequency 1 channels]."""
+"""Converts [time frequency channels 1] to [time frequency 1 channels]."""
 STATS = ("mean", "variance")
 
 # Names in {half} of a layer: attention and feed-forward in its first half, convolution and feed-forward in its second.

@@ -19,7 +19,7 @@ from asr_jax.pretrained.wav2vec2_huggingface import folder_files
 
 Names = Literal["fairseq", "huggingface"]
 GAIN = Layout(lambda x: x.reshape(-1), lambda x: x[None, None])
-"""[1 1 taps] to [taps]."""
+"""Converts [1 1 taps] to [taps]."""
 NEVER_USED = r".*\.(inv_freq|num_batches_tracked)"
 """Names that are ignored: frequencies of rotary positions, and batch counters."""
 LAYER = (

@@ -137,7 +137,7 @@ class PrefixBeamSearch(HostStage):
     ) -> tuple[Float[Array, "S T V"], Int[np.ndarray, " S"], Sequence[int]]:
         """Selects this process's rows, padded with empty rows to the size of a share.
 
-        A share has a constant size, so that one program is compiled for it. With one share, all rows are selected.
+        A share has a constant size, for which one program is compiled. With one share, all rows are selected.
 
         Returns:
             Log-probabilities, lengths, and the positions of `rows` in them.

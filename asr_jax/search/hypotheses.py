@@ -83,7 +83,7 @@ class WordSpan:
     start_frame: int
     """First frame of the word."""
     end_frame: int
-    """Frame behind the last frame of its last label."""
+    """Frame after the last frame of its last label."""
     logp: float
     """Log-probability: mean over the word's labels of the largest log-probability in the frames of the label."""
 
@@ -102,7 +102,7 @@ class Hypothesis:
     starts: tuple[int, ...] = ()
     """First frame of each label."""
     ends: tuple[int, ...] = ()
-    """Frame behind the last frame of each label."""
+    """Frame after the last frame of each label."""
     log_probs: tuple[float, ...] = ()
     """Largest log-probability of each label in its frames."""
 

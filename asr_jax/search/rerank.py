@@ -25,7 +25,7 @@ class Reranking:
     word_bonus: float = 0.0
     """Score added for each word."""
     bos: bool = True
-    """Whether the language model's context starts with the begin of the sentence."""
+    """Whether the language model's context begins with the start of the sentence."""
     eos: bool = True
     """Whether the language model scores the end of the sentence."""
 

@@ -30,20 +30,20 @@ class Fusion:
     word is open and no listed word begins like it, it is added to the score, multiplied by the number of letters / 6 if
     there are more than 6. With a binary model and no `known_words`, all open words are treated as unknown."""
     known_words: str = ""
-    """Path of a list with a word at the begin of each line. Words that are in this list and in the language model are
+    """Path of a list with a word at the start of each line. Words that are in this list and in the language model are
     known. Empty: all words of the language model."""
     hot_words: tuple[str, ...] = ()
     """Words to favour, whether or not the language model contains them."""
     hot_word_weight: float = 10.0
     """Score added for each hot word. While a word is open, the share of its letters that are present is added."""
     lexicon: str = ""
-    """Path of a list with a word at the begin of each line. No other words are allowed. Empty: all words are."""
+    """Path of a list with a word at the start of each line. No other words are allowed. Empty: all words are."""
     lookahead: bool = False
-    """Whether an open word scores as the most likely word of the lexicon with this beginning, at a sentence's begin."""
+    """Whether an open word scores as the most likely word of the lexicon with this beginning, at a sentence's start."""
     unit: Literal["words", "labels"] = "words"
     """Unit of the language model: words, or labels (characters, with | for the space; or pieces, with ▁)."""
     bos: bool = True
-    """Whether the language model's context starts with the begin of the sentence."""
+    """Whether the language model's context begins with the start of the sentence."""
     eos: bool = True
     """Whether the language model scores the end of the sentence."""
 
@@ -184,7 +184,7 @@ class WordScores:
         return found
 
     def _alone(self, word: str) -> float:
-        """Returns the weighted log-probability of a word at the begin of a sentence."""
+        """Returns the weighted log-probability of a word at the start of a sentence."""
         return self.settings.lm_weight * LN10 * self.model.BaseScore(self.start(), word, _new_state())
 
 

@@ -29,7 +29,7 @@ class WordTables(struct.PyTreeNode):
     closing: Float[Array, " N"]
     """Score that a word adds when it ends, without a language model."""
     letters: Int32[Array, "V L"]
-    """Letters of each label; -1 behind its text."""
+    """Letters of each label; -1 beyond its text."""
     opens: Bool[Array, " V"]
     """Whether each label begins a word."""
 

@@ -163,9 +163,7 @@ class Spelling:
             return []
         chosen = np.asarray(labels)
         segment, has_text = np.cumsum(self._opens[chosen]), self._has_text[chosen]
-        first = np.flatnonzero(
-            np.diff(segment, prepend=-1)
-        )  # first label of each segment; segments begin at boundaries
+        first = np.flatnonzero(np.diff(segment, prepend=-1))  # first label of each segment, which begins at a boundary
         num_texts = np.cumsum(has_text)
         before = np.repeat(num_texts[first] - has_text[first], np.diff(first, append=len(chosen)))
         in_word = np.flatnonzero(num_texts > before)  # labels of a segment from its first label with text on

@@ -10,7 +10,7 @@ from asr_jax.data.manifests.utterances import Utterance
 def stretches(spans: Sequence[tuple[float, float]], *, least: float, most: float, max_pause: float) -> Iterator[slice]:
     """Groups consecutive spans: as many as fit into `most` without a pause above `max_pause`.
 
-    If a group has to end because of `most`, it ends at its longest pause behind `least`, or at the last of equal ones.
+    If a group has to end because of `most`, it ends at its longest pause after `least`, or at the last of equal ones.
     A span longer than `most` is a group of its own.
 
     Args:
@@ -41,7 +41,7 @@ def stretches(spans: Sequence[tuple[float, float]], *, least: float, most: float
 def part_of(utterance: Utterance, number: int, start_s: float, end_s: float) -> Utterance:
     """Returns a part of a recording, without labels. The recording may be a part of an audio file itself.
 
-    Times are rounded down to milliseconds, so that no part ends behind its recording.
+    Times are rounded down to milliseconds, because no part may end after its recording.
 
     Args:
         utterance: The recording.

@@ -13,7 +13,7 @@ from asr_jax.transcripts.pauses import part_of, stretches
 from asr_jax.transcripts.transcript import Transcript, Word
 
 MARGIN_S = 0.5
-"""Largest margin of audio before the first and behind the last word in seconds. CTC locates the middle of a word more
+"""Largest margin of audio before the first and after the last word in seconds. CTC locates the middle of a word more
 reliably than its ends."""
 PAUSE_S = 2 * MARGIN_S
 """Long recordings are cut at all pauses above this length in seconds."""

@@ -1,9 +1,9 @@
 """Joins the results of overlapping windows to one sequence of frames or tokens.
 
 In the overlap of two windows, frames before the seam are taken from the first window and the others from the second.
-The seam is near the middle of the overlap, far from the edges of both windows. It is placed so that labels that both
-windows contain are on the same side of it in both; otherwise a label that the windows place differently could be
-doubled or lost. Positions among blanks are preferred.
+The seam is near the middle of the overlap, far from the edges of both windows. Labels that both windows contain are on
+the same side of the seam in both, because a label that the windows place on different sides would be doubled or lost.
+Positions among blanks are preferred.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,7 @@ class Part(NamedTuple):
     first_frame: int
     """First frame, as a frame number of the recording."""
     end_frame: int
-    """Frame behind the last one."""
+    """Frame after the last one."""
     tokens: TokenSequence
     """Tokens, with frame numbers of the recording."""
 
@@ -159,7 +159,7 @@ def seam(left: FramePath, right: FramePath, *, blank_id: int) -> int:
     """Returns the frame of the recording from which on `right` is used.
 
     Candidates are the frames in the middle of the overlap. The criteria, in this order, are: fewest labels that are
-    before the seam in one window and behind it in the other; most frames on both sides in which both windows have the
+    before the seam in one window and after it in the other; most frames on both sides in which both windows have the
     same symbols (up to SURE_FRAMES); most of these that are blanks; smallest distance to the middle.
 
     Args:
@@ -215,7 +215,7 @@ def _labels(path: Int[np.ndarray, " T"], blank_id: int) -> list[tuple[int, int]]
 
 
 def _margins(is_so: Bool[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
-    """Returns the number of consecutive True frames directly before and behind a cut, whichever is smaller.
+    """Returns the number of consecutive True frames directly before and after a cut, whichever is smaller.
 
     Element t is for the cut before frame t.
     """

@@ -28,7 +28,7 @@ class CueRules:
     pause_s: float = 0.8
     """Pause in seconds above which words are in different cues."""
     gap_s: float = 0.08
-    """Gap between consecutive cues in seconds: two frames of film, so that the change is visible."""
+    """Gap between consecutive cues in seconds: two frames of film, which make the change visible."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "max_chars", "max_lines", least=1)
@@ -50,7 +50,7 @@ class Cue:
 def cues(transcript: Transcript, rules: CueRules | None = None, *, duration_s: float = math.nan) -> list[Cue]:
     """Splits a transcript into cues that do not overlap. Times are in whole milliseconds.
 
-    To reach `min_s`, a cue is not extended behind the end of the audio.
+    To reach `min_s`, a cue is not extended beyond the end of the audio.
 
     Args:
         transcript: The transcript.

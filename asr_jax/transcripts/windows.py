@@ -1,7 +1,7 @@
 """Overlapping windows of long audio, and pieces of their joined frames.
 
-Windows begin on the model's frame grid, so that the frames of overlapping windows coincide. `transcripts.seams` joins
-the windows.
+Windows begin on the model's frame grid. The frames of overlapping windows therefore coincide, and `transcripts.seams`
+joins them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,8 +52,8 @@ class Windows:
         if not 0 < step < size - 3 * per_frame:
             raise UserError(
                 f"windows of {size / rate_hz:g} s that overlap by {overlap / rate_hz:g} s: expected an overlap of "
-                f"more than {3 * per_frame / rate_hz:g} s, and windows at least {GRID * per_frame / rate_hz:g} s longer "
-                "than it"
+                f"more than {3 * per_frame / rate_hz:g} s, and windows that are longer than it by at least "
+                f"{GRID * per_frame / rate_hz:g} s"
             )
         return cls(size, step, per_frame)
 

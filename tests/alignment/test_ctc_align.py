@@ -1,4 +1,4 @@
-"""Forced alignment against the NumPy reference, every path of tiny cases, and torchaudio's own numbers."""
+"""Forced alignment compared with the NumPy reference and with all paths of tiny cases."""
 
 import itertools
 
@@ -66,7 +66,7 @@ def test_equals_the_reference(blank_id, symbols):
             )
         possible += expected is not None
         check_row(found, row, expected, num[row])
-    assert 20 < possible < rows  # both kinds are there
+    assert 20 < possible < rows  # rows with and without a path
 
 
 def collapsed(path, blank_id):
@@ -118,7 +118,7 @@ def test_a_path_that_no_probability_allows_is_named():
 
 
 def best_score(log_probs, labels, blank_id):
-    """In float64, of two frames at a time."""
+    """Returns the score of the best path, computed in float64."""
     symbols = np.full(2 * len(labels) + 1, blank_id)
     symbols[1::2] = labels
     may_skip = np.r_[False, False, (symbols[2:] != blank_id) & (symbols[2:] != symbols[:-2])]
@@ -131,7 +131,7 @@ def best_score(log_probs, labels, blank_id):
 
 
 def test_thousands_of_frames_stay_exact():
-    """Scores of states are kept near zero: sums of thousands in float32 are wrong by more than paths differ."""
+    """Scores are kept near zero, because float32 sums of thousands have errors larger than differences of paths."""
     rng = np.random.default_rng(5)
     log_probs, labels = random_log_probs(rng, 8000, 8, sharpness=5.0), rng.integers(1, 8, 900)
     found = aligned(log_probs[None], [8000], labels[None], [900], blank_id=0)

@@ -1,4 +1,4 @@
-"""The search through long audio: against Viterbi without a band, a plain search of all states, and made-up speech."""
+"""The search through long audio, compared with Viterbi without a band, a search of all states, and synthetic speech."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def log_softmax(logits):
 
 
 def emissions_of(log_probs):
-    """The blank is symbol 0, so that column k stands for symbol k + 1."""
+    """The blank is symbol 0; column k is therefore symbol k + 1."""
     return Emissions(log_probs[:, 1:], log_probs[:, BLANK], log_probs[:, BLANK], log_probs[:, 1:].max(1))
 
 
@@ -29,7 +29,7 @@ def random_log_probs(rng, frames, symbols, sharpness=3.0):
 
 
 def best_score(log_probs, labels, begins_word, search):
-    """Of all paths, by states [blanks, labels] in float64."""
+    """Returns the score of the best of all paths, computed in float64."""
     num = len(labels)
     gaps = [*np.flatnonzero(begins_word).tolist(), num]
     blank, label = np.full(num + 1, -np.inf), np.full(num + 1, -np.inf)
@@ -50,7 +50,7 @@ def best_score(log_probs, labels, begins_word, search):
 
 
 def score_of(path, num_labels, search):
-    """With what the jumps cost: one for each row of labels that are left out."""
+    """Returns the path's score, including the cost of one jump per run of skipped labels."""
     left_out = np.pad((path.starts < 0).astype(int), 1)
     return path.log_probs.sum(dtype=np.float64) + search.jump_logp * (np.diff(left_out) == 1).sum()
 
@@ -70,12 +70,12 @@ def test_without_departures_it_is_forced_alignment(frames):
 
 @pytest.mark.parametrize("band", [64, 512])
 def test_forced_alignment_of_many_labels_in_a_band(band):
-    """The very path that the search without a band finds. Of the text 150 labels are not to be heard: they are more
-    than the band of 64 can hold, which becomes wider."""
+    """The path equals that of the search without a band. 150 labels of the text are missing in the audio; they exceed
+    the band of 64 labels, which is therefore doubled."""
     rng = np.random.default_rng(5)
     labels = rng.integers(1, 30, 450)
-    said = np.concatenate([labels[:150], np.full(150, BLANK), labels[300:]])
-    log_probs = log_softmax(rng.normal(size=(2 * len(said), 30)) + 6 * np.eye(30)[np.repeat(said, 2)])
+    symbols = np.concatenate([labels[:150], np.full(150, BLANK), labels[300:]])
+    log_probs = log_softmax(rng.normal(size=(2 * len(symbols), 30)) + 6 * np.eye(30)[np.repeat(symbols, 2)])
     given = emissions_of(log_probs), labels - 1, np.zeros(len(labels), bool)
     path = align_long(*given, search=replace(FORCED, band=band, max_band=512))
     kept = align_long(*given, search=replace(FORCED, band=band, max_band=band))
@@ -88,7 +88,7 @@ def test_forced_alignment_of_many_labels_in_a_band(band):
 
 
 def test_forced_alignment_leaves_nothing_out():
-    """More labels than frames: there is no path, in whatever band."""
+    """With more labels than frames there is no path, for any band."""
     rng = np.random.default_rng(0)
     log_probs = random_log_probs(rng, 90, 6)
     for num, is_possible in ((40, True), (100, False)):
@@ -113,7 +113,7 @@ def test_is_the_best_of_all_paths():
 
 
 def spoken(rng, labels, symbols=30, every=4):
-    """Log-probabilities of somebody who says the labels, each in one frame of four or so; and in which frame."""
+    """Returns log-probabilities of synthetic speech with a label in about every fourth frame, and the label frames."""
     at = np.cumsum(rng.integers(2, 2 * every - 1, len(labels)))
     best = np.full(at[-1] + every, BLANK)
     best[at] = labels
@@ -122,7 +122,7 @@ def spoken(rng, labels, symbols=30, every=4):
 
 
 def test_a_narrow_band_finds_what_is_said_beside_what_is_not():
-    """A text of 900 labels: a chapter before it that is not its own, 90 labels that nobody says, 120 others said in
+    """The text has 900 labels. The audio begins with foreign speech, lacks 90 labels, and has 120 foreign labels in
     between. The band has 320 labels."""
     rng = np.random.default_rng(1)
     labels, words = rng.integers(1, 30, 900), np.arange(900) % 5 == 0
@@ -150,7 +150,7 @@ def test_a_band_that_is_too_narrow_becomes_wider():
     assert (path.starts[:250] < 0).all()
 
 
-def test_a_text_that_nobody_says():
+def test_a_text_that_is_not_in_the_audio():
     rng = np.random.default_rng(4)
     log_probs, _ = spoken(rng, rng.integers(1, 15, 100))
     path = align_long(emissions_of(log_probs), rng.integers(15, 29, 80), np.arange(80) % 4 == 0)
@@ -159,9 +159,9 @@ def test_a_text_that_nobody_says():
 
 
 def test_settings_that_cannot_be():
-    with pytest.raises(ValueError, match=r"left_out 2: expected 0 to 1"):
+    with pytest.raises(ValueError, match=r"left_out is 2: expected 0 to 1"):
         LongSearch(left_out=2)
-    with pytest.raises(ValueError, match=r"foreign_logp 1\.0"):
+    with pytest.raises(ValueError, match=r"foreign_logp is 1\.0 and jump_logp is -25\.0: expected 0 or less"):
         LongSearch(foreign_logp=1.0)
-    with pytest.raises(ValueError, match="band 8"):
+    with pytest.raises(ValueError, match="band is 8 and"):
         LongSearch(band=8)

@@ -1,4 +1,4 @@
-"""Cutting at pauses: made-up paths, one frame a tenth of a second."""
+"""Cutting at pauses, with synthetic paths and a hop of 0.1 s."""
 
 import math
 
@@ -12,7 +12,8 @@ SHIFT_S = 0.1
 
 
 def made(spans, *, num_frames, foreign=(), log_probs=None):
-    """Words w0, w1, … of two labels each; None is a word that is not said. All that is not a word is quiet."""
+    """Returns words w0, w1, … of two labels each. A span of None is a word that is not in the audio. Frames outside of
+    words are quiet."""
     starts, ends, energies = [], [], np.full(num_frames, 1.0)
     words = [TextWord(f"w{i}", 2 * i, 2 * i + 2) for i in range(len(spans))]
     for span in spans:
@@ -67,7 +68,7 @@ def test_foreign_speech_and_what_no_pause_parts_from_it_are_left_out():
     assert apart[1].end >= 49
 
 
-def test_words_that_are_not_heard():
+def test_words_that_are_not_in_the_audio():
     spans = [(5, 10), None, None, (40, 45), (46, 50), None, (51, 55)]
     found = cut(made([*spans, (70, 80)], num_frames=90))
     texts = [(piece.text, piece.reasons) for piece in found]
@@ -103,6 +104,6 @@ def test_the_score_is_of_the_worst_part():
 
 
 def test_settings_that_cannot_be():
-    for settings, message in (({"min_pause_s": 3.0}, "min_pause_s 3.0"), ({"max_s": 0.0}, "max_s 0.0")):
+    for settings, message in (({"min_pause_s": 3.0}, "min_pause_s is 3.0"), ({"max_s": 0.0}, "max_s is 0.0")):
         with pytest.raises(ValueError, match=message):
             Cutting(**settings)

@@ -1,4 +1,4 @@
-"""A checkpoint that is not what was written is refused by name, whatever happened to which of its files."""
+"""Damaged checkpoints are refused, whichever of their files is damaged."""
 
 import shutil
 
@@ -56,8 +56,8 @@ def test_whole_ones_are_left_alone(copy):
 
 
 def test_every_flipped_byte_is_found(written, tmp_path):
-    """In every file, at its beginning, its end and between. Orbax reads nothing of what it writes after the seal but
-    the names of its item handlers: the rest of that may differ."""
+    """A byte at the beginning, in the middle and at the end of every file. Files that Orbax writes after the seal may
+    differ, except for the names of item handlers, because Orbax does not read the rest."""
     flipped = found = 0
     for path in files(written):
         content = path.read_bytes()
@@ -106,17 +106,17 @@ def test_evaluation_refuses_it_and_names_the_others(copy):
     assert checkpoint_to_evaluate(copy, 10) == 10
 
 
-def test_where_none_is_left_nobody_begins_anew_in_silence(copy):
+def test_a_run_without_an_intact_checkpoint_does_not_start_again_silently(copy):
     for number in (10, 20):
         (copy / str(number) / "seal.json").write_text("{")
-    for _ in range(2):  # whoever starts it again, a person or a scheduler
+    for _ in range(2):  # a restart, for example by a scheduler, fails in the same way
         with pytest.raises(RunError, match=r"(?s)20 is refused.*10 is refused"):
             refuse_damaged(copy)
 
 
 @pytest.mark.parametrize("change", ["cut", "flipped", "missing"])
 def test_an_older_one_whose_error_rate_is_damaged_is_refused_as_well(copy, change):
-    """It says which checkpoint is the best."""
+    """Because the error rate determines the best checkpoint."""
     path = copy / "10" / "metrics" / "metrics"
     content = path.read_bytes()
     assert b"0.1" in content

@@ -68,7 +68,7 @@ def test_error_rates_of_another_decoding_do_not_make_the_best(tmp_path, on_mesh)
         for number, wer in ((10, 0.2), (20, 0.1), (30, 0.3)):
             save(checkpoints, number, on_mesh, wer)
     with Checkpoints(folder, keep_last=1, decoding="greedy") as checkpoints:
-        assert checkpoints.best == 20  # until there is one of its own
+        assert checkpoints.best == 20  # until there is an error rate of its own decoding
         for number, wer in ((40, 0.5), (50, 0.4), (60, 0.6)):
             save(checkpoints, number, on_mesh, wer)
         checkpoints.wait()
@@ -106,7 +106,7 @@ def test_saved_arrays_may_be_overwritten_at_once(tmp_path, on_mesh):
 
 
 def test_a_checkpoint_that_is_written_again_is_there_all_the_while(tmp_path, on_mesh, monkeypatch):
-    """A run that was stopped where its last validation was due: saved without an error rate, and then with one."""
+    """A run that was stopped before its last validation is saved without an error rate, and later with one."""
     folder = tmp_path / "checkpoints"
     with Checkpoints(folder, keep_last=1) as checkpoints:
         save(checkpoints, 10, on_mesh, None)
@@ -128,12 +128,12 @@ def test_a_checkpoint_that_is_written_again_is_there_all_the_while(tmp_path, on_
 
 
 def test_missing_checkpoints_are_named(tmp_path, on_mesh):
-    with pytest.raises(UserError, match="first validation is still to come"):
+    with pytest.raises(UserError, match="its first validation is not done yet"):
         checkpoint_to_evaluate(tmp_path / "none")
     with Checkpoints(tmp_path) as checkpoints:
         save(checkpoints, 10, on_mesh, 0.5)
     with pytest.raises(UserError, match="no checkpoint 7: expected one of 10"):
         checkpoint_to_evaluate(tmp_path, 7)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no finished checkpoint"):
+    with pytest.raises(UserError, match="no complete checkpoint"):
         checkpoint_to_evaluate(tmp_path / "empty")

@@ -175,7 +175,7 @@ def test_wrong_fields_are_named_as_in_training(manifest, tmp_path):
 
 def test_help_tells_its_own_options_and_all_fields(capsys):
     with pytest.raises(SystemExit):
-        command.main(["--config", CONFIG, "--help"])
+        command.main(["--config", CONFIG, "--help-all"])
     said = capsys.readouterr().out
     assert "--global-seconds" in said
     assert "--data.buckets.num-by-labels" in said

@@ -168,10 +168,13 @@ def test_a_saved_tokenizer_of_the_model_is_the_same(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--vocab-size", "5000"], r"vocabulary of 5000 from 4 texts: they have too few pieces; expected at most 3\d"),
+        (
+            ["--vocab-size", "5000"],
+            r"vocabulary of 5000 on 4 texts: the texts have too few pieces; expected at most 3\d",
+        ),
         (["--vocab-size", "5000", "--model-type", "bpe"], "too few pieces; expected at most"),
         (["--vocab-size", "5000", "--model-type", "word"], "too few pieces; expected at most 1"),
-        (["--vocab-size", "9"], "vocabulary of 9 .* characters alone take more; expected at least 2"),
+        (["--vocab-size", "9"], "vocabulary of 9 .*the texts have more characters; expected at least 2"),
         (["--vocab-size", "0"], "--vocab-size 0: expected 1 or more"),
         (["--character-coverage", "0.5"], r"--character-coverage 0.5: expected 0.98 to 1"),
         (["--input-sentence-size", "5"], "--input-sentence-size 5: expected 0, or more than 100"),
@@ -179,7 +182,7 @@ def test_a_saved_tokenizer_of_the_model_is_the_same(corpus, tmp_path):
         (["--unk-id", "-1"], "--unk-id -1: expected an id"),
         (["--pad-id", "2"], r"ids \[0, 1, 2, 2\] of unk, bos, eos and pad: expected each once"),
         (["--pad-id", "99"], "all below --vocab-size 32"),
-        (["--user-defined-symbols", "a,a"], "SentencePiece cannot make .*: .*a is already defined"),
+        (["--user-defined-symbols", "a,a"], "SentencePiece cannot train .*: .*a is already defined"),
         (["--normaliser", "lower"], "--normaliser: unknown normaliser 'lower'.*did you mean 'lower.v1'"),
         (["--input", "no-such.txt"], "no-such.txt: no such file"),
         (["--input", "no-such-folder"], "no-such-folder: no such file or folder"),

@@ -1,4 +1,4 @@
-"""The head of pre-training with distractors of the codebooks, against fairseq's definition in plain NumPy."""
+"""The contrastive head with codebook distractors, compared with fairseq's definition in plain NumPy."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ SETTINGS = Contrastive(
     codebook_negatives=4, temperature=0.3, penalty=0.0,
 )  # fmt: skip
 MASK = np.array([[0, 1, 1, 0, 1, 0], [1, 0, 0, 1, 0, 1]], bool)
-"""As many of each row, as fairseq has it."""
+"""Masked frames; as in fairseq, all rows have the same number of them."""
 RNG = np.random.default_rng(0)
 FEATURE_VALUES, OUTPUTS = RNG.normal(size=(*MASK.shape, 3)), RNG.normal(size=(*MASK.shape, 7))
 NOISE = RNG.gumbel(size=(*MASK.shape, GROUPS, ENTRIES))
@@ -44,7 +44,7 @@ def encoded_of(features: Any) -> tuple[Encoded, Batch]:
 
 
 def params_of(settings: Contrastive) -> dict[str, np.ndarray]:
-    """Random ones, by path, in double precision."""
+    """Random parameters by path, in double precision."""
     given = encoded_of(jnp.asarray(FEATURE_VALUES, jnp.float32))
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
     shapes = jax.eval_shape(lambda: ContrastiveHead(settings).init(keys, *given, step=jnp.int32(0)))["params"]
@@ -53,7 +53,7 @@ def params_of(settings: Contrastive) -> dict[str, np.ndarray]:
 
 
 def ours(settings: Contrastive, params: Any, features: Any, key: Any) -> Any:
-    """The loss in a training step, all sums, and the codebook's entries that were drawn."""
+    """Returns the loss of a training step, all sums, and the drawn codebook entries."""
     encoded, batch = encoded_of(features)
     sums, kept = ContrastiveHead(settings).apply(
         {"params": params}, encoded, batch, step=jnp.int32(0), rngs={"dropout": key}, mutable=["intermediates"],
@@ -65,7 +65,7 @@ def ours(settings: Contrastive, params: Any, features: Any, key: Any) -> Any:
 
 
 def codes_of(entries: Any, codebook: np.ndarray) -> np.ndarray:
-    """Which entry of each group it is, [B T N G]."""
+    """Returns the index of each vector's entry in each group, [B T N G]."""
     parts = np.asarray(entries).reshape(*entries.shape[:3], GROUPS, 1, CODES_DIM // GROUPS)
     same = (parts == codebook.astype(np.float32)).all(axis=-1)
     assert (same.sum(axis=-1) == 1).all()
@@ -73,8 +73,9 @@ def codes_of(entries: Any, codebook: np.ndarray) -> np.ndarray:
 
 
 def fairseqs(params: Any, features: np.ndarray, codes: np.ndarray, soft: np.ndarray | None = None) -> Any:
-    """The sum of cross entropies, how many frames are right, the number of logits that count of each frame, and the
-    softmax that is subtracted as a constant (straight through), which `soft` gives. In double precision.
+    """Returns the sum of cross entropies, the number of correct frames, the number of finite logits of each frame, and
+    the softmax, in double precision. `soft` is the constant that the straight-through estimator subtracts; None: the
+    softmax itself.
 
     Source: `GumbelVectorQuantizer.forward` and `sample_from_codebook`, `Wav2Vec2Model.forward` and `compute_preds`, and
     criterions/wav2vec_criterion.py, at commit 3d262bb2.
@@ -97,7 +98,7 @@ def fairseqs(params: Any, features: np.ndarray, codes: np.ndarray, soft: np.ndar
     own = found.argmax(axis=-1)
     chosen = np.eye(ENTRIES)[own] + found - (found if soft is None else soft)
     y = project_q(np.einsum("tgv,gve->tge", chosen, codebook).reshape(len(own), -1))
-    # Distractors of a frame: hidden frames of its row, by their place among all that are hidden, and drawn entries.
+    # Distractors of a frame are masked frames of its row, as indices into all masked frames, and drawn entries.
     places = np.cumsum(MASK).reshape(MASK.shape)[np.arange(len(MASK))[:, None, None], WITHIN] - 1
     places, codes = places[MASK], codes[MASK]
     drawn = np.concatenate([codebook[group][codes[..., group]] for group in range(GROUPS)], axis=-1)
@@ -113,7 +114,7 @@ def fairseqs(params: Any, features: np.ndarray, codes: np.ndarray, soft: np.ndar
 
 
 def slopes(loss: Any, x: np.ndarray) -> np.ndarray:
-    """Of `loss` by each value of `x`, as central differences."""
+    """Returns the derivatives of `loss` with respect to each value of `x`, as central differences."""
     found = np.zeros_like(x)
     for place in np.ndindex(x.shape):
         step = np.zeros_like(x)
@@ -124,8 +125,8 @@ def slopes(loss: Any, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_distractors_of_codebooks_are_fairseqs(gated: bool) -> None:
-    """Loss, accuracy and gradients: of the codebooks and of the projection too, which fairseq's distractors pass, and
-    of nothing that chose the frames' own entries."""
+    """Loss, accuracy and gradients equal fairseq's. Codebooks and the projection of distractors have gradients, the
+    choice of the frames' own entries has none."""
     settings = replace(SETTINGS, gated_targets=gated)
     params, features = params_of(settings), jnp.asarray(FEATURE_VALUES, jnp.float32)
     given = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), unflatten(params))
@@ -150,14 +151,14 @@ def test_distractors_of_codebooks_are_fairseqs(gated: bool) -> None:
 
         assert relative(actual[path], slopes(loss, array)) < 1e-4, path
 
-    # A prediction of nothing is as near to all: the loss is the logarithm of how many logits count.
+    # A prediction of 0 is equally similar to all vectors: the loss is the logarithm of the number of finite logits.
     nothing = jax.tree.map(jnp.zeros_like, given["predictions"])
     (total, _), _ = program({**given, "predictions": nothing}, features, jax.random.key(0))
     assert abs(float(total) - np.log(counts).sum()) < 1e-4
 
 
 def test_entries_are_drawn_alike_in_each_group_and_on_their_own() -> None:
-    """And for each frame anew: pairs of entries, which fairseq draws from all."""
+    """Pairs of entries are drawn uniformly and independently for each frame, as in fairseq."""
     settings = replace(SETTINGS, num_negatives=0, codebook_negatives=1000)
     params = params_of(settings)
     given = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), unflatten(params))

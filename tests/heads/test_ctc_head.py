@@ -1,4 +1,4 @@
-"""The CTC head within a model: on the output, on an inner layer, and what its loss is divided by."""
+"""The CTC head in a model: on the output, on a tap, and its denominators."""
 
 from dataclasses import dataclass
 
@@ -19,10 +19,10 @@ BLANK = 5
 
 @dataclass(frozen=True)
 class TwoLayers(EncoderSettings):
-    """A layer at the input's rate, whose output is the tap `inner`, and one at half of it."""
+    """A layer at the frame rate of the input, whose output is the tap `inner`, and a layer at half of that rate."""
 
     dropout: float = 0.0
-    """Of the input, value by value."""
+    """Dropout rate of the input's values."""
 
     def build(self, *, dtype):
         return TwoLayersEncoder(self)
@@ -51,7 +51,7 @@ def two_heads(**changes):
 
 
 def features_batch(*, rows=4, num_frames=40, seed=0, **options):
-    """As `toy_batch`, with features instead of audio."""
+    """Returns a `toy_batch` with features instead of audio."""
     rng = np.random.default_rng(seed)
     values = rng.normal(12, 4, (rows, num_frames, 80)).astype(np.float32)
     lengths = rng.integers(num_frames // 2, num_frames + 1, rows).astype(np.int32)
@@ -59,13 +59,13 @@ def features_batch(*, rows=4, num_frames=40, seed=0, **options):
 
 
 def random_params(model, batch):
-    """Of all shapes that the model has."""
+    """Returns random parameters of a model."""
     shapes, rng = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch, step=None), batch), np.random
     return jax.tree.map(lambda leaf: rng.default_rng(leaf.size).normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
 
 
 BATCH = features_batch(seed=1, labels=12).replace(
-    lengths=np.array([40, 9, 21, 40], np.int32),  # too short for both heads, and for the one on the output alone
+    lengths=np.array([40, 9, 21, 40], np.int32),  # too short for: none, both heads, the head on the output, none
     token_lengths=np.array([5, 12, 12, 9], np.int32),
 )
 
@@ -93,7 +93,7 @@ def test_each_head_is_ctc_on_its_own_frames():
 
 
 def test_weights_known_before_are_those_of_each_heads_own_frames():
-    """Of features, and of audio that has as many frames."""
+    """The denominators are equal for features and for audio with the same number of frames."""
     models = [
         two_heads(weight_by=weight_by).build(vocab_size=BLANK + 1, blank_id=BLANK, precision="f32")
         for weight_by in ("utterances", "labels", "frames")

@@ -34,11 +34,20 @@ from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.search.base import Decoding
+from asr_jax.search.base import Decoding, HostStage
 from asr_jax.training.loop import train
 from tests.training.toy import Toy
 
 UPDATES = 50
+
+
+class OnTheHost(HostStage):
+    """A stage that returns what the device found."""
+
+    name = "identity"
+
+    def __call__(self, given, rows):
+        return jax.tree.map(lambda array: np.asarray(array)[np.asarray(rows, int)], jax.device_get(given))
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,13 @@ class LabelByLabel(Decoding):
 
     max_labels: int = 12
     """Largest number of labels of a row."""
+    on_host: bool = False
+    """Whether the search has a stage on the host."""
+    words: tuple[str, ...] = ()
+    """Not used."""
+
+    def host_stage(self, tokenizer, *, num_shares=1):
+        return OnTheHost() if self.on_host else None
 
     def __str__(self):
         return f"label by label, at most {self.max_labels}"
@@ -201,7 +217,7 @@ def test_what_the_search_finds_has_the_likelihood_that_training_computes(run):
     samples = np.stack([spoken("ab cd"), spoken("ea bb")])
     num = np.full(2, samples.shape[1], np.int32)
     batch = batch_of(samples, num)
-    head = {"head": "attention", "decoding": trained.experiment.decoding}
+    head = {"head": "attention", "decoding": trained.experiment.primary_decoding}
     search = jax.jit(lambda variables, batch: trained.model.apply(variables, batch, **head, method="search")[0])
     found = jax.device_get(search(trained.variables, batch))
     for row in range(2):
@@ -279,6 +295,10 @@ def test_long_audio_is_joined_by_its_tokens(run, tmp_path):
     assert starts == sorted(starts)
     assert starts[-1] > 3.5, "words of the later windows are there"
     assert found["words"][-1]["end_s"] <= 7.3
+    assert (found["head"], found["decoding"]) == ("attention", "label by label, at most 12")
+    flags = ["--decoding.on-host", "True", "--decoding.words", "a", "b"]  # a stage on the host changes nothing
+    transcribe.main([*flags, "--out", str(tmp_path / "staged"), "--format", "json", str(run), str(path)])
+    assert json.loads((tmp_path / "staged" / "long.json").read_text()) == found
 
 
 def test_checkpoints_are_averaged(run, corpus, tmp_path):

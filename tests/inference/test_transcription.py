@@ -65,7 +65,7 @@ def trained(tmp_path_factory):
     params = jax.tree.map(lambda leaf: np.float32(rng.normal(0, 0.5, leaf.shape)), shapes["params"])
     stats = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes["batch_stats"])
     variables = {"params": params, "batch_stats": stats}
-    # All letters are equally likely on average, so that each is found; blanks and borders are more likely.
+    # All letters are equally likely on average, and each is found; blanks and borders are more likely.
     logps = np.asarray(emitting(module)(variables, batch_of(sound(10.0)))["ctc"].values[0])
     params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - np.float32(4.0) * np.isin(np.arange(9), [0, 8])
     front_end = model.front_end

@@ -11,9 +11,9 @@ from support import max_abs, relative
 from asr_jax.kernels.depthwise_conv import xla
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
 
-# rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames, cropping,
-# sizes of 1, a number of rows above MOST_ROWS_UNROLLED that is no multiple of it, strides that reach the last frame and
-# strides that do not, dilation, stride and dilation
+# rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames,
+# cropping, sizes of 1, a number of rows above MOST_ROWS_UNROLLED that is no multiple of it, strides that reach the last
+# frame and strides that do not, dilation, stride and dilation
 CASES = [
     (3, 11, 4, 3, (1, 1), 1, 1),
     (2, 12, 5, 4, (1, 2), 1, 1),

@@ -1,4 +1,4 @@
-"""The picture of a run: drawn whatever events there are."""
+"""Curves of a run, drawn with any events."""
 
 import math
 import os
@@ -32,7 +32,7 @@ def validations(log, updates):
 
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
-    """A function that draws what `write` writes, and gives the points of all lines by panel and label."""
+    """A function that draws the events of `write` and returns the points of all lines by panel and label."""
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
 
@@ -41,7 +41,7 @@ def drawn(tmp_path, monkeypatch):
             write(log)
         draw_curves(tmp_path / f"{write.__name__}.jsonl", tmp_path / "curves.png")
         found = {}
-        for axes in figures[-1].axes:  # the padding has axes of its own, without a title, over those of the speed
+        for axes in figures[-1].axes:  # the axes of the padding have no title
             panel = found.setdefault(axes.get_title("left") or "padding", {})
             panel |= {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
             panel |= {text.get_text(): [] for text in axes.texts}
@@ -156,7 +156,7 @@ def test_a_missing_file_is_named(tmp_path, capsys):
 
 @pytest.mark.parametrize("write", [nothing, one_point])
 def test_the_command_writes_a_picture(tmp_path, capsys, write):
-    """And a name with signs of formulas or without glyphs is no warning."""
+    """Names with formula signs or without glyphs cause no warning."""
     with EventLog(tmp_path / "events.jsonl") as log:
         write(log)
     main([str(tmp_path)])

@@ -1,4 +1,4 @@
-"""Each detector speaks up for what it is made for, once, and not for what is right."""
+"""Each detector reports its problem once, and does not report healthy runs."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from asr_jax.observe.detectors import Detectors
 CHANCE = {"pretrain/accuracy": 0.01, "pretrain/code_perplexity": 2.0}
 
 
-def told(*events, alarm_wer=0.5, alarm_updates=300):
+def warnings_of(*events, alarm_wer=0.5, alarm_updates=300):
     found = []
     detectors = Detectors(
         lambda **data: found.append(data), alarm_wer=alarm_wer, alarm_updates=alarm_updates, chance=CHANCE
@@ -30,66 +30,66 @@ def validation(update, wer=0.2, empty=0.0, weights="ema"):
     return "validation", {"update": update, "wer": wer, "empty_share": empty, "weights": weights}
 
 
-def test_a_loss_that_spikes_is_told_once_and_again_after_it_came_back():
+def test_a_loss_spike_is_reported_once_and_again_after_the_loss_came_back():
     falling = [step(u, 5 - u / 20 + 0.1 * (u % 3)) for u in range(40)]
-    assert told(*falling) == []
+    assert warnings_of(*falling) == []
     spikes = [*falling, step(40, 30.0), step(41, 31.0), step(42, 3.0), step(43, 90.0)]
-    found = told(*spikes)
+    found = warnings_of(*spikes)
     assert [(data["detector"], data["update"]) for data in found] == [("loss spike", 40), ("loss spike", 43)]
     assert found[0]["loss"] == 30.0
     assert "optim.schedule.peak_lr" in found[0]["message"]
-    assert told(*falling[:5], step(5, 99.0)) == []  # it has hardly begun
+    assert warnings_of(*falling[:5], step(5, 99.0)) == []  # too few events
 
 
 def test_a_loss_that_is_not_a_number_is_passed_over():
-    assert told(*[step(u, 1.0) for u in range(20)], step(20, None)) == []
+    assert warnings_of(*[step(u, 1.0) for u in range(20)], step(20, None)) == []
 
 
 @pytest.mark.parametrize(
     ("events", "detector", "word"),
     [
         ([step(1, 1.0, waiting=0.4)], "waiting for data", "--data.workers"),
-        ([validation(200, empty=0.97)], "blank only", "warm up longer"),
+        ([validation(200, empty=0.97)], "blank only", "longer warm-up"),
         ([validation(300, wer=0.6)], "error rate", "normaliser"),
     ],
 )
 def test_what_is_wrong_is_named_with_advice(events, detector, word):
-    (found,) = told(*events)
+    (found,) = warnings_of(*events)
     assert found["detector"] == detector
     assert word in found["message"]
 
 
-def test_codes_that_are_all_the_same_are_told_once():
+def test_codes_that_are_all_the_same_are_reported_once():
     healthy = [pretraining(update) for update in range(0, 400, 50)]
     early = [pretraining(update, perplexity=2.0) for update in (50, 150)]
-    assert told(*early, *healthy) == []
-    found = told(*healthy, *(pretraining(update, perplexity=2.1, accuracy=0.99) for update in (400, 450, 500)))
+    assert warnings_of(*early, *healthy) == []
+    found = warnings_of(*healthy, *(pretraining(update, perplexity=2.1, accuracy=0.99) for update in (400, 450, 500)))
     assert [(data["detector"], data["update"], data["code_perplexity"]) for data in found] == [("collapse", 400, 2.1)]
     assert "model.heads.pretrain.diversity" in found[0]["message"]
 
 
-def test_guesses_for_long_are_told_where_the_loss_does_not_fall():
+def test_guesses_for_long_are_reported_if_the_loss_does_not_fall():
     def steps(accuracy, slope, last=1500):
         return [pretraining(u, accuracy=accuracy, loss=5.0 - slope * u) for u in range(0, last + 1, 50)]
 
-    assert told(*steps(0.3, 0.0)) == []
-    assert told(*steps(0.011, 1e-3)) == []  # it falls
-    assert told(*steps(0.011, 0.0, last=900)) == []  # not for long
-    found = told(*steps(0.011, 0.0))
+    assert warnings_of(*steps(0.3, 0.0)) == []
+    assert warnings_of(*steps(0.011, 1e-3)) == []  # the loss falls
+    assert warnings_of(*steps(0.011, 0.0, last=900)) == []  # too short
+    found = warnings_of(*steps(0.011, 0.0))
     assert [(data["detector"], data["update"]) for data in found] == [("guessing", 1000)]
     assert found[0]["accuracy"] == pytest.approx(0.011)
-    assert "guessing gives 1.00%" in found[0]["message"]
+    assert "chance level is 1.00%" in found[0]["message"]
     after = [pretraining(u, accuracy=0.3, loss=3.0) for u in range(1550, 4000, 50)]
-    assert len(told(*steps(0.011, 0.0), *after)) == 1
+    assert len(warnings_of(*steps(0.011, 0.0), *after)) == 1
 
 
 def test_what_is_right_or_early_is_not():
-    assert told(step(1, 1.0, waiting=0.1), validation(100, empty=1.0, wer=1.0), validation(500)) == []
-    assert told(validation(900, wer=0.9), alarm_updates=0) == []
+    assert warnings_of(step(1, 1.0, waiting=0.1), validation(100, empty=1.0, wer=1.0), validation(500)) == []
+    assert warnings_of(validation(900, wer=0.9), alarm_updates=0) == []
 
 
 def test_live_and_averaged_weights_are_apart():
-    found = told(
+    found = warnings_of(
         validation(300, wer=0.6, weights="live"), validation(300, wer=0.7), validation(400, wer=0.6, weights="live")
     )
     assert [data["wer"] for data in found] == [0.6, 0.7]

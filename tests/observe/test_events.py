@@ -1,4 +1,4 @@
-"""The log of events: whole lines whatever happens, and valid JSON always."""
+"""Event log: complete lines after every failure, and always valid JSON."""
 
 import json
 import subprocess
@@ -120,22 +120,22 @@ def test_working_time_goes_on_over_jobs(tmp_path):
     assert 1000.0 <= list(read_events(path))[1]["data"]["elapsed_s"] < 1060.0
 
 
-def test_only_the_main_process_writes_and_tells(tmp_path):
-    told = Recorder()
-    with EventLog(tmp_path / "run" / "events.jsonl", enabled=False, sinks=[told]) as log:
+def test_only_the_main_process_writes_and_calls_sinks(tmp_path):
+    recorder = Recorder()
+    with EventLog(tmp_path / "run" / "events.jsonl", enabled=False, sinks=[recorder]) as log:
         log.write("run_start")
     assert not list(tmp_path.iterdir())
-    assert told.names == []
+    assert recorder.names == []
 
 
 def test_sinks_get_what_was_written_and_are_closed_once(tmp_path):
-    told = Recorder()
-    log = EventLog(tmp_path / "events.jsonl", sinks=[told])
+    recorder = Recorder()
+    log = EventLog(tmp_path / "events.jsonl", sinks=[recorder])
     log.write("train_step", update=np.int32(1), learning_rate=np.nan)
     log.close()
     log.close()
-    assert told.events == list(read_events(tmp_path / "events.jsonl"))
-    assert told.names == ["train_step", "closed"]
+    assert recorder.events == list(read_events(tmp_path / "events.jsonl"))
+    assert recorder.names == ["train_step", "closed"]
 
 
 class Recorder:

@@ -1,4 +1,4 @@
-"""A few lines that say whether a run was healthy, from its events alone."""
+"""Health report of a run from its events."""
 
 import re
 
@@ -27,8 +27,8 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
         log.write("resumed", update=10)
     assert "killed" in health(path)[0]
     with EventLog(path) as log:
-        steps(log, 20, 30, voided=2)  # 20 is done again
-        log.write("warning", message="a checkpoint was rejected")
+        steps(log, 20, 30, voided=2)  # update 20 is repeated
+        log.write("warning", message="a checkpoint was refused")
         log.write("rejected", count=3, reasons={"too long": 2, "no such file": 1}, path="rejected.jsonl")
         log.write("voided", update=25, count=2, updates=[24, 25], path="voided.jsonl")
         log.write("warning", update=25, detector="loss spike", message="…")

@@ -1,4 +1,4 @@
-"""How far work over audio has come, on a terminal and elsewhere."""
+"""Progress of work on audio, on a terminal and elsewhere."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a person sees: plain lines in a log, a bar on a terminal, aligned transcripts, tables."""
+"""Console output: plain lines in a log, a bar on a terminal, aligned transcripts, tables."""
 
 import io
 import re
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 
 class Latin(io.TextIOWrapper):
-    """A stream that cannot hold every character."""
+    """A stream that cannot encode every character."""
 
     def __init__(self):
         super().__init__(io.BytesIO(), encoding="ascii")
@@ -70,7 +70,7 @@ def test_plain_lines_every_n_updates():
     assert "left" not in lines[1]
 
 
-def test_the_end_counts_what_was_seen_where_it_is_not_told():
+def test_the_end_counts_the_updates_that_were_seen_if_the_event_has_none():
     assert re.search(r"\b90 updates.*0:00:00", shown(START, step(90), event("run_complete")).splitlines()[-1])
 
 

@@ -1,4 +1,4 @@
-"""The mirror in TensorBoard, read back from its file."""
+"""TensorBoard files, read back."""
 
 import struct
 
@@ -19,7 +19,7 @@ VALIDATION = {
 
 
 def stored(folder):
-    """Utterances of the one file: (tag, update, value or text), in order, and the session's purge steps."""
+    """Returns (tag, update, value or text, time) of the one file in order, and the steps of session starts."""
     (path,) = folder.iterdir()
     raw, values, starts = path.read_bytes(), [], []
     while raw:

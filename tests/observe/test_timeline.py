@@ -1,4 +1,4 @@
-"""One truth after a resume."""
+"""Timeline of a resumed run."""
 
 from asr_jax.observe.events import EventLog, read_events
 from asr_jax.observe.timeline import best_of, timeline

@@ -1,4 +1,4 @@
-"""References over hypotheses."""
+"""Aligned references and hypotheses."""
 
 import random
 

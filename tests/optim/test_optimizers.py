@@ -1,4 +1,4 @@
-"""Optimizers against formulas and other implementations; the peers: tests/goldens/test_optim_trajectories.py."""
+"""Optimizers compared with formulas and with optax; tests/goldens/test_optim_trajectories.py has other systems."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ ALL = [AdamW, FairseqAdam, NovoGrad, LAMB, Muon, ScaledAdam]
 
 
 def gradients(params=PARAMS, steps=5):
-    """Of each step others, and larger ones, as one array for each parameter."""
+    """Random gradients that grow from step to step, as one array per parameter."""
     rng = np.random.default_rng(0)
     scale = np.arange(1, steps + 1)
     return jax.tree.map(
@@ -37,7 +37,7 @@ def gradients(params=PARAMS, steps=5):
 
 
 def trajectory(updater, params, grads):
-    """Parameters after each step, by an `Updater` or an optimizer of optax."""
+    """Returns the parameters after each step of an `Updater` or of an optax optimizer."""
 
     def step(carry, given):
         (params, state), (grads, number) = carry, given
@@ -51,7 +51,7 @@ def trajectory(updater, params, grads):
 
 
 def trained(*settings, params=PARAMS, grads=None):
-    """Parameters after each step, by each of the settings: one program for all."""
+    """Returns the parameters after each step for each of the settings, computed by one program."""
     updaters = [each.build(LENGTH) for each in settings]
     for updater in updaters:
         updater.check(params)
@@ -89,7 +89,7 @@ def test_adamw_follows_the_formula_clips_by_global_norm_and_decays_kernels_only(
 
 @pytest.mark.parametrize(("b2", "averaging"), [(0.0, False), (0.25, True)])
 def test_novograd_follows_the_formula(b2, averaging):
-    """Ginsburg et al. 2019, algorithm 1, on two tensors: one squared norm for each, decay inside of the momentum."""
+    """Ginsburg et al. 2019, algorithm 1, on two tensors: each has a squared norm, and decay is part of the momentum."""
     params, grads = PARAMS["encoder"]["in"], gradients(PARAMS["encoder"]["in"])
     settings = NovoGrad(CONSTANT, weight_decay=0.01, b2=b2, grad_averaging=averaging)
     (found,) = trained(settings, params=params, grads=grads)
@@ -114,7 +114,7 @@ def test_lamb_is_optax_lamb_where_everything_decays_and_layers_are_apart():
 
 @pytest.mark.parametrize("cls", ALL)
 def test_layers_of_a_stack_are_tensors_of_their_own(cls):
-    """A stack of two layers goes where the two go when each is a parameter."""
+    """A stack of two layers is trained as two separate parameters are."""
     stacked = {"kernel": PARAMS["encoder"]["layers"]["out"]["kernel"], "bias": np.ones((2, 3), np.float32)}
     apart = {name: {key: leaf[i] for key, leaf in stacked.items()} for i, name in enumerate("ab")}
     of_each = gradients(apart)
@@ -149,7 +149,7 @@ def test_every_optimizer_makes_a_loss_smaller(cls):
 
 
 def test_clipping_by_norm_of_all_by_tensor_and_by_value():
-    """The momentum after a step is the clipped gradient: decay 0, no normalisation."""
+    """With b1 = 0, the momentum after a step is the clipped gradient."""
     grads = {
         "a": np.float32([3, 4]), "b": np.float32([0.3, 12]), "layers": {"c": np.float32([[6, 8], [0.1, 0]])}
     }  # fmt: skip
@@ -187,7 +187,7 @@ def test_rates_and_decay_by_rules_and_thawing():
 
 
 def test_what_is_frozen_gathers_no_momentum_of_its_decay():
-    """NovoGrad's decay is part of its momentum: thawed parameters must move as those that were never frozen."""
+    """NovoGrad's decay is part of its momentum. After `freeze_updates`, parameters must change as if never frozen."""
     never = NovoGrad(CONSTANT, weight_decay=0.5)
     frozen = replace(never, freeze_updates=(("heads_.*", 3), ("rest", 0)))
     the_same = jax.tree.map(lambda p: np.ones((4, *p.shape), np.float32), PARAMS)
@@ -203,20 +203,20 @@ def test_what_never_changes_is_apart():
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "parts"),
     [
         ((("encoder/.*", 1.0),), ["heads_ctc/output/kernel"]),
         ((("encoder/.*", 1.0), (".*kernel", 0.5), ("rest", 0.0)), ["encoder/in/kernel", "encoder/.*", ".*kernel"]),
         ((("enkoder/.*", 1.0), ("rest", 0.0)), ["enkoder/.*"]),
         ((("encoder/(.*", 1.0), ("rest", 0.0)), ["encoder/(.*"]),
-        ((("rest", 1.0), ("rest", 0.0)), ["rest is there twice"]),
+        ((("rest", 1.0), ("rest", 0.0)), ["rest occurs twice"]),
     ],
 )
-def test_rules_that_do_not_name_each_parameter_once(rules, said):
+def test_rules_that_do_not_name_each_parameter_once(rules, parts):
     for name in ("lr_factors", "decay_factors", "freeze_updates"):
         with pytest.raises(UserError) as error:
             AdamW(**{name: rules}).build(LENGTH).check(PARAMS)
-        assert [part for part in (f"optim.{name}", *said) if part not in str(error.value)] == []
+        assert [part for part in (f"optim.{name}", *parts) if part not in str(error.value)] == []
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_that_nothing_would_be_trained_is_an_error():
 
 @pytest.mark.parametrize("cls", ALL)
 def test_every_array_of_the_state_can_be_saved(cls):
-    """Orbax refuses arrays without a value; models have scalars."""
+    """Orbax cannot save empty arrays, and models have scalars."""
     params = PARAMS | {"scale": np.zeros((), np.float32), "scales": np.ones(3, np.float32)}
     state = jax.eval_shape(cls(schedule=CONSTANT).build(LENGTH).init, params)
     assert all(leaf.size for leaf in jax.tree.leaves(state))

@@ -36,12 +36,12 @@ def test_impossible_values_are_named(wrong):
 
 
 def rates_of(schedule, points):
-    """Of a run of 10 epochs of 10 updates."""
+    """Learning rates of a run with 10 epochs of 10 updates."""
     return rates(schedule, 100, points, 10)
 
 
 def test_the_step_schedule_of_the_rust_trainer():
-    """Warm-up 2, hold 1, decay 2 to 0.1: its warm-up of W updates is ours of W - 1."""
+    """Warm-up 2, hold 1, decay 2 to 0.1. Its warm-up of W updates is this package's of W - 1."""
     schedule = WarmupHoldDecay(
         peak_lr=1.0, warmup_updates=1, hold_updates=1, decay="linear", decay_updates=2, final_share=0.1
     )
@@ -67,7 +67,7 @@ def test_a_half_life():
 
 
 def test_a_rate_that_is_set_after_the_update():
-    """The first update has the peak; those of an epoch's first update are the epoch before's."""
+    """The first update of a run has the peak rate; the first update of an epoch has the rate of the epoch before."""
     settings = {"peak_lr": 1.0, "warmup_updates": 0, "decay": "exponential", "gamma": 0.5}
     before, after = (WarmupHoldDecay(**settings, rate_set=when) for when in ("before_update", "after_update"))
     assert rates_of(before, [0, 9, 10, 11]).tolist() == [0.5, 0.5, 0.25, 0.25]
@@ -77,7 +77,7 @@ def test_a_rate_that_is_set_after_the_update():
 
 
 def test_a_rate_that_is_set_before_the_run_and_after_each_update():
-    """As NVIDIA's wav2vec 2.0 is trained: for step 1 before the first update, for step n after update n."""
+    """NVIDIA's wav2vec 2.0 sets the rate for step 1 before the first update, and for step n after update n."""
     polynomial = Polynomial(peak_lr=1.0, warmup_updates=4, rate_set="before_run_and_after_update")
     np.testing.assert_allclose(rates_of(polynomial, [0, 1, 2, 3, 4, 5]), [0.25, 0.25, 0.5, 0.75, 1.0, 95 / 96])
 
@@ -89,7 +89,7 @@ def test_lengths_in_updates_and_epochs_add_up():
 
 
 def test_a_factor_near_one_is_not_rounded():
-    """0.9999 in float32 is off by 5e-9: over 100,000 updates that would be 5e-4."""
+    """0.9999 in float32 has an error of 5e-9, which would become 5e-4 after 100,000 updates."""
     schedule = TriStage(peak_lr=1.0, warmup_share=0.0, hold_share=0.0, final_share=0.0, gamma=0.9999)
     np.testing.assert_allclose(rates(schedule, 10**6, [99_999], 10), [0.9999**100_000], rtol=1e-5)
 

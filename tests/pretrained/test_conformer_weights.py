@@ -1,4 +1,4 @@
-"""Weights, settings and tokenizers of Conformers that NeMo and Hugging Face wrote, as runs begin with them."""
+"""Initialisation of runs with weights, settings and tokenizers of Conformers from NeMo and Hugging Face."""
 
 import io
 import json
@@ -78,7 +78,7 @@ def test_all_parameters_have_a_name_there_and_come_back(settings: Conformer, exp
     assert other == [f"{head}.bias", f"{head}.weight"]
 
 
-def test_what_holds_no_weights_is_passed_over_and_all_else_is_told() -> None:
+def test_names_without_weights_are_ignored_and_all_others_are_returned() -> None:
     theirs = export_nemo(drawn(TINY, 5), TINY, ctc_head="heads_ctc")
     theirs |= dict.fromkeys(
         ("preprocessor.featurizer.fb", "preprocessor.featurizer.window", "joint.enc.weight",
@@ -93,7 +93,7 @@ def test_the_ctc_head_of_a_hybrid() -> None:
     assert find(hybrid, TINY, ctc_head="heads_ctc")[0].keys() == find(theirs, TINY, ctc_head="heads_ctc")[0].keys()
 
 
-# Of a .nemo file: settings and weights are those of tests/goldens/test_nemo_conformer.py.
+# Content of a .nemo file, with settings and weights of tests/goldens/test_nemo_conformer.py.
 TOKENIZER = SentencePieceTokenizer.train(
     ["the cat sat on the mat", "a hat on that cat", "he ate the oats"],
     vocab_size=16,
@@ -172,12 +172,12 @@ def test_the_tokenizer_in_a_nemo_file(nemo: Path, tmp_path: Path) -> None:
     letters = {"decoder": {"vocabulary": [" ", "a", "b"]}}
     listed = given_tokenizer(TokenizerSettings(path=str(written(tmp_path / "letters.nemo", letters, {}))))
     assert listed.symbols == (" ", "a", "b", None)
-    with pytest.raises(UserError, match=r"no SentencePiece model, and what its decoder\.vocabulary lists"):
+    with pytest.raises(UserError, match=r"no SentencePiece model, and its decoder\.vocabulary does not list"):
         given_tokenizer(TokenizerSettings(path=str(written(tmp_path / "none.nemo", CONFIG, {}))))
 
 
 def begun(path: Path, settings: Conformer, tokenizer: Any) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-    """What a run begins with, the account of it, and what was random."""
+    """Returns the initial weights of a run, the account of them, and the random weights that they replace."""
     random = drawn(settings, tokenizer.vocab_size)
     experiment = Experiment(
         name="x", model=Model(encoder=settings, front_end=front_end_of(path)), data=Data(train=("none",)),
@@ -217,7 +217,7 @@ def test_a_folder_of_hugging_face_with_another_vocabulary(tmp_path: Path, has_it
     assert symbols == theirs.symbols
     weights, account, random = begun(folder, settings, ours)
     given = load_file(folder / "model.safetensors")
-    assert account.kept_rows[KERNEL] == "4 of 5 pieces are shared and keep their rows"
+    assert account.kept_rows[KERNEL] == "4 of 5 labels are in both vocabularies and keep their rows"
     assert account.missing == account.unused == [*account.mismatched] == []
     for number, symbol in enumerate(ours.symbols):
         row = theirs.symbols.index(symbol) if symbol in theirs.symbols else None
@@ -229,22 +229,22 @@ def test_a_folder_of_hugging_face_with_another_vocabulary(tmp_path: Path, has_it
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"expected a \.nemo file or a folder"):
+    with pytest.raises(UserError, match=r"expected a \.nemo file or a Hugging Face Parakeet folder"):
         conformer_of(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "wav2vec2"}))
-    with pytest.raises(UserError, match="expected a parakeet_ctc, a wav2vec2 or a wav2vec2-bert"):
+    with pytest.raises(UserError, match="expected parakeet_ctc, wav2vec2 or wav2vec2-bert"):
         conformer_of(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"encoder_config": {"model_type": "parakeet_encoder"}}))
     with pytest.raises(UserError, match="has no attention_bias, attention_dropout"):
         conformer_of(tmp_path)
-    with pytest.raises(UserError, match="expected weights there"):
+    with pytest.raises(UserError, match=r"no weights: expected model\.safetensors or pytorch_model\.bin"):
         load_weights(tmp_path)
 
 
 def test_weights_of_a_conformer_are_no_zipformers() -> None:
     weights = {"encoder.pre_encode.out.bias": np.zeros(96)}
     assert imported(weights, MODEL)[0].keys() == {"params/encoder/embed/bias"}
-    with pytest.raises(UserError, match="for Zipformer: expected our own names"):
+    with pytest.raises(UserError, match="no weight format of Zipformer: expected parameter paths of this package"):
         imported(weights, replace(MODEL, encoder=Zipformer.tiny()))
 
 
@@ -264,7 +264,7 @@ def test_a_nemo_file_with_other_weights(nemo: Path, tmp_path: Path) -> None:
     with tarfile.open(nemo) as one, tarfile.open(out) as other:
         assert other.getnames() == one.getnames()
     with pytest.raises(
-        UserError, match=r"another model or vocabulary: encoder\.new of shape \[2\], there none: expected"
+        UserError, match=r"another model or vocabulary: encoder\.new has shape \[2\], in the file none; expected"
     ):
         save_nemo({"encoder.new": np.zeros(2)}, tmp_path / "x.nemo", like=nemo)
 

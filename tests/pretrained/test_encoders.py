@@ -1,4 +1,4 @@
-"""What a file of another system says of its encoder, whichever it is."""
+"""Encoder settings that are read from files of other systems."""
 
 import io
 import tarfile
@@ -37,8 +37,8 @@ def nemo_file(path: Path, encoder: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("target", ENCODERS)
 def test_each_encoder_is_known_by_its_class(tmp_path: Path, target: str) -> None:
-    cls, said, expected = ENCODERS[target]
-    path = nemo_file(tmp_path / "m.nemo", {"_target_": f"nemo.collections.asr.modules.{target}", **said})
+    cls, config, expected = ENCODERS[target]
+    path = nemo_file(tmp_path / "m.nemo", {"_target_": f"nemo.collections.asr.modules.{target}", **config})
     settings = encoder_of(path)
     assert type(settings) is cls
     assert {name: getattr(settings, name) for name in expected} == expected
@@ -46,7 +46,7 @@ def test_each_encoder_is_known_by_its_class(tmp_path: Path, target: str) -> None
 
 def test_another_encoder_is_named(tmp_path: Path) -> None:
     path = nemo_file(tmp_path / "m.nemo", {"_target_": "nemo.collections.asr.modules.RNNTEncoder"})
-    with pytest.raises(UserError, match="its encoder is RNNTEncoder, expected one of ConformerEncoder"):
+    with pytest.raises(UserError, match="the encoder is RNNTEncoder, expected one of ConformerEncoder"):
         encoder_of(path)
-    with pytest.raises(UserError, match=r"expected a \.nemo file or a folder"):
+    with pytest.raises(UserError, match=r"expected a \.nemo file or a Hugging Face folder with config\.json"):
         encoder_of(tmp_path / "nothing")

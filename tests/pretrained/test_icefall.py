@@ -1,4 +1,4 @@
-"""The table of icefall's names covers all parameters of the encoder, of any form and size."""
+"""The table of icefall's names covers all parameters of the encoder, for causal and for other models."""
 
 from functools import cache
 
@@ -27,7 +27,7 @@ CAUSAL = Zipformer(
     output_downsampling=1,
 )
 SETTINGS = [
-    # The published sizes: tests/pretrained/test_weight_formats.py has several stacks, too.
+    # Published sizes. tests/pretrained/test_weight_formats.py also has several stacks.
     pytest.param(Zipformer.medium(num_mels=40), id="medium", marks=pytest.mark.slow),
     pytest.param(CAUSAL, id="causal"),
 ]
@@ -57,7 +57,7 @@ def test_all_parameters_have_a_name_there_and_come_back(settings: Zipformer) -> 
     np.testing.assert_allclose(again["embed"]["out"]["kernel"], params["embed"]["out"]["kernel"], rtol=1e-6)
 
 
-def test_what_is_never_used_is_passed_over_and_all_else_is_told() -> None:
+def test_names_that_are_never_used_are_ignored_and_all_others_are_returned() -> None:
     settings = CAUSAL
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes_of(settings))
     theirs = export({"params": {"encoder": params}}, settings, ctc_head=None)

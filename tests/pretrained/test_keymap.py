@@ -1,4 +1,4 @@
-"""Tables of names: stacking, layouts, and what does not fit."""
+"""Tables of names: stacking of layers, layouts, and weights that do not fit."""
 
 import numpy as np
 import pytest

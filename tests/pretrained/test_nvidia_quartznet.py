@@ -1,5 +1,5 @@
-"""NVIDIA's names of QuartzNet's weights and settings: files of both systems (scripts/goldens/nemo_quartznet.py) that a
-run begins with, and names for whatever blocks can be."""
+"""NVIDIA's names of QuartzNet's weights and settings: runs are initialised with files of NeMo and DeepLearningExamples
+(scripts/goldens/nemo_quartznet.py), and every kind of block has names."""
 
 from dataclasses import replace
 from functools import cache
@@ -57,7 +57,7 @@ def shapes_of(settings: QuartzNet, vocab_size: int) -> Any:
     return jax.eval_shape(lambda: recogniser.init(jax.random.key(0), batch, step=None))
 
 
-def test_a_nemo_file_alone_tells_the_sizes() -> None:
+def test_a_nemo_file_alone_has_the_sizes() -> None:
     settings = settings_of_nemo(nemo_config(NEMO))
     assert settings == QuartzNet(
         num_mels=4,
@@ -71,7 +71,7 @@ def test_a_nemo_file_alone_tells_the_sizes() -> None:
 
 
 def begun(path: Path) -> tuple[dict[str, Any], Any]:
-    """What a run with another vocabulary begins with: all weights, and the account of them."""
+    """Returns the initial weights of a run with another vocabulary, and the account of them."""
     ours = CharacterTokenizer.train([], alphabet="bax ", normaliser="lower.v1")
     model = model_of(settings_of_nemo(nemo_config(NEMO)))
     shapes = shapes_of(model.encoder, len(ours.symbols))
@@ -102,7 +102,7 @@ def test_a_run_begins_with_a_nemo_file() -> None:
 
 
 def test_a_checkpoint_of_nvidias_recipe_gives_the_averaged_weights() -> None:
-    """Those that its results are of; the file has the live ones beside them."""
+    """NVIDIA's results are those of the averaged weights; the file contains the live weights, too."""
     model = model_of(settings_of_nemo(nemo_config(NEMO)))
     (of_nemo, left), (of_nvidia, also_left) = (imported(load_weights(path)[0], model) for path in (NEMO, NVIDIA))
     assert left == also_left == []
@@ -129,7 +129,7 @@ def test_all_weights_have_a_name_there_and_come_back(export: Any, changes: dict)
     assert export(unflatten(found), settings, ctc_head="heads_ctc").keys() == theirs.keys()
 
 
-def test_names_that_are_no_weights_are_passed_over_and_all_others_told() -> None:
+def test_names_without_weights_are_ignored_and_all_others_are_returned() -> None:
     settings = settings_of_nemo(nemo_config(NEMO))
     theirs = load_weights(NEMO)[0]
     assert {"preprocessor.featurizer.fb", "encoder.encoder.0.mconv.2.num_batches_tracked"} <= theirs.keys()
@@ -164,7 +164,7 @@ def test_settings_of_citrinet_and_of_nvidias_recipe() -> None:
 @pytest.mark.parametrize(
     ("encoder", "message"),
     [
-        ({}, "no encoder.jasper: expected QuartzNet, Jasper or Citrinet"),
+        ({}, "no list encoder.jasper: expected QuartzNet, Jasper or Citrinet"),
         ({"jasper": [BLOCK], "activation": "maxout", "feat_in": 8}, "activation 'maxout': expected one of relu"),
         ({"jasper": [BLOCK], "activation": "relu"}, "have no 'in_feats'"),
         ({"jasper": [{"filters": 8}], **ENCODER}, "have no 'residual'"),

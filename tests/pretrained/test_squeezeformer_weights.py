@@ -1,4 +1,4 @@
-"""The tables of NeMo's and of the paper's authors' names cover all of Squeezeformer, of any form and size."""
+"""The tables of NeMo's and the authors' names cover all weights of Squeezeformer, for all kinds of settings."""
 
 import io
 import re
@@ -81,7 +81,7 @@ def shapes_of(settings: Squeezeformer) -> Any:
 
 
 def variables_of(settings: Squeezeformer) -> Any:
-    """Random ones, as a recogniser with a CTC head of 5 labels has them."""
+    """Random variables of a recogniser with a CTC head of 5 labels."""
     rng = np.random.default_rng(0)
     variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes_of(settings))
     head = {"output": {"kernel": rng.normal(size=(settings.dim, 5)), "bias": rng.normal(size=5)}}
@@ -118,7 +118,7 @@ def test_the_authors_names_cover_all_and_come_back(settings: Squeezeformer) -> N
 
 
 def test_names_that_keras_counts_differently() -> None:
-    """A second model in a process: layers without a name are counted on, and paths may begin with the model's."""
+    """For a second model in a process, the numbers of unnamed layers continue, and paths may begin with the model's."""
     variables = variables_of(SMALL)
     theirs = {
         "model/" * ("/" in name)
@@ -142,7 +142,7 @@ def test_a_model_takes_them_by_their_names(export: Any) -> None:
     assert left == ["something.else"]
     assert_same(found, variables)
     with pytest.raises(
-        UserError, match=r"something\.else.*authors' \(Keras\) of a Squeezeformer.*NeMo's of a Squeezeformer"
+        UserError, match=r"something\.else.*authors' Keras code \(Squeezeformer\).*NeMo \(Squeezeformer\)"
     ):
         imported({"something.else": np.zeros(3)}, model)
 
@@ -156,7 +156,7 @@ def test_scales_that_are_not_learned_are_passed_over_only_where_they_are_not() -
     assert find_nemo(theirs, SMALL, ctc_head=None)[1] == ["encoder.layers.0.odd_scale.scale"]
 
 
-def test_a_nemo_file_tells_its_sizes(tmp_path: Path) -> None:
+def test_a_nemo_file_has_its_sizes(tmp_path: Path) -> None:
     text = yaml.safe_dump(CONFIG).encode()
     path = tmp_path / "model.nemo"
     with tarfile.open(path, "w") as archive:

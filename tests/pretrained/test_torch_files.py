@@ -1,4 +1,4 @@
-"""Files that PyTorch wrote (scripts/goldens/torch_files.py), read without it: both formats, whole, cut and foreign."""
+"""Files that PyTorch wrote (scripts/goldens/torch_files.py), read without it: both formats, complete and truncated."""
 
 import io
 import pickle
@@ -59,13 +59,13 @@ def test_nothing_of_a_file_is_run(tmp_path):
             pickle.dump(value, file, protocol=2)
     loaded = load_torch(path)
     assert not (tmp_path / "touched").exists()
-    with pytest.raises(UserError, match="holds no weights by name"):
+    with pytest.raises(UserError, match="contains no named weights"):
         state_dict(loaded)
 
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Writes an archive with one tensor of a storage of six values, as torch.save does, by offset, size and stride."""
+    """Writes an archive like torch.save, with a tensor of given offset, size and stride in a storage of six values."""
     stand_in = types.ModuleType("torch._utils")
     exec("def _rebuild_tensor_v2(*arguments): pass\nclass FloatStorage: pass", vars(stand_in))
     for name in ("torch", "torch._utils"):
@@ -105,12 +105,12 @@ def test_a_tensor_is_a_view_of_its_storage(written):
     ids=["too long", "before the start", "negative stride", "backwards", "negative size"],
 )
 def test_a_tensor_outside_of_its_storage_is_an_error(written, place):
-    with pytest.raises(UserError, match="does not lie within its 6 values"):
+    with pytest.raises(UserError, match="exceeds its storage of 6 values"):
         load_torch(written(*place))
 
 
 def cases():
-    """Those with a checkpoint of fairseq's own beside them."""
+    """Golden cases that have a checkpoint of fairseq."""
     found = golden_cases("fairseq_w2v2", "*")
     files = sorted((GOLDENS / "fairseq_w2v2").glob("*.pt"))
     known = {case.values[0].path.stem: case.values[0] for case in found if case.values[0]}

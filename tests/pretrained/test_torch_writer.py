@@ -1,4 +1,4 @@
-"""What is written as PyTorch writes it is read again: here, and by PyTorch in tests/goldens of those who have it."""
+"""Files of the PyTorch writer are read by this package, and by PyTorch if the reference environment exists."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Weights, settings and folders of W2V-BERTs of Hugging Face."""
+"""Weights, settings and folders of W2V-BERT in Hugging Face's format."""
 
 import json
 from dataclasses import replace
@@ -91,13 +91,13 @@ def test_a_model_without_a_head_has_names_without_its_prefix() -> None:
     assert find(whole, TINY, ctc_head=None)[1] == ["lm_head.bias", "lm_head.weight"]
 
 
-def test_what_holds_no_weights_is_passed_over_and_all_else_is_told() -> None:
+def test_names_without_weights_are_ignored_and_all_others_are_returned() -> None:
     weights = export(drawn(TINY), TINY, ctc_head="heads_ctc")
     more = {
         f"wav2vec2_bert.{name}": np.zeros(1) for name in ("encoder.embed_positions.inv_freq", "encoder.other.weight")
     }
     assert find({**weights, **more}, TINY, ctc_head="heads_ctc")[1] == ["wav2vec2_bert.encoder.other.weight"]
-    assert find(weights, replace(TINY, time_mask=SpanMask(0.0)), ctc_head="heads_ctc")[1] == []  # the learned frame
+    assert find(weights, replace(TINY, time_mask=SpanMask(0.0)), ctc_head="heads_ctc")[1] == []  # the mask vector
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_holds_no_weights_is_passed_over_and_all_else_is_told() -> None:
         ({"model_type": "wav2vec2-conformer"}, "model_type is wav2vec2-conformer, expected wav2vec2-bert"),
         ({"hidden_act": "mish"}, "hidden_act is mish, expected silu or swish or gelu"),
         ({"position_embeddings_type": "alibi"}, "position_embeddings_type is alibi"),
-        ({"num_experts": 8}, "settings that are not known here: num_experts; expected those of transformers'"),
+        ({"num_experts": 8}, "has unknown settings: num_experts; expected those of transformers'"),
         ({"num_attention_heads": 3}, r"config.json: dim is 8, expected a multiple of 3"),
         ({"layerdrop": None}, "config.json: "),
     ],
@@ -139,9 +139,9 @@ def test_what_changes_nothing_is_passed_over_and_what_is_missing_is_named(folder
 
 @pytest.mark.parametrize("name", ["preprocessor_config.json", "processor_config.json"])
 def test_folders_with_another_front_end(folder: Path, name: str) -> None:
-    said: dict[str, Any] = {"feature_extractor_type": "SeamlessM4TFeatureExtractor", "num_mel_bins": 40}
+    extractor: dict[str, Any] = {"feature_extractor_type": "SeamlessM4TFeatureExtractor", "num_mel_bins": 40}
     (folder / "preprocessor_config.json").unlink()
-    (folder / name).write_text(json.dumps(said if name.startswith("pre") else {"feature_extractor": said}))
+    (folder / name).write_text(json.dumps(extractor if name.startswith("pre") else {"feature_extractor": extractor}))
     with pytest.raises(UserError, match=r"feature_extractor\.num_mel_bins is 40, expected 80"):
         front_end_of(folder)
 
@@ -160,7 +160,7 @@ def test_weights_in_several_files(folder: Path) -> None:
     for name, array in whole.items():
         np.testing.assert_array_equal(found[name], array)
     (folder / parts[1]).unlink()
-    with pytest.raises(UserError, match=f"has no {parts[1]}, which model.safetensors.index.json names"):
+    with pytest.raises(UserError, match=f"has no {parts[1]}, which model.safetensors.index.json lists"):
         load_weights(folder)
 
 
@@ -175,9 +175,9 @@ def test_files_of_weights_say_nothing_of_their_model(folder: Path, tmp_path: Pat
         (model_of(TINY), (*SYMBOLS, "▁the"), "labels such as '▁the': expected characters"),
         (model_of(TINY), (*SYMBOLS, "|"), "expected characters"),
         (model_of(TINY, front_end=nemo(num_mels=160)), SYMBOLS, "not the preset w2v_bert"),
-        (model_of(TINY, heads={"a": CTC(), "b": CTC()}, primary="a"), SYMBOLS, "heads are a, b: expected one, of CTC"),
-        (model_of(replace(TINY, activation="hardtanh")), SYMBOLS, "activation hardtanh: expected one of"),
-        (Model(Conformer.tiny()), SYMBOLS, "no folder of Conformer is written"),
+        (model_of(TINY, heads={"a": CTC(), "b": CTC()}, primary="a"), SYMBOLS, "the heads a, b: expected one CTC head"),
+        (model_of(replace(TINY, activation="hardtanh")), SYMBOLS, "activation is hardtanh: expected one of"),
+        (Model(Conformer.tiny()), SYMBOLS, "Hugging Face folders of Conformer cannot be written"),
     ],
 )
 def test_folders_that_transformers_could_not_read(

@@ -1,4 +1,4 @@
-"""wav2vec 2.0's checkpoints and folders: settings and weights of what people have, and folders written for others."""
+"""Settings and weights of wav2vec 2.0 in published checkpoints and folders, and folders that this package writes."""
 
 import json
 import pickle
@@ -75,39 +75,39 @@ PRETRAINING = model_of(
 )
 
 
-def said_by(path):
-    """What a file or a folder says of its model."""
+def settings_in(path):
+    """Returns the settings of the model in a file or folder."""
     return settings_of_folder(path) if path.is_dir() else settings_of_checkpoint(path)
 
 
 @pytest.mark.parametrize("model", [model_of(), PRETRAINING], ids=["ctc", "pretraining"])
 def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
-    """Weights, sizes, masks, rates and heads."""
+    """Weights, sizes, masks, rates and heads are kept."""
     weights = weights_of(model)
     save_huggingface(weights, model, LETTERS, tmp_path)
     found, left = imported(load_weights(tmp_path)[0], model)
     assert left == []
     again = flatten(unflatten(found)["params"])
     assert all(np.array_equal(again[path], value) for path, value in flatten(weights["params"]).items())
-    said = said_by(tmp_path)
+    stored = settings_in(tmp_path)
     masks = {
         name: replace(getattr(SMALL, name), same_count=False, draws_last_start=True)
         for name in ("time_mask", "channel_mask")
     }
-    assert said.encoder == replace(SMALL, extractor_gradient=1.0, **masks)
+    assert stored.encoder == replace(SMALL, extractor_gradient=1.0, **masks)
     assert front_end_of(tmp_path) == model.front_end
     if "pretrain" in model.heads:
-        assert said.contrastive == model.heads["pretrain"]
+        assert stored.contrastive == model.heads["pretrain"]
     else:
         assert load_weights(tmp_path)[1] == LETTERS
 
 
-def test_a_folder_of_a_model_that_hides_nothing_says_so_and_has_the_learned_frame(tmp_path: Path) -> None:
-    """transformers has none, and no name for it, where both rates are 0."""
+def test_a_folder_of_a_model_without_masking_has_no_augmentation_and_the_mask_vector(tmp_path: Path) -> None:
+    """transformers has no mask vector, and no name for it, if both rates are 0."""
     model = model_of(replace(SMALL, time_mask=replace(SMALL.time_mask, probability=0.0)))
     save_huggingface(weights_of(model), model, LETTERS, tmp_path)
-    said = json.loads((tmp_path / "config.json").read_text())
-    assert (said["apply_spec_augment"], said["mask_time_prob"]) == (False, 0.05)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["apply_spec_augment"], config["mask_time_prob"]) == (False, 0.05)
     assert "wav2vec2.masked_spec_embed" in load_weights(tmp_path)[0]
     assert encoder_of(tmp_path).time_mask.probability == 0
 
@@ -117,9 +117,9 @@ def test_a_folder_of_a_model_that_hides_nothing_says_so_and_has_the_learned_fram
     [
         ({"encoder": replace(SMALL, hourglass=Hourglass(1, 1, 2, 0))}, "the encoder has an hourglass"),
         ({"encoder": replace(SMALL, rotary=True)}, "the encoder has rotary positions"),
-        ({"heads": {"ctc": CTC(), "other": CTC()}, "primary": "ctc"}, "expected one, of CTC"),
+        ({"heads": {"ctc": CTC(), "other": CTC()}, "primary": "ctc"}, "expected one CTC head"),
         ({"heads": {"pretrain": Contrastive(across_negatives=2, penalty=0.0)}}, "pre-training has across_negatives"),
-        ({"front_end": replace(wav2vec2(), dither=0.1)}, "expected that"),
+        ({"front_end": replace(wav2vec2(), dither=0.1)}, "not the preset wav2vec2: transformers supports no other"),
     ],
 )
 def test_what_transformers_has_not(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_what_transformers_has_not(changes: dict[str, Any], message: str, tmp_pa
 
 
 def test_fairseqs_names_there_and_back(tmp_path: Path) -> None:
-    """With an hourglass, as NVIDIA has it; in a file that its programs read."""
+    """The model has NVIDIA's hourglass, and the file has the layout of fairseq."""
     encoder = replace(SMALL, hourglass=Hourglass(1, 1, 2, 1, "linear"), extractor_norm="layer", extractor_bias=True)
     model = replace(PRETRAINING, encoder=encoder)
     weights = weights_of(model)
@@ -143,10 +143,10 @@ def test_fairseqs_names_there_and_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", CHECKPOINTS)
 def test_checkpoints_say_what_they_are_of(path: Path) -> None:
-    """Nothing but the file is needed, and all of its weights are found."""
-    said = said_by(path)
-    assert encoder_of(path) == said.encoder
-    model = model_of(said.encoder, heads={"pretrain": said.contrastive}, front_end=front_end_of(path))
+    """The file alone is sufficient, and all of its weights are found."""
+    stored = settings_in(path)
+    assert encoder_of(path) == stored.encoder
+    model = model_of(stored.encoder, heads={"pretrain": stored.contrastive}, front_end=front_end_of(path))
     found, left = imported(load_weights(path)[0], model)
     assert left == []
     expected = flatten(weights_of(model)["params"])
@@ -156,21 +156,21 @@ def test_checkpoints_say_what_they_are_of(path: Path) -> None:
 
 
 def test_a_fine_tuned_checkpoint_has_its_pre_trained_settings_within(tmp_path: Path) -> None:
-    """Those of fine-tuning count, where it says them."""
+    """Settings of fine-tuning take precedence."""
     inner = {"conv_feature_layers": "[(8, 5, 3)] + [(8, 3, 2)] * 1", "encoder_embed_dim": 16, "encoder_layers": 2}
     inner |= {"encoder_attention_heads": 2, "encoder_ffn_embed_dim": 24, "conv_pos": 6, "conv_pos_groups": 2}
     outer = {"_name": "wav2vec_ctc", "w2v_args": {"model": inner | {"dropout": 0.3}}, "dropout": 0.0, "mask_prob": 0.2}
     settings = tmp_path / "settings.pt"
     with zipfile.ZipFile(settings, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"cfg": {"model": outer, "task": {"normalize": True}}}))
-    said = said_by(settings)
-    assert (said.encoder.dropout, said.encoder.time_mask.probability, said.encoder.dim) == (0.0, 0.2, 16)
+    stored = settings_in(settings)
+    assert (stored.encoder.dropout, stored.encoder.time_mask.probability, stored.encoder.dim) == (0.0, 0.2, 16)
     assert front_end_of(settings) == wav2vec2(normalise=True, eps=1e-5)
 
-    weights = exported(weights_of(model_of(said.encoder)), model_of(said.encoder), "fairseq")
+    weights = exported(weights_of(model_of(stored.encoder)), model_of(stored.encoder), "fairseq")
     named = {f"w2v_encoder.{'' if name.startswith('proj.') else 'w2v_model.'}{name}": v for name, v in weights.items()}
     save_torch({"model": named}, tmp_path / "weights.pt")
-    found, left = imported(load_weights(tmp_path / "weights.pt")[0], model_of(said.encoder))
+    found, left = imported(load_weights(tmp_path / "weights.pt")[0], model_of(stored.encoder))
     assert left == []
     assert "params/heads_ctc/output/kernel" in found
 
@@ -188,7 +188,7 @@ def test_expressions_of_convolutions_are_not_run() -> None:
         ({"hidden_act": "relu"}, "hidden_act is relu, expected gelu"),
         ({"add_adapter": True}, "add_adapter is True"),
         ({"hidden_size": None}, "config.json has no hidden_size"),
-        ({"new_thing": 3}, "not known here: new_thing"),
+        ({"new_thing": 3}, "unknown settings: new_thing"),
         ({"num_attention_heads": 5}, "num_heads is 5"),
     ],
 )
@@ -197,23 +197,23 @@ def test_folders_with_what_there_is_none_of_here(changes: dict[str, Any], messag
     config = json.loads((tmp_path / "config.json").read_text()) | changes
     (tmp_path / "config.json").write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
     with pytest.raises(UserError, match=message):
-        said_by(tmp_path)
+        settings_in(tmp_path)
 
 
 def test_settings_that_omegaconf_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its nodes lie in a pickle, with an enumeration: fairseq's files of some months have them. Classes of these
-    names are made here, and are not there when the file is read."""
+    """Some of fairseq's files contain pickled OmegaConf nodes, with an enumeration. The test creates classes of these
+    names, which do not exist when the file is read."""
     names = types.ModuleType("nodes")
     monkeypatch.setitem(sys.modules, "nodes", names)
     for name in ("DictConfig", "ListConfig", "AnyNode"):
         setattr(names, name, type(name, (), {"__module__": "nodes"}))
     names.Choice = Enum("Choice", {"static": "static"}, module="nodes")  # type: ignore[attr-defined]
 
-    def node(said: Any) -> Any:
-        content = {name: node(value) for name, value in said.items()} if isinstance(said, dict) else said
-        content = [node(each) for each in said] if isinstance(said, list) else content
-        made = getattr(names, {dict: "DictConfig", list: "ListConfig"}.get(type(said), "AnyNode"))()
-        vars(made).update({"_content" if isinstance(said, dict | list) else "_val": content, "_metadata": None})
+    def node(value: Any) -> Any:
+        content = {name: node(inner) for name, inner in value.items()} if isinstance(value, dict) else value
+        content = [node(each) for each in value] if isinstance(value, list) else content
+        made = getattr(names, {dict: "DictConfig", list: "ListConfig"}.get(type(value), "AnyNode"))()
+        vars(made).update({"_content" if isinstance(value, dict | list) else "_val": content, "_metadata": None})
         return made
 
     inner = {"conv_feature_layers": "[(8, 5, 3)] * 2", "encoder_embed_dim": 16, "encoder_attention_heads": 2}
@@ -226,12 +226,12 @@ def test_settings_that_omegaconf_wrote(tmp_path: Path, monkeypatch: pytest.Monke
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"cfg": node(outer)}))
     monkeypatch.delitem(sys.modules, "nodes")
-    said = said_by(file)
-    assert (said.encoder.dim, said.encoder.dropout, len(said.encoder.extractor)) == (16, 0.0, 2)
-    assert said.encoder.time_mask.selection == "static"
-    assert said.contrastive is not None
-    assert said.contrastive.quantizer.end_temperature == 0.25
-    assert said.normalise
+    stored = settings_in(file)
+    assert (stored.encoder.dim, stored.encoder.dropout, len(stored.encoder.extractor)) == (16, 0.0, 2)
+    assert stored.encoder.time_mask.selection == "static"
+    assert stored.contrastive is not None
+    assert stored.contrastive.quantizer.end_temperature == 0.25
+    assert stored.normalise
 
 
 @pytest.mark.parametrize(
@@ -247,20 +247,20 @@ def test_settings_that_are_wrong_are_named_with_their_file(wrong: dict[str, Any]
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"args": {"encoder_embed_dim": 768, **wrong}}))
     with pytest.raises(UserError, match=rf"settings\.pt: .*{message}"):
-        said_by(file)
+        settings_in(file)
 
 
 def test_settings_of_published_folders(tmp_path: Path) -> None:
-    """Names that facebook/wav2vec2-base-960h's has beside those of today, and one that nobody has."""
+    """Names that facebook/wav2vec2-base-960h has in addition to today's, and a name that does not exist."""
     save_huggingface(weights_of(model_of()), model_of(), LETTERS, tmp_path)
     file = tmp_path / "config.json"
-    said = json.loads(file.read_text())
+    config = json.loads(file.read_text())
     published = {"hidden_dropout_prob": 0.1, "gradient_checkpointing": False, "feat_extract_dropout": 0.0}
-    file.write_text(json.dumps(said | published))
-    assert said_by(tmp_path).encoder.dropout == said["hidden_dropout"]
-    early = {name: value for name, value in said.items() if name not in ("layerdrop", "feat_quantizer_dropout")}
+    file.write_text(json.dumps(config | published))
+    assert settings_in(tmp_path).encoder.dropout == config["hidden_dropout"]
+    early = {name: value for name, value in config.items() if name not in ("layerdrop", "feat_quantizer_dropout")}
     file.write_text(json.dumps(early))
-    assert said_by(tmp_path).encoder.layer_drop == 0.1  # what transformers takes then
-    file.write_text(json.dumps(said | {"hidden_drop": 0.1}))
-    with pytest.raises(UserError, match="not known here: hidden_drop;"):
-        said_by(tmp_path)
+    assert settings_in(tmp_path).encoder.layer_drop == 0.1  # the default of transformers
+    file.write_text(json.dumps(config | {"hidden_drop": 0.1}))
+    with pytest.raises(UserError, match="unknown settings: hidden_drop;"):
+        settings_in(tmp_path)

@@ -1,4 +1,4 @@
-"""A model's weights by the names of every system that has such a model, and back."""
+"""Export of a model's weights under the names of every system that has such a model, and import."""
 
 import shutil
 import subprocess
@@ -35,7 +35,7 @@ TINY: dict[type, EncoderSettings] = {
 
 @cache
 def shapes_of(settings: EncoderSettings) -> tuple[Any, dict[str, Any]]:
-    """Of the output, and of all variables."""
+    """Shapes of the output and of all variables."""
     encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, 80)), jnp.array([80]))
 
     def init() -> tuple[jax.Array, Any]:
@@ -69,31 +69,33 @@ def test_all_weights_go_out_and_come_back(known: Any) -> None:
         np.testing.assert_array_equal(found[path], leaf, err_msg=path)
 
 
-def test_names_of_nobody_and_heads_that_they_do_not_know() -> None:
+def test_unknown_systems_and_heads_without_names() -> None:
     model, variables = Model(TINY[QuartzNet], heads={"letters": CTC()}), drawn(TINY[QuartzNet])
-    with pytest.raises(UserError, match="of QuartzNet by the names of keras: expected one of nemo, deeplearning"):
+    with pytest.raises(
+        UserError, match="QuartzNet has no weight names of the system keras: expected one of nemo, deeplearning"
+    ):
         exported(variables, model, "keras")
     variables["params"]["heads_more"] = {"kernel": np.zeros(2)}
-    with pytest.raises(UserError, match="no name is known there for the parameters params/heads_more/kernel"):
+    with pytest.raises(UserError, match="the other system has no names for the parameters params/heads_more/kernel"):
         exported(variables, model, "nemo")
 
 
 @pytest.mark.parametrize(
     ("files", "lost"),
     [
-        (("models/zipformer.py", "pretrained/icefall.py"), "icefall's of a Zipformer"),
-        (("models/quartznet.py", "pretrained/quartznet.py"), "NeMo's of a QuartzNet"),
+        (("models/zipformer.py", "pretrained/icefall.py"), "icefall (Zipformer)"),
+        (("models/quartznet.py", "pretrained/quartznet.py"), "NeMo (QuartzNet)"),
     ],
 )
 def test_a_models_files_take_the_model_with_them(tmp_path, files, lost):
-    """Nothing else names it: the package without them still imports."""
+    """No other file of the package refers to them: it can be imported without them."""
     package = Path(asr_jax.__file__).parent
     shutil.copytree(package, tmp_path / "asr_jax", ignore=shutil.ignore_patterns("__pycache__"))
     for file in files:
         (tmp_path / "asr_jax" / file).unlink()
-    said = "import asr_jax.api, asr_jax.pretrained.encoders; from asr_jax.pretrained.formats import FORMATS; "
-    said += "print([known.of for known in FORMATS])"
-    found = subprocess.run([sys.executable, "-c", said], cwd=tmp_path, capture_output=True, text=True)
+    code = "import asr_jax.api, asr_jax.pretrained.encoders; from asr_jax.pretrained.formats import FORMATS; "
+    code += "print([known.of for known in FORMATS])"
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert not found.returncode, found.stderr
     assert lost not in found.stdout
-    assert "of a Conformer" in found.stdout
+    assert "NeMo (Conformer)" in found.stdout

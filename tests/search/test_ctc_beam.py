@@ -47,7 +47,7 @@ ngram 2=5
 
 
 def emissions(seed, spelling, scale=2.0):
-    """Log-probabilities with likely blanks, and NaN behind the lengths."""
+    """Log-probabilities with likely blanks, and NaN beyond the lengths."""
     x = np.random.default_rng(seed).normal(0, scale, (len(LENGTHS), LENGTHS.max(), len(spelling.texts)))
     x[..., spelling.blank_id] += 0.7 * scale
     x -= np.logaddexp.reduce(x, axis=-1, keepdims=True)

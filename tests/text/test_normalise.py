@@ -164,7 +164,9 @@ def test_an_unknown_name_is_named_with_the_nearest():
 def test_a_library_that_is_missing_is_named_with_its_extra(name, module, text, monkeypatch):
     forget_libraries()
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=re.escape(f"{name} requires {module.partition('.')[0]}") + r".*asr-jax\[text\]"):
+    with pytest.raises(
+        UserError, match=re.escape(f"{name} requires {module.partition('.')[0]}") + r".*asr-jax\[text\]"
+    ):
         normalise(text, name)
     forget_libraries()
 

@@ -1,4 +1,4 @@
-"""Runs of these tests draw no curves, which would take half of their time; those of tests/cli/test_commands.py do."""
+"""Disables curves, which take half of the time of these tests. Runs in tests/cli/test_commands.py draw them."""
 
 import pytest
 

@@ -1,10 +1,10 @@
-"""Trains as asr_jax.train does, utterances the batches that were taken, and sends itself signals where a test says so.
+"""Runs asr_jax.train, records the batches of updates, and sends signals to itself.
 
     python -m tests.training.recorded LOG WHEN [--config …]
 
-WHEN is `never`; `update:N`, after dispatching the Nth update of this process; `save:N`, at the Nth checkpoint when all
-of it is written but for its name; `saving:N:MS`, some milliseconds after the Nth save began; `validation:N`, at the
-start of the Nth validation. The signal is SIGKILL, or what follows a space: `update:1 SIGUSR1 SIGTERM`.
+WHEN is `never`; `update:N`, after dispatching the Nth update of this process; `save:N`, before the Nth checkpoint is
+renamed; `saving:N:MS`, MS milliseconds after the start of the Nth save; `validation:N`, at the start of the Nth
+validation. The signal is SIGKILL unless signals follow after a space: `update:1 SIGUSR1 SIGTERM`.
 """
 
 import json

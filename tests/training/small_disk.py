@@ -1,4 +1,4 @@
-"""Runs a module with a file system of its own, of so many kB, in the place of a folder, and copies it back.
+"""Runs a module with a small file system mounted on a folder, and copies its content back.
 
 python -m tests.training.small_disk FOLDER KB MODULE ARGUMENT …
 """
@@ -13,7 +13,7 @@ import sys
 def main(folder, size_kb, module, *arguments):
     kept = f"{folder}.kept"
     shutil.copytree(folder, kept)
-    os.unshare(os.CLONE_NEWNS)  # what is mounted here is mounted for this process alone
+    os.unshare(os.CLONE_NEWNS)  # mounts are only visible to this process
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kb}k", "tmpfs", folder], check=True)
     shutil.copytree(kept, folder, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""Weights of a file of ours or of a peer, in the place of random ones: what fits, what does not, and what is said."""
+"""Initial weights from files of this package and of other systems: matching, mismatches and messages."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +68,7 @@ def begun(path, **init):
 
 
 def check_rows(weights):
-    """Shared pieces have the rows of the file, others are random."""
+    """Checks that common labels have the rows of the file and that the others are random."""
     for number, symbol in enumerate(OURS.symbols):
         source, row = (GIVEN, THEIRS.symbols.index(symbol)) if symbol in THEIRS.symbols else (RANDOM, number)
         head = source["params"]["heads_ctc"]["output"]
@@ -85,7 +85,7 @@ def test_a_peers_file_with_its_tokenizer(tmp_path):
         np.testing.assert_array_equal(weights[name], leaf, err_msg=name)
     check_rows(weights)
     assert account.missing == account.unused == [*account.mismatched] == []
-    assert account.kept_rows[KERNEL] == "4 of 5 pieces are shared and keep their rows"
+    assert account.kept_rows[KERNEL] == "4 of 5 labels are in both vocabularies and keep their rows"
     assert not account.remark
 
 
@@ -98,7 +98,7 @@ def test_letters_in_the_other_case_alone_are_the_same(tmp_path):
     for ours, theirs in (("a", "A"), ("b", "b")):
         row = capitals.symbols.index(theirs)
         np.testing.assert_array_equal(weights[KERNEL][:, OURS.symbols.index(ours)], given[:, row])
-    assert account.kept_rows[KERNEL] == f"3 of {len(OURS.symbols)} pieces are shared and keep their rows"
+    assert account.kept_rows[KERNEL] == f"3 of {len(OURS.symbols)} labels are in both vocabularies and keep their rows"
 
 
 def test_a_tokenizer_that_is_not_the_files_is_refused(tmp_path):
@@ -111,7 +111,7 @@ def test_a_tokenizer_that_is_not_the_files_is_refused(tmp_path):
         Init(tokenizer="somewhere")
 
 
-def test_a_peers_file_without_its_tokenizer_is_taken_as_it_is_and_that_is_said(tmp_path):
+def test_a_peers_file_without_its_tokenizer_is_loaded_unchanged_and_reported(tmp_path):
     path = tmp_path / "icefall.safetensors"
     save_file(icefall(), path)
     weights, account = begun(path)
@@ -119,18 +119,18 @@ def test_a_peers_file_without_its_tokenizer_is_taken_as_it_is_and_that_is_said(t
     assert "--init.tokenizer" in account.lines()[-1]
 
 
-def test_weights_that_are_missing_unknown_or_of_another_shape_are_told_and_can_be_left(tmp_path):
+def test_weights_that_are_missing_unknown_or_of_another_shape_are_reported_and_can_be_left(tmp_path):
     path = tmp_path / "icefall.safetensors"
     norm, bias = "encoder.encoders.0.encoder.layers.1.norm.bias", "encoder_embed.conv.0.bias"
     joiner = np.zeros(5, np.float32)
     save_file(icefall(**{norm: None, bias: np.zeros(3, np.float32), "joiner.output_linear.bias": joiner}), path)
     with pytest.raises(UserError) as raised:
         begun(path)
-    said = str(raised.value)
-    assert "1 missing: params/encoder/stack_0/layers/norm/bias" in said
-    assert "1 of another shape: params/encoder/embed/conv_0/bias ((3,) there, (8,) in the model)" in said
-    assert "1 unused: joiner.output_linear.bias" in said
-    assert "--init.strict False" in said
+    message = str(raised.value)
+    assert "1 missing: params/encoder/stack_0/layers/norm/bias" in message
+    assert "1 of another shape: params/encoder/embed/conv_0/bias ((3,) in the weights, (8,) in the model)" in message
+    assert "1 unused: joiner.output_linear.bias" in message
+    assert "--init.strict False" in message
     weights, account = begun(path, strict=False)
     assert account.unused == ["joiner.output_linear.bias"]
     for name, leaf in flatten({"params": {"encoder": GIVEN["params"]["encoder"]}}).items():
@@ -185,8 +185,8 @@ def wav2vec2_weights(encoder, heads, front_end):
 
 @pytest.mark.parametrize("of", ["folder", "fairseq", "fine_tuned"])
 def test_what_pre_training_leaves_over_is_no_mistake_in_the_recipe_of_fine_tuning(of, tmp_path):
-    """A folder of Hugging Face's and a file of fairseq's of pre-trained models, and a folder of a fine-tuned one that
-    was published without the frame that stands for hidden ones."""
+    """A Hugging Face folder and a fairseq file of pre-trained models, and a folder of a fine-tuned model that was
+    published without the embedding of masked frames."""
     heads = {"ctc": CTC()} if of == "fine_tuned" else PRETRAINING
     model, weights = wav2vec2_weights(replace(WAV2VEC2, taps=("features", "extractor")), heads, wav2vec2())
     if of == "fairseq":

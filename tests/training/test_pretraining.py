@@ -1,5 +1,5 @@
-"""Pre-training on audio alone as a run: validated, saved, resumed, evaluated, its layers and codes extracted, and then
-fine-tuned."""
+"""A run of pre-training on audio only: validation, checkpoints, resume, evaluation, extraction of layers and codes, and
+fine-tuning."""
 
 import json
 from dataclasses import replace
@@ -57,7 +57,7 @@ MODEL = Model(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Recordings of noise, and manifests that say nothing of what is said, and such that do."""
+    """Recordings of noise, and manifests with and without texts."""
     folder, rng = tmp_path_factory.mktemp("noise"), np.random.default_rng(0)
     rows = []
     for number in range(NUM + HELD_BACK):
@@ -143,9 +143,9 @@ def test_on_one_device_the_validation_loss_is_nearly_the_same(folder, pretrained
     alone = replace(trained, mesh=one, variables=jax.device_put(jax.device_get(trained.variables), replicated(one)))
     of_one, rejected = measure(alone.losses(), alone.variables, alone.plan(utterances))
     assert rejected == []
-    (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
+    (event,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
     for kind in ("losses", "metrics"):
-        for name, value in told[kind].items():
+        for name, value in event[kind].items():
             assert of_one[kind][name] == pytest.approx(value, rel=1e-5), name
 
 
@@ -156,16 +156,16 @@ def read_utterances_without_texts(path):
 def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pretrained, tmp_path, capsys):
     out, manifest = tmp_path / "losses.json", str(folder / "validation.jsonl")
     evaluate.main([str(pretrained), "--data", manifest, "--checkpoint", "2", "--json", str(out)])
-    said = capsys.readouterr().out
-    (told,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
+    output = capsys.readouterr().out
+    (event,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
     (result,) = json.loads(out.read_text())["runs"]
     assert (result["checkpoint"], result["weights"]) == (2, "averaged")
     found = result["sets"][manifest]
-    assert (found["loss"], found["losses"], found["metrics"]) == (told["loss"], told["losses"], told["metrics"])
+    assert (found["loss"], found["losses"], found["metrics"]) == (event["loss"], event["losses"], event["metrics"])
     assert (found["utterances"], found["rejected"]) == (HELD_BACK, 0)
-    accuracy = f"{100 * told['metrics']['pretrain/accuracy']:.2f} %"
-    for words in ("diversity", accuracy, f"{told['loss']:.4g}", "checkpoint 2, averaged weights, f32"):
-        assert words in said
+    accuracy = f"{100 * event['metrics']['pretrain/accuracy']:.2f} %"
+    for words in ("diversity", accuracy, f"{event['loss']:.4g}", "checkpoint 2, averaged weights, f32"):
+        assert words in output
     for option in (["--predictions", str(tmp_path / "p.jsonl")], ["--calibrate"], ["--decoding.kind", "beam"]):
         with pytest.raises(UserError, match=rf"texts.*{option[0]}"):
             evaluate.main([str(pretrained), "--data", manifest, *option])
@@ -187,13 +187,13 @@ def tuned(folder, pretrained, tmp_path_factory):
 
 
 def test_a_ctc_head_is_trained_on_the_pre_trained_encoder(folder, pretrained, tuned):
-    (told,) = events(tuned, "initialised")
+    (event,) = events(tuned, "initialised")
     encoder = {path for path in weights(pretrained) if path.startswith("params/encoder/")}
-    assert encoder == set(told["loaded"])
-    assert set(told["missing"]) == {"params/heads_ctc/output/kernel", "params/heads_ctc/output/bias"}
-    assert {path.split("/")[1] for path in told["unused"]} == {"heads_pretrain"}
-    assert f"{len(told['unused'])} unused: params/heads_pretrain/" in told["message"]
-    assert told["mismatched"] == {}
+    assert encoder == set(event["loaded"])
+    assert set(event["missing"]) == {"params/heads_ctc/output/kernel", "params/heads_ctc/output/bias"}
+    assert {path.split("/")[1] for path in event["unused"]} == {"heads_pretrain"}
+    assert f"{len(event['unused'])} unused: params/heads_pretrain/" in event["message"]
+    assert event["mismatched"] == {}
 
 
 SLOW = pytest.mark.slow
@@ -248,22 +248,22 @@ def test_codes_of_the_quantiser(folder, pretrained, tuned, tmp_path):
         values = np.reshape(of_features["features"], (row["rows"], 6))
         logits = values @ np.asarray(quantizer["kernel"]) + np.asarray(quantizer["bias"])
         expected = logits.reshape(row["rows"], 2, 6).argmax(-1)
-        assert np.mean(np.reshape(row["features"], (-1, 2)) == expected) > 0.99  # ties by rounding aside
-    for arguments, said in (
+        assert np.mean(np.reshape(row["features"], (-1, 2)) == expected) > 0.99  # except ties, which rounding decides
+    for arguments, message in (
         ([str(tuned), "--codes"], "has no quantiser, its heads are ctc; expected a run that was pre-trained"),
         ([str(tuned), "--layer", "7"], "expected some of extractor, features, layer_0; or output"),
         (["--codes"], "are of a trained run"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             extract_features.main([*arguments, "--input", str(folder), "--output", str(tmp_path / "x.parquet")])
 
 
 def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
     run = experiment(folder, tmp_path / "run")
     preview.dry_run(run)
-    said = capsys.readouterr().out
-    assert "gradient norm" in said
-    assert "nothing was written" in said
+    output = capsys.readouterr().out
+    assert "gradient norm" in output
+    assert "nothing was written" in output
     planned = plan.plan(run)
     (row,) = plan.bucket_rows(planned)
     assert (row["labels"], row["rows"]) == (0, 8)
@@ -271,9 +271,9 @@ def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
     uneven = replace(run, model=replace(MODEL, sub_batches=3))
     with pytest.raises(UserError, match=r"4 devices.* 3 sub-batches.* 12"):
         plan.plan(uneven)
-    for changes, said in (
+    for changes, message in (
         ({"model": replace(MODEL, heads={"pretrain": HEAD, "ctc": CTC()})}, "kind is none and model.heads.ctc learns"),
-        ({"training": Training(num_updates=2, sample_every=1)}, "sample_every is 1 and no head finds texts"),
+        ({"training": Training(num_updates=2, sample_every=1)}, "_every is 1 and the model has no recognising head"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             experiment(folder, tmp_path / "run", **changes)

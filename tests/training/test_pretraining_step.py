@@ -1,4 +1,4 @@
-"""The loss of pre-training in a step: over the hidden frames of all batches of an update and of all devices."""
+"""Pre-training loss in a step: over the masked frames of all batches of an update and of all devices."""
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -34,7 +34,7 @@ HEAD: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Hiding(EncoderSettings):
-    """Pairs of frames, hidden by spans or, where `every`, each second to fourth, as the row's length says."""
+    """Pairs of frames, masked in spans or, with `every`, every second to fourth frame depending on the row's length."""
 
     every: bool = False
 
@@ -74,7 +74,7 @@ class HidingEncoder(MaskingEncoder):
 
 @dataclass(frozen=True)
 class Known(Contrastive):
-    """A head that draws by the utterance of a row alone: the same in any batch."""
+    """A head whose draws depend only on the utterance of a row, and are therefore equal in any batch."""
 
     def build(self, **_: Any) -> "KnownHead":
         return KnownHead(self)
@@ -104,7 +104,7 @@ def recipe_of(head: Contrastive, *, sub_batches: int = 1) -> Recipe:
 
 
 def batch_of(seed: int, rows: int = 4) -> Batch:
-    """Rows of other lengths, of which other shares are hidden; the last one counts nothing."""
+    """Rows of different lengths with different fractions of masked frames; the last row has weight 0."""
     batch = toy_batch(rows=rows, seed=seed)
     weights = jnp.asarray([1.0] * (rows - 1) + [0.0])
     return batch.replace(weights=weights, utterances=batch.utterances + 100 * seed)
@@ -112,7 +112,7 @@ def batch_of(seed: int, rows: int = 4) -> Batch:
 
 @cache
 class Steps:
-    """What of a recipe is compiled, once for each shape and mesh."""
+    """Compiled functions of a recipe."""
 
     def __init__(self, head: Contrastive, *, sub_batches: int = 1) -> None:
         self.recipe = recipe = recipe_of(head, sub_batches=sub_batches)
@@ -122,7 +122,7 @@ class Steps:
         self._accumulate = jax.jit(partial(accumulate, recipe))
 
     def gradients(self, state: Any, *batches: Batch, num_devices: int = 1) -> Any:
-        """What the batches of one update add up to."""
+        """Returns the accumulated sums of the batches of one update."""
         mesh = data_mesh(num_devices)
         state = jax.device_put(state, replicated(mesh))
         spread = [(jnp.int32(number), global_batch(batch, mesh)) for number, batch in enumerate(batches)]
@@ -139,7 +139,7 @@ class Steps:
 
 @pytest.fixture(scope="module")
 def state() -> Any:
-    """Of any of the recipes, whose parameters are alike."""
+    """Initial state of all recipes, which have equal parameters."""
     beginning = lower_beginning(recipe_of(Contrastive(**HEAD)), seed=0).compile()
     return initial_training(beginning, data_mesh(1))[0]
 
@@ -148,7 +148,7 @@ def state() -> Any:
     ("diversity", "penalty", "sub_batches"), [pytest.param(0.0, 0.0, 1, marks=pytest.mark.slow), (0.1, 10.0, 2)]
 )
 def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: float, sub_batches: int) -> None:
-    """Where nothing depends on what else is in the batch; or where it is parted into these two."""
+    """If rows do not depend on each other, or if the joined batch has the two batches as its sub-batches."""
     head = Known(**HEAD, diversity=diversity, penalty=penalty)
     steps, first, second = Steps(head), batch_of(1), batch_of(2)
     hidden = [steps.weights(state.key, batch, jnp.int32(0))["pretrain/loss"] for batch in (first, second)]
@@ -176,7 +176,7 @@ OF_PARTS = {"diversity": 0.1, "penalty": 10.0}
     ids=["known draws, 4", "its own draws, 2", "its own draws, 4"],
 )
 def test_any_number_of_devices_gives_the_same_gradient(state: Any, head: Contrastive, num_devices: int) -> None:
-    """Each with one of the sub-batches, or with a part of one."""
+    """A device has one sub-batch or a part of one."""
     steps, batch = Steps(head, sub_batches=2), joined(batch_of(1), batch_of(2))
     alone = steps.gradients(state, batch)
     assert alone.sums["pretrain/loss"].weight > 0

@@ -1,4 +1,4 @@
-"""Runs on four devices, and in two processes of one each, are the run on one: the same losses, utterances and weights."""
+"""Runs on four devices, and in two processes, have the losses, utterances and parameters of a run on one device."""
 
 import shutil
 import socket
@@ -20,7 +20,7 @@ UPDATES = 20
 def manifests(tmp_path_factory):
     folder = made_corpus(tmp_path_factory.mktemp("corpus") / "made")
     lines = (folder / "train.jsonl").read_text().splitlines()
-    lines[3] = lines[3].replace(".flac", ".gone.flac")  # a file that is missing, on whichever process
+    lines[3] = lines[3].replace(".flac", ".gone.flac")  # a missing file, on one of the processes
     (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -35,14 +35,14 @@ def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT,
 
 
 def finish(*jobs):
-    said = []
+    outputs = []
     try:
-        said = ["".join(job.communicate(timeout=240)) for job in jobs]
+        outputs = ["".join(job.communicate(timeout=240)) for job in jobs]
     finally:
         for job in jobs:
-            job.kill()  # SIGTERM is caught where several processes were joined
-    assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(part[-3000:] for part in said)
-    return said
+            job.kill()  # processes that were joined catch SIGTERM
+    assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(part[-3000:] for part in outputs)
+    return outputs
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_devices_agree_with_one(manifests, alone, tmp_path):
 
 
 def two(manifests, folder, *more, second=(), train="train.jsonl", cwd=(ROOT, ROOT)):
-    """Two processes; `second` and `train` are more arguments and the manifest of the second one alone."""
+    """Starts two processes. The second one has the arguments `second` and the manifest `train`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -120,7 +120,7 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("unlike", "said"),
+    ("unlike", "message"),
     [
         ({"second": ("--optim.clip-at", "0.5")}, "optim.clip_at: 1.0 in process 0, 0.5 in process 1"),
         ({"second": ("--training.log-every", "7")}, "training.log_every: 2 in process 0, 7 in process 1"),
@@ -129,15 +129,15 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
     ],
     ids=["settings", "settings that may change", "order of the data", "no data"],
 )
-def test_processes_that_are_not_started_alike_are_refused_together(manifests, tmp_path, unlike, said):
+def test_processes_that_are_not_started_alike_are_refused_together(manifests, tmp_path, unlike, message):
     lines = (manifests / "train.jsonl").read_text().splitlines()
     (manifests / "reversed.jsonl").write_text("\n".join(reversed(lines)) + "\n")
     jobs = two(manifests, tmp_path / "run", **unlike)
     try:
         for job in jobs:
-            words = "".join(job.communicate(timeout=90))
-            assert job.returncode == 2, words
-            assert said in words
+            output = "".join(job.communicate(timeout=90))
+            assert job.returncode == 2, output
+            assert message in output
     finally:
         for job in jobs:
             job.kill()
@@ -145,12 +145,12 @@ def test_processes_that_are_not_started_alike_are_refused_together(manifests, tm
 
 
 @pytest.mark.parametrize(
-    ("is_there", "code", "said"),
+    ("is_there", "code", "message"),
     [(False, 2, "process 1: init.path"), (True, 2, "initial weights: ")],
     ids=["missing", "another"],
 )
-def test_processes_with_other_initial_weights_are_refused_together(manifests, alone, tmp_path, is_there, code, said):
-    """One path, on the disks of two machines."""
+def test_processes_with_other_initial_weights_are_refused_together(manifests, alone, tmp_path, is_there, code, message):
+    """The same path on the disks of two machines."""
     folders = [tmp_path / "here", tmp_path / "there"]
     for folder in folders:
         shutil.copytree(alone, folder)
@@ -164,9 +164,9 @@ def test_processes_with_other_initial_weights_are_refused_together(manifests, al
     jobs = two(manifests, tmp_path / "run", "--init-from", f"/proc/self/cwd/checkpoints/{UPDATES}", cwd=folders)
     try:
         for job in jobs:
-            words = "".join(job.communicate(timeout=120))
-            assert job.returncode == code, words
-            assert said in words
+            output = "".join(job.communicate(timeout=120))
+            assert job.returncode == code, output
+            assert message in output
     finally:
         for job in jobs:
             job.kill()
@@ -174,10 +174,10 @@ def test_processes_with_other_initial_weights_are_refused_together(manifests, al
 
 def test_two_processes_agree_with_one(manifests, alone, tmp_path):
     folder = tmp_path / "two"
-    # Saving at every line: processes that agree on that exchange other things than before.
-    said = finish(*two(manifests, folder, "--training.save-minutes", "0.0001"))
-    assert "validation WER" in said[0]
-    assert "validation WER" not in said[1]
+    # Saving at every line adds messages between the processes.
+    outputs = finish(*two(manifests, folder, "--training.save-minutes", "0.0001"))
+    assert "validation WER" in outputs[0]
+    assert "validation WER" not in outputs[1]
     assert_alike(folder, alone)
     whole = batches(alone.with_name("alone-0"))
     first, second = (batches(tmp_path / f"two-{number}") for number in range(2))

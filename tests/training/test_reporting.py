@@ -1,4 +1,4 @@
-"""What could not be read: named by utterance, once, also after a restart, and without looking at every utterance."""
+"""Unreadable utterances: recorded once, also after a restart, without constructing every utterance."""
 
 import json
 from collections.abc import Sequence
@@ -17,46 +17,46 @@ from asr_jax.training.reporting import RejectedAudio
 from tests.training.toy import toy_batch
 
 PLACES = ["/a.wav"] * 4 + [f"/long.wav#seconds={i}.0+1.0" for i in range(4, 20)]
-RECORDS = Utterances.of(Utterance(f"u{i}", place, "a", 1.0) for i, place in enumerate(PLACES))
+UTTERANCES = Utterances.of(Utterance(f"u{i}", place, "a", 1.0) for i, place in enumerate(PLACES))
 
 
-def tell(folder: Path, rows: Sequence[int], *, limit: int = 5, num_jobs: int = 1) -> list[list[str]]:
-    """The ids in rejected.jsonl and the counts of the events after each job that could not read these rows, twice."""
-    told = []
+def reported_ids(folder: Path, rows: Sequence[int], *, limit: int = 5, num_jobs: int = 1) -> list[list[str]]:
+    """Returns the ids in rejected.jsonl after each of several jobs that could not read the given rows, twice."""
+    ids = []
     for _ in range(num_jobs):
         with EventLog(folder / "events.jsonl") as log:
-            unread = RejectedAudio(folder, log, utterances=RECORDS, limit=limit)
+            unread = RejectedAudio(folder, log, utterances=UTTERANCES, limit=limit)
             for _ in range(2):
                 rejected = tuple({"id": f"u{row}", "location": PLACES[row], "reason": "no such file"} for row in rows)
                 unread.add([LoadedBatch(toy_batch(), 0, rejected)])
                 unread.flush()
-        told.append([json.loads(line)["id"] for line in (folder / "rejected.jsonl").read_text().splitlines()])
-    return told
+        ids.append([json.loads(line)["id"] for line in (folder / "rejected.jsonl").read_text().splitlines()])
+    return ids
 
 
-def test_two_records_of_one_file_are_two(tmp_path: Path) -> None:
-    assert tell(tmp_path, [1, 2, 7], num_jobs=2) == [["u1", "u2", "u7"]] * 2
+def test_two_utterances_of_one_file_are_two(tmp_path: Path) -> None:
+    assert reported_ids(tmp_path, [1, 2, 7], num_jobs=2) == [["u1", "u2", "u7"]] * 2
     events = [json.loads(line)["data"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [event["count"] for event in events] == [3]
 
 
-def test_those_of_the_job_before_count_and_those_that_a_filter_dropped_do_not(tmp_path: Path) -> None:
-    tell(tmp_path, [1, 2])
+def test_those_of_the_job_before_count_and_those_that_a_filter_rejected_do_not(tmp_path: Path) -> None:
+    reported_ids(tmp_path, [1, 2])
     with (tmp_path / "rejected.jsonl").open("a") as file:
         file.write(json.dumps({"id": "dropped", "location": "/a.wav", "reason": "too long"}) + "\n")
-    tell(tmp_path, [1, 2, 7], limit=3)
+    reported_ids(tmp_path, [1, 2, 7], limit=3)
     with pytest.raises(RunError, match=r"4 utterances of 20 .*training\.max_rejected \(3\)"):
-        tell(tmp_path, [9], limit=3)
+        reported_ids(tmp_path, [9], limit=3)
 
 
-def test_a_restart_makes_no_record_of_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tell(tmp_path, [1])
-    monkeypatch.setattr(Columns, "utterance", lambda self, row: pytest.fail("an utterance was made"))
-    tell(tmp_path, [1])
+def test_a_restart_does_not_construct_every_utterance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported_ids(tmp_path, [1])
+    monkeypatch.setattr(Columns, "utterance", lambda self, row: pytest.fail("an utterance was constructed"))
+    reported_ids(tmp_path, [1])
 
 
-def test_the_records_that_are_named() -> None:
+def test_the_utterances_that_are_named() -> None:
     pairs = {("u1", "/a.wav"), ("u9", "/a.wav"), ("u5", PLACES[5]), ("gone", "/b.wav")}
-    assert RECORDS.named(pairs) == {("u1", "/a.wav"), ("u5", PLACES[5])}
-    assert RECORDS.select(np.array([7, 5, 2])).named(pairs) == {("u5", PLACES[5])}
-    assert RECORDS.named(set()) == set()
+    assert UTTERANCES.named(pairs) == {("u1", "/a.wav"), ("u5", PLACES[5])}
+    assert UTTERANCES.select(np.array([7, 5, 2])).named(pairs) == {("u5", PLACES[5])}
+    assert UTTERANCES.named(set()) == set()

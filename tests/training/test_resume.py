@@ -1,5 +1,4 @@
-"""A run that is killed, told to stop or out of room, at any moment, and started again ends bit for bit as one that was
-not."""
+"""Runs that are killed, stopped or out of disk space at any time and restarted are bitwise equal to unbroken runs."""
 
 import json
 import os
@@ -29,14 +28,14 @@ def manifests(tmp_path_factory):
 
 
 def command(manifests, folder, *more, when="never"):
-    """The module that trains, and its arguments; `when` is explained in `recorded`."""
+    """Returns the training module and its arguments; see `recorded` for `when`."""
     sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
     recorded = ["tests.training.recorded", folder.with_suffix(".log"), when]
     return [*recorded, "--config", "tests/resume_config.py", *sets, "--run-dir", folder, *more]
 
 
 def train(manifests, folder, *more, when="never"):
-    """Starts the run once; gives its exit code (-9: killed) and what it printed."""
+    """Starts the run once. Returns its exit code (-9: killed) and its output."""
     done = finished(*command(manifests, folder, *more, when=when), devices=2)
     return done.returncode, done.stdout + done.stderr
 
@@ -44,13 +43,13 @@ def train(manifests, folder, *more, when="never"):
 @pytest.fixture(scope="module")
 def unbroken(manifests, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "unbroken"
-    code, said = train(manifests, folder)
-    assert code == 0, said[-3000:]
+    code, output = train(manifests, folder)
+    assert code == 0, output[-3000:]
     return folder
 
 
 def contents(folder, updates):
-    """Every array of a checkpoint, on whichever devices it was."""
+    """Returns every array of a checkpoint, independent of its devices."""
     found, here = {}, replicated(data_mesh(1))
     for item in ("state", "average"):
         path = (folder / "checkpoints" / str(updates) / item).absolute()
@@ -61,7 +60,7 @@ def contents(folder, updates):
 
 
 def batches(folder):
-    """Rows and lengths by position; a position that was taken twice must have held the same."""
+    """Returns rows and lengths by position. Checks that repeated positions are equal."""
     found = {}
     for line in folder.with_suffix(".log").read_text().splitlines():
         position, *rows = json.loads(line)
@@ -87,11 +86,11 @@ def assert_same(folder, unbroken, updates):
 )
 def test_killed_once_and_started_again_nothing_differs(manifests, unbroken, tmp_path, when):
     folder = tmp_path / "killed"
-    code, said = train(manifests, folder, when=when)
-    assert code == -signal.SIGKILL, said[-3000:]
-    code, said = train(manifests, folder)
-    assert code == 0, said[-3000:]
-    assert ("resumed at update 3" in said) == (when == "save:2")
+    code, output = train(manifests, folder, when=when)
+    assert code == -signal.SIGKILL, output[-3000:]
+    code, output = train(manifests, folder)
+    assert code == 0, output[-3000:]
+    assert ("resumed at update 3" in output) == (when == "save:2")
     assert not list(read_events(folder / "events.jsonl", "recompiled"))
     assert_same(folder, unbroken, UPDATES)
 
@@ -101,24 +100,24 @@ def test_killed_once_and_started_again_nothing_differs(manifests, unbroken, tmp_
     [
         ([signal.SIGINT], 130),
         pytest.param([signal.SIGUSR1], 75, marks=pytest.mark.slow),
-        # Slurm sends SIGUSR1 and then SIGTERM, and the second one breaks nothing off.
+        # Slurm sends SIGUSR1 and then SIGTERM; the second signal must not interrupt the save.
         pytest.param([signal.SIGUSR1, signal.SIGTERM], 75, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken, tmp_path, signals, code):
     folder = tmp_path / "stopped"
     when = " ".join(["update:1", *(each.name for each in signals)])
-    found, said = train(manifests, folder, "--training.log-every", "1000", when=when)
-    assert found == code, said
-    assert "Traceback" not in said
-    assert f"{signals[0].name}: saved after update 1" in said
-    assert "1 updates in 1 job" in said
+    found, output = train(manifests, folder, "--training.log-every", "1000", when=when)
+    assert found == code, output
+    assert "Traceback" not in output
+    assert f"{signals[0].name}: saved after update 1" in output
+    assert "1 updates in 1 job" in output
     assert (folder / "curves.png").stat().st_size > 0
-    (step,) = read_events(folder / "events.jsonl", "train_step")  # told although no line was due
+    (step,) = read_events(folder / "events.jsonl", "train_step")  # written although no line was due
     assert step["data"]["update"] == 1
-    found, said = train(manifests, folder)
-    assert found == 0, said
-    assert "resumed at update 1" in said
+    found, output = train(manifests, folder)
+    assert found == 0, output
+    assert "resumed at update 1" in output
     assert_same(folder, unbroken, UPDATES)
 
 
@@ -128,9 +127,9 @@ def can_mount(tmp_path):
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_what_to_do(manifests, unbroken, tmp_path):
-    """The folder of the checkpoints is a file system of its own, with room for one of them or two."""
+    """The folder of checkpoints is a separate file system with space for one or two checkpoints."""
     if not can_mount(tmp_path):
-        pytest.reject("no right to mount a small file system")
+        pytest.skip("no right to mount a small file system")
     folder = tmp_path / "full"
     checkpoints = folder / "checkpoints"
     shutil.copytree(unbroken, folder)
@@ -143,18 +142,18 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_what_to_do(manifes
     assert done.returncode == 1, done
     assert "could not be written: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
-    code, said = train(manifests, folder)
-    assert code == 0, said
-    assert "resumed at update" in said
+    code, output = train(manifests, folder)
+    assert code == 0, output
+    assert "resumed at update" in output
     assert_same(folder, unbroken, UPDATES)
 
 
 @pytest.mark.slow
 def test_a_signal_during_validation_saves_at_once_and_the_validation_is_made_up_for(manifests, unbroken, tmp_path):
     folder = tmp_path / "validating"
-    code, said = train(manifests, folder, when="validation:1 SIGTERM")
-    assert code == 75, said
-    assert "SIGTERM: saved after update 3" in said
+    code, output = train(manifests, folder, when="validation:1 SIGTERM")
+    assert code == 75, output
+    assert "SIGTERM: saved after update 3" in output
     assert train(manifests, folder)[0] == 0
     assert_same(folder, unbroken, UPDATES)
     found = [
@@ -165,7 +164,7 @@ def test_a_signal_during_validation_saves_at_once_and_the_validation_is_made_up_
 
 
 def wait_for(job, is_there):
-    """Until something is there, while the job runs."""
+    """Waits until `is_there()` is true. Fails if the job ends before."""
     while not is_there():
         assert job.poll() is None, job.communicate()
         time.sleep(0.005)
@@ -173,24 +172,24 @@ def wait_for(job, is_there):
 
 @pytest.mark.slow
 def test_a_signal_before_the_first_update_ends_the_job_before_it(manifests, unbroken, tmp_path):
-    """While programs are compiled a signal is noted; there is nothing to save, and the same command begins anew."""
+    """A signal during compilation is recorded. Nothing is saved, and the same command starts the run again."""
     folder = tmp_path / "early"
     events = folder / "events.jsonl"
     job = Forked(*command(manifests, folder), env=with_devices(2))
     wait_for(job, lambda: events.exists() and list(read_events(events, "compile_start")))
     job.send_signal(signal.SIGTERM)
-    said = "".join(job.communicate(timeout=120))
-    assert job.returncode == 75, said
-    assert "Traceback" not in said
+    output = "".join(job.communicate(timeout=120))
+    assert job.returncode == 75, output
+    assert "Traceback" not in output
     assert not folder.with_suffix(".log").exists()
-    code, said = train(manifests, folder)
-    assert code == 0, said
+    code, output = train(manifests, folder)
+    assert code == 0, output
     assert_same(folder, unbroken, UPDATES)
 
 
 @pytest.mark.slow
 def test_a_signal_to_the_whole_process_group_saves_as_well(manifests, tmp_path):
-    """As schedulers send it: the processes that read audio leave it to the one that trains."""
+    """Schedulers send signals to all processes. The processes that read audio ignore them."""
     folder = tmp_path / "group"
     log = folder.with_suffix(".log")
     words = command(manifests, folder, "--data.workers", "1", "--training.num-updates", "3000")
@@ -200,10 +199,10 @@ def test_a_signal_to_the_whole_process_group_saves_as_well(manifests, tmp_path):
     )  # fmt: skip
     wait_for(job, lambda: log.exists() and len(log.read_text().splitlines()) >= 2)
     os.killpg(job.pid, signal.SIGTERM)
-    said = "".join(job.communicate(timeout=120))
-    assert job.returncode == 75, said
-    assert "Traceback" not in said
-    assert "SIGTERM: saved after update" in said
+    output = "".join(job.communicate(timeout=120))
+    assert job.returncode == 75, output
+    assert "Traceback" not in output
+    assert "SIGTERM: saved after update" in output
     assert list(read_events(folder / "events.jsonl", "checkpoint_saved"))
 
 
@@ -220,10 +219,10 @@ def test_killed_a_hundred_times_nothing_differs(manifests, tmp_path):
         when = f"{kind}:{number}" + (f":{rng.randint(0, 120)}" if kind == "saving" else "")
         if sum(kinds.values()) == 100:
             when = "never"
-        code, said = train(manifests, folder, *longer, when=when)
+        code, output = train(manifests, folder, *longer, when=when)
         if code == 0:
             break
-        assert code == -signal.SIGKILL, said[-3000:]
+        assert code == -signal.SIGKILL, output[-3000:]
         kinds[kind] += 1
     print(f"killed {kinds} in {time.monotonic() - begun:.0f} s")
     assert sum(kinds.values()) >= 90

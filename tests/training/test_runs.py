@@ -1,4 +1,4 @@
-"""Whole runs of seconds, in this process: how they begin, what voids an update, how they end and what they tell."""
+"""Complete short runs in this process: start, voided updates, end, events and reports."""
 
 import json
 import os
@@ -43,17 +43,17 @@ from tests.training.toy import toy_model
 
 NUM = 20
 ODD = {6: "loss", 19: "gradient", 3: "statistics"}
-"""Utterances that are in three of the first four pairs of batches."""
+"""Utterances in three of the first four pairs of batches, and the values that they make NaN."""
 
 
 def length_of(number):
-    """Samples of an utterance: of the odd ones as no other's."""
+    """Returns the number of samples of an utterance. It is unique for the utterances of `ODD`."""
     return 6400 + 160 * (number if number in ODD else 0) + 40 * (number % 4)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Noise of different colours with texts of two letters; five batches of four an epoch."""
+    """Noise of different levels with texts of two letters; an epoch has five batches of four utterances."""
     folder, rng, utterances = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
     for number in range(NUM + 4):
         samples = rng.normal(0, 300 * (number % 7 + 1), length_of(number)).clip(-32768, 32767).astype(np.int16)
@@ -72,7 +72,7 @@ def training(**changes):
 
 def experiment(data, folder, *, model=None, **changes):
     settings = {
-        "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),  # of runs of any length
+        "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),  # for runs of any length
         "training": training(),
     } | changes
     return Experiment(name="toy", model=model or toy_model(), data=data, run_dir=str(folder), **settings)
@@ -93,7 +93,7 @@ def plain(data, tmp_path_factory):
     return folder
 
 
-def test_live_and_averaged_weights_are_validated_and_the_run_tells_of_itself(plain, capsys):
+def test_live_and_averaged_weights_are_validated_and_the_run_is_reported(plain, capsys):
     validations = events(plain, "validation")
     assert [(data["update"], data["weights"]) for data in validations] == [
         (2, "live"), (2, "ema"), (4, "live"), (4, "ema"),
@@ -104,9 +104,9 @@ def test_live_and_averaged_weights_are_validated_and_the_run_tells_of_itself(pla
     lines = health(plain / "events.jsonl")
     assert lines[0].startswith("ended: complete (all updates done); 4 updates in 1 job")
     assert [line.partition(":")[0] for line in lines[1:]] == [
-        "time in training", "detectors", "updates that changed nothing", "rejected recordings", "best checkpoint",
+        "time in training", "detectors", "updates that changed nothing", "rejected utterances", "best checkpoint",
     ]  # fmt: skip
-    assert "updates that changed nothing: 0; programs compiled late: 0" in lines
+    assert "updates that changed nothing: 0; programs compiled after the first update: 0" in lines
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_a_signal_breaks_a_validation_off_and_the_next_job_makes_up_for_it(data,
 
 
 FROZEN = AdamW(freeze_updates=(("encoder/.*", NEVER), ("heads_.*", 1000)))
-"""Nothing is learned."""
+"""An optimizer that changes nothing."""
 
 
 def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, tmp_path):
@@ -176,13 +176,13 @@ def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, t
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
     train(run)
     summary = train(replace(run, training=replace(settings, num_updates=50)))
-    assert summary["update"] == 3  # the first validation was the best, two brought no gain
+    assert summary["update"] == 3  # the first validation was the best, two had no gain
     assert events(tmp_path / "run", "run_complete")[-1]["reason"] == "no gain in 2 validations"
     changed = {data["setting"]: (data["old"], data["new"]) for data in events(tmp_path / "run", "setting_changed")}
     assert changed == {"training.num_updates": (1, 50)}
 
 
-def test_a_run_without_gain_stays_ended_until_another_decoding_begins_anew(data, tmp_path, capsys):
+def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_path, capsys):
     settings = training(num_updates=9, validate_every=1, patience=1, keep_best=1, keep_last=1)
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
     assert train(run)["update"] == 2
@@ -193,10 +193,10 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_begins_anew(data,
     assert (
         train(run.with_decoding(beam))["update"] == 4
     )  # the first of this decoding is its best, the next one gains nothing
-    (told,) = (data["message"] for data in events(tmp_path / "run", "warning") if "decoding" in data["message"])
-    assert "(greedy)" in told
-    assert "beam 3" in told
-    assert told in " ".join(capsys.readouterr().out.split())
+    (message,) = (data["message"] for data in events(tmp_path / "run", "warning") if "decoding" in data["message"])
+    assert "(greedy)" in message
+    assert "beam 3" in message
+    assert message in " ".join(capsys.readouterr().out.split())
     assert train(run.with_decoding(beam))["already"]
     decodings = [data["decoding"] for data in events(tmp_path / "run", "validation") if data["weights"] == "ema"]
     assert decodings == ["greedy"] * 2 + [beam.digest()] * 2
@@ -205,8 +205,7 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_begins_anew(data,
 
 
 def test_what_is_not_finite_voids_its_update_and_names_its_batches(data, tmp_path):
-    """In the updates that have a certain utterance: of one the loss is not finite, of another the gradient, of a third
-    the statistics."""
+    """Three utterances make their update not finite: one its loss, one its gradient and one its statistics."""
     folder, front_end = tmp_path / "run", KaldiFbank()
     poison = tuple((kind, front_end.output_length(length_of(number))) for number, kind in ODD.items())
     settings = training(accumulate=2, validate_every=99)
@@ -228,8 +227,8 @@ def test_what_is_not_finite_voids_its_update_and_names_its_batches(data, tmp_pat
 HOT = AdamW(schedule=WarmupHoldDecay(peak_lr=1e30, warmup_updates=0, decay="none"), clip_at=0.0)
 
 
-def test_a_run_stops_where_nothing_is_finite_any_more(data, tmp_path):
-    """Not at the next line, which may be far away. No checkpoint is lost by it: the folder takes mended settings."""
+def test_a_run_stops_if_updates_are_no_longer_finite(data, tmp_path):
+    """The run stops before the next line. The folder has no checkpoint and therefore accepts other settings."""
     settings = training(num_updates=400, validate_every=400, log_every=400, max_failed=3)
     with pytest.raises(RunError, match=r"the last \d updates were not finite"):
         train(experiment(data, tmp_path / "run", optim=HOT, training=settings))
@@ -260,9 +259,9 @@ def test_weights_of_a_file_begin_another(data, plain, tmp_path):
     expected, found = weights(plain, 4), weights(tmp_path / "run")
     for name, leaf in expected.items():
         np.testing.assert_array_equal(found[name], leaf, err_msg=name)
-    (told,) = events(tmp_path / "run", "initialised")
-    assert len(told["loaded"]) == len(expected)
-    assert told["missing"] == told["unused"] == []
+    (event,) = events(tmp_path / "run", "initialised")
+    assert len(event["loaded"]) == len(expected)
+    assert event["missing"] == event["unused"] == []
 
 
 def test_weights_of_a_run_keep_the_rows_of_shared_pieces_and_what_does_not_fit_is_named(data, plain, tmp_path):
@@ -280,10 +279,10 @@ def test_weights_of_a_run_keep_the_rows_of_shared_pieces_and_what_does_not_fit_i
     for symbol in set(old.tokenizer.symbols) & set(new.tokenizer.symbols):
         rows_of = [run.tokenizer.symbols.index(symbol) for run in (old, new)]
         np.testing.assert_array_equal(kernels[0][:, rows_of[0]], kernels[1][:, rows_of[1]])
-    (told,) = events(folder, "initialised")
-    assert told["kept_rows"]["params/heads_ctc/output/kernel"].startswith("3 of 4 ")
+    (event,) = events(folder, "initialised")
+    assert event["kept_rows"]["params/heads_ctc/output/kernel"].startswith("3 of 4 ")
     wider = experiment(data, tmp_path / "wider", model=toy_model(dim=20), init=Init(str(plain)), **UNCHANGED)
-    with pytest.raises(UserError, match=r"params/encoder/hidden/bias \(\(16,\) there, \(20,\) in the"):
+    with pytest.raises(UserError, match=r"params/encoder/hidden/bias \(\(16,\) in the weights, \(20,\) in the"):
         train(wider)
     with pytest.raises(UserError, match="the folder of a run, one of its checkpoints"):
         train(experiment(data, tmp_path / "x", init=Init(str(tmp_path)), **UNCHANGED))
@@ -301,12 +300,12 @@ def test_adapters_alone_are_trained_and_evaluation_sees_their_sum(data, plain, t
     }  # fmt: skip
     difference = after["params/encoder/hidden/kernel"] - before["params/encoder/hidden/kernel"]
     assert np.linalg.matrix_rank(difference, tol=1e-5) == 2
-    for wrong, said in (
+    for wrong, message in (
         ({"kernels": ("nothing",)}, r"lora\.kernels: 'nothing'"),
         ({"also_trained": ("head_typo.*",)}, r"lora\.also_trained: 'head_typo\.\*'"),
         ({"kernels": ("(",)}, r"lora\.kernels: '\('"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             train(experiment(data, tmp_path / "none", **settings | {"lora": replace(lora, **wrong)}))
 
 
@@ -319,14 +318,14 @@ def test_the_mean_of_checkpoints_is_a_run_of_its_own(data, plain, tmp_path, caps
     average.main([str(plain), "--out", str(tmp_path / "live"), "--from", "4", "--weights", "live"])
     live = weights(tmp_path / "live")
     assert any(not np.array_equal(live[name], four[name]) for name in live)
-    for arguments, said in (
+    for arguments, message in (
         (["--out", str(tmp_path / "mean")], "is there already"),
         (["--out", str(tmp_path / "x"), "--from", "9"], "there are 2, 4"),
         (["--out", str(tmp_path / "x"), "--names", "nemo"], r"--out NAME\.safetensors"),
         (["--out", str(tmp_path / "x.pt")], r"--names, or NAME\.safetensors"),
         (["--out", str(tmp_path / "x.safetensors"), "--names", "nemo"], "Toy .* nemo"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             average.main([str(plain), *arguments])
 
 
@@ -364,14 +363,14 @@ def test_between_validations_it_shows_samples_saves_by_the_clock_and_traces(data
     }  # the averages are last
     best = max(validated, key=lambda update: (-validated[update], update))
     assert checkpoint_to_evaluate(tmp_path / "run" / "checkpoints") == best
-    (told,) = events(tmp_path / "run", "profile")
+    (event,) = events(tmp_path / "run", "profile")
     traces = list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
-    assert str(tmp_path / "run" / "profile") == told["path"]
+    assert str(tmp_path / "run" / "profile") == event["path"]
     assert any(b"accumulate" in trace.read_bytes() for trace in traces)
     assert any(b"apply_update" in trace.read_bytes() for trace in traces)
 
 
-def test_a_trace_of_updates_that_were_not_made_and_curves_that_cannot_be_drawn_are_told(data, tmp_path, monkeypatch):
+def test_a_trace_of_updates_that_were_not_made_and_curves_that_cannot_be_drawn_are_named(data, tmp_path, monkeypatch):
     def full(events, picture):
         raise OSError(28, "No space left on device")
 
@@ -382,7 +381,7 @@ def test_a_trace_of_updates_that_were_not_made_and_curves_that_cannot_be_drawn_a
     assert "No space left on device" in of_curves
 
 
-def test_broken_files_are_named_counted_and_skipped(data, tmp_path):
+def test_unreadable_files_are_listed_and_counted(data, tmp_path):
     rows = [json.loads(line) for line in Path(data.train[0]).read_text().splitlines()]
     for row in rows:
         row["audio_path"] = str(Path(data.train[0]).parent / row["audio_path"])
@@ -409,13 +408,13 @@ def test_a_fresh_run_begins_beside_the_one_that_is_there(data, plain, tmp_path):
     assert load_experiment(tmp_path / "run" / "experiment.json").training.num_updates == 4
 
 
-def test_what_a_run_is_lies_in_its_checkpoints(data, plain, tmp_path):
+def test_checkpoints_contain_everything_of_a_run(data, plain, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(plain, folder)
     shutil.rmtree(folder / "tokenizer")
     for name in ("experiment.json", "plan.json"):
         (folder / name).unlink()
-    with pytest.raises(UserError, match=r"training\.ema\.decay: 0\.5 there, 0\.9 now"):
+    with pytest.raises(UserError, match=r"training\.ema\.decay: 0\.5 before, 0\.9 now"):
         train(experiment(data, folder, training=training(num_updates=6, ema=EMA(0.9))))
     assert "already" in train(experiment(data, folder))
     assert all((folder / name).exists() for name in ("experiment.json", "plan.json", "tokenizer"))
@@ -428,24 +427,24 @@ def test_while_a_job_is_in_a_folder_another_is_refused(data, tmp_path):
 
 def test_a_dry_run_computes_a_batch_and_writes_nothing(data, tmp_path, capsys):
     preview.dry_run(experiment(data, tmp_path / "run"))
-    said = capsys.readouterr().out
-    assert "nothing was written" in said
-    assert "gradient norm" in said
+    output = capsys.readouterr().out
+    assert "nothing was written" in output
+    assert "gradient norm" in output
     assert not (tmp_path / "run").exists()
 
 
 def test_the_schedule_is_shown_and_drawn(data, tmp_path, capsys):
     run = experiment(data, tmp_path / "run", training=training(num_updates=100))
     preview.show_schedule(run, tmp_path / "s.png")
-    said = capsys.readouterr().out
-    assert "WarmupHoldDecay, 100 updates" in said
-    assert "nan" not in said
-    rows = [line.split() for line in said.splitlines() if line.strip()[:1].isdecimal()]
+    output = capsys.readouterr().out
+    assert "WarmupHoldDecay, 100 updates" in output
+    assert "nan" not in output
+    rows = [line.split() for line in output.splitlines() if line.strip()[:1].isdecimal()]
     assert len(rows) == 21  # the second update as well
     rate = jax.jit(run.optim.schedule.build(RunLength(100, 10)))
     for update, shown in rows:
         assert shown == f"{float(rate(int(update) - 1)):.4g}"
-    assert "epoch" not in said
+    assert "epoch" not in output
     assert (tmp_path / "s.png").stat().st_size > 5000
     by_epoch = AdamW(schedule=WarmupHoldDecay(warmup_updates=0, warmup_epochs=2, decay="exponential"))
     preview.show_schedule(replace(run, optim=by_epoch), tmp_path / "e.png")

@@ -34,7 +34,7 @@ TOKENIZER = CharacterTokenizer(symbols=("a", None, "b"), normaliser="none")
 
 
 def planned(labels: dict[str, list[int]]) -> PlannedData:
-    """Training data of these texts and labels."""
+    """Planned training data with the given texts and labels."""
     return plan_training(
         Utterances.of(
             Utterance(f"id-{text}", f"/{text}.flac", text, 1.0, labels=tuple(ids)) for text, ids in labels.items()
@@ -54,7 +54,7 @@ def test_labels_of_the_vocabulary_pass():
 
 
 @pytest.mark.parametrize("label", [1, 3])
-def test_a_target_with_the_blank_or_beyond_the_vocabulary_names_its_record(label):
+def test_a_target_with_the_blank_or_beyond_the_vocabulary_names_its_utterance(label):
     with pytest.raises(UserError, match=re.escape(f"utterance id-y: label {label} of 'y' is the blank (1) or outside")):
         check_labels(planned({"x": [0, 2], "y": [0, label], "z": [2]}), TOKENIZER)
 
@@ -106,7 +106,7 @@ def test_settings_that_no_program_holds_do_not(other):
 
 
 def test_fields_that_are_left_out_change_no_program():
-    """All of them at once."""
+    """All fields of NOT_IN_PROGRAMS are changed at once."""
     changed = {
         "name": "other", "run_dir": "elsewhere", "fresh": True, "seed": 3, "dry_run": True,
         "data": Data(train=("other",), validation=("v",), speeds=(0.9,)),
@@ -131,7 +131,7 @@ def test_fields_that_are_left_out_change_no_program():
 
 
 def test_programs_of_the_users_own_classes_are_not_kept():
-    """Their sources may change without a sign."""
+    """Their sources may change without a change of the key."""
     own = replace(EXPERIMENT, model=Model(encoder=Toy()))
     assert programs_of(own, TOKENIZER, length=RunLength(10, 5)) == TRACED
 
@@ -170,6 +170,6 @@ def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
     )  # fmt: skip
     statistics = NormaliseByDataSet(mean=(1.0,) * 80, deviation=(2.0,) * 80, begin_share=0.5)
     for front_end in [make() for make in PRESETS.values()] + [PRESETS["rnnt"](statistics)]:
-        fits = augment if front_end.bins else augment[:6]  # those of samples
+        fits = augment if front_end.bins else augment[:6]  # augmentations of samples
         model = Model(encoder=Toy(), front_end=front_end, augment=fits)
         assert from_json(json.loads(json.dumps(to_json(model)))) == model

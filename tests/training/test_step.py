@@ -1,4 +1,4 @@
-"""The step: accumulation equals the big batch, padding rows count nothing, what is not finite changes nothing."""
+"""Training step: accumulation equals one big batch, padding rows do not count, non-finite updates change nothing."""
 
 import functools
 
@@ -27,7 +27,7 @@ SUMS = ("ctc/loss", "ctc/infeasible")
 
 
 class Parts:
-    """What of a recipe is compiled, once for each shape, and the state that it begins with."""
+    """Compiled functions of a recipe, and its initial state."""
 
     def __init__(self, model, names=SUMS):
         self.recipe = recipe = Recipe(model, SCALES, AdamW().build(LENGTH))
@@ -37,7 +37,7 @@ class Parts:
         self.accumulate = jax.jit(functools.partial(accumulate, recipe))
 
     def gradients(self, *batches):
-        """What the batches of one update add up to."""
+        """Returns the accumulated sums of the batches of one update."""
         weights = {"ctc/loss": np.sum([self.weights(batch)["ctc/loss"] for batch in batches])}
         accumulated = self.zeros
         for position, batch in enumerate(batches):
@@ -66,7 +66,7 @@ def test_accumulation_equals_the_big_batch_when_micro_batches_differ_in_what_the
     np.testing.assert_allclose(split.sums["ctc/loss"].mean(), whole.sums["ctc/loss"].mean(), rtol=1e-6)
 
 
-def test_weights_known_before_are_the_weights_of_the_loss(parts):
+def test_denominators_computed_before_are_the_denominators_of_the_loss(parts):
     batch = toy_batch(seed=3)
     batch = batch.replace(lengths=np.int32([6400, 200, 6400, 3000]))  # the second cannot hold its labels
     known = parts.weights(batch)["ctc/loss"]
@@ -136,7 +136,7 @@ def test_dropout_depends_on_the_position_in_the_plan_alone():
 
 
 def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch():
-    """A regulariser's constant means the same in a batch of any size: it is divided as the sum of the losses is."""
+    """The gradient of a regulariser is divided by the same denominator as the sum of the losses."""
 
     class Penalised(Recogniser):
         @nn.compact
@@ -157,13 +157,13 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
     np.testing.assert_allclose(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)
     nothing = batch.replace(weights=np.zeros(4, np.float32))
     found = add(state, zeros, nothing, {"ctc/loss": np.float32(0.0)}, np.int32(0))
-    assert found.grads["value"] == 0  # what the penalty alone says is no update
+    assert found.grads["value"] == 0  # the penalty alone is not an update
     update = jax.jit(functools.partial(apply_update, recipe))
     assert not update(state, recipe.evaluated(state), found)[3].applied
 
 
 class Wide(Recogniser):
-    """In float64, without statistics: three layers' worth of a sum over rows, each with a weight of its own."""
+    """A small network in float64 without running statistics; each row has its own weight."""
 
     @nn.compact
     def __call__(self, batch, *, step):
@@ -212,4 +212,4 @@ def test_in_float64_accumulation_is_the_big_batch_to_nine_digits():
             sums = model.apply({"params": params}, whole, step=None)
             return sums["a/loss"].total / total["a/loss"] + 0.3 * sums["b/loss"].total / total["b/loss"]
 
-        assert_close(split, jax.jit(jax.grad(direct))(params), rtol=1e-6)  # the weights are float32
+        assert_close(split, jax.jit(jax.grad(direct))(params), rtol=1e-6)  # the denominators are float32

@@ -1,4 +1,4 @@
-"""Which batches make which update, and what is due before each."""
+"""Batches of each update, and actions before it."""
 
 import time
 
@@ -27,7 +27,7 @@ def test_epochs_and_their_ends():
     assert [update for update in range(10) if flushed.ends_epoch(update)] == [3, 6, 9]
 
 
-def test_nothing_would_be_left():
+def test_epochs_without_an_update_are_refused():
     with pytest.raises(UserError, match=r"accumulate 4.* 3 batches"):
         Groups(3, 4, "dropped")
 
@@ -46,15 +46,15 @@ def test_validations_lines_and_samples():
     assert [update for update, found in table.items() if found.validates] == [10, 11, 20, 22, 30, 33, 40, 44]
     assert [update for update, found in table.items() if found.samples] == [4, 8, 12, 16, 24, 28, 32, 36]
     assert all(found.at_line for update, found in table.items() if update % 5 == 0 or found.validates)
-    assert not due(first=10).due(10, signal=False).validates  # it was done before
-    assert due(first=10, owes=True).due(10, signal=False).validates  # a signal broke it off
+    assert not due(first=10).due(10, signal=False).validates  # the last job did it
+    assert due(first=10, owes=True).due(10, signal=False).validates  # a signal stopped it
     assert not due(first=12, owes=True).due(12, signal=False).validates
     assert not due(owes=True).due(0, signal=False).validates
 
 
 def test_why_a_job_ends():
     assert due().due(100, signal=False).ends == ALL_DONE
-    assert due().due(7, signal=True).at_line  # what was done until the signal is told
+    assert due().due(7, signal=True).at_line  # the updates before the signal are reported
     job = due(epochs_this_job=2, first=5)
     assert [job.due(update, signal=False).ends for update in (5, 21, 22)] == ["", "", JOB_DONE]
     part = due(epochs_this_job=0.5, first=6)

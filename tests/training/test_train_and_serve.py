@@ -1,4 +1,4 @@
-"""What training hears of a file is what `transcribe` hears of it, sample by sample and bit by bit."""
+"""Training and `transcribe` compute bitwise identical samples and features of a file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.training.toy import toy_batch, toy_model
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory):
-    """WAV files of two channels at another rate."""
+    """WAV files with two channels and another sample rate."""
     folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
     utterances = []
     for number in range(8):
@@ -46,8 +46,8 @@ def experiment(tmp_path_factory):
     return Experiment(name="toy", model=toy_model(), data=data, training=training, run_dir=str(folder / "run"))
 
 
-def heard(model, data, *, step):
-    """Samples and features by utterance, with the padding beside them."""
+def features_of(model, data, *, step):
+    """Returns samples and features of each utterance by its location."""
     compute = jax.jit(lambda batch: model.apply({}, batch, step=step, method="augmented"))
     source, found = BatchSource(data.index, data.plan), {}
     for position in range(data.plan.batches_per_epoch):
@@ -76,8 +76,8 @@ SLOW = pytest.mark.slow
         ),
     ],
 )
-def test_training_and_transcription_hear_the_same(experiment, tmp_path, make, few_rows, monkeypatch):
-    front_end = replace(make(), dither=0.0)  # dither is noise of training alone
+def test_training_and_transcription_compute_the_same_features(experiment, tmp_path, make, few_rows, monkeypatch):
+    front_end = replace(make(), dither=0.0)  # dither is only used in training
     run = replace(experiment, model=replace(experiment.model, front_end=front_end), run_dir=str(tmp_path / "run"))
     train(run)
     setup = set_up(run, Path(run.run_dir))
@@ -85,11 +85,11 @@ def test_training_and_transcription_hear_the_same(experiment, tmp_path, make, fe
     assert trained.model.front_end == front_end
     paths = [utterance.location for utterance in setup.train.index.utterances]
     data = trained.plan(Utterances.of([Utterance(path, path, "", probe(path).duration_s) for path in paths]))
-    if few_rows:  # as on a CPU that is not split for tests
+    if few_rows:  # as on a CPU that is not split into several devices
         monkeypatch.setattr(jax, "device_count", lambda: 1)
         monkeypatch.setattr("asr_jax.audio.features.SAMPLES_AT_A_TIME", (1, 20000))
-    in_training = heard(setup.model, setup.train, step=jnp.int32(0))
-    in_service = heard(trained.model, data, step=None)
+    in_training = features_of(setup.model, setup.train, step=jnp.int32(0))
+    in_service = features_of(trained.model, data, step=None)
     assert in_training.keys() == in_service.keys() == set(paths)
     for path, (samples, values) in in_training.items():
         assert samples.tobytes() == in_service[path][0].tobytes()
@@ -97,7 +97,7 @@ def test_training_and_transcription_hear_the_same(experiment, tmp_path, make, fe
         assert values.tobytes() == in_service[path][1].tobytes(), path
 
 
-def test_training_alone_hears_dither_the_ramp_and_masks_before_stacking(experiment):
+def test_only_training_has_dither_the_ramp_and_masks_before_stacking(experiment):
     statistics = NormaliseByDataSet(
         mean=(0.0,) * 80, deviation=(1.0,) * 80, begin_updates=2, ramp_updates=2, begin_share=0.0
     )
@@ -124,5 +124,5 @@ def test_training_alone_hears_dither_the_ramp_and_masks_before_stacking(experime
     np.testing.assert_allclose(middle, (early + served) / 2, rtol=1e-4, atol=1e-4)
     masked = features(replace(rnnt(), dither=0.0), step=jnp.int32(0), augment=(masks,))
     same = np.isclose(masked, features(replace(rnnt(), dither=0.0), step=None), atol=1e-4).all(axis=0).reshape(3, 80)
-    assert (same == same[0]).all()  # a bin is hidden in all frames that are joined
+    assert (same == same[0]).all()  # a bin is masked in all frames that are stacked together
     assert (~same[0]).sum() == 9

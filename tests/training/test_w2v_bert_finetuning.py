@@ -1,4 +1,4 @@
-"""From a folder of Hugging Face's to one again: the command that fine-tunes it, and the one that writes it."""
+"""Fine-tuning from a Hugging Face folder, and export to a Hugging Face folder, with the commands."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of an encoder without a head, as the released model's."""
+    """Folder of an encoder without a head, as the released model."""
     encoder, frames = SETTINGS.build(dtype=jnp.float32), Frames(jnp.zeros((1, 8, 160)), jnp.array([8]))
     shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def tune(pretrained: Path, manifest: Path, run: Path, *more: str) -> None:
 
 @pytest.fixture(scope="module")
 def tuned(pretrained: Path, manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run whose encoder was held still, and the folder that was written of it."""
+    """A run with a frozen encoder, and the exported folder."""
     run = tmp_path_factory.mktemp("runs") / "run"
     tune(pretrained, manifest, run, "--optim.freeze-updates", "encoder/.*", "-1", "rest", "0")
     out = run.with_name("tuned-1.0")
@@ -82,15 +82,15 @@ def test_from_a_folder_to_a_run_to_a_folder(pretrained: Path, tuned: tuple[Path,
     trained = load_trained(run)
     assert trained.experiment.model.encoder == encoder_of(pretrained, masks=True, remat="layers")
     assert trained.tokenizer.symbols == (" ", "a", "b", "c", None)
-    (told,) = (event["data"] for event in read_events(run / "events.jsonl", "initialised"))
-    assert told["missing"] == ["params/heads_ctc/output/bias", "params/heads_ctc/output/kernel"]
+    (event,) = (event["data"] for event in read_events(run / "events.jsonl", "initialised"))
+    assert event["missing"] == ["params/heads_ctc/output/bias", "params/heads_ctc/output/kernel"]
     losses = [e["data"]["losses"]["total"] for e in read_events(run / "events.jsonl", "train_step")]
     assert len(losses) == 3
     assert np.isfinite(losses).all()
 
     written, before = load_file(out / "model.safetensors"), load_file(pretrained / "model.safetensors")
     for name, array in before.items():
-        np.testing.assert_array_equal(written[f"wav2vec2_bert.{name}"], array, err_msg=name)  # it was held still
+        np.testing.assert_array_equal(written[f"wav2vec2_bert.{name}"], array, err_msg=name)  # the encoder was frozen
     head = flatten(trained.variables)["params/heads_ctc/output/kernel"]
     np.testing.assert_array_equal(written["lm_head.weight"], np.asarray(head).T)
     assert json.loads((out / "vocab.json").read_text()) == {"|": 0, "a": 1, "b": 2, "c": 3, "<pad>": 4}
@@ -116,5 +116,5 @@ def test_what_the_folder_lacks_is_refused_where_it_may_not_be_new(
 ) -> None:
     with pytest.raises(UserError, match=r"missing: params/encoder/adapter_0(.|\n)*--init.new PATTERN"):
         tune(pretrained, manifest, tmp_path / "run", "--model.encoder.num-adapters", "1")
-    with pytest.raises(UserError, match=r"new: '\(' is no regular expression"):
+    with pytest.raises(UserError, match=r"new: '\(' is not a regular expression"):
         tune(pretrained, manifest, tmp_path / "run", "--init.new", "(")

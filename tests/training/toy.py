@@ -1,4 +1,4 @@
-"""A recogniser so small that a test compiles it in a second: one strided linear layer under a CTC head."""
+"""A recogniser that compiles in a second: one strided linear layer with a CTC head."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,8 @@ class Toy(EncoderSettings):
     norm: bool = False
     """Batch normalisation before the layer."""
     poison: tuple[tuple[str, int], ...] = ()
-    """What is made NaN in training by an utterance of so many frames of features: loss, gradient, or statistics."""
+    """Pairs of kind (loss, gradient or statistics) and number of frames. In training, an utterance with as many feature
+    frames makes values of this kind NaN."""
 
     def build(self, *, dtype):
         return ToyEncoder(self, dtype)
@@ -47,7 +48,7 @@ class ToyEncoder(Encoder):
             hit = jnp.any(frames.lengths == num_frames) & (step is not None)
             if kind == "loss":
                 hidden = jnp.where(hit, jnp.nan, hidden)
-            elif kind == "gradient":  # of a root at zero; the value is what it was
+            elif kind == "gradient":  # the gradient of a root at zero; the value does not change
                 hidden += jnp.sqrt(jnp.where(hit, 0 * hidden, 1)) - jnp.where(hit, 0, 1)
             else:
                 poisoned = self.variable("batch_stats", "poisoned", jnp.zeros, ())
@@ -79,7 +80,7 @@ def toy_batch(rows=4, seconds=0.4, labels=3, seed=0, vocab_size=6):
 
 
 def joined(*batches):
-    """One batch with the rows of several of equal shape."""
+    """Returns one batch with the rows of several batches of equal shape."""
     return jax.tree.map(lambda *rows: jnp.asarray(np.concatenate(rows)), *batches)
 
 

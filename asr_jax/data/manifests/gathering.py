@@ -168,7 +168,7 @@ def _plain(folder: str) -> str:
 
 
 def unique_ids(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Makes ids unique: later utterances of an id get a suffix, because equal ids would lose utterances."""
+    """Makes ids unique: repeated ids get the suffix `#2`, `#3` …, because utterances with equal ids would be lost."""
     taken = {utterance.id for utterance in utterances}
     if len(taken) == len(utterances):
         return list(utterances)

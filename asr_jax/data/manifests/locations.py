@@ -103,7 +103,7 @@ class Location:
         )
 
     def beside(self, folder: PathLike) -> "Location":
-        """Makes a relative path absolute, relative to the folder.
+        """Joins a relative path to the folder.
 
         `..` is kept, because after a link the operating system resolves it in the folder that the link leads to.
         """
@@ -126,7 +126,9 @@ class Location:
         except OSError as error:
             raise AudioError(self.path, error.strerror or str(error)) from None
         if self.num_bytes is not None and len(content) < self.num_bytes:
-            raise AudioError(str(self), f"truncated: it has {len(content)} of {self.num_bytes} bytes; copy the file again")
+            raise AudioError(
+                str(self), f"truncated: it has {len(content)} of {self.num_bytes} bytes; copy the file again"
+            )
         return content
 
     def file(self) -> PathLike | Named:

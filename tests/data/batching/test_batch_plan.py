@@ -1,4 +1,4 @@
-"""The plan: every entry once per epoch, each epoch by itself, the same for any number of processes."""
+"""Batch plan: every entry once per epoch, epochs independent of each other, the same for any number of processes."""
 
 import pickle
 import time
@@ -37,7 +37,7 @@ def epoch_of(plan: BatchPlan, epoch: int) -> list[PlannedBatch]:
 
 
 def entries_of(batches: list[PlannedBatch]) -> list[tuple[int, float]]:
-    """(row, speed) of all rows but padding, in their order."""
+    """(row, speed) of all rows except padding, in order."""
     return [(r, s) for b in batches for r, s in zip(b.rows.tolist(), b.speeds.tolist(), strict=True) if r >= 0]
 
 
@@ -80,7 +80,7 @@ def test_padding_is_less_than_a_batch_per_bucket_and_counted(options: dict) -> N
     for k, bucket in enumerate(plan.buckets):
         empty = sum(int((planned.rows < 0).sum()) for planned in batches if planned.bucket == k)
         assert empty < bucket.batch_size
-    # With mixing, the lengths of epochs differ: their mean is that of as many as bring all utterances.
+    # With mixing, the lengths of epochs differ. Their mean is that of as many epochs as contain all utterances.
     num = 1 if not options else 40
     entries = entries_of([batch for epoch in range(num) for batch in epoch_of(plan, epoch)])
     real = sum(round(SAMPLES[row] / speed) for row, speed in entries) / num
@@ -102,7 +102,7 @@ def test_mixing_keeps_the_shares_and_gives_every_record_its_turn(order: str) -> 
         assert (np.abs(drawn - wanted)[:3] <= 0.5).all()
         assert drawn[1] == wanted[1]
         assert drawn[3] == 3  # at least one in each of its buckets
-    # While some utterance has not had its turn, no other of its bucket and source comes a second time.
+    # No utterance of a bucket and source is repeated before all of them are used.
     stratum_of = np.searchsorted([bucket.longest for bucket in plan.buckets], SAMPLES) * 4 + SOURCES
     for stratum in np.unique(stratum_of):
         member = set(np.flatnonzero(stratum_of == stratum).tolist())
@@ -118,7 +118,7 @@ def test_with_mixing_epochs_of_another_share_are_drawn_from_all_of_a_source() ->
     first, second = (set(entries_of(epoch_of(mixed_plan(), epoch))) for epoch in (0, 1))
     rows = {row for row, _ in first & second}
     assert {row for row in range(NUM) if SOURCES[row] == 1} <= rows
-    assert sum(SOURCES[row] == 0 for row in rows) < 5  # 0.3 of it each: the second epoch has others
+    assert sum(SOURCES[row] == 0 for row in rows) < 5  # both epochs have 0.3 of it, with other utterances
 
 
 @pytest.mark.parametrize("make", [make_plan, mixed_plan])
@@ -158,8 +158,10 @@ def test_epochs_and_seeds_differ_and_batches_are_mixed() -> None:
 
 
 def test_streams_of_random_numbers_are_apart() -> None:
-    """One bucket of as many entries as batches: the same stream would permute both alike, and a permutation that is
-    applied twice is always an even one."""
+    """Equal streams would permute entries and batches equally, because the only bucket has batches of one entry.
+
+    A permutation that is applied twice is always even.
+    """
     plan = BatchPlan(np.full(50, 10), np.ones(50, np.int32), (Bucket(10, 8, 1, 10),))
     permutations = [np.concatenate([batch.rows for batch in epoch_of(plan, epoch)]) for epoch in range(20)]
     signs = {round(np.linalg.det(np.eye(50)[rows])) for rows in permutations}
@@ -257,7 +259,7 @@ def test_jitter_moves_every_speed_anew_in_each_epoch_and_all_fits() -> None:
         assert Counter(row for row, _ in entries) == Counter(dict.fromkeys(range(NUM), 3))
     assert not {speed for _, speed in drawn[0]} & {speed for _, speed in drawn[1]}
     found = np.array([speed for _, speed in drawn[0]])
-    counts = np.histogram(found, bins=6, range=(0.85, 1.15))[0]  # uniform over all of the range
+    counts = np.histogram(found, bins=6, range=(0.85, 1.15))[0]  # uniform over the range
     assert counts.sum() == len(found)
     assert np.abs(counts - len(found) / 6).max() < 4 * np.sqrt(len(found) / 6)
     without = BatchPlan(SAMPLES, LABELS, buckets, seed=1, speeds=speeds)

@@ -1,4 +1,4 @@
-"""Buckets: shapes that hold what they must and no more than the budget, little padding, labels as a second axis."""
+"""Buckets: shapes that fit all utterances and the budget, little padding, and the number of labels as a second axis."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -98,7 +98,7 @@ def test_edges_by_name() -> None:
         assert [bucket.longest for bucket in buckets] == edges_of(samples, 6).tolist()
 
 
-COSTS = {  # of a batch of rows of these lengths in a bucket with that room; frames are of 80 values
+COSTS = {  # cost of a batch of rows of these lengths in a bucket of length `room`; frames have 80 values
     "samples": lambda lengths, room: len(lengths),
     "frames": lambda lengths, room: lengths.sum() / HOP,
     "padded-frames": lambda lengths, room: len(lengths) * room / HOP,
@@ -115,7 +115,10 @@ BUDGETS = {
 @pytest.mark.parametrize("max_batch", [512, 16])
 @pytest.mark.parametrize("unit", COSTS)
 def test_no_batch_costs_more_than_the_budget(unit: str, max_batch: int) -> None:
-    """Padded units: each batch; unpadded ones: the mean of a bucket's batches. And no more batches than that takes."""
+    """Padded units limit each batch, and other units limit the mean of a bucket's batches.
+
+    There are no more batches than necessary.
+    """
     samples, budget = librispeech_like(20_000), BUDGETS[unit]
     settings = Buckets(num=5, budget=budget, unit=unit, batch_multiple=1, max_batch=max_batch)
     buckets = make_buckets(samples, samples // 1200, settings, scale=SCALE)

@@ -1,4 +1,4 @@
-"""What a run reads: its sets by every way of naming them, and limits that hold."""
+"""Data of a run: its sets in every notation, and limits that hold."""
 
 import json
 import os
@@ -183,7 +183,7 @@ def test_records_that_are_not_used_do_not_count_as_unknown() -> None:
 
 
 def test_buckets_are_made_for_what_an_epoch_draws() -> None:
-    """Of 40 short, 10 and 5 long utterances an epoch has 5 of each."""
+    """An epoch has 5 utterances of each of 40 short, 10 medium and 5 long ones."""
     sizes = ((40, 1.0), (10, 2.0), (5, 4.0))
     utterances = Utterances.of(
         Utterance(f"{seconds}-{i}", f"/{seconds}-{i}.flac", "abc", seconds)

@@ -1,4 +1,4 @@
-"""Edges against every possible division, and against what their names promise."""
+"""Edges compared with every possible division, and with the definitions of the methods."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -36,7 +36,7 @@ def test_many_lengths_are_binned_and_still_near_the_best() -> None:
     edges = least_padding(lengths, 4)
     assert edges[-1] == lengths.max()
     assert np.isin(edges, lengths).all()
-    # Of evenly spread lengths, four equal ranges are the best.
+    # For evenly spread lengths, four equal ranges are optimal.
     assert padding(lengths, edges) <= 1.002 * padding(lengths, np.linspace(1000, 500_000, 5)[1:])
 
 

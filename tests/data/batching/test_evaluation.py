@@ -1,4 +1,4 @@
-"""Evaluation sets: in the shapes of training, nothing left out but what has no reference, and each of those named."""
+"""Evaluation sets: shapes of training; only utterances without a reference are rejected, and each is named."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_longer_records_get_more_shapes() -> None:
 
 
 def test_audio_that_is_much_longer_is_for_windows_and_comes_last() -> None:
-    """An hour, and what is a little longer than 4 × 31840 samples: no batch has them, and no shape is as long."""
+    """Audio of an hour, and audio slightly longer than 4 × 31840 samples, is in no batch, and no shape is as long."""
     made = [Utterance(str(i), f"/{i}.flac", "ab", seconds) for i, seconds in enumerate((3600.0, 0.5, 7.97, 7.95, 1.9))]
     short = plan(*(utterance for utterance in made if utterance.duration_s < 7.96))
     aligned = plan_with_labels(

@@ -1,4 +1,4 @@
-"""The index: every rule counts and names what it drops, and what is kept is as it came."""
+"""Index: every limit counts and names rejected utterances, and accepted ones are unchanged."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Labels of all utterances: encoded once, kept whole, made anew where they are damaged."""
+"""Labels of all utterances: encoded once, written atomically, encoded again if they are damaged."""
 
 import shutil
 import tracemalloc
@@ -68,7 +68,7 @@ def test_processes_that_share_the_work_give_the_same(
 
 
 def test_why_there_are_none(tmp_path: Path) -> None:
-    """A text that the tokenizer does not know stays one, whatever stands beside it."""
+    """A text outside of the vocabulary is rejected whether or not there are token ids."""
     line = {"audio_path": "/a.wav", "duration": 1, "tokens": [7]}
     path = jsonl(tmp_path / "m.jsonl", line | {"text": "ab?"}, line | {"text": ""}, line | {"text": "ab"})
     _, problems = encoded(read(tmp_path, path), LETTERS, given=False)
@@ -89,7 +89,7 @@ def test_encoding_takes_little_more_room_than_the_labels() -> None:
 
 
 def test_who_comes_second_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process keeps its labels while this one encodes."""
+    """Another process writes its labels while this one encodes."""
     utterances = made(tmp_path)
     encode, first = CharacterTokenizer.encode, []
 

@@ -1,4 +1,4 @@
-"""Mixing: the shares of CAIMAN-ASR's four rules, and strata that give every utterance its turn."""
+"""Mixing: shares of CAIMAN-ASR's four rules, and strata that use every utterance before any is repeated."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Downloads: what breaks off goes on, what is wrong is said, and only whole archives are unpacked."""
+"""Downloads: interrupted ones are resumed, errors are reported, and only complete archives are unpacked."""
 
 import hashlib
 import http.server
@@ -22,14 +22,14 @@ SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
 
 @dataclass
 class Served:
-    """What the server does, and the ranges that it was asked for."""
+    """Behaviour of the server, and the ranges of its requests."""
 
     url: str = ""
     knows_ranges: bool = True
     cuts: list[int] = field(default_factory=list)
-    """Bytes sent before each next connection is cut; none left: all."""
+    """Bytes sent before each of the next connections is cut. Empty: all bytes."""
     failures: list[int] = field(default_factory=list)
-    """Statuses of the next answers; none left: 200."""
+    """Statuses of the next responses. Empty: 200."""
     asked: list[str | None] = field(default_factory=list)
 
 

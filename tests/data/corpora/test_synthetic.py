@@ -1,4 +1,4 @@
-"""The embedded corpus: the same bytes from the same settings, honest splits, true manifests."""
+"""Embedded corpus: the same bytes from the same settings, disjoint splits, correct manifests."""
 
 import json
 import multiprocessing
@@ -215,7 +215,7 @@ def test_command(tmp_path: Path) -> None:
 
 
 def measured_groups() -> set[frozenset[str]]:
-    """The groups of like voices, from the definition; in a process that has not spoken."""
+    """Groups of similar voices, computed from the definition; call it in a process that has not spoken."""
     engine = espeak.Espeak()
     names = sorted(engine.variants - set(UNREPEATABLE))
     pitches = (20, 35, 50, 65, 80)
@@ -231,7 +231,7 @@ def measured_groups() -> set[frozenset[str]]:
 
 
 def _mean_log_mel(engine: espeak.Espeak, variant: str, pitch: int) -> np.ndarray:
-    """Of eight sentences, in dB, over the frames within 40 dB of the loudest, with the level removed."""
+    """Mean log-mel spectrum of eight sentences in dB, level removed, over frames within 40 dB of the loudest."""
     import librosa
     import soxr
 

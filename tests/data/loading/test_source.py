@@ -1,4 +1,4 @@
-"""The source: padded arrays are exactly the files, what is broken has weight 0 and a reason, order never changes."""
+"""Batch source: padded arrays equal the files, unreadable utterances have weight 0 and a reason, the order is fixed."""
 
 import os
 import pickle
@@ -32,7 +32,7 @@ NUM = 23
 
 
 def make_utterances(folder: Path, num: int = NUM) -> list[Utterance]:
-    """Files of random samples; the utterance's text is its number in letters."""
+    """Files of random samples; the length of an utterance's text depends on its number."""
     rng = np.random.default_rng(0)
     utterances = []
     for i in range(num):
@@ -238,7 +238,8 @@ from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.data.loading.source import BatchSource, open_batches
 if __name__ == "__main__":
-    index, _ = build_index(Utterances.of([Utterance("a", AUDIO, "a", 0.125)]), scale=Scale(16000, 160, 80), tokenizer=None)
+    utterances = Utterances.of([Utterance("a", AUDIO, "a", 0.125)])
+    index, _ = build_index(utterances, scale=Scale(16000, 160, 80), tokenizer=None)
     plan = BatchPlan(index.lengths, index.num_labels(), [Bucket(2000, 8, 1, 2000)])
     with open_batches(BatchSource(index, plan), workers=1, stop=STOP) as batches:
         held = [batch for batch, _ in zip(batches, range(3))]
@@ -248,7 +249,7 @@ if __name__ == "__main__":
 
 
 def start_script(folder: Path, sleep_s: int, stop: int | None = None) -> subprocess.Popen[str]:
-    """A process that reads with a worker, says "ready" and then sleeps before it ends."""
+    """Starts a process that reads with a worker, prints "ready" and sleeps before it exits."""
     write_flac(folder / "a.flac", np.ones(2000, np.int16), RATE)
     script = folder / "run.py"
     script.write_text(

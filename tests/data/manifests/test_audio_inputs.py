@@ -1,4 +1,4 @@
-"""What a person gives to be transcribed: files, folders, lists, manifests, patterns, standard input."""
+"""Inputs of transcription: files, folders, lists, manifests, patterns, standard input."""
 
 import io
 
@@ -12,7 +12,7 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 @pytest.fixture
 def given(tmp_path, monkeypatch):
-    """A call of `listed` in a folder with some audio."""
+    """Calls `listed` in a folder with some audio."""
     for name in ("a.wav", "in/b.flac", "in/deep/c.mp3", "in/deep/a.wav"):
         write(tmp_path / name, noise(0, 16000))
     write_av(tmp_path / "in/d.m4a", noise(0, 48000), "aac", 48000)

@@ -1,7 +1,6 @@
-"""Bad input, on the path that a run takes: each case is loaded rightly, or named with place, reason and mend, and
-counted; everything else in the same manifest is loaded.
+"""Bad input on the path of a run: each case is loaded correctly, or named with place, reason and fix, and counted.
 
-`python tests/data/manifests/test_bad_input.py` prints the table.
+Everything else in the same manifest is loaded. `python tests/data/manifests/test_bad_input.py` prints the table.
 """
 
 import tarfile
@@ -32,32 +31,32 @@ Lines = list[dict[str, Any]]
 
 @dataclass
 class Ends:
-    """Where every utterance of some input came to."""
+    """Results for every utterance of some input."""
 
     loaded: dict[str, np.ndarray] = field(default_factory=dict)
-    """Samples or frames, as a batch has them, by id."""
+    """Samples or frames as in a batch, by id."""
     rejections: dict[str, str] = field(default_factory=dict)
-    """Reason and location, by id, of what is left out before training."""
+    """Reason and location of utterances that are rejected before training, by id."""
     rejected: dict[str, str] = field(default_factory=dict)
-    """Likewise, of what has weight 0 in its batch."""
+    """Reason and location of utterances with weight 0 in their batch, by id."""
     error: str = ""
-    """What a person is told before anything begins."""
+    """Message of an error before anything begins."""
 
 
 @dataclass(frozen=True)
 class Case:
     make: Callable[[Path, Lines], Path]
-    """Writes the input: the good lines with what is bad among them."""
+    """Writes the input: the good lines with a bad one among them."""
     end: str
-    """loaded, rejected in the plan or when its audio is read (plan, audio), or error."""
+    """Expected result: loaded, rejected in the plan (plan) or when its audio is read (audio), or error."""
     says: str = ""
-    """Reason, or how what is loaded comes."""
+    """Expected part of the reason or of the message."""
     good: int = NUM_GOOD
-    """How many good utterances are there with it."""
+    """Number of good utterances that are loaded."""
     name: str = "bad"
-    """The id of what is bad."""
+    """Id of the bad utterance."""
     expected: Callable[[], np.ndarray] | None = None
-    """Of what is loaded."""
+    """Expected signal of the bad utterance if it is loaded."""
     of_features: bool = False
 
 
@@ -80,7 +79,7 @@ def good_signal(name: str, of_features: bool) -> np.ndarray:
 
 
 def ends_of(case: Case, folder: Path) -> Ends:
-    """read_utterances → build_index → BatchPlan → BatchSource, an epoch of it."""
+    """Results of an epoch: read_utterances → build_index → BatchPlan → BatchSource."""
     ends = Ends()
     try:
         utterances = read(folder, case.make(folder, good_lines(folder, case.of_features)))
@@ -107,7 +106,7 @@ def ends_of(case: Case, folder: Path) -> Ends:
     return ends
 
 
-# Makers: the whole input, or one line (or its bytes) in the middle of the good ones.
+# Functions that make the whole input, or one line (or its bytes) in the middle of the good ones.
 
 
 def line(make: Callable[[Path], dict[str, Any]]) -> Callable[[Path, Lines], Path]:
@@ -124,7 +123,7 @@ def audio(name: str, samples: np.ndarray, rate_hz: int = RATE, **options: Any) -
 
 
 def content(name: str, change: Callable[[bytes], bytes], **changes: Any) -> Callable[[Path, Lines], Path]:
-    """A file of 3,200 random samples, of which something else is made."""
+    """Makes a file of 3,200 random samples and changes its bytes."""
 
     def made(folder: Path) -> dict[str, Any]:
         path = write(folder / name, noise(9, 3200))
@@ -135,7 +134,7 @@ def content(name: str, change: Callable[[bytes], bytes], **changes: Any) -> Call
 
 
 def raw(change: Callable[[bytes], bytes], name: str = "m.jsonl") -> Callable[[Path, Lines], Path]:
-    """The good manifest, changed as bytes."""
+    """Changes the bytes of the good manifest."""
 
     def whole(folder: Path, lines: Lines) -> Path:
         path = jsonl(folder / name, *lines)
@@ -161,7 +160,7 @@ def zipped_features(folder: Path) -> dict[str, Any]:
 
 
 def boundless_features(folder: Path) -> dict[str, Any]:
-    """A header that promises 64 TB."""
+    """A header with the shape of 64 TB of values."""
     with (folder / "bad.npy").open("wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 42, 4)}
         np.lib.format.write_array_header_1_0(file, header)
@@ -174,7 +173,7 @@ def short_features(folder: Path) -> dict[str, Any]:
 
 
 def mixed_paths(folder: Path, lines: Lines) -> Path:
-    """Absolute, relative to the manifest, with dots."""
+    """Paths that are absolute, relative to the manifest, and with dots."""
     for number, item in enumerate(lines):
         paths = (str(folder / item["audio_path"]), item["audio_path"], f"./x/../{item['audio_path']}")
         item["audio_path"] = paths[number % 3]
@@ -182,7 +181,7 @@ def mixed_paths(folder: Path, lines: Lines) -> Path:
 
 
 def looping_folder(folder: Path, lines: Lines) -> Path:
-    """A folder of audio with links that lead back into it, and one that leads to itself."""
+    """A folder of audio with links to its parents, and one to itself."""
     for item in lines:
         path = write(folder / "set" / "inner" / f"{item['id']}.wav", good_signal(item["id"], False))
         path.with_suffix(".txt").write_text("abc")
@@ -200,7 +199,7 @@ def loop(folder: Path, lines: Lines) -> Path:
 
 
 def table(ending: str, between: str) -> Callable[[Path, Lines], Path]:
-    """The good lines as a table, whose last row is cut."""
+    """The good lines as a table with a truncated last row."""
 
     def whole(folder: Path, lines: Lines) -> Path:
         rows = [list(lines[0]), *([str(value) for value in item.values()] for item in lines)]
@@ -211,7 +210,7 @@ def table(ending: str, between: str) -> Callable[[Path, Lines], Path]:
 
 
 def kaldi(change: Callable[[str], str]) -> Callable[[Path, Lines], Path]:
-    """The good lines as Kaldi's folder, with another file `text`."""
+    """The good lines as a Kaldi folder with a changed file `text`."""
 
     def whole(folder: Path, lines: Lines) -> Path:
         (folder / "wav.scp").write_text("".join(f"{item['id']} {item['audio_path']}\n" for item in lines))
@@ -222,7 +221,7 @@ def kaldi(change: Callable[[str], str]) -> Callable[[Path, Lines], Path]:
 
 
 def fairseq(cut: str) -> Callable[[Path, Lines], Path]:
-    """The good lines as fairseq's lists; the last character of one of both is missing."""
+    """The good lines as fairseq's lists; the last character of one file is missing."""
 
     def whole(folder: Path, lines: Lines) -> Path:
         contents = {"m.tsv": f"{folder}\n", "m.ltr": ""}
@@ -239,7 +238,7 @@ def fairseq(cut: str) -> Callable[[Path, Lines], Path]:
 
 
 def cut_tar(folder: Path, lines: Lines) -> Path:
-    """A shard that is cut between two of its files."""
+    """A shard that is truncated between two of its files."""
     with tarfile.open(folder / "m.tar", "w") as archive:
         for item in lines[:3]:
             archive.add(folder / item["audio_path"], f"{item['id']}.wav")
@@ -287,7 +286,9 @@ CASES = {
     "wrong extension: text named .m4a": Case(line(text_named_m4a), "audio", "not audio that FFmpeg can read"),
     "stereo": Case(audio("s.wav", STEREO), "loaded", expected=lambda: np.rint(STEREO.mean(axis=1))),
     "second of two channels": Case(audio("s.wav", STEREO, channel=1), "loaded", expected=lambda: STEREO[:, 1]),
-    "third of two channels": Case(audio("s.wav", STEREO, channel=2), "audio", "no channel 2: the file has 2, numbered from 0"),
+    "third of two channels": Case(
+        audio("s.wav", STEREO, channel=2), "audio", "no channel 2: the file has 2, numbered from 0"
+    ),
     "8 kHz": Case(audio("a.wav", NOISE, 8000, duration=0.4), "loaded", expected=lambda: resampled(8000)),
     "48 kHz": Case(
         audio("a.wav", np.repeat(NOISE, 3), 48000),
@@ -350,12 +351,16 @@ CASES = {
     ),
     "CSV that is cut": Case(table("csv", ","), "plan", "the file may be truncated", good=29, name="m.csv:31"),
     "TSV that is cut": Case(table("tsv", "\t"), "plan", "the file may be truncated", good=29, name="m.tsv:31"),
-    "Kaldi's text that is cut": Case(kaldi(lambda text: text[:-2]), "plan", "the file may be truncated", good=29, name="good-29"),
+    "Kaldi's text that is cut": Case(
+        kaldi(lambda text: text[:-2]), "plan", "the file may be truncated", good=29, name="good-29"
+    ),
     "two texts of one id in Kaldi's folder": Case(
         kaldi(lambda text: f"{text}good-07 ab\n"), "plan", "two lines in the file text", good=29, name="good-07"
     ),
     "fairseq's list that is cut": Case(fairseq("m.tsv"), "plan", "the file may be truncated", good=29, name="m.tsv:31"),
-    "fairseq's letters that are cut": Case(fairseq("m.ltr"), "plan", "the file may be truncated", good=29, name="good-29.wav"),
+    "fairseq's letters that are cut": Case(
+        fairseq("m.ltr"), "plan", "the file may be truncated", good=29, name="good-29.wav"
+    ),
     "a tar that is cut between two files": Case(cut_tar, "error", "not a complete tar (truncated or damaged at byte"),
     "non-UTF-8": Case(
         raw(lambda data: data + '{"id": "bad", "text": "é"}'.encode("latin-1")),
@@ -401,7 +406,7 @@ def test_each_case_is_loaded_or_named_and_nothing_else_is_lost(tmp_path: Path, n
 
 
 def name_of(case: Case, folder: Path) -> str:
-    """A line that cannot be read is called by its place."""
+    """Id of the bad utterance; an invalid line has its place as the id."""
     return str(folder / case.name) if case.name.startswith("m.") else case.name
 
 

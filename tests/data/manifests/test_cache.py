@@ -1,4 +1,4 @@
-"""The cache: wherever it lies and wherever it is moved to, and what is removed from it."""
+"""Cache: in any place and after it was moved, and what is removed from it."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ AUDIO = [noise(i, 1000 + i) for i in range(12)]
 
 
 def table(folder: Path) -> Path:
-    """Of rows with bytes, and one that has a path."""
+    """A table of rows with bytes, and one with a path."""
     cells = [{"bytes": write(folder / "a.flac", samples).read_bytes(), "path": None} for samples in AUDIO[:-1]]
     write(folder / "last.flac", AUDIO[-1])
     pq.write_table(
@@ -65,7 +65,7 @@ def test_a_cache_by_way_of_a_link_is_the_same(tmp_path: Path) -> None:
 
 @contextmanager
 def in_a_process_that_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is read here stays unlocked, as when the process that reads it has ended."""
+    """Leaves columns that are read in the block unlocked, as if the process had ended."""
     flock = fcntl.flock
 
     def without_shared(file: int, operation: int) -> None:
@@ -78,7 +78,7 @@ def in_a_process_that_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_columns_that_nobody_uses_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_columns_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.flac", AUDIO[0])
     path = jsonl(tmp_path / "m.jsonl", {"audio_path": "a.flac", "text": "a"})
     with in_a_process_that_ends(monkeypatch):
@@ -86,7 +86,7 @@ def test_columns_that_nobody_uses_are_removed(tmp_path: Path, monkeypatch: pytes
     for i in range(1, 3):
         write(tmp_path / "a.flac", noise(0, 2000 + i))
         folders.append(read(tmp_path, path).folder)
-    assert all(folder.exists() for folder in folders)  # a run that began just now may still start workers
+    assert all(folder.exists() for folder in folders)  # a run that has just begun may still start workers
     read(tmp_path, path)
     for folder in folders[:2]:
         os.utime(folder, ns=(1, 1))

@@ -1,4 +1,4 @@
-"""Columns: what goes in comes out, from memory and from files; two that differ have another digest."""
+"""Columns: unchanged in memory and in files; different columns have different digests."""
 
 import pickle
 from dataclasses import replace
@@ -47,12 +47,12 @@ def test_other_processes_map_the_same_files(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(columns))
     for array in (again.texts.values, again.duration_s, again.speakers.of_row):
         assert isinstance(array, np.memmap)
-    few = Names(columns.speakers.names, columns.speakers.of_row[1:4])  # not what the file holds
+    few = Names(columns.speakers.names, columns.speakers.of_row[1:4])  # differs from the file
     assert pickle.loads(pickle.dumps(few)).of_row.tolist() == [1, 2, 0]
 
 
 def test_worker_processes_get_next_to_nothing(tmp_path: Path) -> None:
-    """At the start that reads the manifest, and at the one after; 200 bytes an utterance would be 200 MB for a million."""
+    """Checked when the manifest is read and when it is cached. 200 bytes per utterance are 200 MB for a million."""
     lines = [{"id": str(i), "audio_path": f"{i}.flac", "text": "ab" * 40, "duration": 9.0} for i in range(3000)]
     path = jsonl(tmp_path / "m.jsonl", *lines)
     for _ in range(2):

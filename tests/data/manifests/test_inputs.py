@@ -1,4 +1,4 @@
-"""From what a user names to what is read: files, patterns, folders of one set and of several."""
+"""Resolution of paths that a user gives: files, patterns, folders of one set and of several."""
 
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def test_all_files_of_one_kind_are_data_where_no_set_is_named(tmp_path: Path) ->
     tree(tmp_path, "b/2.parquet", "a/1.parquet", "a/notes.txt", "a.wav", ".hidden/3.parquet")
     assert [name for name, _ in names(tmp_path)] == ["a/1.parquet", "b/2.parquet"]
     assert not has_validation(str(tmp_path))
-    tree(tmp_path, "train-0001.parquet")  # not all of them have such a name
+    tree(tmp_path, "train-0001.parquet")  # only one of the files has the name of a set
     assert len(names(tmp_path)) == 3
     jsonl(tmp_path / "c.json", {"text": "a"})
     assert [name for name, _ in names(tmp_path)] == ["c.json"]
@@ -157,8 +157,8 @@ def test_kinds_that_are_ignored_are_named(tmp_path: Path, caplog: pytest.LogCapt
         assert [name for name, _ in names(tmp_path)] == ["a.jsonl"]
     (message,) = caplog.messages
     assert message == (
-        f"{tmp_path}: only 1 files such as a.jsonl are read; 1 files of another kind, such as {other}, are ignored: give "
-        "the paths of the files to read"
+        f"{tmp_path}: only 1 files such as a.jsonl are read; 1 files of another kind, such as {other}, are ignored: "
+        "give the paths of the files to read"
     )
 
 

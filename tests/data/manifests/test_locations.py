@@ -1,4 +1,4 @@
-"""Locations: as text and back, and what lies there, to the sample."""
+"""Locations: conversion to text and back, and their signals, exact to the sample."""
 
 import io
 import pickle
@@ -43,7 +43,7 @@ def test_relative_paths_are_made_absolute() -> None:
 
 
 def test_a_folder_above_is_that_of_a_links_target(tmp_path: Path) -> None:
-    """`link/..` is where the operating system says, not where the name says."""
+    """The operating system resolves `link/..` in the folder that the link leads to, and not by the path's text."""
     write(tmp_path / "far" / "a.wav", noise(1, 1600))
     write(tmp_path / "a.wav", noise(2, 1600))
     (tmp_path / "far" / "inner").mkdir()

@@ -1,4 +1,4 @@
-"""Manifests that are written: read again as the same utterances, and whole or not there."""
+"""Written manifests: read again as the same utterances, and complete or absent."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Measuring: what is taken from audio is taken again where the audio is another, and only there."""
+"""Measurements of audio: repeated for changed files, and only for these."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from asr_jax.data.manifests import locations, measuring
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """What was probed, decoded, and looked at for its time."""
+    """Files that are probed, decoded, or whose state is taken."""
     seen: dict[str, list[str]] = {"probe": [], "read_audio": [], "state_of": []}
 
     def counted(module: Any, name: str) -> None:
@@ -89,7 +89,7 @@ def test_silence_is_looked_for_again(tmp_path: Path, calls: dict[str, list[str]]
 
 
 def test_durations_of_the_manifest_stay_its_own(tmp_path: Path) -> None:
-    """Two utterances of one file say two things; silence was looked for and none found."""
+    """Two utterances of one file have different durations in the manifest, and trimming finds no silence."""
     write(tmp_path / "a.flac", noise(1))
     write(tmp_path / "b.flac", noise(2))
     lines = [{"id": str(i), "audio_path": "a.flac", "text": "a"} for i in range(3)]
@@ -109,7 +109,7 @@ def test_audio_whose_manifest_tells_all_is_not_looked_at(tmp_path: Path, calls: 
 
 
 def test_audio_in_a_folder_is_looked_at_once(tmp_path: Path, calls: dict[str, list[str]]) -> None:
-    """Its files are the manifest: their times are in the cache's name."""
+    """Files of the folder are its manifest: their times are in the name of the cache."""
     for i in range(4):
         write(tmp_path / "set" / f"{i}.wav", noise(i)).with_suffix(".txt").write_text("a")
     read(tmp_path, tmp_path / "set")

@@ -1,4 +1,4 @@
-"""Reading: where relative paths start, ids that repeat, durations of headers; and the cache, whole, old and damaged."""
+"""Reading: start of relative paths, repeated ids, durations of headers; and the cache, complete, old and damaged."""
 
 import logging
 import os
@@ -38,7 +38,7 @@ def test_absolute_paths_stay_and_the_default_id_is_the_path_as_written(tmp_path:
 def test_all_relative_paths_start_where_one_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Beside the manifest, one folder up, or in the current folder; for those that come before it, too."""
+    """Paths start at the manifest, its parent folder or the current folder, also paths of earlier lines."""
     path = jsonl(tmp_path / "manifests" / "m.jsonl", LINE | {"audio_path": "gone.flac"}, LINE)
     write(tmp_path / place, noise(1))
     (tmp_path / "here").mkdir(exist_ok=True)
@@ -97,7 +97,7 @@ def test_rows_are_selected(tmp_path: Path) -> None:
     assert len(utterances.select(utterances.columns.num_chars > 3)) == 2
 
 
-# The cache.
+# Tests of the cache.
 
 
 def folder_of_audio(folder: Path, num: int = 12) -> Path:
@@ -166,7 +166,7 @@ def test_audio_that_is_repaired_is_found_at_the_next_start(tmp_path: Path) -> No
 
 
 def test_a_data_set_that_comes_later_is_found_where_it_is(tmp_path: Path) -> None:
-    """The manifest was read before its audio was there: only now one can tell where its paths start."""
+    """The manifest is read before its audio exists, and the start of its paths is determined later."""
     path = jsonl(tmp_path / "manifests" / "m.jsonl", LINE)
     assert read(tmp_path, path)[0].location == str(tmp_path / "manifests" / "a.flac")
     write(tmp_path / "a.flac", noise(1))
@@ -227,7 +227,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(3):
     utterances = read_utterances(sys.argv[2:], cache=sys.argv[1])
-    print(utterances.digest, sum(int(Location.parse(utterance.location).audio(rate_hz=16000).sum()) for utterance in utterances))
+    signals = (Location.parse(utterance.location).audio(rate_hz=16000) for utterance in utterances)
+    print(utterances.digest, sum(int(samples.sum()) for samples in signals))
 """
 
 

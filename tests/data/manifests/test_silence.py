@@ -1,4 +1,4 @@
-"""Silence at both ends, against librosa's trim, which the recipe that it comes from uses."""
+"""Silence at both ends, compared with librosa's trim, which the original recipe uses."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The split: about the share, whole speakers where they are known, the same for the same seed, nothing twice."""
+"""Split: approximately the share, whole speakers if they are known, the same for the same seed, no utterance twice."""
 
 import numpy as np
 import pytest

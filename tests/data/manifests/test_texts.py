@@ -1,4 +1,4 @@
-"""Texts of any data: in order, of every format, without a look at audio and without a file left behind."""
+"""Texts of any data: in order, of every format, without opening audio and without leaving files behind."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Unpacked bytes: read where they were put, and a file only when all are there."""
+"""Unpacked bytes: read from where they were written, in a file that exists only when it is complete."""
 
 from pathlib import Path
 

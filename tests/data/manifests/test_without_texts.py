@@ -1,4 +1,4 @@
-"""Audio alone: every format is read without texts where that is asked for, and nothing about texts counts."""
+"""Audio alone: every format is read without texts if this is requested, and limits on texts do not apply."""
 
 import tarfile
 from collections.abc import Callable
@@ -84,7 +84,7 @@ FORMATS = [json_lines, bare_folder, shard, kaldi, lhotse, fairseq, csv, parquet]
 def test_every_format_is_read_without_texts(tmp_path: Path, made: Callable[[Path], Path]) -> None:
     path = made(tmp_path)
     cache = str(tmp_path / "cache")
-    if made is not fairseq:  # whose lists have texts elsewhere, or nowhere
+    if made is not fairseq:  # fairseq's texts are in other files and optional
         with pytest.raises(UserError):
             read_utterances([path], cache=cache)
     utterances = read_utterances([path], cache=cache, options=ReadOptions(texts_may_lack=True))
@@ -106,7 +106,7 @@ def test_what_was_read_with_and_without_texts_is_kept_apart(tmp_path: Path) -> N
 
 
 def test_rules_about_texts_and_room_for_labels_do_not_count() -> None:
-    """Of texts and token ids that are there all the same."""
+    """Texts and token ids are in the data, but they are not used."""
     made = [Utterance(str(i), f"/{i}.flac", "a" * 999, 1.0 + i / 10, labels=(i, 9)) for i in range(8)]
     made += [Utterance("short", "/s.flac", "", 0.01), Utterance("long", "/l.flac", "", 99.0)]
     data = Data(train=("x",), tokenizer=NOTHING, buckets=Buckets(num=2, batch_multiple=2), filters=Filters(min_chars=1))

@@ -1,4 +1,4 @@
-"""fairseq's lists, read and written: what is written is read again, and as fairseq itself would."""
+"""fairseq's lists, read and written: written lists are read again, also as fairseq reads them."""
 
 import io
 import zipfile
@@ -18,7 +18,7 @@ SIGNALS = [noise(seed, 1600 + seed) for seed in range(3)]
 
 
 def lists(folder: Path, name: str = "train", **others: str | bytes) -> Path:
-    """As `wav2vec_manifest.py` writes a list; and `SET.ltr` and `SET.wrd` of `others`."""
+    """Writes a list as `wav2vec_manifest.py` does, and `SET.ltr` and `SET.wrd` of `others`."""
     root = folder / "corpus"
     rows = [f"{i}/{i}.flac\t{len(samples)}" for i, samples in enumerate(SIGNALS)]
     for i, samples in enumerate(SIGNALS):
@@ -50,7 +50,7 @@ def test_lists_with_letters_or_words(tmp_path: Path, others: dict[str, str]) -> 
 
 
 def test_slices_of_a_zip(tmp_path: Path) -> None:
-    """`FILE.zip:first byte:bytes`, as fairseq's audio zips are named."""
+    """Paths have the form `FILE.zip:first byte:bytes`, as those of fairseq's audio zips."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for i, samples in enumerate(SIGNALS):
             file = io.BytesIO()

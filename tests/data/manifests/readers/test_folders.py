@@ -1,4 +1,4 @@
-"""Folders of audio: every ending, every kind of text beside it, links, and what is not UTF-8."""
+"""Folders of audio: every ending, every kind of text beside it, links, and names that are not UTF-8."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ AN4 = SHARED / "data" / "read_speech" / "formats" / "an4"
 
 
 def test_formats_of_soundfile(tmp_path: Path) -> None:
-    """By their samples, as soundfile reads them."""
+    """Samples equal those that soundfile reads."""
     for name in ("a.wav", "b.flac", "c.WAV"):
         write(tmp_path / "set" / name, noise(1))
     write(tmp_path / "set" / "inner" / "d.mp3", noise(1, 40000), bitrate_mode="CONSTANT")
@@ -34,7 +34,7 @@ def test_formats_of_soundfile(tmp_path: Path) -> None:
         samples, rate_hz = soundfile.read(utterance.location, dtype="float32")
         assert utterance.duration_s == len(samples) / rate_hz
         expected = np.clip(np.rint(samples * 32768), -32768, 32767)
-        # What mpg123 gives differs in the last bit of a float with where in memory it is put.
+        # The output of mpg123 differs in the last bit of a float, depending on its place in memory.
         assert np.abs(signal(utterance) - expected).max() <= (1 if utterance.id.endswith("mp3") else 0), utterance.id
     check_conversion(tmp_path, tmp_path / "set")
 
@@ -44,9 +44,9 @@ def test_formats_of_soundfile(tmp_path: Path) -> None:
     [("a.m4a", "aac", 44100), ("b.aac", "aac", 44100), ("c.aac", "aac", 16000), ("d.webm", "libopus", 48000)],
 )
 def test_formats_of_pyav(tmp_path: Path, name: str, codec: str, rate_hz: int) -> None:
-    """A header's duration is that of the samples, or a little more: buckets have room for 10 ms less than they say."""
+    """The header's duration is that of the samples, or longer by less than 10 ms."""
     samples = (8000 * np.sin(np.arange(3 * rate_hz) * 2 * np.pi * 440 / rate_hz)).astype(np.int16)
-    samples[: len(samples) // 2] //= 50  # another rate of bits than at the beginning
+    samples[: len(samples) // 2] //= 50  # changes the bit rate
     path = write_av(tmp_path / "set" / name, samples, codec, rate_hz)
     path.with_suffix(".txt").write_text("a")
     (utterance,) = read(tmp_path, tmp_path / "set")

@@ -1,4 +1,4 @@
-"""JSON lines and arrays: every name that a field may have, every kind of content, and what a broken line is told."""
+"""JSON lines and arrays: every name of a field, every kind of content, and the messages for broken lines."""
 
 import base64
 import gzip
@@ -77,7 +77,7 @@ def test_names_of_the_duration(tmp_path: Path, name: str, value: float) -> None:
 
 @pytest.mark.parametrize("name", ["features", "input_features", "feature", "fbank", "filterbank"])
 def test_inline_features(tmp_path: Path, name: str) -> None:
-    """Nested, and flat with rows and cols; the seed's own example."""
+    """Features are nested, or flat with rows and cols."""
     nested = {"id": "utt-1", name: FRAMES.tolist(), "tokens": [1, 2, 3], "text": "hello"}
     flat = {"id": "utt-2", name: FRAMES.ravel().tolist(), "rows": 5, "cols": 3, "tokens": "1 2 3"}
     path = jsonl(tmp_path / "m.jsonl", nested, flat)
@@ -109,7 +109,7 @@ def test_feature_files(tmp_path: Path, rows: str, cols: str) -> None:
 
 
 def test_nemo_lines_with_offsets(tmp_path: Path) -> None:
-    """As NeMo's manifests are: `audio_filepath duration text`, and `offset` into long recordings."""
+    """Lines of NeMo's manifests: `audio_filepath duration text`, and `offset` into long recordings."""
     samples = noise(1, 5 * RATE)
     write(tmp_path / "wavs" / "long.wav", samples)
     line = {"audio_filepath": "wavs/long.wav", "text": "a b", "lang": "en"}
@@ -227,7 +227,7 @@ VALUES = (None, True, 0, -3, 10**400, 0.5, math.inf, "", "a", "\ud800", [], [[]]
 
 
 def changed(value: Any, draw: random.Random) -> Any:
-    """With something anywhere in it replaced."""
+    """Replaces a value at a random place."""
     if not isinstance(value, dict | list) or not value or draw.random() < 0.1:
         return draw.choice(VALUES)
     key = draw.choice(list(value) if isinstance(value, dict) else range(len(value)))
@@ -236,7 +236,7 @@ def changed(value: Any, draw: random.Random) -> Any:
 
 
 def test_whatever_a_line_holds_it_is_read_or_refused(tmp_path: Path) -> None:
-    """Values of any type at any place that readers look at: no line may stop the others."""
+    """Values of any type at any place that readers use: no line may prevent the others from being read."""
     draw = random.Random(0)
     cut = {
         "id": "c", "start": 0, "duration": 1, "channel": 0, "supervisions": [{"start": 0, "duration": 1}] * 2,
@@ -266,7 +266,7 @@ def test_whatever_a_line_holds_it_is_read_or_refused(tmp_path: Path) -> None:
 
 
 def test_real_manifests_of_the_seed(tmp_path: Path) -> None:
-    """The examples of the systems' own documents, word for word."""
+    """Examples from the systems' documentation, unchanged."""
     samples = noise(3)
     write(tmp_path / "audio" / "utt-1.wav", samples)
     (tmp_path / "utt-1.features.txt").write_text(" ".join(["0.5"] * 9600))
@@ -286,7 +286,7 @@ def test_real_manifests_of_the_seed(tmp_path: Path) -> None:
 
 
 def test_numbers_as_tables_write_them(tmp_path: Path) -> None:
-    """In texts, and whole ones as floats, as pandas makes them of a column with gaps."""
+    """Numbers are strings, or whole numbers are floats, as in columns of pandas with gaps."""
     line = {"features_path": "a.npy", "num_frames": 2.0, "feature_dim": "4", "tokens": ["1", 2.0, 3], "duration": "1.5"}
     (utterance,) = read(tmp_path, jsonl(tmp_path / "m.jsonl", line))
     assert (utterance.num_frames, utterance.num_values, utterance.labels, utterance.duration_s) == (

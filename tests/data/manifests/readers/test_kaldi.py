@@ -10,7 +10,7 @@ LONG = noise(1, 3 * RATE)
 
 
 def folder(path: Path, **files: str | bytes) -> Path:
-    """`wav_scp` becomes wav.scp."""
+    """Writes files of a Kaldi folder; `wav_scp` is the content of wav.scp."""
     path.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         data = content if isinstance(content, bytes) else content.encode()
@@ -39,7 +39,7 @@ def test_whole_recordings(tmp_path: Path) -> None:
 
 
 def test_segments(tmp_path: Path) -> None:
-    """With an end of -1, which is the recording's, and a channel in the fifth column."""
+    """Segments with an end of -1, the end of the recording, and with a channel in the fifth column."""
     stereo = np.stack([LONG, noise(2, 3 * RATE)], axis=1)
     write(tmp_path / "rec.wav", LONG)
     write(tmp_path / "call.wav", stereo)
@@ -52,7 +52,7 @@ def test_segments(tmp_path: Path) -> None:
     utterances = read(tmp_path, path)
     assert [utterance.id for utterance in utterances] == ["u1", "u2", "u3", "u4"]
     assert [utterance.duration_s for utterance in utterances] == [0.75, 0.5, 0.5, 1.25]
-    # A segment that overshoots by less than half a second is cut, as by extract-segments.
+    # A segment that ends less than half a second after the audio is cut, as by extract-segments.
     check_signals(utterances, [LONG[8000:20000], LONG[40000:], stereo[16000:24000, 1], LONG[32000:]])
     check_conversion(tmp_path, path)
 
@@ -104,7 +104,12 @@ GOOD = {"wav.scp": "{} rec.wav\n", "text": "{} a\n", "utt2dur": "{} 1.0\n"}
         ("bad x.wav\n", "bad a\nbad b\n", {}, "two lines in the file text; expected one"),
         ("bad x.wav\n", "bad a", {}, "the last line has no newline"),
         ("bad x.wav", "bad a\n", {}, "the last line has no newline"),
-        ("bad data/wav.ark:1234\n", "bad a\n", {}, "audio in an archive cannot be read; write it to files first (wav-copy)"),
+        (
+            "bad data/wav.ark:1234\n",
+            "bad a\n",
+            {},
+            "audio in an archive cannot be read; write it to files first (wav-copy)",
+        ),
         ("bad x.wav\n", "bad a\n", {"utt2dur": "bad long\n"}, "duration 'long'; expected seconds"),
     ],
 )

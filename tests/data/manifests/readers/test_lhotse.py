@@ -1,4 +1,4 @@
-"""Cuts of lhotse as JSON lines: whole recordings, parts, channels, several supervisions; others are named."""
+"""Cuts of lhotse as JSON lines: whole recordings, parts, channels, several supervisions; other cuts are named."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ def supervision(name: str, start: float, seconds: float, text: str) -> dict[str,
 
 
 def cut(**changes: Any) -> dict[str, Any]:
-    """As `CutSet.to_file` writes it, with ready features that are not used here."""
+    """A cut as written by `CutSet.to_file`, with ready features that are not used here."""
     return {
         "id": "c", "start": 0.0, "duration": 2.0, "channel": 0, "supervisions": [supervision("s", 0.0, 2.0, "text")],
         "features": {"type": "kaldi-fbank", "num_frames": 200, "num_features": 80, "storage_path": "feats.lca"},

@@ -1,4 +1,4 @@
-"""NVIDIA's JSON of QuartzNet: an utterance for each file, so for each speed that was prepared."""
+"""NVIDIA's JSON of QuartzNet: one utterance per file, and thus per prepared speed."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ GOOD = {"transcript": "a", "files": [{"fname": "a.wav", "duration": 1.0}], "orig
 
 
 def test_as_the_preparation_script_writes_it(tmp_path: Path) -> None:
-    """An array of objects as `convert_librispeech.py` leaves it, paths from the folder of all data."""
+    """An array of objects as written by `convert_librispeech.py`, with paths relative to the folder of all data."""
     names = ["train-clean-100-wav/1/2/1-2-0003.wav", "train-clean-100-wav-speed-0.9/1/2/1-2-0003.wav"]
     samples = [noise(1, 16000), noise(2, 17778)]
     for name, part in zip(names, samples, strict=True):
@@ -38,7 +38,7 @@ def test_as_the_preparation_script_writes_it(tmp_path: Path) -> None:
 
 
 def test_validation_counts_an_utterance_once(tmp_path: Path) -> None:
-    """At speed 1, or at the first speed where it is not there at that."""
+    """The file at speed 1 is read, or the first file if there is none at speed 1."""
     first = GOOD | {"files": [{"fname": "a-0.9.wav", "duration": 1.1, "speed": 0.9}, {"fname": "a.wav", "speed": 1}]}
     second = GOOD | {"files": [{"fname": "b-0.9.wav", "duration": 1, "speed": 0.9}, {"fname": "b-1.1", "speed": 1.1}]}
     path = jsonl(tmp_path / "m.jsonl", first, second)
@@ -57,7 +57,7 @@ def test_utterances_stay_together_in_a_split(tmp_path: Path) -> None:
 
 
 def test_durations_that_files_lack(tmp_path: Path) -> None:
-    """The original one is that of speed 1; of another speed the header tells."""
+    """The original duration is that of speed 1; for another speed, the header has the duration."""
     write(tmp_path / "slow.wav", noise(2, 1778))
     files = [{"fname": "a.wav", "speed": 1}, {"fname": "b.wav"}, {"fname": "slow.wav", "speed": 0.9}]
     item = {"transcript": "a", "files": files, "original_duration": 1.25}

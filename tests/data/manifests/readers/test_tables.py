@@ -27,7 +27,7 @@ def content(samples: np.ndarray, kind: str = "FLAC") -> bytes:
 
 
 AUDIO = [content(samples) for samples in SIGNALS]
-# As Hugging Face's Audio feature is stored.
+# Hugging Face stores its Audio feature in this form.
 HF_AUDIO = [{"bytes": data, "path": f"clip {i}.flac"} for i, data in enumerate(AUDIO)]
 
 
@@ -38,7 +38,7 @@ def parquet(path: Path, columns: dict[str, Any], rows_of_a_group: int = 2) -> Pa
 
 
 def stream(path: Path, columns: dict[str, Any], compression: str | None = None, as_file: bool = False) -> Path:
-    """An Arrow file as `datasets` writes it: a stream of utterance batches."""
+    """An Arrow file as `datasets` writes it: a stream of record batches."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table(columns)
     make = pa.ipc.new_file if as_file else pa.ipc.new_stream
@@ -126,7 +126,7 @@ def test_names_of_columns(tmp_path: Path, key: str, text: str, tokens: str) -> N
     ],
 )
 def test_features(tmp_path: Path, kind: str, form: str, name: str, rows: str, cols: str) -> None:
-    """Flat as `extract_features` writes them, nested, and as lists of a fixed size."""
+    """Features are flat as written by `extract_features`, nested, or lists of a fixed size."""
     columns: dict[str, Any] = {"text": TEXTS, "duration_ms": [30, 40, 50, 60, 70]}
     if form == "flat":
         columns |= {name: [frames.ravel() for frames in FRAMES], rows: [len(f) for f in FRAMES], cols: [4] * 5}
@@ -180,7 +180,7 @@ def test_arrow_is_read_where_it_lies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("as_file", [False, True])
 def test_arrow_of_other_programs(tmp_path: Path, compression: str | None, as_file: bool) -> None:
-    """Files beside streams, compressed batches, large types, rows without audio."""
+    """Files and streams, compressed batches, large types, rows without audio."""
     large = pa.array([None, *AUDIO[1:]], pa.large_binary())
     columns = {
         "wav": large,
@@ -196,7 +196,7 @@ def test_arrow_of_other_programs(tmp_path: Path, compression: str | None, as_fil
 
 
 def saved_to_disk(folder: Path, first: int, after: int) -> None:
-    """One split as `Dataset.save_to_disk` leaves it, in two shards."""
+    """One split as written by `Dataset.save_to_disk`, in two shards."""
     middle = (first + after) // 2
     names = []
     for shard, (low, high) in enumerate([(first, middle), (middle, after)]):

@@ -1,4 +1,4 @@
-"""TSV and CSV: ready features without a first line of names, and Common Voice's and others' tables with one."""
+"""TSV and CSV: ready features without a header line, and tables of Common Voice and others with one."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def table(path: Path, *rows: str) -> Path:
 
 
 def test_features_without_names(tmp_path: Path) -> None:
-    """`features_path⇥rows⇥cols⇥tokens⇥text`, the last of which may be missing."""
+    """Lines are `features_path⇥rows⇥cols⇥tokens⇥text` with an optional text."""
     (tmp_path / "a.txt").write_text(" ".join(map(repr, FRAMES.ravel().tolist())))
     np.save(tmp_path / "b.npy", FRAMES)
     path = table(tmp_path / "m.tsv", "a.txt\t6\t4\t1 2 3\thello there", "b.npy\t6\t4\t7", "b.npy\t6\t4\t\tgrüß")
@@ -48,7 +48,7 @@ def test_common_voice_and_others_like_it(tmp_path: Path) -> None:
 
 
 def test_csv(tmp_path: Path) -> None:
-    """With quotes, a byte-order mark, Windows line ends, names in capitals, numbers and token ids."""
+    """CSV with quotes, a byte-order mark, Windows line ends, names in capitals, numbers and token ids."""
     samples = noise(1)
     write(tmp_path / "a.wav", samples)
     lines = [

@@ -1,4 +1,4 @@
-"""WebDataset's tar shards: read where they lie, by stem, with whatever stands beside the audio."""
+"""WebDataset's tar shards: read in place, by stem, with all kinds of files beside the audio."""
 
 import io
 import json
@@ -33,7 +33,7 @@ def tar(path: Path, *members: tuple[str, bytes | str | dict]) -> Path:
 
 
 def pairs(*seeds: int) -> list[tuple[str, bytes | str]]:
-    """Members of samples `0`, `1` … ."""
+    """Members of utterances `0`, `1` … ."""
     return [member for i, seed in enumerate(seeds) for member in ((f"{i}.flac", flac(seed)), (f"{i}.txt", "a"))]
 
 
@@ -114,7 +114,7 @@ def test_cut_and_compressed_tars_are_named(tmp_path: Path) -> None:
     path.write_bytes(data + data)
     with pytest.raises(UserError, match=r"end at byte \d+"):
         read(tmp_path, path)
-    path.write_bytes(data + bytes(99_999))  # padding, however much
+    path.write_bytes(data + bytes(99_999))  # padding of any length
     assert len(read(tmp_path, path)) == 9
     path.rename(tmp_path / "a.tar.gz")
     with pytest.raises(UserError, match="compressed"):

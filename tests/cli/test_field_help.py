@@ -1,0 +1,38 @@
+from asr_jax.cli.command_line import field_flags, load_config
+from asr_jax.cli.field_help import MOST_USED, described, help_text
+
+QUARTZNET = load_config("configs/quartznet_librispeech.py")
+
+
+def text(*, shows_all):
+    return help_text(QUARTZNET, usage="it", shows_all=shows_all)
+
+
+def test_a_line_each_in_groups_the_most_used_first():
+    lines = text(shows_all=False).splitlines()
+    first = [line.split()[0] for line in lines[3 : 3 + len(MOST_USED)]]
+    assert first == [f"--{name.replace('_', '-')}" for name in MOST_USED]
+    assert max(map(len, lines)) <= 120
+    assert len(lines) < 160
+    assert "[0.01] Highest learning rate" in text(shows_all=False)
+
+
+def test_rarely_used_fields_are_counted_and_listed_on_demand():
+    fields = {field.name for field in described(QUARTZNET)}
+    short, whole = text(shows_all=False), text(shows_all=True)
+    assert "--data.filters.min-chars " not in short
+    assert "more with --help-all" in short
+    assert all(f"--{name.replace('_', '-')} " in whole for name in fields)
+
+
+def test_repeated_blocks_are_listed_once():
+    flags = {flag for flag in field_flags(QUARTZNET) if flag.startswith("--model.encoder.blocks.")}
+    shown = [line for line in text(shows_all=True).splitlines() if "model.encoder.blocks." in line]
+    assert len(shown) < len(flags) / 4
+    assert "--model.encoder.blocks.{0…" in shown[0]
+
+
+def test_every_field_of_every_config_has_a_text():
+    for name in ("zipformer", "quartznet_librispeech", "wav2vec2_pretrain", "w2v_bert_finetune", "digits"):
+        for field in described(load_config(f"configs/{name}.py")):
+            assert field.text, field.name
