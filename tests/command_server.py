@@ -1,6 +1,6 @@
-"""Runs commands of the package one after the other in one process, which starts JAX once for all of them.
+"""Runs commands of the package one after the other in one process, which starts JAX only once.
 
-Reads a JSON list a line, [command, folder, argument …]; writes [exit code, what was said] a line.
+Each line of the input is a JSON list [command, folder, argument …]; each line of the output is [exit code, text].
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from asr_jax.cli.command_line import run_command
 
 
 def answer(command, folder, *arguments):
-    said, code = io.StringIO(), 0
+    output, code = io.StringIO(), 0
     os.chdir(folder)
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
             run_command(importlib.import_module(f"asr_jax.{command}").main, arguments)
         except SystemExit as end:
@@ -25,7 +25,7 @@ def answer(command, folder, *arguments):
         except BaseException:
             code = 1
             traceback.print_exc()
-    return code, said.getvalue()
+    return code, output.getvalue()
 
 
 if __name__ == "__main__":

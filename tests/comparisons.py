@@ -1,19 +1,19 @@
-"""A pytest plugin that utterances how near each comparison comes to its limit: `pytest -p comparisons`.
+"""A pytest plugin that records how close each comparison is to its limit: `pytest -p comparisons`.
 
-It utterances an assertion that passes and compares single numbers (`a < b`, `a <= b < c`, `np.max(x) < y`,
-`x == pytest.approx(y)`), and every call of `np.testing.assert_allclose` that passes and allows a difference. For each
-it appends a JSON line to the file named by the environment variable ASR_JAX_COMPARISONS: the test's id, the source line
-and `share`, the part of what is allowed that the difference takes up (at 1 it just passes). A limit that is not
-positive and a value that is negative give no share.
+It records passing assertions that compare single numbers (`a < b`, `a <= b < c`, `np.max(x) < y`,
+`x == pytest.approx(y)`), and passing calls of `np.testing.assert_allclose` with a tolerance. For each of them it
+appends a line of JSON to the file in the environment variable ASR_JAX_COMPARISONS: the id of the test, the source line,
+and `share`, the difference divided by the tolerance (at 1 the comparison just passes). Limits that are not positive and
+negative values have no share.
 
-It does not utterance what it cannot read in pytest's explanation of an assertion: comparisons within a call, such as
+Comparisons that pytest's explanation of an assertion does not show are not recorded: comparisons within a call, such as
 `(a < b).all()` and `all(a < b for …)`; negated comparisons; comparisons joined by `and` or `or`; comparisons of whole
-arrays; `pytest.approx` of several numbers. It sees neither what is raised without an assertion nor the assertions of a
-module that pytest does not rewrite; tests/conftest.py registers the modules of helpers for rewriting.
+arrays; `pytest.approx` of several numbers. Exceptions without an assertion, and assertions in modules that pytest does
+not rewrite, are not recorded either; tests/conftest.py registers the helper modules for rewriting.
 
-pytest must be told to report passing assertions (`-o enable_assertion_pass_hook=true`), and must find no module that it
-rewrote before without being told so: scripts/test_instruction_sets.sh gives it a folder of its own for what it rewrites
-(PYTHONPYCACHEPREFIX), runs the tests for several instruction sets of the CPU and calls `main`.
+pytest must report passing assertions (`-o enable_assertion_pass_hook=true`), and must not find cached modules that it
+rewrote without this option. scripts/test_instruction_sets.sh therefore uses a new folder for rewritten modules
+(PYTHONPYCACHEPREFIX), runs the tests with several instruction sets of the CPU, and calls `main`.
 """
 
 import argparse
@@ -40,20 +40,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
     def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-7, atol: float = 0, **options: Any) -> None:
         plain(actual, desired, rtol=rtol, atol=atol, **options)
-        utterance(f"assert_allclose(rtol={rtol}, atol={atol})", allclose_share(actual, desired, rtol, atol))
+        record(f"assert_allclose(rtol={rtol}, atol={atol})", allclose_share(actual, desired, rtol, atol))
 
     np.testing.assert_allclose = assert_allclose  # type: ignore[assignment]
 
 
 def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
-    utterance(f"{lineno}: {orig}", share(expl))
+    record(f"{lineno}: {orig}", share(expl))
 
 
-def utterance(what: str, value: float | None) -> None:
+def record(what: str, value: float | None) -> None:
     if value is None or FILE not in os.environ:
         return
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    with open(os.environ[FILE], "a") as file:  # a line at a time: several workers append
+    with open(os.environ[FILE], "a") as file:  # one line at a time, since several workers append
         file.write(json.dumps({"test": test, "what": what, "share": value}) + "\n")
 
 
@@ -61,13 +61,13 @@ def allclose_share(actual: Any, desired: Any, rtol: float, atol: float) -> float
     actual, desired = np.broadcast_arrays(np.asarray(actual, np.float64), np.asarray(desired, np.float64))
     counts = np.isfinite(actual) & np.isfinite(desired)
     allowed = atol + rtol * np.abs(desired[counts])
-    if not allowed.size or not allowed.min() > 0:  # equality, or nothing that is finite
+    if not allowed.size or not allowed.min() > 0:  # equality is required, or no value is finite
         return None
     return float(np.max(np.abs(actual - desired)[counts] / allowed))
 
 
 def share(explanation: str) -> float | None:
-    """Of pytest's explanation of an assertion that passed; None where it does not compare a number with a limit.
+    """Share in pytest's explanation of a passing assertion; None if it does not compare a number with a limit.
 
     For `difference < limit` it is difference / limit, for `value > limit` with positive numbers limit / value.
     """
@@ -92,8 +92,10 @@ def share(explanation: str) -> float | None:
 
 
 def number(text: str) -> float | None:
-    """Of `1e-5`, `(0.25 * 3.0)`, `np.float64(0.1)` or `Array(0.1, dtype=float32)`; None for anything else, for whole
-    numbers that count something, and for what is not finite."""
+    """Value of a text such as `1e-5`, `(0.25 * 3.0)`, `np.float64(0.1)` or `Array(0.1, dtype=float32)`.
+
+    None for other texts and for values that are not finite.
+    """
     text = re.sub(r", dtype=\w+(, weak_type=True)?", "", WRAPPERS.sub("(", text))
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body)
@@ -113,10 +115,12 @@ def _value(node: ast.AST) -> float:
 
 
 def main() -> None:
-    """Prints the comparisons whose share is above `--above` in any of several files, largest first, a column a file.
-    Those that have the same share in all files do not depend on rounding; they are counted and not listed."""
+    """Prints comparisons with a share above `--above` in any of several files, largest first, one column per file.
+
+    Comparisons with the same share in all files do not depend on rounding; they are counted but not listed.
+    """
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("files", nargs="+", type=Path, help="NAME.jsonl, as recorded")
+    parser.add_argument("files", nargs="+", type=Path, help="recorded files, NAME.jsonl")
     parser.add_argument("--above", type=float, default=0.5)
     options = parser.parse_args()
     shares: dict[tuple[str, str], dict[str, float]] = {}
@@ -131,8 +135,8 @@ def main() -> None:
     same = {place for place, each in near.items() if len(set(each.values())) == 1}
     alike = same - lacking if len(names) > 1 else set()
     print(
-        f"{len(shares)} comparisons were recorded, {len(near)} of them above {options.above} of their limits in a run. "
-        f"{len(lacking)} are lacking in at least one run (–), {len(lacking & near.keys())} of them above. "
+        f"{len(shares)} comparisons are recorded, {len(near)} of them above {options.above} of their limits in a run. "
+        f"{len(lacking)} are missing in at least one run (–), {len(lacking & near.keys())} of them above. "
         f"{len(alike)} are above and the same in all runs; the others above are:"
     )
     print("  ".join(f"{name:>8}" for name in names))

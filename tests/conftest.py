@@ -1,5 +1,4 @@
-"""Set before JAX starts: virtual CPU devices, so that sharding is always exercised, and a compile cache that all
-checkouts of a user share."""
+"""Settings before JAX starts: virtual CPU devices, to test sharding, and a compilation cache for all checkouts."""
 
 # ruff: noqa: E402
 
@@ -14,25 +13,25 @@ from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "asr_jax" / "tests"
 KEPT_DAYS = 14
-"""How long a program is kept there: those of an older code are never asked for again."""
+"""Age in days after which a cached program is deleted; programs of older code are never used again."""
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "ASR_JAX_INDEX_CACHE" not in os.environ:
     os.environ["ASR_JAX_INDEX_CACHE"] = tempfile.mkdtemp(prefix="asr_jax-index-")
     atexit.register(shutil.rmtree, os.environ["ASR_JAX_INDEX_CACHE"], ignore_errors=True)
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # tests compile much that is small, and often
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # tests compile many small programs
 
 import jax
 import pytest
 
-# Modules with assertions that tests call: pytest explains them, and tests/comparisons.py utterances them.
+# Helper modules with assertions: pytest explains them, and tests/comparisons.py records them.
 pytest.register_assert_rewrite(
     "beam_lists", "conv_asr", "encoder_suite", "margins", "recordings", "support", "tests.forked",
     "tests.search.unchecked", "tests.support", "wav2vec2_programs",
 )  # fmt: skip
 
-import asr_jax  # noqa: F401  sets NPROC: without it collectives of virtual devices deadlock
+import asr_jax  # noqa: F401  sets NPROC, without which collectives of virtual devices deadlock
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if os.environ["JAX_PLATFORMS"] == "cpu":
@@ -40,7 +39,7 @@ if os.environ["JAX_PLATFORMS"] == "cpu":
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--compile-nothing", action="store_true", help="an error where a program is compiled")
+    parser.addoption("--compile-nothing", action="store_true", help="fail if a program is compiled")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _refuse_to_compile(event: str, duration: float, **options: object) -> None:
     if event == "/jax/core/compile/backend_compile_duration":
-        raise RuntimeError(f"a program is compiled ({options}): its test does not belong in scripts/check.sh")
+        raise RuntimeError(f"a program is compiled ({options}): remove this test from scripts/check.sh")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -61,6 +60,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # Modules and tests stay: collections of garbage that looked at them took a twentieth of the time.
+    # Modules and tests are never freed; garbage collections that visited them took 5 % of the time.
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

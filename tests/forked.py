@@ -1,7 +1,7 @@
-"""Commands in processes of their own, without the seconds that each would take to import JAX.
+"""Runs commands in separate processes without the seconds that each would need to import JAX.
 
-They are forked off a server that has imported JAX and the package and has started no backend, so that each of them
-still reads XLA_FLAGS. It is started once by a process that tests.
+The processes are forked from a server that has imported JAX and the package, but has not started a backend, since each
+process must read XLA_FLAGS. A test process starts the server once.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
 
 ROOT = Path(__file__).parent.parent
-# What commands import, but no command: that is run as the main module.
+# Modules that commands import; the commands themselves are run as main modules.
 IMPORTED = (
     "tests.forked", "orbax.checkpoint", "asr_jax.training.loop", "asr_jax.training.preview",
     "asr_jax.inference.trained", "asr_jax.cli.recognition_options", "asr_jax.observe.curves",
@@ -34,7 +34,7 @@ IMPORTED = (
 
 
 def with_devices(count, **more):
-    """The environment of a process that sees so many devices, and compiles as the tests do."""
+    """Environment of a process with `count` virtual devices that compiles like the tests."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
     return os.environ | {"XLA_FLAGS": flags.strip(), "PYTHONPATH": str(ROOT)} | more
 
@@ -48,22 +48,22 @@ def server():
 
 
 def _end():
-    """Waits for the server: its time and its children's count as ours."""
-    for job in multiprocessing.active_children():  # left by a test that failed
+    """Waits for the server, so that its CPU time and that of its children counts as ours."""
+    for job in multiprocessing.active_children():  # left over by a failed test
         job.kill()
     forkserver._forkserver._stop()
 
 
 @cache
 def prints():
-    """The folder of what they print."""
+    """Folder for the output of the processes."""
     made = tempfile.mkdtemp(prefix="asr_jax-forked-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made
 
 
 class Forked:
-    """`python -m MODULE ARGUMENT …` or `python SCRIPT.py ARGUMENT …`, with what tests use of subprocess.Popen."""
+    """Process of `python -m MODULE ARGUMENT …` or `python SCRIPT.py ARGUMENT …`, with an interface like Popen."""
 
     def __init__(self, module, *arguments, env, cwd=ROOT):
         self.files = [Path(tempfile.mkdtemp(dir=prints())) / name for name in ("out", "err")]
@@ -93,7 +93,7 @@ class Forked:
 
 
 def made_corpus(folder):
-    """A folder of the manifests of a handful of recordings of noise: 20 of training, 4 of validation, 4 of test."""
+    """Makes recordings of noise and returns the folder of their manifests: 20 train, 4 validation, 4 test."""
     rng, utterances = np.random.default_rng(0), []
     (folder / "audio").mkdir(parents=True)
     for number in range(28):
@@ -109,7 +109,7 @@ def made_corpus(folder):
 
 
 def finished(module, *arguments, devices=1):
-    """What a command prints, by stdout and stderr, and its exit code."""
+    """Runs a command and returns its stdout, stderr and exit code."""
     job = Forked(module, *arguments, env=with_devices(devices))
     return Finished(*job.communicate(), job.returncode)
 
@@ -133,6 +133,6 @@ def _run(module, arguments, environment, cwd, *files):
             runpy.run_path(module, run_name="__main__")
         else:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
-    finally:  # as an interpreter ends; multiprocessing leaves the second one out
+    finally:  # as at the end of an interpreter; multiprocessing omits the second call
         threading._shutdown()
         atexit._run_exitfuncs()

@@ -1,4 +1,4 @@
-"""What tests of data make and compare: audio of random samples, utterances with what lies behind them."""
+"""Helpers of data tests: write audio of random samples, read utterances, and compare their signals."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def noise(seed: int, num: int = 3000) -> np.ndarray:
 
 
 def write(path: Path, samples: np.ndarray, rate_hz: int = RATE, **options: Any) -> Path:
-    """By soundfile, in the format of the path's ending."""
+    """Writes audio with soundfile, in the format of the ending of the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, samples, rate_hz, **options)
     return path
@@ -34,7 +34,10 @@ def write(path: Path, samples: np.ndarray, rate_hz: int = RATE, **options: Any) 
 def write_av(
     path: Path, samples: np.ndarray, codec: str, rate_hz: int, *, quality: int | None = None, **options: str
 ) -> Path:
-    """By PyAV, in the container of the path's ending. `quality`: of a varying rate of bits; `options`: the muxer's."""
+    """Writes audio with PyAV, in the container of the ending of the path.
+
+    `quality` is that of a variable bit rate; `options` are those of the muxer.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     values = (samples / 32768).astype(np.float32)[None]
     with av.open(path, "w", options=options) as container:
@@ -58,12 +61,12 @@ def jsonl(path: Path, *lines: dict[str, Any] | str) -> Path:
 
 
 def read(folder: Path, *paths: Path, **options: Any) -> Utterances:
-    """With a cache under the folder."""
+    """Reads utterances with a cache in the folder."""
     return read_utterances(paths, cache=str(folder / ".cache"), **options)
 
 
 def signal(utterance: Utterance) -> np.ndarray:
-    """What a batch gets of an utterance."""
+    """Samples or features of an utterance, as in a batch."""
     location = Location.parse(utterance.location)
     return location.features() if utterance.num_frames else location.audio(rate_hz=RATE)
 
@@ -74,7 +77,7 @@ def check_signals(utterances: Utterances, expected: Sequence[np.ndarray]) -> Non
 
 
 def check_conversion(folder: Path, *paths: Path) -> None:
-    """Converted to our own JSONL, they are the same utterances: ids, texts, labels, durations, samples."""
+    """Checks that conversion to JSONL keeps the utterances: ids, texts, labels, durations, samples."""
     before = read(folder, *paths)
     out = folder / "converted" / "out.jsonl"
     convert([*map(str, paths), str(out)])

@@ -1,6 +1,6 @@
-"""A run of seconds with all that a checkpoint must carry: statistics, dropout, augmentation, accumulation, speeds.
+"""Config of a short run with all kinds of state: statistics, dropout, augmentation, accumulation, speeds.
 
-Its model is one of the package's own, so that its traced programs are kept between starts, as in use.
+The model is one of the package, so its traced programs are stored between starts, as in real runs.
 """
 
 from asr_jax.audio.features import KaldiFbank

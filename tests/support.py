@@ -1,4 +1,4 @@
-"""What tests share: where goldens lie, and how their cases are found."""
+"""Shared helpers of tests: folders and cases of goldens, comparisons, and reports."""
 
 import json
 import os
@@ -29,19 +29,19 @@ class GoldenCase:
         return load_file(self.path.with_suffix(".safetensors"))
 
     def has(self, prefix: str) -> bool:
-        """Whether there is an array of such a name; none is read."""
+        """Whether the name of an array begins with `prefix`; arrays are not read."""
         with safe_open(self.path.with_suffix(".safetensors"), "numpy") as file:
-            return any(name.startswith(prefix) for name in file.keys())  # noqa: SIM118  it is no mapping
+            return any(name.startswith(prefix) for name in file.keys())  # noqa: SIM118  not a mapping
 
 
 def cases_in(folder: Path, pattern: str = "*") -> list[Any]:
-    """pytest parameters, one for each case in a folder."""
+    """One pytest parameter for each case in a folder."""
     paths = sorted(folder.glob(pattern + ".json"))
     return [pytest.param(GoldenCase(path, json.loads(path.read_text())), id=path.stem) for path in paths]
 
 
 def golden_cases(family: str, pattern: str) -> list[Any]:
-    """pytest parameters, one per case found; a single rejected one, which says why, where there are none."""
+    """One pytest parameter for each case; without cases, a single skipped one with the reason."""
     cases = cases_in(GOLDENS / family, pattern)
     if not cases:
         reason = f"no goldens {family}/{pattern}.json under {GOLDENS}: set ASR_JAX_GOLDENS to their folder"
@@ -50,29 +50,29 @@ def golden_cases(family: str, pattern: str) -> list[Any]:
 
 
 def having(cases: list[Any], prefix: str) -> list[Any]:
-    """Those of `golden_cases` that have arrays of such names, or what says that there are no cases."""
+    """Cases of `golden_cases` with arrays whose names begin with `prefix`, and the skipped parameter."""
     return [case for case in cases if case.values[0] is None or case.values[0].has(prefix)]
 
 
 def skip_without_float16() -> None:
-    """Skips the test where XLA compiles no float16."""
+    """Skips the test if XLA cannot compile float16."""
     if not compiles_float16():
         pytest.skip("XLA compiles no float16 for this CPU")
 
 
 def max_abs(actual: Any, expected: Any) -> float:
-    """The largest absolute difference."""
+    """Largest absolute difference."""
     return float(np.max(np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64)), initial=0.0))
 
 
 def relative(actual: Any, expected: Any) -> float:
-    """The largest absolute difference relative to the largest expected magnitude."""
+    """Largest absolute difference, relative to the largest expected magnitude."""
     scale = float(np.max(np.abs(np.asarray(expected, np.float64)), initial=0.0))
     return max_abs(actual, expected) / max(scale, 1e-30)
 
 
 def report(record_property: Any, what: str, value: Any) -> float:
-    """A figure of a closing note, kept in the test report (--junitxml) and shown with -s."""
-    record_property(what, float(value))  # xdist takes plain numbers only
+    """Stores a figure in the test report (--junitxml), prints it (shown with -s), and returns it."""
+    record_property(what, float(value))  # xdist accepts only plain numbers
     print(f"  {what}: {float(value):.2e}")
     return float(value)

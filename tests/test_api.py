@@ -1,4 +1,4 @@
-"""The Python interface: its examples, and the same results as the commands give."""
+"""Python interface: its examples, and equality with the results of the commands."""
 
 import doctest
 import json
@@ -34,7 +34,7 @@ def experiment():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with data and a run, as the examples name them."""
+    """A folder with the data and the run that the examples use."""
     folder = made_corpus(tmp_path_factory.mktemp("api") / "corpus")
     shutil.copy(folder.parent / "audio" / "24.flac", folder / "a.wav")
     (folder / "config.py").write_text(CONFIG)
@@ -61,9 +61,9 @@ def test_examples(folder, monkeypatch):
 def test_it_transcribes_as_the_command_does(run, folder, tmp_path):
     paths = [folder.parent / "audio" / f"{number}.flac" for number in (25, 26)]
     transcribe.main(["runs/mine", *map(str, paths), "--out", str(tmp_path / "out"), "--format", "json"])
-    told = [json.loads((tmp_path / "out" / f"{path.stem}.json").read_text()) for path in paths]
+    written = [json.loads((tmp_path / "out" / f"{path.stem}.json").read_text()) for path in paths]
     found = run.transcribe(paths)
-    assert [each.text for each in found] == [each["text"] for each in told]
+    assert [each.text for each in found] == [each["text"] for each in written]
     assert run.transcribe(paths[1]) == found[1]
     samples, rate_hz = soundfile.read(paths[0], dtype="int16")
     assert run.transcribe([samples, samples / 32768], rate_hz=rate_hz) == [found[0]] * 2
@@ -74,10 +74,10 @@ def test_it_transcribes_as_the_command_does(run, folder, tmp_path):
 
 def test_it_evaluates_as_the_command_does(run, tmp_path):
     evaluate.main(["runs/mine", "--data", "test.jsonl", "--json", str(tmp_path / "out.json")])
-    (told,) = json.loads((tmp_path / "out.json").read_text())["runs"]
+    (written,) = json.loads((tmp_path / "out.json").read_text())["runs"]
     found = json.loads(json.dumps(run.evaluate("test.jsonl")))
-    counts = told.pop("sets")["test.jsonl"]
-    assert found == told | {name: value for name, value in counts.items() if name != "windowed_ids"}
+    counts = written.pop("sets")["test.jsonl"]
+    assert found == written | {name: value for name, value in counts.items() if name != "windowed_ids"}
     assert (found["head"], found["decoding"]) == ("ctc", "greedy")
     (checkpoint,) = {found["checkpoint"]}
     assert asr_jax.load(f"runs/mine/checkpoints/{checkpoint}").evaluate("test.jsonl") == run.evaluate("test.jsonl")
@@ -106,22 +106,30 @@ def test_it_aligns(run):
         (lambda run: asr_jax.load("runs/none"), UserError, "none"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said(run, call, error, message):
+def test_errors_state_what_is_wrong(run, call, error, message):
     with pytest.raises(error, match=message):
         call(run)
 
 
 def test_the_import_is_quick_and_brings_no_jax():
-    said = "import asr_jax, sys; print([name for name in ('jax', 'flax', 'numpy') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", said], capture_output=True, text=True).stdout == "[]\n"
+    code = "import asr_jax, sys; print([name for name in ('jax', 'flax', 'numpy') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         asr_jax.nothing  # noqa: B018
 
 
 def test_first_steps(folder, tmp_path, monkeypatch, capsys):
-    """The notebook of examples/, on other data and with another config."""
+    """The notebook in examples/ with other data and another config."""
     monkeypatch.chdir(folder)
     for name, value in (("DATA", folder), ("RUN", tmp_path / "run"), ("CONFIG", "config.py")):
         monkeypatch.setenv(f"FIRST_STEPS_{name}", str(value))
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "first_steps.py"))
     assert "WER" in capsys.readouterr().out
+
+
+def test_a_dry_run_writes_nothing(folder, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(folder)
+    experiment = replace(asr_jax.load_config("config.py"), run_dir=str(tmp_path / "dry"), dry_run=True)
+    assert asr_jax.train(experiment) == {}
+    assert not (tmp_path / "dry").exists()
+    assert "dry run" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What is set before JAX starts, whichever module of the package comes first."""
+"""Environment variables that the package sets before JAX starts, for any first import."""
 
 import os
 import subprocess

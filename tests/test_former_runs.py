@@ -1,5 +1,6 @@
-"""Experiments as earlier versions wrote them: former modules, the decoding beside the model, no primary head."""
+"""Experiments of earlier versions: former modules, a decoding outside of the model, and no primary head."""
 
+import dataclasses
 import importlib
 import json
 
@@ -20,7 +21,7 @@ BEAM = CTCDecoding(kind="beam", search=Search(beam_width=7))
 
 
 def written_before(experiment, *, decoding):
-    """The JSON that the version before would have written."""
+    """JSON of an experiment as the previous version wrote it."""
     former = {present: name for name, present in MOVED.items()}
 
     def rewritten(values):
@@ -53,7 +54,7 @@ def test_the_decoding_becomes_that_of_the_head(tmp_path):
     (tmp_path / "experiment.json").write_text(json.dumps(before))
     found = load_experiment(tmp_path / "experiment.json")
     assert found == experiment(ctc=CTC(decoding=BEAM))
-    assert found.decoding == BEAM
+    assert found.primary_decoding == BEAM
     changed = [name for name, *_ in differences(found, experiment(ctc=CTC()))]
     assert changed
     assert all(map(may_change, changed)), "another decoding continues the run"
@@ -62,7 +63,7 @@ def test_the_decoding_becomes_that_of_the_head(tmp_path):
 
 
 def test_texts_come_from_the_head_that_they_came_from():
-    """The first of CTC that reads the encoder's output, and not the one of an inner layer that is named before it."""
+    """The primary head is the first CTC head on the output of the encoder, not an earlier one on an inner layer."""
     heads = {"first": CTC(tap="stack_1"), "second": CTC(), "third": CTC()}
     found = from_json(written_before(experiment(**heads), decoding=BEAM))
     assert found.model.primary == found.model.recognising == "second"
@@ -79,3 +80,11 @@ def test_a_module_that_never_was_is_named():
     values["data"]["class"] = "asr_jax.data.none:Data"
     with pytest.raises(UserError, match=r"asr_jax\.data\.none:Data, which cannot be loaded"):
         from_json(values)
+
+
+def test_configs_may_give_the_decoding_to_the_experiment():
+    model = Model(encoder=Zipformer.tiny(), heads={"ctc": CTC()})
+    data = Data(train=("train.jsonl",), buckets=Buckets(num=2))
+    found = Experiment(name="old", model=model, data=data, decoding=BEAM)
+    assert found.model.heads == {"ctc": CTC(decoding=BEAM)}
+    assert dataclasses.replace(found, seed=3).primary_decoding == BEAM

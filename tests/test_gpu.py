@@ -1,4 +1,4 @@
-"""What a GPU computes, beside what the CPU of the same machine does. Run by scripts/gpu_check.sh."""
+"""Compares results of a GPU with those of the CPU of the same machine. Run by scripts/gpu_check.sh."""
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +23,14 @@ SMALL = Zipformer(
 
 
 def random_params(encoder, frames):
-    """Drawn on the host: running the model to initialise it would compile it operation by operation."""
+    """Random parameters, drawn on the host, since initialising the model would compile each operation separately."""
     shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.1, leaf.shape), jnp.float32), shapes)
 
 
 def on_both(function, *arguments):
-    """What the accelerator gives, and what the CPU gives; in a run without one, the CPU twice."""
+    """Results on the accelerator and on the CPU; without an accelerator, both are those of the CPU."""
     return [jax.device_get(jax.jit(function)(*jax.device_put(arguments, jax.devices(kind)[0])))
             for kind in (jax.default_backend(), "cpu")]  # fmt: skip
 
@@ -85,7 +85,7 @@ def test_the_zipformer_agrees_in_output_and_gradients():
 
 
 def test_attention_in_one_kernel_agrees_in_half_precision():
-    """cuDNN's kernel beside the formula, values and gradients; on a CPU both are XLA's."""
+    """Compares values and gradients of cuDNN's kernel with the formula; on a CPU, XLA computes both."""
     rng = np.random.default_rng(4)
     lengths = jnp.array([200, 133, 1, 0])
     query, key, value, dy = (jnp.asarray(rng.normal(size=(4, 200, 4, 64)), jnp.bfloat16) for _ in range(4))
@@ -110,7 +110,7 @@ def test_attention_in_one_kernel_agrees_in_half_precision():
 
 
 def test_the_same_step_twice_gives_the_same_bits():
-    """Resume is exact on an accelerator too where its operations are deterministic."""
+    """With deterministic operations, resuming is exact on an accelerator too."""
     encoder = SMALL.build(dtype=jnp.bfloat16)
     rng = np.random.default_rng(3)
     frames = Frames(jnp.asarray(rng.normal(-5, 3, (4, 160, 80)), jnp.float32), jnp.array([160, 120, 90, 40]))

@@ -39,9 +39,9 @@ def docstrings(tree):
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                if isinstance(statement.value.value, str):
-                    yield statement.lineno, statement.value.value
+            text = getattr(getattr(statement, "value", None), "value", None)
+            if isinstance(statement, ast.Expr) and isinstance(text, str):
+                yield statement.lineno, text
 
 
 def first_words(path):
@@ -74,7 +74,8 @@ def undocumented_arguments(path):
         missing = [name for name in names if not re.search(rf"^\s*\*?{name}( \(.*?\))?:", text, re.MULTILINE)]
         is_overload = any("overload" in ast.unparse(each) for each in node.decorator_list)
         if len(names) > 2 and not is_overload and ("Args:" not in text or missing):
-            yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} does not document {', '.join(missing) or 'Args:'}"
+            place = f"{path.relative_to(ROOT)}:{node.lineno}"
+            yield f"{place}: {node.name} does not document {', '.join(missing) or 'Args:'}"
 
 
 def problems(*places):

@@ -39,8 +39,8 @@ def test_imports_only_go_down():
         for imported in imports(path):
             where = f"{'/'.join(own)} imports {'.'.join(imported)}"
             if imported[0] not in LEVEL:
-                wrong.append(f"{where}, which is only run: python -m asr_jax.{imported[0]}")
-            elif own[0] not in LEVEL:  # asr_jax/__init__.py, and the commands, which run those of cli
+                wrong.append(f"{where}, which is only a command: python -m asr_jax.{imported[0]}")
+            elif own[0] not in LEVEL:  # asr_jax/__init__.py and the commands, which import only these
                 wrong += [where] if imported[0] not in ("api", "cli", "core") else []
             elif own[0] == imported[0]:
                 rank = ORDER_IN_DATA.index

@@ -1,4 +1,4 @@
-"""Speech so simple that a toy recogniser learns it in seconds: each letter is a tone, each space a pause that hums."""
+"""Synthetic speech that a toy recogniser learns in seconds: letters are tones, and spaces are pauses with a hum."""
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def tone(number):
 
 
 def toned(words, rng, *, space_s=SPACE_S):
-    """Samples, and where each word begins and ends, in seconds."""
+    """Samples of some words, and the start and end of each word in seconds."""
     parts, spans = [silence(rng, space_s)], []
     hum, around = tone(len(LETTERS)) / 6, (space_s - LETTER_S) / 2
     for word in words:
@@ -48,7 +48,7 @@ def toned(words, rng, *, space_s=SPACE_S):
 
 
 def write_toned(folder, name, words, rng, *, space_s=SPACE_S):
-    """The utterance, and the spans of its words."""
+    """Writes the audio of some words; returns the utterance, and the start and end of each word in seconds."""
     samples, spans = toned(words, rng, space_s=space_s)
     write_flac(folder / f"{name}.flac", samples, RATE_HZ)
     utterance = Utterance(name, str(folder / f"{name}.flac"), " ".join(words), len(samples) / RATE_HZ, speaker="tone")
@@ -56,7 +56,7 @@ def write_toned(folder, name, words, rng, *, space_s=SPACE_S):
 
 
 def toned_run(folder, *, num_updates=60):
-    """The folder of a run that was trained on it."""
+    """Trains a run on this speech and returns its folder."""
     rng = np.random.default_rng(0)
     utterances = [write_toned(folder, f"t{number}", words_of(rng, 4), rng)[0] for number in range(52)]
     write_manifest(folder / "train.jsonl", utterances[:48])

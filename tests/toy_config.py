@@ -1,4 +1,4 @@
-"""A run of seconds: the toy recogniser on a handful of made sentences. Manifests are given on the command line."""
+"""Config of a short run of the toy recogniser. Manifests are set on the command line."""
 
 from asr_jax.config import Experiment, Training
 from asr_jax.data.batching.buckets import Buckets

@@ -1,4 +1,4 @@
-"""The type checker that tests run the package under; an int where a float is declared is fine."""
+"""Type checker of the package in tests; it accepts an int for a float."""
 
 from beartype import BeartypeConf, beartype
 

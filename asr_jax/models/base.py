@@ -415,7 +415,7 @@ class Model:
         late = [type(each).__name__ for each in _own(of_frames) if each.moves_frames]
         if self.views > 1 and late:
             raise ValueError(
-                f"augment has {late[0]} after {type(_own(of_frames)[0]).__name__}, and views is {self.views}: expected "
+                f"augment has {late[0]} after {type(_own(of_frames)[0]).__name__} and views is {self.views}: expected "
                 f"{late[0]} first, because all views of an utterance must share augmentations of time alignment"
             )
         if self.recognises or self.primary:

@@ -1,4 +1,4 @@
-"""python -m asr_jax.align with a run that has learned tones, of which it is known when each is heard."""
+"""The align command with a run that is trained on tones, so that the times of all words are known."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory):
-    """A manifest of recordings of several lengths, and the spans of their words."""
+    """Manifest of recordings of several lengths, and the words of each with their times in seconds."""
     folder, rng = tmp_path_factory.mktemp("recordings"), np.random.default_rng(9)
     made = [write_toned(folder, f"r{number}", words_of(rng, number), rng) for number in (1, 3, 4, 9)]
     write_manifest(folder / "m.jsonl", [utterance for utterance, _ in made])
@@ -35,7 +35,7 @@ def recordings(tmp_path_factory):
 
 
 def check_times(starts, ends, spans):
-    """Within two frames: each sees 20 ms, and windows of 25 ms reach over a tone's ends."""
+    """Checks times within two frames: a frame covers 20 ms, and windows of 25 ms extend beyond the ends of a tone."""
     np.testing.assert_allclose(starts, [start for start, _ in spans], atol=0.04)
     np.testing.assert_allclose(ends, [end for _, end in spans], atol=0.06)
 
@@ -93,18 +93,18 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
         Utterance("silent", good.location, "", good.duration_s),
     ]
     write_manifest(tmp_path / "m.jsonl", [good, *broken])
-    with pytest.raises(RunError, match="4 of 5 recordings") as error:
+    with pytest.raises(RunError, match="4 of 5 utterances") as error:
         main([run, "--data", str(tmp_path / "m.jsonl")])
     assert error.value.exit_code == 1
-    said = capsys.readouterr()
-    assert [json.loads(line)["id"] for line in said.out.splitlines() if line.startswith("{")] == [good.id]
-    named = {line.split(":")[0]: line for line in said.err.splitlines() if line.startswith("rejected")}
+    output = capsys.readouterr()
+    assert [json.loads(line)["id"] for line in output.out.splitlines() if line.startswith("{")] == [good.id]
+    named = {line.split(":")[0]: line for line in output.err.splitlines() if line.startswith("rejected")}
     assert "out of vocabulary (outside of the vocabulary: 'x', 'y', 'z')" in named["rejected other"]
     assert "fewer frames than its labels need (" in named["rejected long"]
     assert "no such file" in named["rejected gone"]
     assert "empty text" in named["rejected silent"]
     write_manifest(tmp_path / "none.jsonl", broken[2:3])
-    with pytest.raises(RunError, match="1 of 1 recordings"):
+    with pytest.raises(RunError, match="1 of 1 utterances"):
         main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
     assert not (tmp_path / "none.json").exists()
     write_manifest(tmp_path / "silent.jsonl", broken[3:])
@@ -118,8 +118,7 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
 
 
 def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, capsys):
-    """Its frames are those of windows in a shape of training, and words are where they are heard all the same; the
-    order stays that of the manifest."""
+    """Long audio is computed in windows with a shape of training; word times are right, and the order is kept."""
     rng, trained = np.random.default_rng(11), load_trained(Path(run))
     longest_s = WHOLE * trained.buckets[-1].longest / RATE_HZ
     whole, spans = write_toned(tmp_path, "whole", words_of(rng, 60), rng)
@@ -140,10 +139,10 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     assert data.rejections.entries[0].reason.startswith("'2' has no labels (english_letters.v1 leaves it out)")
     with pytest.raises(UserError, match=r"1 text .*normaliser"):
         alignment.plan(letters_alone, Utterances.of([numbered]))
-    with pytest.raises(RunError, match="2 of 4 recordings"):
+    with pytest.raises(RunError, match="2 of 4 utterances"):
         main([run, "--data", str(tmp_path / "m.jsonl"), "--tokens"])
-    said = capsys.readouterr()
-    lines = [json.loads(line) for line in said.out.splitlines() if line.startswith("{")]
+    output = capsys.readouterr()
+    lines = [json.loads(line) for line in output.out.splitlines() if line.startswith("{")]
     assert [line["id"] for line in lines] == ["whole", short.id]
     words = lines[0]["words"]
     assert " ".join(word["text"] for word in words) == whole.text
@@ -151,12 +150,12 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     assert all(0.5 < word["confidence"] <= 1 for word in words)
     assert "".join(token["text"] for token in lines[0]["tokens"]) == "|".join(whole.text.split())
     assert lines[0]["score"] < 0
-    assert "rejected gone: " in said.err
-    assert "no such file" in said.err
+    assert "rejected gone: " in output.err
+    assert "no such file" in output.err
 
 
 def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, monkeypatch, record_property):
-    """The model hears two frames at a time: those of windows are those of the whole."""
+    """The model has a context of two frames, so windows have the same frames as the whole recording."""
     rng, trained = np.random.default_rng(12), load_trained(Path(run))
     utterance, _ = write_toned(tmp_path, "long", words_of(rng, 60), rng)
     (by_windows,) = alignment.aligned_utterances(trained, alignment.plan(trained, Utterances.of([utterance])))
@@ -170,14 +169,14 @@ def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, monkeypatch
     assert report(record_property, "score of windows beside the whole", relative(scores[0], scores[1])) < 1e-5
 
 
-def piece_words(piece, said):
-    """The words that are heard in a piece, by the middle of each."""
+def piece_words(piece, spoken):
+    """Words whose middle is in a piece."""
     end = piece["offset"] + piece["duration"]
-    return [word for word, (start, stop) in said if piece["offset"] < (start + stop) / 2 < end]
+    return [word for word, (start, stop) in spoken if piece["offset"] < (start + stop) / 2 < end]
 
 
 def test_long_audio_is_cut_at_pauses(run, tmp_path, capsys):
-    """Forty words; then twelve that the text does not have; then forty, of which the text has ten more before them."""
+    """40 words, 12 words that are not in the text, and 40 words before which the text has 10 words without audio."""
     rng = np.random.default_rng(3)
     first, foreign, unsaid, last = (words_of(rng, num) for num in (40, 12, 10, 40))
     utterance, spans = write_toned(tmp_path, "long", first + foreign + last, rng, space_s=0.4)
@@ -185,16 +184,16 @@ def test_long_audio_is_cut_at_pauses(run, tmp_path, capsys):
     out, rejected = tmp_path / "out" / "pieces.jsonl", tmp_path / "rejected.jsonl"
     main([run, utterance.location, "--text", str(tmp_path / "long.txt"), "--segment", "--max-seconds", "6",
           "--out", str(out), "--rejected", str(rejected)])  # fmt: skip
-    assert "pieces of 0.0" in capsys.readouterr().out
+    assert "pieces (0.0" in capsys.readouterr().out
     pieces = [json.loads(line) for line in out.read_text().splitlines()]
-    said = list(zip(first + foreign + last, spans, strict=True))
+    spoken = list(zip(first + foreign + last, spans, strict=True))
     assert len(pieces) > 12
     for piece in pieces:
-        assert piece["text"].split() == piece_words(piece, said)
+        assert piece["text"].split() == piece_words(piece, spoken)
         assert piece["duration"] <= 6
         assert -0.3 <= piece["score"] <= 0
         assert "reason" not in piece
-        for place in (piece["offset"], piece["offset"] + piece["duration"]):  # in no word
+        for place in (piece["offset"], piece["offset"] + piece["duration"]):  # not within a word
             assert not any(start + 0.03 < place < end - 0.03 for start, end in spans)
     kept = [word for piece in pieces for word in piece["text"].split()]
     rejected = [json.loads(line) for line in rejected.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The command line over the tree of settings: every mistake at once, nothing written, help for every field."""
+"""The command line over the tree of settings: all mistakes are reported at once, and every field has help."""
 
 import re
 import subprocess
@@ -77,9 +77,11 @@ def test_the_middle_of_a_name_may_be_left_out_where_it_is_one_fields_alone():
     assert found.optim.schedule.peak_lr == 1e-4
     with pytest.raises(UserError) as caught:
         parse("--model.tap", "x", "--model.frobnicate", "1", "--model.probability", "0.5")
-    said = str(caught.value)
-    assert "--model.frobnicate is not a field" in said
-    assert "--model.probability is not a field; expected one of --model.augment.0.probability, --model.augment." in said
+    message = str(caught.value)
+    assert "--model.frobnicate is not a field" in message
+    assert (
+        "--model.probability is not a field; expected one of --model.augment.0.probability, --model.augment." in message
+    )
 
 
 def test_all_mistakes_are_named_at_once_with_the_nearest_field():
@@ -88,10 +90,10 @@ def test_all_mistakes_are_named_at_once_with_the_nearest_field():
             "--optim.schedule.peak-rl", "3", "--data.buckets.num", "many", "--training.precision", "f17",
             "--model.heads.ctc.dropout", "1.5", "--training.ema.decay", "2",
         )  # fmt: skip
-    said = str(caught.value)
-    assert said.startswith("5 settings of --config configs/quickstart.py cannot be used")
+    message = str(caught.value)
+    assert message.startswith("5 settings of --config configs/quickstart.py cannot be used")
     for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "decay is 2.0", "--data.buckets.num"):
-        assert part in said, f"{part!r} is not in\n{said}"
+        assert part in message, f"{part!r} is not in\n{message}"
     assert caught.value.exit_code == 2
 
 
@@ -104,19 +106,19 @@ def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_in_them():
 
 
 @pytest.mark.parametrize(
-    ("weights", "more", "said"),
+    ("weights", "more", "message"),
     [
         (["1", "1", "1"], ["--data.trim-db", "-1"], "--data.trim-db -1: "),
         (["1", "2"], [], "2 numbers for 3 entries"),
     ],
 )
-def test_settings_that_need_each_other_are_not_accused_of_what_others_do(weights, more, said):
+def test_settings_that_need_each_other_are_not_accused_of_what_others_do(weights, more, message):
     with pytest.raises(UserError) as caught:
         parse(
             "--data.train", "a", "b", "c", "--data.mixing.kind", "absolute", "--data.mixing.weights", *weights, *more
         )  # fmt: skip
     assert str(caught.value).startswith("1 setting ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_fields_that_are_right_together_only_are_no_mistakes():
@@ -158,7 +160,7 @@ def test_fresh_needs_no_value():
 
 
 def test_values_without_a_field_are_named():
-    with pytest.raises(UserError, match="'3' belongs to no field"):
+    with pytest.raises(UserError, match="'3' does not belong to a field"):
         parse("3")
 
 
@@ -192,14 +194,14 @@ class Outer:
 
 
 def test_what_is_of_another_type_is_named_with_its_place():
-    assert wrong_types(Outer((Inner(share=1),), {"x": Inner(share=0.1)}, 3)) == []  # a whole number is a number
+    assert wrong_types(Outer((Inner(share=1),), {"x": Inner(share=0.1)}, 3)) == []  # an int is accepted as float
     wrong = Outer((Inner(), Inner(share="1")), {"x": Inner(kind="c")}, 2.5)
     assert wrong_types(wrong) == [
         "inner.1.share is '1': expected float", "by_name.x.kind is 'c': expected Literal['a', 'b']",
         "num is 2.5: expected int | None",
     ]  # fmt: skip
-    (said,) = wrong_types(Outer([Inner()]))
-    assert said.startswith("inner is [Inner(share=0.5, kind='a')]: expected tuple[")
+    (message,) = wrong_types(Outer([Inner()]))
+    assert message.startswith("inner is [Inner(share=0.5, kind='a')]: expected tuple[")
 
 
 def test_missing_config_suggests_the_nearest():
@@ -272,16 +274,16 @@ def test_help_lists_every_field_quickly():
         assert flag in done.stdout, flag
     assert isinstance(load_config(CONFIG), Experiment)
     print(f"{seconds:.1f} s")
-    assert seconds < 30  # promised are 3 on a quiet machine; tests share theirs
+    assert seconds < 30  # 3 s are promised on an idle machine; tests share theirs
 
 
 def test_a_mistake_writes_nothing_and_exits_2(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         run_command(train.main, ["--config", CONFIG, "--run-dir", str(tmp_path / "r"), "--sed", "1"])
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert "--sed" in said
-    assert "did you mean '--seed'" in said
+    message = capsys.readouterr().err
+    assert "--sed" in message
+    assert "did you mean '--seed'" in message
     assert not (tmp_path / "r").exists()
 
 

@@ -1,4 +1,4 @@
-"""Every command as a person runs it, on a handful of made sentences."""
+"""Every command as users run it, on some recordings of noise."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ from tests.forked import finished, made_corpus
 
 
 def run(*command, code=0):
-    """What a command printed; it must end with the exit code given, and never with a traceback."""
+    """Runs a command and returns its output; checks the exit code, and that there is no traceback."""
     done = finished(*command, devices=2)
     assert done.returncode == code, (
         f"{command} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
@@ -43,9 +43,9 @@ def trained(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "toy"
     sets = ["--data.train", corpus / "train.jsonl", "--data.validation", corpus / "validation.jsonl"]
     command = ["asr_jax.train", "--config", "tests/resume_config.py", *sets, "--run-dir", folder]
-    said = run(*command).stdout
-    assert "validation WER" in said
-    assert "Compiled, one row per bucket" in said
+    output = run(*command).stdout
+    assert "validation WER" in output
+    assert "Compiled, one row per bucket" in output
     assert "already trained: 6 updates" in run(*command).stdout
     return folder
 
@@ -94,8 +94,8 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     out, lines = tmp_path / "scores.json", tmp_path / "predictions.jsonl"
     test, validation = corpus / "test.jsonl", corpus / "validation.jsonl"
     command = ["asr_jax.evaluate", trained, "--data", test, validation, "--json", out, "--predictions", lines]
-    said = run(*command, "--by", "speaker").stdout
-    assert str(test)[-12:] in said
+    output = run(*command, "--by", "speaker").stdout
+    assert str(test)[-12:] in output
     sets = json.loads(out.read_text())["runs"][0]["sets"]
     assert set(sets) == {str(test), str(validation)}
     wanted = {"wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances", "rejected", "by_source"}
@@ -106,10 +106,10 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert sets[str(test)]["by_source"].keys() == {"noise"}
     assert sets[str(test)]["normaliser"] == "lower.v1"
     assert sets[str(test)]["by_speaker"].keys() == {utterance.speaker for utterance in utterances}
-    assert all(f"  {utterance.speaker} " in said for utterance in utterances)
+    assert all(f"  {utterance.speaker} " in output for utterance in utterances)
     low, high = sets[str(test)]["wer_interval"]
-    assert f"{100 * sets[str(test)]['wer']:.2f} % ({100 * low:.1f}–{100 * high:.1f})" in said
-    assert re.search(rf"{re.escape(str(test))}.*95 %.*\b{len(sets[str(test)]['by_speaker'])} speakers", said)
+    assert f"{100 * sets[str(test)]['wer']:.2f} % ({100 * low:.1f}–{100 * high:.1f})" in output
+    assert re.search(rf"{re.escape(str(test))}.*95 %.*\b{len(sets[str(test)]['by_speaker'])} speakers", output)
     predicted = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["id"] for line in predicted} >= {utterance.id for utterance in utterances}
 
@@ -120,13 +120,13 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
     oldest = min((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     command = ["asr_jax.evaluate", folder, oldest, "--data", corpus / "validation.jsonl", "--json", out]
     beam = ["--decoding.kind", "beam", "--decoding.search.beam-width", "4"]
-    said = run(*command, *beam, "--precision", "bf16", "--predictions", lines, "--calibrate").stdout
+    output = run(*command, *beam, "--precision", "bf16", "--predictions", lines, "--calibrate").stdout
     first, second = json.loads(out.read_text())["runs"]
     assert (second["checkpoint"], second["weights"]) == (int(oldest.name), "averaged")
     assert (first["precision"], first["decoding"], first["calibrated"]) == ("bf16", "beam 4", False)
-    assert f"toy {oldest.name}" in said
+    assert f"toy {oldest.name}" in output
     for result in (first, second):
-        assert f"calibrated on {result['calibration']['words']} words" in said
+        assert f"calibrated on {result['calibration']['words']} words" in output
     assert len(json.loads((folder / "calibration.json").read_text())) == 2
     written = {f"toy-{result['checkpoint']}.jsonl" for result in (first, second)}
     assert {path.name for path in lines.iterdir()} == written
@@ -135,7 +135,7 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
 
 
 def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_path):
-    """Of a set with a recording that is much longer than training's, too: that one is heard by windows."""
+    """The set contains a recording that is much longer than those of training, which is recognised in windows."""
     lines, folder, out = tmp_path / "lines.jsonl", tmp_path / "log_probs", tmp_path / "scores.json"
     utterances = read_utterances([corpus / "validation.jsonl"])
     several = list(read_utterances([corpus / "train.jsonl"]))
@@ -146,8 +146,8 @@ def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_pa
         tmp_path / "m.jsonl", [Utterance("joined", str(tmp_path / "long.flac"), text, length_s), *utterances]
     )
     command = ["asr_jax.evaluate", trained, "--data", tmp_path / "m.jsonl", "--predictions", lines, "--json", out]
-    said = run(*command, "--live", "--log-probs", folder).stdout
-    assert re.search(r"\b1 .*windows.*: joined", " ".join(said.split()))
+    output = run(*command, "--live", "--log-probs", folder).stdout
+    assert re.search(r"\b1 .*windows.*: joined", " ".join(output.split()))
     counts = json.loads(out.read_text())["runs"][0]["sets"][str(tmp_path / "m.jsonl")]
     assert (counts["windowed_ids"], counts["utterances"], counts["rejected"]) == (["joined"], len(utterances) + 1, 0)
     assert counts["words"] == sum(len(each.text.split()) for each in (*several, *utterances))

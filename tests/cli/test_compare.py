@@ -1,4 +1,4 @@
-"""The command that compares two files of predictions: what it prints and writes, and what it refuses."""
+"""The compare command: its output, its JSON file, and the files that it refuses."""
 
 import json
 import random
@@ -13,14 +13,15 @@ from asr_jax.metrics.comparison import compare
 
 
 def predictions(path, error_rate, *, seed=0, num=120, **fields):
-    """A file as evaluate writes it."""
+    """Writes a file of predictions like evaluate."""
     choose = random.Random(seed)
     rows = []
     for row in range(num):
-        said = [choose.choice(["Some", "words", "of", "an", "utterance"]) for _ in range(8)]
-        heard = " ".join("wrong" if choose.random() < error_rate else word for word in said)
+        reference = [choose.choice(["Some", "words", "of", "an", "utterance"]) for _ in range(8)]
+        hypothesis = " ".join("wrong" if choose.random() < error_rate else word for word in reference)
         rows.append({
-            "id": f"u{row}", "location": f"/{row}.flac", "reference": " ".join(said), "hypothesis": heard.lower(),
+            "id": f"u{row}", "location": f"/{row}.flac",
+            "reference": " ".join(reference), "hypothesis": hypothesis.lower(),
             "source": "made", "speaker": f"s{row % 8}", "duration_s": row / 8, "normaliser": "lower.v1",
         } | fields)  # fmt: skip
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -43,7 +44,7 @@ def test_it_prints_both_and_how_they_differ(tmp_path, capsys):
     systems = [read_predictions(path)[0] for path in (first, second)]
     expected = compare(*systems, normaliser="lower.v1", num_shown=2)
     assert written == {"files": [str(first), str(second)]} | json.loads(json.dumps(expected))
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     difference, pairs, worst = expected["difference"], expected["matched_pairs"], expected["differing"][0]
     of_difference = [f"{100 * value:+.2f}" for value in (difference["wer"], *difference["wer_interval"])]
     for values in (
@@ -53,9 +54,9 @@ def test_it_prints_both_and_how_they_differ(tmp_path, capsys):
         [str(first), "2 utterances", "u118", "u119"],
         [worst["id"], f"{worst['first_errors']} errors", "0 of the second"],
     ):
-        assert re.search(".*".join(map(re.escape, values)), said), values
-    assert len(re.findall(r"^.*u\d+: \d+ errors", said, re.MULTILINE)) == 2
-    assert "  hyp " in said
+        assert re.search(".*".join(map(re.escape, values)), output), values
+    assert len(re.findall(r"^.*u\d+: \d+ errors", output, re.MULTILINE)) == 2
+    assert "  hyp " in output
 
 
 def test_sets_that_share_ids_are_told_apart(tmp_path, capsys):
@@ -68,18 +69,18 @@ def test_sets_that_share_ids_are_told_apart(tmp_path, capsys):
         files.append(tmp_path / f"{name}.jsonl")
         files[-1].write_text("".join(part.read_text() for part in parts))
     main([str(file) for file in files])
-    said = capsys.readouterr().out
-    assert "240 utterances of both" in said
-    assert re.search(r"set[01] u\d+: \d errors of the first, \d of the second", said)
+    output = capsys.readouterr().out
+    assert "240 utterances in both files" in output
+    assert re.search(r"set[01] u\d+: \d errors of the first system, \d of the second", output)
 
 
 def test_equal_systems_have_nothing_to_show(tmp_path, capsys):
     same = [str(predictions(tmp_path / f"{name}.jsonl", 0.1)) for name in "ab"]
     main(same)
-    said = capsys.readouterr().out
-    assert "difference, second less first: +0.00 points (+0.00 to +0.00" in said
-    assert "matched pairs (MAPSSWE): p = 1," in said
-    assert "differ most" not in said
+    output = capsys.readouterr().out
+    assert "difference, second minus first: +0.00 points (+0.00 to +0.00" in output
+    assert "matched pairs (MAPSSWE): p = 1," in output
+    assert "largest difference" not in output
 
 
 def test_differences_without_interval_or_p_value_are_said(tmp_path, capsys):
@@ -88,13 +89,13 @@ def test_differences_without_interval_or_p_value_are_said(tmp_path, capsys):
     for path, hypothesis in zip(files, ("a b c d", "a b x d"), strict=True):
         path.write_text("".join(json.dumps(line | {"hypothesis": hypothesis}) + "\n" for line in lines))
     main([*map(str, files)])
-    assert "no p-value: all segments differ by as much" in " ".join(capsys.readouterr().out.split())
+    assert "no p-value: the difference is the same in all segments" in " ".join(capsys.readouterr().out.split())
     for path in files:
         path.write_text(path.read_text().splitlines()[0] + "\n")
     main([*map(str, files)])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "difference, second less first: +25.00 points; no interval of 1" in said
-    assert "no p-value: too few segments" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "difference, second minus first: +25.00 points; no interval, since there are only 1" in output
+    assert "no p-value: too few segments" in output
 
 
 def test_files_without_the_optional_fields(tmp_path, capsys):
@@ -105,10 +106,10 @@ def test_files_without_the_optional_fields(tmp_path, capsys):
     with pytest.raises(UserError, match=f"{path}: none.*--normaliser NAME"):
         main([str(path), str(path)])
     main([str(path), str(path), "--normaliser", "lower.v1"])
-    said = capsys.readouterr().out
-    assert "33.33 %" in said
-    assert "resamples of 2 utterances" in said
-    assert "1 segments in which either erred; below 50 segments p is rough" in said
+    output = capsys.readouterr().out
+    assert "33.33 %" in output
+    assert "resamples of 2 utterances" in output
+    assert "1 segments with an error of either system; p is inaccurate for fewer than 50 segments" in output
 
 
 @pytest.mark.parametrize(
@@ -130,10 +131,10 @@ def test_files_that_do_not_match_are_refused(tmp_path, capsys, change, message):
     with pytest.raises(SystemExit) as ended:
         run_command(main, [str(first), str(second)])
     assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert not said.out
-    assert re.search(message, said.err)
-    assert str(second) in said.err
+    output = capsys.readouterr()
+    assert not output.out
+    assert re.search(message, output.err)
+    assert str(second) in output.err
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -1,4 +1,4 @@
-"""The command that converts: what it says, what it leaves out, what it refuses. (Each reader's tests convert too.)"""
+"""The convert command: its messages, rejected utterances, and refused arguments. Tests of the readers convert too."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from asr_jax.data.manifests.locations import Location
 
 
 def test_several_inputs_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of different formats; what no utterance can be made of is named and counted."""
+    """Inputs have different formats; rejected files are reported and counted."""
     for i in range(12):
         write(tmp_path / "set" / f"{i:02}.wav", noise(i, 1600)).with_suffix(".txt").write_text(f"text {i}")
     write(tmp_path / "set" / "lonely.wav", noise(1))
@@ -26,9 +26,9 @@ def test_several_inputs_become_one(tmp_path: Path, capsys: pytest.CaptureFixture
         "duration": 0.01, "tokens": [1, 2],
     }  # fmt: skip
     check_signals(read(tmp_path, out).select(slice(12)), [noise(i, 1600) for i in range(12)])
-    left_out, summary = capsys.readouterr().out.splitlines()
-    assert left_out.startswith(f"left out lonely.wav: {tmp_path}/set/lonely.wav: no text beside the audio")
-    assert summary == f"13 utterances, 0.00 h, to {out}; their bytes in {out}.bytes; 1 left out"
+    rejected, summary = capsys.readouterr().out.splitlines()
+    assert rejected.startswith(f"rejected lonely.wav: {tmp_path}/set/lonely.wav: no text beside the audio")
+    assert summary == f"13 utterances, 0.00 h, to {out}; embedded data in {out}.bytes; 1 rejected"
 
 
 def test_a_folder_of_several_sets(tmp_path: Path) -> None:
@@ -48,15 +48,18 @@ def test_a_converted_set_can_be_moved_with_its_audio(tmp_path: Path) -> None:
 
 
 def test_nothing_that_is_there_is_lost(tmp_path: Path) -> None:
-    """Neither a manifest, by its name or among the inputs, nor the bytes that it names."""
+    """Neither an existing OUT, nor an input, nor the embedded data of a manifest is overwritten."""
     a, b = (jsonl(tmp_path / f"{name}.jsonl", {"features": [[i, 1]], "text": "x"}) for i, name in enumerate("ab"))
     out = tmp_path / "out.jsonl"
     main([str(a), str(out)])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for arguments, message in (
-        ([a, out], "out.jsonl is there already, and OUT, the last argument, is written: give another, or --force"),
-        ([a, b, b, "--force"], "b.jsonl is an input as well"),
-        ([b], "b.jsonl is the only path: expected IN … OUT"),
+        (
+            [a, out],
+            r"OUT, the last argument, is .*out\.jsonl, which already exists: choose another name, or .* with --force",
+        ),
+        ([a, b, b, "--force"], r"b\.jsonl, which is also an input"),
+        ([b], r"b\.jsonl is the only path: expected inputs and then the output, IN … OUT"),
         ([b, tmp_path / "out.tsv"], "out.tsv.bytes#"),
     ):
         with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""What evaluate refuses before anything is computed."""
+"""The evaluate command refuses conflicting names before any computation."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_tensors_of_two_sets_that_would_have_one_name_are_refused_before_any_run
     command = [str(tmp_path / "no_run"), "--log-probs", str(tmp_path / "out.safetensors"), "--data"]
     with pytest.raises(UserError, match=rf"{clean} and {noisy} .*recording b"):
         main([*command, clean, other, noisy])
-    command[2] = str(tmp_path / "out")  # files by number, whose index names the set
+    command[2] = str(tmp_path / "out")  # numbered files, whose index contains the set
     for data in ((clean, other, noisy), (clean, other)):
         with pytest.raises(UserError, match="is not a run"):
             main([*command, *data])

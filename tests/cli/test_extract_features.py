@@ -1,4 +1,4 @@
-"""Ready features: extracted in parts, resumable, and the same loss as the audio that they were made from."""
+"""The extract_features command: features are written in parts, resumed, and have the loss of their audio."""
 
 import functools
 import json
@@ -33,7 +33,7 @@ NUM = 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Recordings of noise at different levels, with texts."""
+    """Folder of recordings of noise at different levels, with texts."""
     folder, rng, utterances = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
     for number in range(NUM):
         samples = rng.normal(0, 500 * (number + 1), int(rng.integers(9000, 20000))).clip(-32768, 32767).astype(np.int16)
@@ -50,7 +50,7 @@ def extract(folder, out, *more):
 
 
 def loss_of(utterances, model, variables):
-    """The loss of every utterance by its id, from batches of audio or of features."""
+    """Loss of every utterance by its id, from batches of audio or of features."""
     source, losses = planned(utterances, model), {}
     evaluate = jax.jit(lambda batch: model.apply(variables, batch, step=None))
     for position in range(source.plan.batches_per_epoch):
@@ -78,7 +78,7 @@ def test_features_give_the_loss_of_their_audio(folder, tmp_path):
 
 
 def planned(utterances, model):
-    """The source of its batches."""
+    """Source of the batches of a training plan."""
     data = plan_training(
         utterances, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER,
         output_length=model.output_length, frames_needed=np.add,
@@ -153,7 +153,7 @@ def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "0000-a.parquet", "0000-a.rejected.jsonl", "0001-b.parquet",
     ]  # fmt: skip
-    with pytest.raises(RunError, match="1 utterances"):  # said again of what is there
+    with pytest.raises(RunError, match="1 utterances"):  # also reported for existing files
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
     rejected = json.loads((tmp_path / "out/0000-a.rejected.jsonl").read_text())
     assert (rejected["id"], rejected["location"]) == ("u2", str(copy))
@@ -233,7 +233,7 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
     assert [utterance.id for utterance in read_utterances([tmp_path / "f.parquet"])] == [
         "u0", "u1", "u2", "u0#2", "u1#2", "u2#2",
     ]  # fmt: skip
-    extract(folder, tmp_path / "short.parquet", "--max-duration-s", "0.8")  # as asked for: no error
+    extract(folder, tmp_path / "short.parquet", "--max-duration-s", "0.8")  # requested, so this is not an error
     assert "utterances are longer than --max-duration-s 0.8" in capsys.readouterr().out
     for option, value in (("--max-duration-s", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
         with pytest.raises(UserError, match=option):
@@ -263,5 +263,5 @@ def test_a_run_trains_on_features_with_a_validation_set_cut_by_speaker(folder, t
     assert len(speakers["train"]) + len(speakers["validation"]) == 8
     assert not speakers["train"] & speakers["validation"]
     assert {len(utterances) for utterances in split.values()} == {21, 3}
-    evaluate.main([str(tmp_path / "run"), "--data", str(folder / "audio.jsonl")])  # audio on the same run
+    evaluate.main([str(tmp_path / "run"), "--data", str(folder / "audio.jsonl")])  # the run also evaluates audio
     assert str(NUM) in capsys.readouterr().out

@@ -14,7 +14,7 @@ MODULES = [module.name for module in pkgutil.walk_packages(asr_jax.cli.__path__,
 
 
 def options_of(module):
-    """The classes of options that a command's module defines."""
+    """Classes of options that the module of a command defines."""
     found = vars(importlib.import_module(module)).values()
     return [each for each in found if isinstance(each, type) and each.__module__ == module and is_options(each)]
 

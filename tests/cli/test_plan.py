@@ -1,4 +1,4 @@
-"""The plan command: what it prints is what training would do, and it does nothing else."""
+"""The plan command: it prints the plan of training and does nothing else."""
 
 import json
 import logging
@@ -16,6 +16,8 @@ from asr_jax.cli import plan as command
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.mixing import Mixing
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.zipformer import Zipformer
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 
@@ -23,7 +25,7 @@ CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
 
 
 def write_manifest(path: Path, durations: np.ndarray, source: str = "") -> str:
-    """Utterances of which nothing but the metadata is there."""
+    """Writes a manifest without audio files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         {"id": f"{path.stem}-{i}", "audio_path": f"/none/{i}.flac", "duration": round(float(d), 3), "text": "abc"}
@@ -50,28 +52,28 @@ def printed(capsys: pytest.CaptureFixture[str], *given: str) -> str:
 
 
 def row(text: str, start: str) -> list[str]:
-    """The cells of the line that starts so."""
+    """Cells of the first line with this beginning."""
     return next(line.split() for line in text.splitlines() if line.startswith(start))
 
 
 def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     validation = write_manifest(tmp_path / "data" / "dev.jsonl", np.full(4, 1.0))
     given = arguments(manifest, tmp_path, "--data.validation", validation)
-    said = printed(capsys, *given)
+    output = printed(capsys, *given)
     experiment = parse_experiment(given, prog="")
     setup = set_up(experiment, find_run(experiment))
     plan = setup.train.plan
     assert command.plan(experiment).fingerprint() == setup.train.fingerprint()
-    assert row(said, manifest)[1:3] == ["60", f"{setup.train.index.hours:.4g}"]
-    assert row(said, "too long")[:4] == ["too", "long", "2", f"{85 / 3600:.4g}"]
-    assert row(said, "too short")[2] == "1"
+    assert row(output, manifest)[1:3] == ["60", f"{setup.train.index.hours:.4g}"]
+    assert row(output, "too long")[:4] == ["too", "long", "2", f"{85 / 3600:.4g}"]
+    assert row(output, "too short")[2] == "1"
     for bucket, num in zip(plan.buckets, plan.batches_by_bucket().tolist(), strict=True):
-        cells = row(said, f"{bucket.length / 16000:,.4g}".rjust(7))
+        cells = row(output, f"{bucket.length / 16000:,.4g}".rjust(7))
         assert cells[1:3] == [str(bucket.num_tokens), str(bucket.batch_size)]
         assert cells[5] == str(num)
-    assert f"padding: {plan.padding_share:.1%} of all batches, in 2 shapes" in said
-    assert f"h in {plan.batches_per_epoch} batches, {setup.updates_per_epoch:g} updates" in said
-    assert f"the run: 6 updates, {6 / setup.updates_per_epoch:.4g} epochs" in said
+    assert f"padding: {plan.padding_share:.1%} of all batches, in 2 shapes" in output
+    assert f"h in {plan.batches_per_epoch} batches, {setup.updates_per_epoch:g} updates" in output
+    assert f"the run: 6 updates, {6 / setup.updates_per_epoch:.4g} epochs" in output
 
 
 def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
@@ -89,23 +91,23 @@ def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
 @pytest.mark.parametrize(("flag", "amount"), [("--global-seconds", 25.0), ("--global-rows", 17)])
 def test_the_accumulation_reaches_what_is_wanted_and_no_less_does(manifest, tmp_path, capsys, accumulate, flag, amount):
     more = ["--training.accumulate", str(accumulate), flag, str(amount)]
-    said = printed(capsys, *arguments(manifest, tmp_path, *more))
+    output = printed(capsys, *arguments(manifest, tmp_path, *more))
     plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).plan
     total = plan.length_per_epoch / 16000 if flag == "--global-seconds" else plan.entries_per_epoch
     mean = total / plan.batches_per_epoch
-    reaching = int(re.search(r"a global batch of .*: --training\.accumulate (\d+)", said)[1])
+    reaching = int(re.search(r"a global batch of .*: --training\.accumulate (\d+)", output)[1])
     assert reaching * mean >= amount > (reaching - 1) * mean
-    assert re.search(rf"a global batch now, training\.accumulate {accumulate}: ", said)
-    assert len(re.findall("a global batch of", said)) == 1
+    assert re.search(rf"current global batch, training\.accumulate {accumulate}: ", output)
+    assert len(re.findall("a global batch of", output)) == 1
 
 
 def test_five_hours_or_more_than_1024_records_are_reached_by_default(manifest, tmp_path, capsys):
-    said = printed(capsys, *arguments(manifest, tmp_path))
+    output = printed(capsys, *arguments(manifest, tmp_path))
     plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).plan
     hours = math.ceil(5 * 3600 * 16000 / (plan.length_per_epoch / plan.batches_per_epoch))
     utterances = math.ceil(1025 / (plan.entries_per_epoch / plan.batches_per_epoch))
-    assert f"5.00 h of audio: --training.accumulate {hours}; an epoch has fewer batches" in said
-    assert f"1,025 utterances: --training.accumulate {utterances}; an epoch has fewer batches" in said
+    assert f"5.00 h of audio: --training.accumulate {hours}; an epoch has fewer batches" in output
+    assert f"1,025 utterances: --training.accumulate {utterances}; an epoch has fewer batches" in output
 
 
 def test_speeds_and_mixing_are_shown_by_source(tmp_path):
@@ -141,7 +143,7 @@ def test_nothing_is_compiled_or_written(manifest, tmp_path, capsys, caplog):
         printed(capsys, *arguments(manifest, tmp_path))
         assert "Compiling" not in caplog.text
         jax.jit(lambda x: x * 3 + len(before))(jnp.float32(1.5))
-        assert "Compiling" in caplog.text  # it would have been said
+        assert "Compiling" in caplog.text  # the log does contain compilations
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -176,6 +178,23 @@ def test_wrong_fields_are_named_as_in_training(manifest, tmp_path):
 def test_help_tells_its_own_options_and_all_fields(capsys):
     with pytest.raises(SystemExit):
         command.main(["--config", CONFIG, "--help-all"])
-    said = capsys.readouterr().out
-    assert "--global-seconds" in said
-    assert "--data.buckets.num-by-labels" in said
+    output = capsys.readouterr().out
+    assert "--global-seconds" in output
+    assert "--data.buckets.num-by-labels" in output
+
+
+def test_the_frames_that_labels_need_are_those_of_the_primary_head(tmp_path):
+    """A head on an inner output with twice the frame rate fits twice the labels."""
+    path = tmp_path / "train.jsonl"
+    texts = [letters * 13 for letters in ("ab", "bc")] * 8
+    lines = [
+        {"id": str(i), "audio_path": f"/none/{i}.flac", "duration": 1.0, "text": text} for i, text in enumerate(texts)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = arguments(str(path), tmp_path, "--data.filters.max-chars-per-s", "90")
+    experiment = parse_experiment(given, prog="plan")
+    tapped = replace(experiment.model, encoder=Zipformer.tiny(taps=("stack_0",)), heads={"ctc": CTC(tap="stack_0")})
+    with pytest.raises(UserError, match="fewer frames than its labels need"):
+        command.plan(replace(experiment, model=replace(tapped, heads={"ctc": CTC()})))
+    planned = command.plan(replace(experiment, model=tapped))
+    assert len(planned.index) == len(texts)

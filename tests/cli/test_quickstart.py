@@ -1,4 +1,4 @@
-"""The quickstart as a new user runs it: in a clone of its own, with nothing compiled before."""
+"""The quickstart as new users run it: in a fresh clone, with an empty compilation cache."""
 
 import json
 import os
@@ -25,14 +25,14 @@ def quickstart(clone, cache):
 def test_a_fresh_clone_trains_and_a_second_run_does_only_the_rest(tmp_path):
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-    (clone / ".venv").symlink_to(ROOT / ".venv")  # the environment is what scripts/setup.sh made, and needs a network
-    said, seconds = quickstart(clone, tmp_path / "cache")
+    (clone / ".venv").symlink_to(ROOT / ".venv")  # making the environment would need a network
+    output, seconds = quickstart(clone, tmp_path / "cache")
     summary = json.loads((clone / "runs/quickstart/summary.json").read_text())
     print(f"{seconds:.0f} s, WER {summary['wer']:.2%}")
     assert summary["wer"] <= 0.08
     assert {"cer", "train_seconds", "corpus_seconds", "steps", "parameters"} <= summary.keys()
-    for name in ("checkpoint", "events", "curves", "said were"):
-        assert name in said
+    for name in ("checkpoint", "events", "curves", "reference texts"):
+        assert name in output
     (clone / "runs/quickstart/test.json").unlink()
     again, seconds = quickstart(clone, tmp_path / "cache")
     assert "already exists" in again

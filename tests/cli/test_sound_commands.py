@@ -1,4 +1,4 @@
-"""`augment` shows what training does to audio; `feature_statistics` measures bins that front-ends are normalised by."""
+"""The commands augment and feature_statistics, and the front-end benchmark."""
 
 import json
 
@@ -19,7 +19,7 @@ RATE = 16000
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Twelve recordings with a manifest, a damaged one among them, and noise."""
+    """Folder with a manifest of twelve recordings, one of them damaged, a recording of noise, and a config."""
     folder, rng = tmp_path_factory.mktemp("sound"), np.random.default_rng(0)
     (folder / "noise").mkdir()
     write_flac(folder / "noise" / "n.flac", rng.integers(-2000, 2000, 9000).astype(np.int16), RATE)
@@ -58,14 +58,14 @@ def test_audio_and_pictures_before_and_after_each_augmentation(folder, tmp_path,
         "0-original.flac", "0-original.png", "1-Gain.flac", "1-Gain.png", "2-BackgroundNoise.flac",
         "2-BackgroundNoise.png", "3-SpecAugment.png", "drawn.json",
     }  # fmt: skip
-    told = json.loads((tmp_path / shown[0] / "drawn.json").read_text())
-    assert told[3]["augmentation"] == "SpecAugment, in 50% of the utterances"
+    draws = json.loads((tmp_path / shown[0] / "drawn.json").read_text())
+    assert draws[3]["augmentation"] == "SpecAugment, in 50% of the utterances"
     original, quieter = (read_audio(tmp_path / shown[0] / f"{name}.flac") for name in ("0-original", "1-Gain"))
     np.testing.assert_array_equal(original, read_audio(folder / "0.flac"))
     level = 20 * np.log10(np.std(quieter) / np.std(original))
-    assert level == pytest.approx(told[1]["drawn"]["gain_db"], abs=0.01)
+    assert level == pytest.approx(draws[1]["drawn"]["gain_db"], abs=0.01)
     assert -6 < level < -5
-    assert 0 <= told[2]["drawn"]["snr_db"] <= 30  # of the end of the run
+    assert 0 <= draws[2]["drawn"]["snr_db"] <= 30  # settings at the end of the run
     assert (tmp_path / shown[0] / "3-SpecAugment.png").stat().st_size > 5000
 
 
@@ -85,16 +85,16 @@ def test_data_without_audio_are_named(folder, tmp_path):
 def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):
     out = tmp_path / "statistics.json"
     feature_statistics.main(["--preset", "rnnt", "--data", str(folder / "train.jsonl"), "--out", str(out)])
-    said = capsys.readouterr()
-    assert "1 utterances could not be read" in said.out
-    assert "3.flac" in said.err
+    output = capsys.readouterr()
+    assert "1 utterances could not be read" in output.out
+    assert "3.flac" in output.err
     found = NormaliseByDataSet.of_json(out)
     front_end, values = PRESETS["rnnt"](), []
     bare = jax.jit(type(front_end)(**{**vars(front_end), "then": ()}))
     for number in set(range(12)) - {3}:
         audio = read_audio(folder / f"{number}.flac")
-        heard = bare(np.pad(audio, (0, 8000 - len(audio)))[None], np.array([len(audio)], np.int32))
-        values.append(np.asarray(heard.values, np.float64)[0, : heard.lengths.item()])
+        features = bare(np.pad(audio, (0, 8000 - len(audio)))[None], np.array([len(audio)], np.int32))
+        values.append(np.asarray(features.values, np.float64)[0, : features.lengths.item()])
     frames = np.concatenate(values)
     assert json.loads(out.read_text())["frames"] == len(frames)
     np.testing.assert_allclose(found.mean, frames.mean(0), rtol=1e-5, atol=1e-5)
@@ -108,7 +108,7 @@ def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):
 
 
 def test_presets_and_folders_that_do_not_exist_are_named(folder, tmp_path):
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="does not exist; create it first"):
         feature_statistics.main(["--preset", "rnnt", "--data", "x", "--out", str(tmp_path / "none" / "x.json")])
     with pytest.raises(UserError, match=r"'quarznet'.* 'quartznet'"):
         feature_statistics.main(["--preset", "quarznet", "--data", "x", "--out", "x"])

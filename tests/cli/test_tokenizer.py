@@ -1,7 +1,4 @@
-"""The command that trains SentencePiece: every option, what it writes and says, and that a run takes the result.
-
-(`test_tokenizer` is the name of the tests of tokenizers: pytest wants each once.)
-"""
+"""The tokenizer command: its options, files and output, and the use of the model in a run."""
 
 import json
 import re
@@ -32,7 +29,7 @@ def corpus(tmp_path):
 
 
 def train(corpus, *options, size="32", prefix="tokenizer"):
-    """The path of the model that was trained, in a folder beside the corpus."""
+    """Trains a model in a folder beside the corpus and returns its path."""
     folder = corpus.parent / "made"
     where = ["--output-dir", folder, "--model-prefix", prefix]
     main([*map(str, ["--input", corpus, "--vocab-size", size, *where, *options])])
@@ -59,10 +56,10 @@ def test_every_type_and_script_is_written_loaded_and_comes_back(model_type, scri
     for text in known:
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert len(path.with_suffix(".vocab").read_text("utf-8").splitlines()) == tokenizer.vocab_size - 1
-    said = capsys.readouterr().out
-    assert f"a vocabulary of {tokenizer.vocab_size}, the blank ({tokenizer.vocab_size - 1}) among them" in said
-    assert f"{len(known)} of 4 texts that were tried come back from their ids" in said
-    assert f"train with --data.tokenizer.path {path} --data.tokenizer.normaliser lower.v1" in said
+    output = capsys.readouterr().out
+    assert f"a vocabulary of {tokenizer.vocab_size} labels, including the blank ({tokenizer.vocab_size - 1})" in output
+    assert f"{len(known)} of 4 checked texts are restored from their token ids" in output
+    assert f"to train with it: --data.tokenizer.path {path} --data.tokenizer.normaliser lower.v1" in output
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -104,7 +101,7 @@ def test_symbols_and_ids_are_where_they_were_asked_for(corpus):
 
 def test_a_blank_among_the_pieces_is_the_blank(corpus, capsys):
     path = train(corpus, "--user-defined-symbols", "<blk>", "--bos-id", "-1", "--eos-id", "-1", size="31")
-    assert "a vocabulary of 31, the blank (1) among them\n" in capsys.readouterr().out
+    assert "a vocabulary of 31 labels, including the blank (1)\n" in capsys.readouterr().out
     assert given_tokenizer(TokenizerSettings(path=str(path))).blank_id == 1
 
 
@@ -112,7 +109,7 @@ def test_bytes_spell_characters_without_a_piece(corpus, capsys):
     path = train(corpus, "--byte-fallback", size="288")
     tokenizer = given_tokenizer(TokenizerSettings(path=str(path)))
     assert tokenizer.decode(tokenizer.encode("чаю 茶")) == "чаю 茶"
-    assert "4 of 4 texts that were tried come back" in capsys.readouterr().out
+    assert "4 of 4 checked texts are restored" in capsys.readouterr().out
 
 
 def test_parts_without_a_piece_are_shown(tmp_path, capsys):
@@ -137,7 +134,7 @@ def test_sampled_texts_are_the_same_every_time_and_depend_on_the_options(tmp_pat
 
 def test_long_texts_are_left_out_and_counted(corpus, capsys):
     train(corpus, "--max-sentence-length", "20", size="19")
-    assert "1 of 4 texts are left out: they have more than --max-sentence-length 20 bytes" in capsys.readouterr().out
+    assert "1 of 4 texts are rejected: they have more than --max-sentence-length 20 bytes" in capsys.readouterr().out
 
 
 def test_the_rule_of_sentencepiece_comes_after_the_normaliser(tmp_path):
@@ -166,7 +163,7 @@ def test_a_saved_tokenizer_of_the_model_is_the_same(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             ["--vocab-size", "5000"],
@@ -179,7 +176,7 @@ def test_a_saved_tokenizer_of_the_model_is_the_same(corpus, tmp_path):
         (["--character-coverage", "0.5"], r"--character-coverage 0.5: expected 0.98 to 1"),
         (["--input-sentence-size", "5"], "--input-sentence-size 5: expected 0, or more than 100"),
         (["--max-sentence-length", "5"], "--max-sentence-length 5: expected 10 or more"),
-        (["--unk-id", "-1"], "--unk-id -1: expected an id"),
+        (["--unk-id", "-1"], "--unk-id -1: expected 0 or more"),
         (["--pad-id", "2"], r"ids \[0, 1, 2, 2\] of unk, bos, eos and pad: expected each once"),
         (["--pad-id", "99"], "all below --vocab-size 32"),
         (["--user-defined-symbols", "a,a"], "SentencePiece cannot train .*: .*a is already defined"),
@@ -189,13 +186,13 @@ def test_a_saved_tokenizer_of_the_model_is_the_same(corpus, tmp_path):
         (["--model-type", "bigram"], "invalid choice 'bigram' for argument '--model-type'"),
     ],
 )
-def test_what_cannot_work_is_said_in_full(options, said, corpus, tmp_path, capsys):
+def test_what_cannot_work_is_said_in_full(options, message, corpus, tmp_path, capsys):
     made = ["--input", str(corpus), "--vocab-size", "32", "--output-dir", str(tmp_path / "made")]
     with pytest.raises(SystemExit) as exit:
         run_command(main, [*made, *options])
     assert exit.value.code == 2
     error = capsys.readouterr().err
-    assert re.search(said, error), error
+    assert re.search(message, error), error
     assert not list((tmp_path / "made").glob("*"))
 
 

@@ -1,4 +1,4 @@
-"""`transcribe` as a person calls it: what is given, what comes out, what is rejected, and what is there already."""
+"""The transcribe command: its inputs and outputs, rejected recordings, and existing outputs."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def sound(seconds, seed=0):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Trained for two updates: what it says is without sense, and always the same."""
+    """Run with two updates, whose transcripts are meaningless but reproducible."""
     folder = tmp_path_factory.mktemp("trained")
     lines = []
     for n in range(12):
@@ -44,7 +44,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two short recordings, a long one, and a broken one."""
+    """Folder with two short recordings, a long one, and a file that is not audio."""
     write(tmp_path / "in" / "a.flac", sound(0.7))
     write(tmp_path / "in" / "deep" / "b.wav", sound(1.1, seed=1))
     write(tmp_path / "in" / "long.flac", sound(9.5, seed=2))
@@ -52,7 +52,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def said(capsys):
+def printed(capsys):
     out = capsys.readouterr()
     return out.out.splitlines(), out.err
 
@@ -62,7 +62,7 @@ def test_folders_in_every_format(run, folder, capsys):
     with pytest.raises(RunError, match="1 of 4 recordings") as error:
         main([run, str(audio)])
     assert error.value.exit_code == 1
-    lines, errors = said(capsys)
+    lines, errors = printed(capsys)
     names = ["a.flac", "long.flac", "deep/b.wav"]
     assert [line.split("\t")[0] for line in lines] == [f"{audio}/{name}" for name in names]
     assert f"rejected {audio}/none.wav: not audio" in errors
@@ -70,13 +70,13 @@ def test_folders_in_every_format(run, folder, capsys):
     texts = dict(line.split("\t") for line in lines)
     with pytest.raises(RunError):
         main([run, str(audio), "--format", "json"])
-    objects = [json.loads(line) for line in said(capsys)[0]]
+    objects = [json.loads(line) for line in printed(capsys)[0]]
     assert {each["path"]: each["text"] for each in objects} == texts
     assert [each["id"] for each in objects] == names
     assert all(0 <= word["confidence"] <= 1 for each in objects for word in each["words"])
     with pytest.raises(RunError):
         main([run, str(audio), "--format", "ctm"])
-    rows = [line.split() for line in said(capsys)[0]]
+    rows = [line.split() for line in printed(capsys)[0]]
     assert [row[4] for row in rows] == [word for text in texts.values() for word in text.split()]
     with pytest.raises(UserError, match=r"4 recordings.* srt .*--out FOLDER"):
         main([run, str(audio), "--format", "srt"])
@@ -99,8 +99,8 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     (folder / "in" / "none.wav").unlink()
     capsys.readouterr()
     main([run, str(folder / "in"), "--format", "vtt", "--out", str(out)])
-    errors = said(capsys)[1]
-    assert f"2 are in {out} already" in errors
+    errors = printed(capsys)[1]
+    assert f"2 recordings are already in {out}" in errors
     assert "1 recordings, 9.5 s" in errors
     assert (out / "a.vtt").read_text() == "kept"
     assert not (out / "rejected.jsonl").exists()
@@ -127,13 +127,13 @@ def test_standard_input(run, folder, capsys, monkeypatch):
 
     given((folder / "in" / "a.flac").read_bytes())
     main([run, "-", "--json"])
-    (line,) = said(capsys)[0]
+    (line,) = printed(capsys)[0]
     given(f"{folder}/in/a.flac\n".encode())
     main([run, "-"])
     assert json.loads(line)["path"] == "stdin"
-    assert said(capsys)[0] == [f"{folder}/in/a.flac\t{json.loads(line)['text']}"]
+    assert printed(capsys)[0] == [f"{folder}/in/a.flac\t{json.loads(line)['text']}"]
     given(b"nothing.wav\n")
-    with pytest.raises(UserError, match="none of the inputs is audio that can be read"):
+    with pytest.raises(UserError, match="no input is readable audio"):
         main([run, "-"])
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(UserError, match="-: standard input"):
@@ -144,7 +144,7 @@ def test_standard_input(run, folder, capsys, monkeypatch):
 def test_what_nothing_of_could_be_read_is_named_in_files_too(run, folder):
     broken, out = str(folder / "in" / "none.wav"), folder / "results"
     for more in (["--out", str(out)], ["--to-manifest", str(out / "labels.jsonl")], ["--out", str(out / "all.json")]):
-        with pytest.raises(UserError, match="none of the inputs is audio that can be read") as error:
+        with pytest.raises(UserError, match="no input is readable audio") as error:
             main([run, broken, *more])
         assert error.value.exit_code == 2
     assert sorted(path.name for path in out.iterdir()) == ["labels.rejected.jsonl", "rejected.jsonl"]
@@ -186,7 +186,7 @@ def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder
     out = folder / "labels" / "out.jsonl"
     with pytest.raises(RunError):
         main([run, str(folder / "in"), "--to-manifest", str(out), "--min-confidence", "0"])
-    lines, errors = said(capsys)
+    lines, errors = printed(capsys)
     assert lines == []
     assert "kept" in errors
     assert "not calibrated" not in errors, "nothing is left out by confidence"
@@ -197,7 +197,7 @@ def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder
     assert total_s == pytest.approx(0.7 + 1.1 + 9.5, abs=0.02)
     assert "none.wav" in {line["id"] for line in left_out}
     assert not (out.parent / "out.audio").exists()
-    with pytest.raises(UserError, match=r"out\.jsonl is there already"):
+    with pytest.raises(UserError, match=r"out\.jsonl already exists"):
         main([run, str(folder / "in"), "--to-manifest", str(out)])
     main([run, f"{folder}/in/a.flac", "--to-manifest", str(out), "--min-confidence", "1", "--force"])
     assert out.read_text() == ""
@@ -206,12 +206,12 @@ def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder
 def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys):
     again = [f"{folder}/in/a.flac", "--to-manifest", str(folder / "out.jsonl"), "--force"]
     main([run, *again, "--live"])
-    (line,) = [line for line in said(capsys)[1].splitlines() if "not calibrated" in line]
+    (line,) = [line for line in printed(capsys)[1].splitlines() if "not calibrated" in line]
     assert f"python -m asr_jax.evaluate {run} --live --calibrate --data VALIDATION" in line
     write_calibration(Path(run), 2, "averaged", CTCDecoding(), Calibration(), about={})
     main([run, *again])
     (Path(run) / "calibration.json").unlink()
-    assert "not calibrated" not in said(capsys)[1]
+    assert "not calibrated" not in printed(capsys)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
-"""Thirty and more wrong beginnings: each ends with one message that names the mend, exit code 2 before anything was
-written or 1 where work had begun, and never with a traceback."""
+"""Commands that cannot work: each prints one message with the fix and no traceback.
 
-# ruff: noqa: E501  a case a line
+The exit code is 2 if nothing was written, and 1 if the work had started.
+"""
+
+# ruff: noqa: E501  one case per line
 
 import json
 import os
@@ -21,9 +23,9 @@ CAN_GIVE_UP_RIGHTS = shutil.which("setpriv")
 
 @pytest.fixture(scope="module")
 def server():
-    """A process that runs commands, as people do: `server(folder, command, *arguments)` gives exit code and words.
+    """Process that runs commands: `server(folder, command, *arguments)` returns exit code and output.
 
-    Root may write everywhere: that right is given up.
+    If the tests run as root, the process gives up the right to write everywhere.
     """
     prefix = []
     if not os.getuid() and CAN_GIVE_UP_RIGHTS:
@@ -44,7 +46,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def ground(server, tmp_path_factory):
-    """Audio, manifests and a trained run that every case gets a copy of."""
+    """Folder with audio, manifests and a trained run; every case has a copy."""
     folder = tmp_path_factory.mktemp("ground")
     (folder / "audio").mkdir()
     rng, rows = np.random.default_rng(0), []
@@ -53,8 +55,8 @@ def ground(server, tmp_path_factory):
         rows.append({"audio_path": f"audio/{number}.flac", "text": "ab ba"[number % 3 :], "duration": 1.0})
     for name, part in (("train", rows[:8]), ("validation", rows[8:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-    code, said = server(folder, "train", *begin(folder), "--run-dir", folder / "run")
-    assert code == 0, said
+    code, output = server(folder, "train", *begin(folder), "--run-dir", folder / "run")
+    assert code == 0, output
     return folder
 
 
@@ -65,7 +67,7 @@ def place(ground, tmp_path):
 
 
 def begin(place, **changes):
-    """Arguments of a training that works."""
+    """Arguments of a training command that works."""
     sets = {"data.train": place / "train.jsonl", "data.validation": place / "validation.jsonl"}
     small = {"training.num-updates": 2, "training.validate-every": 2}
     return [
@@ -86,7 +88,7 @@ def write(path, text):
 
 
 def masked(augment):
-    """A config with this augmentation."""
+    """Text of a config with an augmentation."""
     return (
         "from dataclasses import replace\nfrom asr_jax.audio.specaugment import SpecAugment\n"
         "from tests.toy_config import experiment as toy\n"
@@ -99,7 +101,7 @@ def config(place, body):
 
 
 def with_lines(place, change):
-    """A training set whose rows were changed."""
+    """Override for a training set with changed rows."""
     rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
     write(place / "changed.jsonl", "".join(json.dumps(change(row)) + "\n" for row in rows))
     return {"data.train": place / "changed.jsonl"}
@@ -122,7 +124,7 @@ def replaced(place, old, new):
 
 EVALUATE = lambda place, *more: ["evaluate", place / "run", "--data", place / "validation.jsonl", *more]  # noqa: E731
 
-# What is done, the exit code, and what the message must hold.
+# Command, exit code, and parts of the message.
 CASES = {
     "no config": (lambda place: ["train"], 2, ["--config is missing", "configs/quickstart.py"]),
     "a config that is not there": (lambda place: ["train", "--config", CONFIG + "x"], 2, ["does not exist", "did you mean"]),
@@ -210,7 +212,7 @@ CASES = {
     "an experiment that is cut": (lambda place: [damaged(place, "experiment.json", '{"na'), *EVALUATE(place)][1:], 2, ["experiment.json cannot be read"]),
     "a class that no longer exists": (lambda place: [replaced(place, ":Toy", ":Gone"), *EVALUATE(place)][1:], 2, ["Gone", "cannot be loaded"]),
     "a run without checkpoints": (lambda place: [shutil.rmtree(place / "run/checkpoints"), *EVALUATE(place)][1:], 2, ["has no complete checkpoint"]),
-    "nothing that is audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png"], 2, ["none of the inputs is audio"]),
+    "nothing that is audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png"], 2, ["no input is readable audio"]),
     "an alignment into a folder that cannot be": (
         lambda place: ["align", place / "run", "--data", place / "validation.jsonl", "--out", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
     ),
@@ -223,9 +225,9 @@ CASES = {
     "figures into a folder that cannot be": (
         lambda place: ["benchmark", "inference", place / "run", "--json", "/proc/none/out.json"], 2, ["cannot be written", "choose another place"],
     ),
-    "an evaluation of which one file is no audio": (lambda place: EVALUATE(broken(place)), 1, ["rejected audio/9.flac: ", "not audio", "1 of 4 recordings could not be evaluated"]),
+    "an evaluation of which one file is no audio": (lambda place: EVALUATE(broken(place)), 1, ["rejected audio/9.flac: ", "not audio", "1 of 4 utterances could not be evaluated"]),
     "an alignment of which one file is no audio": (
-        lambda place: ["align", broken(place) / "run", "--data", place / "validation.jsonl"], 1, ["rejected audio/9.flac: ", "not audio", "1 of 4 recordings could not be aligned"],
+        lambda place: ["align", broken(place) / "run", "--data", place / "validation.jsonl"], 1, ["rejected audio/9.flac: ", "not audio", "1 of 4 utterances could not be aligned"],
     ),
     "one file that is no audio": (lambda place: ["transcribe", place / "run", place / "run/curves.png", place / "audio/1.flac"], 1, ["1 of 2 recordings could not be transcribed"]),
 }  # fmt: skip
@@ -238,7 +240,7 @@ def locked(folder):
 
 
 def same_size(place):
-    """Two labels of the run's tokenizer change places."""
+    """Swaps two labels of the tokenizer of the run."""
     path = place / "run/tokenizer/tokenizer.json"
     description = json.loads(path.read_text())
     symbols = description["symbols"]
@@ -249,7 +251,7 @@ def same_size(place):
 
 
 def moved_manifest(place):
-    """The run's own manifest now says other things."""
+    """Changes the training manifest of the run."""
     (place / "train.jsonl").write_text((place / "changed.jsonl").read_text())
     experiment = place / "run" / "experiment.json"
     values = json.loads(experiment.read_text())
@@ -259,7 +261,7 @@ def moved_manifest(place):
 
 
 def broken(place):
-    """One recording of the validation set is no audio."""
+    """Replaces a recording of the validation set by a file that is not audio."""
     (place / "audio/9.flac").write_bytes(b"no audio")
     return place
 
@@ -288,11 +290,11 @@ def test_wrong_beginning(server, place, name):
         pytest.skip("root may write everywhere, and there is no setpriv to give that up")
     make, expected, parts = CASES[name]
     command, *arguments = make(place)
-    code, said = server(place, command, *arguments)
-    assert code == expected, said[-3000:]
-    assert "Traceback" not in said
+    code, output = server(place, command, *arguments)
+    assert code == expected, output[-3000:]
+    assert "Traceback" not in output
     for part in parts:
-        assert part in said, f"{part!r} is not in: {said[-3000:]}"
+        assert part in output, f"{part!r} is not in: {output[-3000:]}"
     if expected == 2:
         assert not (place / "new").exists()
-    assert len([line for line in said.splitlines() if line.startswith("error: ")]) == 1
+    assert len([line for line in output.splitlines() if line.startswith("error: ")]) == 1

@@ -1,4 +1,4 @@
-"""What the goldens of beam searches share: their emissions, our search with their settings, and lists beside lists."""
+"""Helpers for goldens of beam searches: emissions, our search with the reference's settings, comparison of n-best lists."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ from tests.search.unchecked import unchecked
 
 WHERE = GOLDENS / "decoding"
 TOLERANCE = 1e-4
-"""Of scores of order 100 in float32."""
+"""Tolerance of scores, which are of order 100 in float32."""
 WHERE_SEARCHED = ["device", "host", pytest.param("host, all", marks=pytest.mark.slow)]
-"""The host takes up to a second for each utterance: it has the shortest one of cases with narrow beams or a language
-model of labels, and all where tests may be slow."""
+"""Implementations to test. The host search takes up to a second per utterance. It therefore searches only the shortest
+utterance of cases with narrow beams or a language model of labels; the slow tests search all of them."""
 WIDE = 30
 
 Lists = list[list[Hypothesis]]
@@ -39,7 +39,7 @@ def emissions() -> dict[str, np.ndarray]:
 
 
 def cases(peer: str) -> list[Any]:
-    """pytest parameters: the entries of each of a peer's cases, one for each utterance."""
+    """Returns pytest parameters, one per case of a reference system, with the entries of its utterances."""
     named: dict[str, list[dict[str, Any]]] = {}
     for entry in goldens().get(peer, []):
         named.setdefault(entry["case"], []).append(entry)
@@ -50,12 +50,12 @@ def cases(peer: str) -> list[Any]:
 
 
 def most_texts(peer: str) -> int:
-    """How many texts the peer was asked for."""
+    """Returns the largest length of the reference's n-best lists."""
     return max(len(entry["nbest"]) for entry in goldens()[peer])
 
 
 def word_list(name: str, folder: Path) -> str:
-    """A golden's list of words as the file that our settings take."""
+    """Writes a golden's list of words as a file for our settings and returns its path."""
     path = folder / "words.txt"
     path.write_text("\n".join(json.loads((WHERE / name).read_text())) + "\n")
     return str(path)
@@ -63,7 +63,7 @@ def word_list(name: str, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """A search with the settings of a case, of all its utterances."""
+    """A search with the settings of a case, and the emissions of its utterances."""
 
     spelling: Spelling
     search: Search
@@ -72,7 +72,7 @@ class Asked:
 
     @unchecked()
     def found(self, where: str) -> tuple[list[int], Lists]:
-        """Which utterances were searched, and their lists."""
+        """Returns the indices of the utterances that were searched, and their n-best lists."""
         numbers = sorted(range(len(self.log_probs)), key=lambda i: len(self.log_probs[i]))
         if where == "host":
             if self.search.beam_width > WIDE and self.fusion.unit == "words":
@@ -90,10 +90,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Theirs:
-    """One of a golden's list."""
+    """A hypothesis of a golden's n-best list."""
 
     name: Any
-    """Its text, or its labels."""
+    """Text or labels of the hypothesis."""
     score: float
     entry: dict[str, Any]
 
@@ -107,8 +107,18 @@ def compare(
     what: str,
     record_property: Any,
 ) -> None:
-    """That lists are equal: names, scores, and what `check` compares, which gives the difference of further scores.
-    What has equal scores may come in another order, and either of two hypotheses may be the last where they tie."""
+    """Checks that n-best lists are equal.
+
+    Hypotheses with equal scores may be in another order, and any of those that tie at the end of a list may be missing.
+
+    Args:
+        found: Our lists.
+        expected: Lists of the reference.
+        name: Returns the identity of a hypothesis, its text or labels.
+        check: Compares further fields and returns the largest difference of further scores.
+        what: First words of the names of reported properties.
+        record_property: Fixture of pytest.
+    """
     worst, num_in_order = 0.0, 0
     for ours, theirs in zip(found, expected, strict=True):
         assert [hypothesis.score for hypothesis in ours] == sorted(
@@ -119,8 +129,8 @@ def compare(
         cut = min(each.score for each in theirs)
         scores = {each.name: each.score for each in theirs} | {name(each): each.score for each in ours}
         for other in by_name.keys() ^ {each.name for each in theirs}:
-            # Scores that differ by less than the tolerance exchange two hypotheses that are less than twice it apart.
-            assert abs(scores[other] - cut) < 2 * TOLERANCE, f"{other} is in one list alone, and no tie with the last"
+            # With scores that differ by less than the tolerance, hypotheses within twice the tolerance may be exchanged.
+            assert abs(scores[other] - cut) < 2 * TOLERANCE, f"{other} is in only one list and does not tie with the last hypothesis"
         for each in (each for each in theirs if each.name in by_name):
             hypothesis = by_name[each.name]
             worst = max(worst, abs(hypothesis.score - each.score), check(hypothesis, each.entry))

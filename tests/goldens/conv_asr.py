@@ -1,4 +1,4 @@
-"""What the goldens of NVIDIA's convolutional models share: our model of a case, and its outputs and gradients."""
+"""Helpers for goldens of NVIDIA's convolutional models: our model of a case, its outputs and gradients."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,7 +20,7 @@ from asr_jax.pretrained.formats import imported
 from asr_jax.pretrained.quartznet import settings_of
 
 COUNT = "num_batches_tracked"
-# Compile time is most of these tests' time, and what is compiled runs a few times only.
+# Compilation takes most of the time of these tests, and each program runs only a few times.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -29,7 +29,7 @@ def part(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]
 
 
 def model_of(encoder: Mapping[str, Any]) -> Model:
-    """By the peer's own settings: padding counts in norms as it does there, NVIDIA's loss is the mean over rows."""
+    """Returns our model with the reference's settings: norms include padding, and the loss is the mean over rows."""
     settings = settings_of(encoder)
     settings = settings_of(encoder, norm=f"{settings.norm}_padded")
     front_end = quartznet(num_mels=settings.num_mels)
@@ -37,7 +37,7 @@ def model_of(encoder: Mapping[str, Any]) -> Model:
 
 
 def variables_of(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, Any]:
-    """The peer's weights by our paths; every one of them finds its place."""
+    """Returns the reference's weights as our variables, and checks that all of them have a path."""
     found, left = imported(part(arrays, "param/"), model)
     assert left == []
     return {"params": {}, "batch_stats": {}, **unflatten(found)}
@@ -46,11 +46,11 @@ def variables_of(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, An
 def with_first_statistics(
     variables: dict[str, Any], arrays: Mapping[str, np.ndarray], program: Callable[[dict[str, Any]], Any]
 ) -> dict[str, Any]:
-    """The variables with the statistics that the peer evaluated with.
+    """Returns the variables with the statistics that the reference evaluated with.
 
-    Those of the files were written when a training step had moved them in place, by the counts of batches beside them.
-    Where they were before follows from `program`, which gives the statistics after that step: of zeros it gives what
-    the batch adds. Evaluation tells whether they are right.
+    The files have the statistics after a training step, which changed them in place; their counts of batches show this.
+    The statistics before the step are computed from `program`, which returns the statistics after a step: for zeros, it
+    returns the contribution of the batch. The comparison of the evaluation verifies the result.
     """
     counts = [int(array) for name, array in part(arrays, "param/").items() if name.endswith(COUNT)]
     if not any(counts):
@@ -63,7 +63,7 @@ def with_first_statistics(
 
 
 def weights_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Arrays that are weights or statistics."""
+    """Returns the arrays that are weights or statistics, not counts."""
     return {name: array for name, array in part(arrays, prefix).items() if not name.endswith(COUNT)}
 
 
@@ -73,8 +73,11 @@ def encoder_of(model: Model) -> QuartzNet:
 
 
 def program_of(recogniser: Recogniser, batch: Batch, weights: Any = None) -> Callable[[dict[str, Any]], Any]:
-    """Of variables, the frames and log-probabilities of evaluation; and of a training step the loss, log-probabilities,
-    new statistics and gradients. The loss is the mean over rows, or the sum of log-probabilities times `weights`."""
+    """Returns a compiled function of the variables.
+
+    It returns frames and log-probabilities of evaluation; and loss, log-probabilities, new statistics and gradients of a
+    training step. The loss is the mean over rows or, with `weights`, the sum of weighted log-probabilities.
+    """
 
     def outputs(bound: Recogniser, *, step: Any, with_loss: bool) -> tuple[Frames, Frames, Any]:
         encoded, head = bound.encode(batch, step=step), bound.heads["ctc"]
@@ -111,8 +114,10 @@ def batch_of(features: Any, lengths: Any, tokens: Any, token_lengths: Any) -> Ba
 
 
 def worst(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> tuple[str, float]:
-    """The array that differs most, relative to itself. What is zero but for rounding has no relative accuracy: of that
-    the difference is relative to the largest of all."""
+    """Returns the name and the relative difference of the array that differs most.
+
+    Arrays that are zero except for rounding have no relative accuracy and count as equal.
+    """
     assert actual.keys() == expected.keys()
     largest = max(float(np.abs(array).max()) for array in expected.values())
     differences = {

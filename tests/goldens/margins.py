@@ -1,6 +1,6 @@
-"""Margins of discrete choices: how far the best of several values lies above the second.
+"""Margins of discrete choices: the difference between the largest and the second largest value.
 
-A golden that depends on an argmax is comparable only where rounding cannot change it. Two float32 implementations of
+A golden that depends on an argmax is comparable only if rounding cannot change the argmax. Two float32 implementations of
 the same sums differ by about 1e-6 of their largest value, by instruction set and by order of summation; a choice with a
 margin below `TIE` is a tie, and values that depend on it are not compared.
 """
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 TIE = 1e-5
-"""Least margin of a choice, relative to the largest magnitude of the values chosen from."""
+"""Smallest margin that is not a tie, relative to the largest magnitude of the values."""
 
 
 def choice_margins(values: Any) -> np.ndarray:
-    """Distances between the two largest values of the last axis, relative to the largest finite magnitude of all."""
+    """Returns differences between the two largest values of the last axis, relative to the largest finite magnitude."""
     values = np.asarray(values, np.float64)
     if values.shape[-1] == 1:  # there is no choice
         return np.full(values.shape[:-1], np.inf)
@@ -24,18 +24,21 @@ def choice_margins(values: Any) -> np.ndarray:
 
 
 def argmax_margin(values: Any) -> float:
-    """The smallest of `choice_margins`."""
+    """Returns the smallest of `choice_margins`."""
     return float(np.min(choice_margins(values)))
 
 
 def path_margin(log_probs: np.ndarray, labels: np.ndarray, *, blank_id: int) -> float:
-    """Distance of the likeliest CTC path of `labels` [U] through `log_probs` [T V] from the likeliest path that is in
-    another state in some frame, relative to the magnitude of its log-probability. Without labels there is one path."""
+    """Returns the margin of the best CTC path of `labels` [U] through `log_probs` [T V].
+
+    It is the smallest difference, over frames, to the best path with another state in the frame, relative to the
+    magnitude of the path's log-probability. Without labels there is only one path, and the margin is infinite.
+    """
     if len(labels) == 0:
         return np.inf
     symbols = np.full(2 * len(labels) + 1, blank_id)
     symbols[1::2] = labels
-    skips = np.zeros(len(symbols), bool)  # states that the state two before them may move to
+    skips = np.zeros(len(symbols), bool)  # states that are reachable from two states before
     skips[2:] = (symbols[2:] != blank_id) & (symbols[2:] != symbols[:-2])
     scores = log_probs[:, symbols].astype(np.float64)
     before = _best_to(scores, skips)
@@ -45,7 +48,7 @@ def path_margin(log_probs: np.ndarray, labels: np.ndarray, *, blank_id: int) -> 
 
 
 def _best_to(scores: np.ndarray, skips: np.ndarray) -> np.ndarray:
-    """Score of the best path to each frame and state [T N], which begins in the first or the second state."""
+    """Returns the score of the best path to each frame and state [T N]. Paths start in the first or second state."""
     best = np.full_like(scores, -np.inf)
     best[0, :2] = scores[0, :2]
     for t in range(1, len(scores)):
@@ -55,8 +58,7 @@ def _best_to(scores: np.ndarray, skips: np.ndarray) -> np.ndarray:
 
 
 def skip_ties(*, has_none: bool = False, **margins: float) -> None:
-    """Skips a test whose choices include a tie, and names that choice. Where the case has no ties (`has_none`), the
-    test fails instead."""
+    """Skips a test with a tie in one of its choices; fails it if the case is expected to have no ties (`has_none`)."""
     for choice, margin in margins.items():
         if margin < TIE:
             reason = f"rounding decides this case's {choice}: margin {margin:.1e}, expected at least {TIE:.0e}"

@@ -1,4 +1,4 @@
-"""A beam that is wide enough for all prefixes against the sum over all paths."""
+"""Beam search with a beam that holds all prefixes against the sum over all paths."""
 
 import re
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.golden
 
 TOLERANCE = 1e-5
 MOST_ON_DEVICE = 4000
-"""Prefixes: their pairs take memory."""
+"""Maximum number of prefixes on the device, because memory grows with their pairs."""
 NAMES = [
     (found[0], *found.groups()) for key in goldens() if (found := re.fullmatch(r"exhaustive_(\w+)_blank(\d+)", key))
 ]
@@ -47,9 +47,9 @@ def test_all_paths(key, sizes, blank_id, where, record_property):
     ours = {each.labels: each.ctc_score for each in found}
     best = {each.labels for each in found[: len(expected)]}
     assert len(best) == len(expected)
-    for labels in best ^ expected.keys():  # either of two may be the last where they tie
+    for labels in best ^ expected.keys():  # any of those that tie at the end may be missing
         score = expected.get(labels, ours[labels])
-        assert abs(score - min(expected.values())) < 2 * TOLERANCE, f"{labels}: in one list alone, and no tie"
+        assert abs(score - min(expected.values())) < 2 * TOLERANCE, f"{labels}: in only one list, and not a tie"
     worst = max(abs(ours[labels] - logp) for labels, logp in expected.items())
     assert report(record_property, f"{where}: largest difference of a log-probability", worst) < TOLERANCE
     assert np.logaddexp.reduce([each.ctc_score for each in found]) == pytest.approx(0.0, abs=1e-5)

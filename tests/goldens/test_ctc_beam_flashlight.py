@@ -1,7 +1,8 @@
-"""N-best lists and scores against flashlight-text's, with a lexicon and without, on the device and on the host.
+"""N-best lists and scores against flashlight-text, with and without a lexicon, on the device and on the host.
 
-Its silence score is no option of ours: it is added to the border's column. Where no text ends with a whole word, it
-drops the last part and may list what is left several times; ours come once, with the best of their scores.
+We have no option for flashlight's silence score; the tests add it to the column of the word border. If no text ends with
+a complete word, flashlight drops the last part and may list the rest several times. Ours lists it once, with the best
+score.
 """
 
 import numpy as np
@@ -34,12 +35,12 @@ def asked(entries, *, peer, fusion):
 
 
 def model_of(kind):
-    pytest.importorskip("kenlm", reason="the language model of this case takes kenlm: pip install 'asr-jax[lm]'")
+    pytest.importorskip("kenlm", reason="the language model of this case requires kenlm: pip install 'asr-jax[lm]'")
     return str(WHERE / f"{kind}.arpa")
 
 
 def score_check(options):
-    """How far our CTC score is from theirs: of the likeliest alignment, where that is what is searched for."""
+    """Returns a function that compares CTC scores if the search uses the best alignment; with sums, it returns 0."""
     return lambda ours, theirs: 0.0 if options["log_add"] else abs(ours.ctc_score - theirs["am"])
 
 

@@ -1,4 +1,4 @@
-"""N-best lists, scores and frames of words against pyctcdecode's, on the device and on the host."""
+"""N-best lists, scores and frames of words against pyctcdecode, on the device and on the host."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ LANGUAGE_MODEL = {"alpha": "lm_weight", "beta": "word_bonus", "unk_score_offset"
 
 
 def fusion(entry, folder):
-    """Of the options of its build_ctcdecoder and decode_beams."""
+    """Converts the options of build_ctcdecoder and decode_beams to ours."""
     decoder, decode = dict(entry["decoder"]), entry["decode"]
     options = {"hot_words": tuple(decode.get("hotwords", ()))}
     if "hotword_weight" in decode:
         options["hot_word_weight"] = decode["hotword_weight"]
     if model := decoder.pop("kenlm_model_path", None):
-        pytest.importorskip("kenlm", reason="the language model of this case takes kenlm: pip install 'asr-jax[lm]'")
+        pytest.importorskip("kenlm", reason="the language model of this case requires kenlm: pip install 'asr-jax[lm]'")
         options["kenlm"] = str(WHERE / model)
     if words := decoder.pop("unigrams", None):
         options["known_words"] = word_list(words, folder)

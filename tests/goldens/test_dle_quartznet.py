@@ -1,4 +1,4 @@
-"""Outputs, CTC loss, gradients, running statistics and a training of NVIDIA's QuartzNet, from its own weights."""
+"""Outputs, CTC loss, gradients, running statistics and updates of NVIDIA's QuartzNet, from its own weights."""
 
 import json
 import re
@@ -39,7 +39,7 @@ CASES = [*golden_cases("dle_quartznet", "masked_*"), *golden_cases("dle_quartzne
 
 @dataclass(frozen=True)
 class Run:
-    """Our model with the peer's weights, and what is compiled of it."""
+    """Our model with the reference's weights, its program and outputs."""
 
     info: dict[str, Any]
     arrays: dict[str, np.ndarray]
@@ -58,7 +58,7 @@ def run_case(path: Path) -> Run:
     model = model_of({**encoder, "use_conv_masks": info["use_conv_masks"]})
     recogniser = model.build(vocab_size=info["n_classes"], blank_id=info["blank"], precision="f32")
     features = arrays["input/feat"]
-    # Without masks the peer knows of no lengths.
+    # Without masks, the reference ignores lengths.
     lengths = arrays["input/feat_lens"] if info["use_conv_masks"] else np.full(len(features), features.shape[-1])
     batch = batch_of(features, lengths, arrays["input/targets"], arrays["input/target_lens"])
     program = program_of(recogniser, batch)
@@ -100,7 +100,7 @@ def test_a_training_step(ours: Run, record_property: Any) -> None:
 
 
 def optimizer_of(note: str) -> tuple[NovoGrad, RunLength]:
-    """NovoGrad and its schedule, by a case's words."""
+    """Parses the note of a case and returns NovoGrad, its schedule and the length of the run."""
     number = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
 
     def of(pattern: str) -> list[float]:
@@ -121,7 +121,7 @@ def optimizer_of(note: str) -> tuple[NovoGrad, RunLength]:
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
 def test_training_follows(ours: Run, record_property: Any) -> None:
-    """The peer's own updates with NovoGrad: each loss, then all weights and statistics."""
+    """Updates with NovoGrad: each loss, and finally all weights and statistics."""
     losses = ours.arrays.get("trajectory/loss")
     if losses is None:
         pytest.skip("the case has no trajectory")

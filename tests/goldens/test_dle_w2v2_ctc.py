@@ -1,4 +1,4 @@
-"""wav2vec 2.0 with CTC as NVIDIA fine-tunes it: outputs, loss and gradients, and inference with a masked norm."""
+"""NVIDIA's fine-tuning of wav2vec 2.0 with CTC: outputs, loss and gradients, and inference with a masked norm."""
 
 import re
 from dataclasses import replace
@@ -20,20 +20,20 @@ pytestmark = pytest.mark.golden
 
 CASES = golden_cases("dle_w2v2", "ctc_*")
 WITH_GRADIENTS = having(CASES, "grad/")
-"""Not those of inference."""
+"""Cases of training; those of inference have no gradients."""
 
 
 @cache
 def run_of(path: Any) -> Any:
-    """The case's arrays, our settings, log-probabilities by mode, the loss and its gradient by the peer's names."""
+    """Returns the case's arrays, our loss and log-probabilities, and the gradients by the reference's names."""
     case = next(case.values[0] for case in CASES if case.values[0].path == path)
     arrays, config = case.arrays(), case.info["config"]
-    said = settings_of_fairseq(config, path).encoder
-    # While training, padding enters the norm there; a masked extractor leaves it out, in inference alone.
-    padded = not config["masked_feature_extractor"] and said.extractor_norm == "group"
-    encoder = replace(said, extractor_norm="group_padded" if padded else said.extractor_norm, mask_padding=False)
-    layers = tuple(f"layer_{number}" for number in said.tapped_layers())  # for a program of test_w2v2_pretraining.py
-    encoder = replace(encoder, taps=(*said.taps, *layers), time_mask=replace(said.time_mask, probability=0.0))
+    settings = settings_of_fairseq(config, path).encoder
+    # The reference's norm includes padding in training. A masked extractor excludes it, only in inference.
+    padded = not config["masked_feature_extractor"] and settings.extractor_norm == "group"
+    encoder = replace(settings, extractor_norm="group_padded" if padded else settings.extractor_norm, mask_padding=False)
+    layers = tuple(f"layer_{number}" for number in settings.tapped_layers())  # to reuse a program of test_w2v2_pretraining.py
+    encoder = replace(encoder, taps=(*settings.taps, *layers), time_mask=replace(settings.time_mask, probability=0.0))
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
     found, left = find(weights, encoder, ctc_head="heads_ctc")
     assert left == []
@@ -73,7 +73,7 @@ def test_log_probabilities_and_loss(case: GoldenCase, record_property: Any) -> N
 
 
 def test_some_case_has_gradients() -> None:
-    """Else the next test would have nothing to compare, and would not say so."""
+    """Without gradients, the next test would compare nothing."""
     assert CASES
     assert any(case.values[0] for case in WITH_GRADIENTS) or not any(case.values[0] for case in CASES)
 
@@ -85,7 +85,7 @@ def test_gradients_by_the_peers_names(case: GoldenCase, record_property: Any) ->
     expected = {re.sub(prefixes, "", name): array for name, array in arrays.items() if name.startswith("grad/")}
     largest = max(float(np.abs(array).max()) for array in expected.values())
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
-    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, before a softmax; the mask
+    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, which softmax cancels; the mask embedding
         assert np.abs(actual[name]).max() < 1e-5 * largest, name
     differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)

@@ -1,4 +1,4 @@
-"""Forced alignment against torchaudio's own paths (scripts/goldens/forced_align.py)."""
+"""Forced alignment against the paths of torchaudio (scripts/goldens/forced_align.py)."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ aligned = jax.jit(align, static_argnames="blank_id")
 
 
 def padded(rows):
-    """Rows of different lengths as one array, and the lengths."""
+    """Returns rows of different lengths as one padded array, and the lengths."""
     lengths = np.array([len(row) for row in rows], np.int32)
     room = np.zeros((len(rows), lengths.max(), *rows[0].shape[1:]), rows[0].dtype)
     for row, array in zip(room, rows, strict=True):

@@ -1,11 +1,12 @@
-"""Front-ends against the code of the systems whose models they serve, with the settings that each case's files name.
+"""Front-ends against the code of the systems whose models they serve, with the settings in each case's file.
 
-NVIDIA's and NeMo's code lets the reflection of a row's end and pre-emphasis run over the padded batch; here they never
-leave the row. Those rows are given as their code saw them, silence included, and normalised over their true frames.
+NVIDIA's and NeMo's code applies reflection and pre-emphasis to the padded batch; our front-ends apply them to each row
+without its padding. Our front-end therefore gets such rows including the silence of their padding, and normalises them
+over their valid frames.
 
-Logarithms are held to 1e-4 within 40 dB of a frame's strongest bin, and energies of weaker bins to 1e-6 of it, as in
-test_kaldi_fbank.py: that is what a Fourier transform in float32 can tell of them. Energies without a logarithm are held
-to 1e-5 of the strongest bin of their row.
+Tolerances: logarithms within 40 dB of a frame's strongest bin differ by less than 1e-4, and energies of weaker bins by
+less than 1e-6 of the strongest, as in test_kaldi_fbank.py; this is the accuracy of a Fourier transform in float32.
+Energies without a logarithm differ by less than 1e-5 of the strongest bin of their row.
 """
 
 import re
@@ -31,7 +32,7 @@ TOLERANCE = 1e-4
 
 
 def batch_of(waves, lengths=None):
-    """Waveforms of full scale 1 as samples, and their lengths."""
+    """Returns waveforms of full scale 1 as padded samples, and their lengths."""
     lengths = [len(wave) for wave in waves] if lengths is None else lengths
     padded = np.zeros((len(waves), max(map(len, waves))), np.float32)
     for row, wave in enumerate(waves):
@@ -40,7 +41,7 @@ def batch_of(waves, lengths=None):
 
 
 def computed(functions, batches):
-    """What each function makes of its batch, by name; one program computes all."""
+    """Returns the output of each function for its batch; one program computes all."""
     together = jax.jit(lambda batches: {name: functions[name](*batch) for name, batch in batches.items()})
     return jax.device_get(together(batches))
 
@@ -52,7 +53,7 @@ def compare(record_property, name, actual, expected, *, allowed=TOLERANCE):
 
 
 def tolerance(bare, front_end):
-    """How much each value may differ, from the frames before the stages."""
+    """Returns the allowed difference of each value, from the frames before the stages."""
     is_there = np.arange(bare.values.shape[1])[None, :, None] < bare.lengths[:, None, None]
     if getattr(front_end, "log", "natural") == "none":
         strongest = jnp.max(jnp.where(is_there, bare.values, 0.0), axis=(1, 2), keepdims=True)
@@ -78,17 +79,17 @@ def _after_stages(bare, allowed, front_end):
 
 
 class Given(NamedTuple):
-    """What a front-end is given, and the frames that the peer computes of it."""
+    """Inputs of a front-end, and the reference's frames."""
 
     front_end: Any
     waves: Any
     lengths: Any
     expected: Any
     counts: Any = None
-    """Valid frames, where the peer has others than the lengths tell."""
+    """Numbers of valid frames, if the reference's differ from those of the lengths."""
 
     def with_tolerance(self, waves, lengths):
-        """Frames, and how much each value of them may differ."""
+        """Returns frames and the allowed difference of each value."""
         bare = replace(self.front_end, then=())(waves, lengths)
         if self.counts is None:
             return self.front_end(waves, lengths), tolerance(bare, self.front_end)
@@ -99,7 +100,7 @@ class Given(NamedTuple):
 
 
 def check(record_property, given):
-    """All valid frames of all rows, by name."""
+    """Compares all valid frames of all rows of each named front-end."""
     functions = {name: each.with_tolerance for name, each in given.items()}
     batches = {name: batch_of(each.waves, each.lengths) for name, each in given.items()}
     found = computed(functions, batches)
@@ -139,7 +140,7 @@ def test_nvidia_quartznet(case, record_property):
         np.testing.assert_array_equal(front_end.output_length(lengths), counts)
         expected, waves = arrays[f"{name}/feat"].transpose(0, 2, 1), arrays["input/waveform"]
         given[name] = Given(front_end, waves, None, expected, counts)
-        if whole := np.flatnonzero(lengths == waves.shape[1]).tolist():  # nothing is padded: the front-end as it is
+        if whole := np.flatnonzero(lengths == waves.shape[1]).tolist():  # rows without padding need no special treatment
             given[f"{name}/whole"] = Given(front_end, waves[whole], None, expected[whole])
     found = check(record_property, given)
     for name, config in case.info["configs"].items():
@@ -152,14 +153,14 @@ NEMO = {
     "log_zero_guard_type": "add", "log_zero_guard_value": 2.0**-24, "dither": 0.0, "exact_pad": False, "mag_power": 2.0,
     "mel_norm": "slaney", "frame_splicing": 1, "nb_augmentation_prob": 0.0, "stft_conv": False, "stft_exact_pad": False,
 }  # fmt: skip
-"""What FilterbankFeatures takes where a case says nothing, without dither."""
+"""Defaults of FilterbankFeatures, except dither, which is 0."""
 NEMO_WITHOUT_EFFECT = {"pad_to", "pad_value", "max_duration", "nb_max_freq", "use_grads", "rng"}
-"""Options of padding, which is not compared, and of what is not used here."""
+"""Options of padding, which is not compared, and options without effect in these cases."""
 NEMO_GUARDS = {"tiny": float(np.finfo(np.float32).tiny), "eps": float(np.finfo(np.float32).eps)}
 
 
 def milliseconds(num_samples, rate_hz):
-    """A little more than that, as the front-end rounds down to samples and 1000 / 22050 is rounded itself."""
+    """Returns slightly more than the exact milliseconds: the front-end rounds down, and 1000 / 22050 is not exact."""
     return 1000 * (num_samples + 1e-6) / rate_hz
 
 
@@ -198,8 +199,8 @@ def test_nemo(case, record_property):
         lengths, waves = arrays["input/lengths"], arrays["input/waveform"].copy()
         counts = arrays[f"{name}/lens"]
         if exact:
-            # Its mask of time is of the signal before padding, and cuts off the end of the padded one after the
-            # pre-emphasis, which a fading end undoes; and its lengths leave out the last frame.
+            # NeMo computes its time mask before padding and applies it to the padded signal, which cuts off the end
+            # after pre-emphasis. A decaying end reproduces this. NeMo's lengths exclude the last frame.
             np.testing.assert_array_equal(front_end.output_length(lengths) - 1, counts)
             for row, length in enumerate(lengths):
                 cut = length - (front_end.fft_length - config["n_window_stride"]) // 2
@@ -212,7 +213,7 @@ def test_nemo(case, record_property):
 
 
 def bank_in_float32(num_mels, fft_length, rate_hz, low_hz, high_hz, *, scale, equal_area):
-    """Kaldi's bank as torchaudio.compliance.kaldi rounds it: logarithms 2e-4 away from those of the exact one."""
+    """Returns Kaldi's mel bank with the rounding of torchaudio.compliance.kaldi, which changes logarithms by 2e-4."""
     assert (scale, equal_area) == ("kaldi", False)
     low, high = (1127.0 * np.log(1.0 + hz / 700.0) for hz in (low_hz, high_hz))
     delta = np.float32((high - low) / (num_mels + 1))
@@ -248,8 +249,8 @@ def test_funasr(case, record_property, monkeypatch):
 
 @pytest.mark.parametrize("case", golden_cases("hf_w2vbert", "seamless_features*"))
 def test_w2v_bert(case, record_property):
-    """All frames that the peer gives. It pads before it stacks, so that of the last one a part may be padding, and
-    there may be some that are nothing else; its mask counts a stacked frame whose second part is there."""
+    """All frames of the reference. It pads before it stacks. The last stacked frame may therefore be partly padding, and
+    further ones may be only padding. Its mask counts a stacked frame if the second part is valid."""
     arrays, together = case.arrays(), {}
     for match in filter(None, (re.fullmatch(r"stride(\d+)_norm([01])_(\d+)", key) for key in arrays)):
         stride, normalises, number = map(int, match.groups())
@@ -274,7 +275,7 @@ def test_w2v_bert(case, record_property):
 
 
 def without_padding(stacked, stride, num_frames):
-    """Stacked frames with zeros in the place of padding, which must be of one value."""
+    """Returns stacked frames with zeros instead of padding. Checks that padding has one value."""
     frames = stacked.reshape(len(stacked) * stride, -1).copy()
     assert len(np.unique(frames[num_frames:])) <= 1
     frames[num_frames:] = 0
@@ -298,8 +299,10 @@ def test_wav2vec2_and_whisper(case, record_property):
 
 
 def front_end_in_words(words, mel_scale, num_mels, *, edges):
-    """The front-end of settings such as `n_fft 512 hop 160 win 400 (hann periodic, center, constant pad), power 2` at
-    16 kHz. Both peers have periodic windows, of which ours has Hann's alone: for others there is none."""
+    """Parses settings such as `n_fft 512 hop 160 win 400 (hann periodic, center, constant pad), power 2` at 16 kHz.
+
+    Both references have periodic windows. Our front-end has only the periodic Hann window; None is returned for others.
+    """
     sizes = {name: int(value) for name, value in re.findall(r"\b(n_fft|win|hop|n_mels|power)[ =](\d+)", words)}
     if equal := re.search(r"\bn_fft=win=(\d+)", words):
         sizes |= {"n_fft": int(equal[1]), "win": int(equal[1])}
@@ -309,8 +312,8 @@ def front_end_in_words(words, mel_scale, num_mels, *, edges):
     assert sizes.get("n_mels", num_mels) == num_mels
     assert sizes.get("power", 2) in (1, 2), words
     inside = "center False" in words
-    for said, its_edges in (("reflect pad", "reflect"), ("constant pad", "zeros")):
-        edges = its_edges if said in words else edges
+    for text, its_edges in (("reflect pad", "reflect"), ("constant pad", "zeros")):
+        edges = its_edges if text in words else edges
     return LogMel(
         num_mels=num_mels, window_ms=sizes.get("win", sizes["n_fft"]) / 16, hop_ms=sizes.get("hop", 160) / 16,
         window="hann_periodic", fft_length=sizes["n_fft"], place="inside" if inside else "centred", count="both_ends",
@@ -321,7 +324,7 @@ def front_end_in_words(words, mel_scale, num_mels, *, edges):
 
 @pytest.mark.parametrize("case", golden_cases("features", "fbank*"))
 def test_librosa_and_torchaudio(case, record_property):
-    """The sizes are in words in the case's file, and what is computed in the names of its arrays."""
+    """The case's file has the sizes as text, and the names of its arrays state the output."""
     arrays, info = case.arrays(), case.info["configs"]
     settings = {}
     for name in sorted({key.rsplit("/", 1)[0] for key in arrays}):

@@ -1,4 +1,4 @@
-"""Logits, CTC loss and gradients of Hugging Face's ParakeetForCTC, from the folders that it writes."""
+"""Logits, CTC loss and gradients of Hugging Face's ParakeetForCTC, from its folders."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenize
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
+# Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 FOLDERS = (Path(__file__).parent / "parakeet", GOLDENS / "parakeet")
 CASES = [pytest.param(path, id=path.stem) for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
@@ -31,7 +31,7 @@ CASES = [pytest.param(path, id=path.stem) for folder in FOLDERS for path in sort
 
 @dataclass(frozen=True)
 class Run:
-    """What our model gives with the peer's weights."""
+    """Our model with the reference's weights, and its outputs."""
 
     case: GoldenCase
     arrays: dict[str, np.ndarray]
@@ -98,7 +98,7 @@ def test_gradients_by_the_peers_names(path: Path, record_property: Any) -> None:
     run = run_case(path)
     expected = {name[5:]: array for name, array in run.arrays.items() if name.startswith("grad/")}
     assert run.gradients.keys() == expected.keys()
-    # A gradient that is zero but for rounding (the bias of keys, before softmax) has no relative accuracy.
+    # A gradient that is zero except for rounding (the bias of keys, which softmax cancels) has no relative accuracy.
     small = 1e-6 * max(float(np.abs(array).max()) for array in expected.values())
     zero = {
         name for name, array in expected.items() if max(np.abs(array).max(), np.abs(run.gradients[name]).max()) < small

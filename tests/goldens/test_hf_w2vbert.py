@@ -30,7 +30,7 @@ from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenize
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
+# Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 REFERENCE = Path(__file__).parents[2] / ".venv-reference/bin/python"
 SIDE = Path(__file__).parent / "transformers_logits.py"
@@ -59,11 +59,11 @@ class Case:
 
     @property
     def num_frames(self) -> np.ndarray:
-        """Of the features of each row."""
+        """Number of feature frames of each row."""
         return self.arrays["input/attention_mask"].sum(axis=1)
 
     def valid(self, array: Any, lengths: np.ndarray) -> np.ndarray:
-        """`array` without what lies beyond the lengths."""
+        """Returns `array` with zeros after the lengths."""
         return np.asarray(array) * (np.arange(array.shape[1]) < lengths[:, None])[:, :, None]
 
 
@@ -82,7 +82,7 @@ def case_of(folder: Path) -> Case:
     assert left == []
     labels = arrays["input/labels"]
     counts = (labels >= 0).sum(axis=1)
-    # mean: of each row's loss over its labels, and then over rows.
+    # "mean" divides the loss of each row by its number of labels and averages over rows.
     mean = 1 / (np.maximum(counts, 1) * len(labels)) if config["ctc_loss_reduction"] == "mean" else np.ones(len(labels))
     batch = Batch(
         audio=None,
@@ -99,7 +99,7 @@ def case_of(folder: Path) -> Case:
 
 @cache
 def program(folder: Path) -> Any:
-    """Of parameters and a batch: the loss with what the encoder and the head give, and its gradients."""
+    """Returns a compiled function of parameters and a batch: loss, outputs of encoder and head, and gradients."""
     case = case_of(folder)
 
     def loss(params: Any, batch: Batch) -> Any:
@@ -114,7 +114,7 @@ def program(folder: Path) -> Any:
 
 @cache
 def run_case(folder: Path) -> Any:
-    """Loss, encoded frames, norm of the features, logits, and gradients by the peer's names."""
+    """Returns loss, encoded frames, normalised features, logits, and gradients by the reference's names."""
     case = case_of(folder)
     (loss, kept), gradients = program(folder)(case.variables["params"], case.batch)
     (encoded,), (norm,) = kept["encoder"]["__call__"], kept["encoder"]["embed_norm"]["__call__"]
@@ -124,7 +124,7 @@ def run_case(folder: Path) -> Any:
 
 @cache
 def features(front_end: FrontEnd) -> Any:
-    """Of samples and lengths: its features, and 1 for those of bins within 40 dB of their frame's strongest."""
+    """Returns a function of samples and lengths: features, and 1 for bins within 40 dB of the strongest of their frame."""
     bare = replace(front_end, then=())
     normalise, stack = front_end.then
     assert isinstance(normalise, Normalise)
@@ -145,7 +145,7 @@ def test_features(folder: Path, record_property: Any) -> None:
     frames, strong = jax.device_get(features(front_end)(np.float32(waves), np.int32(lengths)))
     np.testing.assert_array_equal(frames.lengths, case.num_frames)
     expected = case.valid(case.arrays["input/input_features"], case.num_frames)[:, : frames.values.shape[1]]
-    # In weaker bins 32-bit rounding decides (tests/goldens/test_front_ends.py).
+    # Weaker bins are dominated by float32 rounding (tests/goldens/test_front_ends.py).
     difference = (case.valid(frames.values, case.num_frames) - expected) * strong.values[:, : frames.values.shape[1]]
     assert strong.values.mean() > 0.5
     assert report(record_property, "features", max_abs(difference, 0.0)) < 1e-4
@@ -169,7 +169,7 @@ def test_hidden_states_and_logits(folder: Path, record_property: Any) -> None:
 
 @pytest.mark.parametrize("folder", CASES)
 def test_the_first_utterance_alone(folder: Path, record_property: Any) -> None:
-    """In all rows of a batch, without others: so the program of the batch computes it."""
+    """All rows of the batch are the first utterance, to reuse the program of the batch."""
     case = case_of(folder)
     expected, length = case.arrays["out/logits_first_alone"], int(case.arrays["out/feat_lengths"][0])
     first = jax.tree.map(lambda array: np.repeat(np.asarray(array)[:1], len(array), axis=0), case.batch)
@@ -185,7 +185,7 @@ def test_loss_and_gradients_by_the_peers_names(folder: Path, record_property: An
     case, (loss, _, _, _, gradients) = case_of(folder), run_case(folder)
     assert report(record_property, "loss", relative(loss, case.arrays["out/loss"])) < 1e-5
     expected = {name[5:]: array for name, array in case.arrays.items() if name.startswith("grad/")}
-    # The learned frame of masks, where nothing is masked, has no gradient there.
+    # The mask embedding has no gradient if nothing is masked.
     unused = gradients.keys() - expected.keys()
     assert expected.keys() <= gradients.keys() == case.weights.keys()
     assert not any(gradients[name].any() for name in unused)
@@ -198,7 +198,7 @@ def test_loss_and_gradients_by_the_peers_names(folder: Path, record_property: An
 
 
 def vanishing(gradients: dict[str, np.ndarray]) -> set[str]:
-    """Those that are zero but for rounding, with no relative accuracy: of the bias of keys, which softmax cancels."""
+    """Returns gradients that are zero except for rounding: those of the bias of keys, which softmax cancels."""
     largest = max(float(np.abs(array).max()) for array in gradients.values())
     return {name for name, array in gradients.items() if np.abs(array).max() < 1e-6 * largest}
 
@@ -206,15 +206,15 @@ def vanishing(gradients: dict[str, np.ndarray]) -> set[str]:
 @pytest.mark.parametrize("folder", TRAJECTORIES)
 def test_ten_updates(folder: Path, record_property: Any) -> None:
     case, after = case_of(folder), load_file(folder / "trajectory.safetensors")
-    said = json.loads((folder / "trajectory.json").read_text())
+    recorded = json.loads((folder / "trajectory.json").read_text())
     expected = {name.removeprefix("after10/"): array for name, array in after.items() if name.startswith("after10/")}
     start, gradients = case.variables["params"], run_case(folder)[-1]
-    # What has no gradient there is left alone.
+    # The reference does not update parameters without gradients.
     idle = {name for name in gradients if f"grad/{name}" not in case.arrays}
     marks = {name: np.full_like(array, name in idle) for name, array in case.weights.items()}
     is_idle = {name.removeprefix("params/"): array.any() for name, array in imported(marks, case.model)[0].items()}
     params, held = pick(start, lambda path: not is_idle[path]), pick(start, lambda path: bool(is_idle[path]))
-    hparams, table = said["hparams"], jnp.asarray(said["lr_used"], jnp.float32)
+    hparams, table = recorded["hparams"], jnp.asarray(recorded["lr_used"], jnp.float32)
     optimizer = AdamW(
         clip_at=hparams["clip_norm"], weight_decay=hparams["weight_decay"], decay_factors=EVERYTHING,
         b1=hparams["betas"][0], b2=hparams["betas"][1], eps=hparams["eps"],
@@ -233,15 +233,15 @@ def test_ten_updates(folder: Path, record_property: Any) -> None:
         params, state, norm = update(params, state, grads, jnp.int32(number))
         losses.append(float(loss))
         norms.append(float(norm))
-    assert report(record_property, "losses", max(map(relative, losses, said["loss"]))) < 1e-3
-    assert report(record_property, "norms", max(map(relative, norms, said["grad_norm_before_clip"]))) < 1e-3
+    assert report(record_property, "losses", max(map(relative, losses, recorded["loss"]))) < 1e-3
+    assert report(record_property, "norms", max(map(relative, norms, recorded["grad_norm_before_clip"]))) < 1e-3
     found = exported({"params": unflatten(flatten(params) | flatten(held))}, case.model, "huggingface")
     assert found.keys() == expected.keys()
-    # Adam makes updates of the size of the rate of what is zero but for rounding.
+    # Adam normalises gradients that are only rounding errors to updates of the size of the learning rate.
     zero = vanishing({name: array for name, array in gradients.items() if name not in idle})
     assert all(name.endswith("linear_k.bias") for name in zero)
     assert all(max_abs(found[name], expected[name]) < 2 * float(table.sum()) for name in zero)
-    # So it does of single values of a tensor: its difference is taken as a whole.
+    # The same holds for single values of a tensor, so tensors are compared by their norm.
     distances = {
         name: float(np.linalg.norm(found[name] - expected[name]) / np.linalg.norm(expected[name]))
         for name in expected.keys() - zero
@@ -278,13 +278,13 @@ def test_a_folder_comes_out_as_it_went_in(folder: Path, tmp_path: Path) -> None:
     assert front_end_of(tmp_path / "out") == case.model.front_end
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     other = {name for name in case.config.keys() & written.keys() if written[name] != case.config[name]}
-    assert other <= {"ctc_loss_reduction", "ctc_zero_infinity", "final_dropout"}, "of training alone"
+    assert other <= {"ctc_loss_reduction", "ctc_zero_infinity", "final_dropout"}, "only options of training may differ"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", CASES)
 def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record_property: Any) -> None:
-    """Weights that are not the folder's: as if they had been trained here."""
+    """The weights differ from those of the folder, as after training."""
     if not REFERENCE.exists():
         pytest.skip("no environment of scripts/setup_reference.sh")
     case, rng = case_of(folder), np.random.default_rng(0)
@@ -310,7 +310,7 @@ def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record
 
 @pytest.mark.parametrize("folder", CASES)
 def test_padding_is_behind_the_frames(folder: Path) -> None:
-    """What the lengths say is the peer's mask."""
+    """The lengths agree with the reference's mask."""
     case = case_of(folder)
     mask = case.arrays["input/attention_mask"]
     np.testing.assert_array_equal(np.arange(mask.shape[1]) < case.batch.lengths[:, None], mask.astype(bool))

@@ -1,4 +1,4 @@
-"""What every encoder must do: a new encoder's test inherits `EncoderSuite` and sets a tiny `settings`."""
+"""Tests of all encoders: the test of a new encoder inherits `EncoderSuite` and sets tiny `settings`."""
 
 import re
 from collections.abc import Callable
@@ -17,23 +17,24 @@ from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.models.base import Encoder, EncoderSettings, MaskingEncoder
 
-# Compile time is most of these tests' time, and what is compiled runs a few times only.
+# Compilation dominates the time of these tests, because each program runs only a few times.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @dataclass(frozen=True)
 class Made:
-    """An encoder with parameters and its compiled functions, made once per class."""
+    """An encoder with parameters and compiled functions, which is created once per class."""
 
     encoder: Encoder
     params: Any
     stats: Any
-    """Its other variables: running statistics."""
+    """Other variables of the encoder: running statistics."""
     encode: Any
-    """Of parameters and frames: what evaluation gives; `encode.eval_shape` traces each shape once for all tests."""
+    """Function of parameters and frames that returns the output in evaluation. `encode.eval_shape` traces each shape
+    once for all tests."""
     gradients: Callable[..., Any]
     traces: list[Any]
-    """An entry for each time that the loss was traced."""
+    """One element for each trace of the loss."""
 
     def forward(self, params: Any, frames: Frames) -> Frames:
         encoded: Encoded = self.encode(params, frames)
@@ -41,26 +42,26 @@ class Made:
 
 
 class EncoderSuite:
-    """Each encoder compiles four programs: its evaluation in two buckets and in bfloat16, and its gradients. Settings
-    with one layer in each stack keep them small: XLA removes a loop that runs once."""
+    """Each encoder compiles four programs: evaluation in two buckets and in bfloat16, and gradients. Settings with one
+    layer per stack keep them small, because XLA removes loops that run once."""
 
     settings: EncoderSettings
-    """Tiny, with taps, and with whatever training does at random, but without dropout."""
+    """Tiny settings with taps and with all random parts of training except dropout."""
     num_features = 80
-    bucket, bigger_bucket = 48, 63  # an even one, which the first row fills, and an odd one
+    bucket, bigger_bucket = 48, 63  # an even length, which the first row fills, and an odd length
     lengths = (48, 31, 7, 40)
-    """Of the rows of a batch in `bucket`: a full one, an odd one, one that may be too short, another."""
+    """Lengths of the rows of a batch in `bucket`: full, odd, perhaps too short, and another."""
     settled_step = 10**6
-    """When all schedules have ended."""
+    """Step at which all schedules have ended."""
     gradient_factors: ClassVar[dict[str, float]] = {}
-    """What the encoder multiplies the gradients of some parts by, by the first names of their paths."""
+    """Factors of the gradients of some parts in the encoder, by the first names of their paths."""
 
     @pytest.fixture
     def made(self) -> Made:
         return make(type(self))
 
     def frames(self, *, bucket: int | None = None, tail: float = 0.0, seed: int = 0) -> Frames:
-        """Frames of `lengths`; beyond them noise of a deviation of `tail`."""
+        """Random frames of `lengths`, with noise of standard deviation `tail` in the padding."""
         rng, lengths = np.random.default_rng(seed), np.asarray(self.lengths, np.int32)
         values = rng.normal(size=(len(lengths), self.bucket, self.num_features))
         values = np.pad(values, ((0, 0), (0, (bucket or self.bucket) - self.bucket), (0, 0)))
@@ -69,14 +70,14 @@ class EncoderSuite:
         return Frames(jnp.asarray(np.where(valid[:, :, None], values, noise), jnp.float32), jnp.asarray(lengths))
 
     def shapes(self, made: Made, bucket: int | None = None) -> Encoded:
-        """The shapes of all that evaluation gives."""
+        """Shapes of all outputs of evaluation."""
         return made.encode.eval_shape(made.params, self.frames(bucket=bucket))
 
     def valid(self, frames: Frames, row: int) -> np.ndarray:
         return np.asarray(frames.values)[row, : int(frames.lengths[row])]
 
     def test_padding_does_not_matter(self, made: Made) -> None:
-        """The same utterance in a batch with zeros, with noise, in a bigger bucket, and beside other utterances."""
+        """Outputs are equal with padding of zeros and of noise, in a bigger bucket, and with other utterances."""
         plain = made.forward(made.params, self.frames())
         noisy = made.forward(made.params, self.frames(tail=5.0))
         bigger = made.forward(made.params, self.frames(bucket=self.bigger_bucket, tail=5.0))
@@ -100,7 +101,7 @@ class EncoderSuite:
         for number in (self.bucket, self.bigger_bucket):
             assert self.shapes(made, number).frames.values.shape[1] == made.encoder.output_length(number)
 
-    def test_taps_are_as_long_as_said(self, made: Made) -> None:
+    def test_taps_are_as_long_as_tap_lengths(self, made: Made) -> None:
         for number in (self.bucket, self.bigger_bucket):
             taps = self.shapes(made, number).taps
             assert all(tap.lengths.shape == (len(self.lengths),) for tap in taps.values())
@@ -111,7 +112,7 @@ class EncoderSuite:
         assert np.isfinite(made.forward(made.params, self.frames()).values).all()
 
     def gradients(self, made: Made, step: int, moved: Any = None, **options: Any) -> Any:
-        """The loss, a mean of squares, and its gradients; `moved`: other values of some parameters, by path."""
+        """Returns a mean squared error and its gradients. `moved` has other values of some parameters, by path."""
         targets = np.random.default_rng(1).normal(size=self.shapes(made).frames.values.shape).astype(np.float32)
         params = unflatten({path: np.float32(leaf) for path, leaf in (flatten(made.params) | (moved or {})).items()})
         given = params, self.frames(**options), targets, jax.random.key(0), np.int32(step)
@@ -123,12 +124,12 @@ class EncoderSuite:
             flat = flatten(gradients)
             assert np.isfinite(loss)
             assert [path for path, leaf in flat.items() if not np.isfinite(leaf).all()] == []
-        # At step 0 whole parts may be rejected.
+        # At step 0 whole parts may be skipped.
         assert [path for path, leaf in flat.items() if not leaf.any()] == []
 
     def test_the_loss_changes_as_the_gradient_predicts(self, made: Made, record_property: Any) -> None:
-        """A small step of each part along its gradient changes the loss by the step's size times the gradient's squared
-        norm, to 3 % (activations have kinks) where that is more than what the loss is rounded by."""
+        """A small step of each part along its gradient changes the loss by the size of the step times the squared norm
+        of the gradient, to 3 % (activations have kinks), beyond the rounding of the loss."""
         params, (loss, gradients) = flatten(made.params), self.gradients(made, self.settled_step)
         differences, rounding = {}, 2e-6 * loss
         for part in sorted({path.split("/")[0] for path in params}):
@@ -171,7 +172,7 @@ def make(suite: type[EncoderSuite]) -> Made:
     encoder, frames = suite.settings.build(dtype=jnp.float32), suite().frames()
     shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
     rng = np.random.default_rng(0)
-    params = {  # the scales of norms are around 1
+    params = {  # scales of norms are around 1
         path: rng.normal(path.endswith(("scale", "gain")), 0.2, leaf.shape).astype(np.float32)
         for path, leaf in flatten(shapes.pop("params")).items()
     }
@@ -200,7 +201,7 @@ def make(suite: type[EncoderSuite]) -> Made:
 
 
 def asks_for_dropout(settings: EncoderSettings, variables: Any, *, step: int | None) -> bool:
-    """Whether an encoder, given the shapes of its variables, asks for the random stream of dropout."""
+    """Whether an encoder requests the random stream of dropout. `variables` has the shapes of its variables."""
     encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 20, 16)), jnp.array([20]))
     step = step if step is None else jnp.int32(step)
     try:
@@ -211,8 +212,7 @@ def asks_for_dropout(settings: EncoderSettings, variables: Any, *, step: int | N
 
 
 def assert_refused(settings: Any, **changes: Any) -> None:
-    """Settings with changes that cannot be raise an error with the name of one of these, or a value of several digits
-    or letters."""
-    said = {*changes, *map(str, changes.values())}
-    with pytest.raises(ValueError, match="|".join(re.escape(each) for each in said if len(each) > 2)):
+    """Invalid changes of settings raise an error with a changed name, or with a value of more than two characters."""
+    words = {*changes, *map(str, changes.values())}
+    with pytest.raises(ValueError, match="|".join(re.escape(each) for each in words if len(each) > 2)):
         replace(settings, **changes)

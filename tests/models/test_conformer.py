@@ -1,4 +1,4 @@
-"""Conformer and FastConformer: the suite of all encoders, the sizes, and what their settings change."""
+"""Conformer and FastConformer: the suite of all encoders, sizes, and effects of the settings."""
 
 from dataclasses import replace
 from functools import cache
@@ -60,7 +60,7 @@ class TestFastConformer(EncoderSuite):
 
 @cache
 def shapes_of(settings: Conformer) -> Any:
-    """Of all variables."""
+    """Shapes of all variables."""
     encoder = settings.build(dtype=jnp.float32)
     frames = Frames(jnp.zeros((1, 80, settings.num_mels)), jnp.array([80]))
     return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
@@ -68,7 +68,7 @@ def shapes_of(settings: Conformer) -> Any:
 
 @cache
 def made_of(settings: Conformer) -> tuple[Any, Any]:
-    """Random variables, and a function of loss, frames and gradients of two rows, by a key of dropout."""
+    """Returns random variables, and a function to loss, frames and gradients of two rows for a dropout key."""
     encoder = settings.build(dtype=jnp.float32)
     rng = np.random.default_rng(0)
     frames = Frames(jnp.asarray(rng.normal(size=(2, 32, settings.num_mels)), jnp.float32), jnp.array([32, 19]))
@@ -86,7 +86,7 @@ def made_of(settings: Conformer) -> tuple[Any, Any]:
 
 
 def test_dropout_is_of_training() -> None:
-    """Training at any of the rates asks for a random stream; evaluation, and training at rates of 0, do not."""
+    """Training with a dropout rate above 0 requests a random stream. Evaluation and training without it do not."""
     shapes = shapes_of(TINY)
     assert all(asks_for_dropout(replace(TINY, **{rate: 0.5}), shapes, step=0) for rate in RATES)
     assert not asks_for_dropout(TINY, shapes, step=0)
@@ -122,7 +122,7 @@ def test_the_program_does_not_grow_with_depth() -> None:
 
 
 def test_tiny_has_a_million_parameters() -> None:
-    """tests/goldens/test_nemo_conformer.py counts those of the published sizes."""
+    """tests/goldens/test_nemo_conformer.py counts the parameters of the published sizes."""
     assert round(num_elements(shapes_of(Conformer.tiny())["params"]) / 1e6, 1) == 1.0
 
 

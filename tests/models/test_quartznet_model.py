@@ -1,4 +1,4 @@
-"""QuartzNet: the suite of all encoders, the published sizes, what its blocks can be, and what its settings change."""
+"""QuartzNet: the suite of all encoders, published sizes, kinds of blocks, and effects of the settings."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ TINY = QuartzNet(
     remat="layers",
     taps=("block_0",),
 )
-# Every other thing that a block can be.
+# All other kinds of blocks.
 OTHERS = QuartzNet(
     num_mels=16,
     blocks=(
@@ -80,14 +80,14 @@ def init(encoder: Encoder, frames: Frames) -> Any:
     ],
 )
 def test_published_sizes(settings: QuartzNet, published: int) -> None:
-    """With a CTC head of 29 labels: 6.7, 12.8 and 18.9 million in the paper's table 3."""
+    """The paper's table 3 has 6.7, 12.8 and 18.9 million parameters with a CTC head of 29 labels."""
     frames = Frames(jnp.zeros((1, 100, 64)), jnp.array([100]))
     params = init(settings.build(dtype=jnp.float32), frames)["params"]
     assert num_elements(params) + 29 * (settings.blocks[-1].width + 1) == published
 
 
 def test_weights_begin_as_published() -> None:
-    """Xavier's bounds by PyTorch's fans: the 33 taps of 256 filters, 256 channels to 256, 16 · 3 to 16 · 3."""
+    """Xavier's bounds have PyTorch's fans: 33 taps of 256 filters, 256 to 256 channels, 16 · 3 to 16 · 3."""
     blocks = (ConvBlock(256, 33, repeat=2), ConvBlock(16, 3, separable=False))
     encoder = QuartzNet(num_mels=256, blocks=blocks).build(dtype=jnp.float32)
     frames = Frames(jnp.zeros((1, 8, 256)), jnp.array([8]))
@@ -145,7 +145,7 @@ def test_norms_count_padding_where_that_is_asked_for(norm: Any) -> None:
 
 
 def test_frames_of_the_future() -> None:
-    """Convolutions that see none give the same whatever follows."""
+    """The output of convolutions without right context does not depend on later frames."""
     settings = replace(TINY, blocks=(ConvBlock(16, 5, repeat=2, future_frames=0), ConvBlock(16, 3, future_frames=1)))
     encoder, lengths = replace(settings, taps=()).build(dtype=jnp.float32), jnp.array([20])
     values = np.random.default_rng(0).normal(size=(1, 20, 16)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Squeezeformer: the suite of all encoders, the published sizes, and what its settings change."""
+"""Squeezeformer: the suite of all encoders, published sizes, and effects of the settings."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ TINY = Squeezeformer(
 
 
 class TestSqueezeformer(EncoderSuite):
-    """A layer at half the rate and one behind it."""
+    """One layer at half the frame rate and one after the recovery."""
 
     settings = replace(TINY, num_layers=2, taps=("embed", "layer_0", "layer_1"))
     num_features = TINY.num_mels
@@ -57,7 +57,7 @@ class TestSqueezeformer(EncoderSuite):
 
 @pytest.mark.parametrize(("variant", "length"), [pytest.param("nemo", 27, marks=pytest.mark.slow), ("rust", 30)])
 def test_an_utterance_is_the_same_alone_and_in_a_batch_in_any_variant(variant: Variant, length: int) -> None:
-    """With an odd number of frames before the reduction, of which one is the half of a pair."""
+    """The number of frames before the reduction is odd."""
     encoder = replace(TINY, variant=variant, num_layers=1, taps=()).build(dtype=jnp.float32)
     assert encoder.output_length(length) % 2 == 1
     values = np.random.default_rng(0).normal(size=(2, 44, 16)).astype(np.float32)
@@ -69,7 +69,7 @@ def test_an_utterance_is_the_same_alone_and_in_a_batch_in_any_variant(variant: V
 
 
 def test_recovered_frames_are_each_twice_in_order() -> None:
-    """Not the sequence twice over, as seed 003's trainer has it; the last one of an odd number once."""
+    """Each frame is duplicated, except the last of an odd number. The Rust trainer repeats the whole sequence."""
     x, before = np.arange(6, dtype=np.float32).reshape(1, 3, 2), np.zeros((1, 5, 2), np.float32)
     params = {"params": {"project": {"kernel": np.eye(2, dtype=np.float32), "bias": np.zeros(2, np.float32)}}}
     recovered = jax.jit(RecoverTime().apply)(params, x, before)
@@ -108,7 +108,7 @@ def variables_of(settings: Squeezeformer) -> Any:
     ],
 )
 def test_published_sizes(size: str, millions: float) -> None:
-    """The paper's table 2, which counts as Keras does: running statistics too, and a CTC head of 128 labels."""
+    """The paper's table 2 counts as Keras does: with running statistics and a CTC head of 128 labels."""
     settings = getattr(Squeezeformer, size)()
     assert (settings.dim, settings.num_layers, settings.num_heads) == PUBLISHED[size]
     assert round((num_elements(variables_of(settings)) + 128 * (settings.dim + 1)) / 1e6, 1) == millions
@@ -136,7 +136,7 @@ def test_the_program_does_not_grow_with_depth() -> None:
 
 
 def test_dropout_is_of_training() -> None:
-    """Training at either rate asks for a random stream; evaluation, and training at rates of 0, do not."""
+    """Training with a dropout rate above 0 requests a random stream. Evaluation and training without it do not."""
     settings = replace(TINY, num_layers=1, taps=())
     shapes, rates = variables_of(settings), {"dropout": 0.3, "attention_dropout": 0.3}
     assert all(asks_for_dropout(replace(settings, **{name: rate}), shapes, step=0) for name, rate in rates.items())

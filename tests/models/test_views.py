@@ -1,4 +1,4 @@
-"""CR-CTC: an utterance is in a batch twice, heard alike and masked in other places, and drawn towards itself."""
+"""CR-CTC: a batch has two views of each utterance, with different masks and a consistency loss."""
 
 import functools
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ LATE = jnp.int32(10**6)
 
 @dataclass(frozen=True)
 class EverySecond(Augmentation):
-    """Every second row is halved: views that differ in a way that depends on nothing drawn."""
+    """Halves every second row: the difference of views is not random."""
 
     def drawn(self, values, lengths, key, *, step):
         return {"applied": jnp.arange(len(values)) % 2 == 1}
@@ -57,7 +57,7 @@ def keys(seed=0):
 
 
 def seen(batch, *augment, views=2, seed=0):
-    """The frames that the encoder gets."""
+    """Input frames of the encoder."""
     model = built(Model(encoder=TwoLayers(), augment=augment, views=views))
     augmented = fast_jit(lambda batch, keys: model.apply({}, batch, step=LATE, method="augmented", rngs=keys))
     return jax.device_get(augmented(batch, keys(seed)))
@@ -101,7 +101,7 @@ def test_one_view_is_as_without_any_and_evaluation_has_one():
 
 @pytest.fixture(scope="module")
 def trained():
-    """A model of two views, a batch with a row that does not count and one that is too short, and its sums."""
+    """Returns a model of two views, a batch with a row of weight 0 and a row that is too short, and its sums."""
     model = two_views()
     batch = features_batch(seed=2, labels=12).replace(
         lengths=np.array([40, 7, 29, 40], np.int32),
@@ -144,7 +144,7 @@ def test_loss_is_the_mean_over_views_and_the_divergence_between_them_with_icefal
 
 
 def test_weights_known_before_are_those_of_a_batch_seen_once(trained):
-    """Of features and of audio that has as many frames."""
+    """Denominators are equal for features and for audio with the same number of frames."""
     model, _, batch, run = trained
     audio = batch.replace(audio=np.zeros((4, 6400), np.int16), features=None, lengths=160 * batch.lengths)
     np.testing.assert_array_equal(model.front_end.output_length(audio.lengths), batch.lengths)
@@ -218,15 +218,15 @@ def test_four_devices_draw_what_one_draws_and_move_no_row():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"views": 0}, "views .*0"),
         ({"heads": {"ctc": CTC(consistency=0.2)}}, r"heads\.ctc: .*consistency .*0\.2 .*views .*1"),
         ({"views": 2, "augment": (MASKS, TimeWarp())}, "TimeWarp .*SpecAugment .*views .*2"),
     ],
 )
-def test_settings_that_cannot_be(changes, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_cannot_be(changes, message):
+    with pytest.raises(ValueError, match=message):
         Model(**{"encoder": TwoLayers(), **changes})
     with pytest.raises(ValueError, match=r"consistency .*-1"):
         CTC(consistency=-1.0)

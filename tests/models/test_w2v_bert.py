@@ -1,4 +1,4 @@
-"""W2V-BERT: the suite of all encoders, the sizes, and what its settings change."""
+"""W2V-BERT: the suite of all encoders, sizes, and effects of the settings."""
 
 from dataclasses import replace
 from functools import cache
@@ -34,7 +34,7 @@ MASKS = replace(
 
 
 class TestW2VBert(EncoderSuite):
-    """With an adapter and all that comes with it."""
+    """The settings have an adapter and the modules before it."""
 
     settings = FULL
     num_features = FULL.num_mels
@@ -51,7 +51,7 @@ class TestW2VBert(EncoderSuite):
 
 @cache
 def shapes_of(settings: W2VBert) -> Any:
-    """Of all parameters."""
+    """Shapes of all parameters."""
     encoder = settings.build(dtype=jnp.float32)
     frames = Frames(jnp.zeros((1, 20, settings.num_mels)), jnp.array([20]))
     return jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
@@ -69,7 +69,7 @@ FRAMES = Frames(jnp.asarray(VALUES), jnp.array([20, 11]))
 
 @cache
 def gradient_of(settings: W2VBert) -> Any:
-    """A function of parameters and a key: frames, and gradients of what the second row gives."""
+    """Returns a function of parameters and a key: output frames, and gradients of the second row's output."""
     encoder = settings.build(dtype=jnp.float32)
 
     def loss(params: Any, frames: Frames, key: Any) -> Any:
@@ -106,7 +106,7 @@ def test_masks_hide_frames_and_channels_in_training_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", sorted({*get_args(Positions)} - {"relative_key"}))
 def test_other_positions(positions: Positions) -> None:
-    """Padding has no influence, and parameters have gradients; tests/goldens/test_hf_w2vbert.py compares values."""
+    """Padding has no influence, and parameters have gradients. tests/goldens/test_hf_w2vbert.py compares values."""
     settings = replace(TINY, positions=positions, num_layers=1)
     run, params = gradient_of(settings), params_of(settings)
     noisy = FRAMES.replace(values=FRAMES.values.at[1, 11:].add(3.0))
@@ -114,11 +114,11 @@ def test_other_positions(positions: Positions) -> None:
     (_, again), more = jax.device_get(run(params, noisy, jax.random.key(0)))
     assert max_abs(values[1, :11], again[1, :11]) < 1e-6
     assert max(relative(other, leaf) for other, leaf in zip(*map(jax.tree.leaves, (more, grads)), strict=True)) < 1e-4
-    assert [path for path, leaf in flatten(grads).items() if not leaf.any()] == ["mask"]  # nothing is hidden
+    assert [path for path, leaf in flatten(grads).items() if not leaf.any()] == ["mask"]  # nothing is masked
 
 
 def test_dropout_is_of_training() -> None:
-    """Training at any of the rates asks for a random stream; evaluation, and training at rates of 0, do not."""
+    """Training with a dropout rate above 0 requests a random stream. Evaluation and training without it do not."""
     shapes = {"params": shapes_of(TINY)}
     assert all(asks_for_dropout(replace(TINY, **{rate: 0.5}), shapes, step=0) for rate in RATES)
     assert not asks_for_dropout(TINY, shapes, step=0)
@@ -147,7 +147,7 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     plain, again = (
         flatten(gradient_of(replace(settings, remat=each))(params_of(TINY), FRAMES, key)[1]) for each in ("none", remat)
     )
-    # Of the bias of keys, which softmax cancels, it is rounding.
+    # The gradient of the keys' bias is rounding noise, because softmax cancels the bias.
     assert max(relative(again[path], plain[path]) for path in plain if not path.endswith("key/bias")) < 1e-4
 
 
@@ -183,10 +183,10 @@ def test_padding_enters_adapters_where_it_may() -> None:
     alone = Frames(FRAMES.values[:, :11], jnp.array([11, 11]))
     assert max_abs(last(True, noisy), last(True, alone)) < 1e-5
     assert max_abs(last(False, noisy), last(False, alone)) > 1e-3
-    assert max_abs(last(False, noisy), last(False, FRAMES)) < 1e-5  # what lies behind is what the layers make of 0
+    assert max_abs(last(False, noisy), last(False, FRAMES)) < 1e-5  # the adapters see layer outputs for 0
 
 
-# The first as transformers' own Wav2Vec2BertModel of its default settings, which are the released model's.
+# The first size is that of transformers' Wav2Vec2BertModel with default settings, those of the released model.
 @pytest.mark.parametrize(
     ("settings", "number"), [(W2VBert(), 580_493_120), (W2VBert.rust(), 580_493_120), (W2VBert.tiny(), 886_496)]
 )

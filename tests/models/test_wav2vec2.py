@@ -1,4 +1,4 @@
-"""wav2vec 2.0: what every encoder must do, published sizes, the hourglass, and frames that are hidden."""
+"""wav2vec 2.0: the suite of all encoders, published sizes, the hourglass, and masked frames."""
 
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,7 @@ WITHOUT_EXTRACTOR = replace(TINY, extractor=(), num_features=6)
 
 
 class TestWav2Vec2(EncoderSuite):
-    """With an hourglass whose last frame is filled up, in the rows that are shorter too."""
+    """The hourglass pads the last group of frames, also in shorter rows."""
 
     settings = replace(
         TINY,
@@ -56,14 +56,14 @@ class TestWav2Vec2(EncoderSuite):
 
 
 def shapes_of(settings: Wav2Vec2) -> Any:
-    """Of all parameters."""
+    """Shapes of all parameters."""
     encoder = settings.build(dtype=jnp.float32)
     frames = Frames(jax.ShapeDtypeStruct((1, 800, settings.num_features), jnp.float32), jnp.array([800]))
     return jax.eval_shape(lambda frames: encoder.init(jax.random.key(0), frames, step=None), frames)["params"]
 
 
 def params_of(settings: Wav2Vec2) -> Any:
-    """Random ones; scales of norms are around 1."""
+    """Random parameters. Scales of norms are around 1."""
     rng, shapes = np.random.default_rng(1), flatten(shapes_of(settings))
     drawn = {path: rng.normal(path.endswith("scale"), 0.2, leaf.shape) for path, leaf in shapes.items()}
     return unflatten({path: jnp.asarray(array, jnp.float32) for path, array in drawn.items()})
@@ -95,14 +95,14 @@ def test_published_numbers_of_parameters(settings: Wav2Vec2, millions: float) ->
 
 
 def test_frames_of_published_sizes() -> None:
-    """20 ms apart, 25 ms long."""
+    """Frames have a hop of 20 ms and a length of 25 ms."""
     layers = Wav2Vec2.base().extractor
     assert [extracted(number, layers) for number in (399, 400, 719, 720, 16000)] == [0, 1, 1, 2, 49]
 
 
 @pytest.mark.parametrize("width", [1, 40])
 def test_strided_conv_is_xlas(width: int) -> None:
-    """Values and gradients, whatever frames are left over, of convolutions with few and with many values to a frame."""
+    """Values and gradients of convolutions with few and many values per frame, for all remainders of frames."""
     rng = np.random.default_rng(0)
     cases = [(10, 5, 52), (3, 2, 17), (3, 2, 18), (2, 2, 9), (2, 3, 11), (1, 1, 4)]  # taps, stride, frames
 
@@ -141,7 +141,7 @@ def test_hidden_frames_are_one_vector_and_the_targets_are_not_hidden() -> None:
 
 
 def test_layers_are_left_out_of_all_stacks() -> None:
-    """At a rate that is 1 in float32 nothing depends on their weights while training."""
+    """At a rate that is 1 in float32, training does not depend on the weights of the layers."""
     settings = replace(WITHOUT_EXTRACTOR, hourglass=Hourglass(1, 1, 3, 1), layer_drop=1 - 1e-12)
     encoder, params = settings.build(dtype=jnp.float32), flatten(params_of(settings))
     x, lengths, rngs = np.ones((1, 50, 6), np.float32), jnp.array([50]), {"dropout": jax.random.key(0)}
@@ -159,8 +159,8 @@ def test_layers_are_left_out_of_all_stacks() -> None:
 
 
 def before_positions(settings: Wav2Vec2, frames: Frames, mask: Any, *, training: bool) -> Any:
-    """The projected features, and what is made of them by masks: what the positional convolution reads. The
-    layers are not run."""
+    """Projected features before and after masking, that is, the input of the positional convolution. The layers do not
+    run."""
     encoder, params, seen = settings.build(dtype=jnp.float32), params_of(settings), {}
     step, rngs = (jnp.int32(0), {"mask": jax.random.key(0)}) if training else (None, {})
 
@@ -187,7 +187,7 @@ def apply_mask(x: np.ndarray, mask: np.ndarray, silent: np.ndarray, hidden: np.n
 
 
 def test_channels_are_silenced_before_or_after_frames_are_hidden() -> None:
-    """Of hidden frames all channels are those of the learned vector, or some are silent as in others."""
+    """Masked frames have all channels of the learned vector, or some channels are 0 as in other frames."""
     settings = replace(WITHOUT_EXTRACTOR, channel_mask=SpanMask(0.4, 2, min_spans=1, same_count=False))
     lengths, num = np.array([50, 33], np.int32), 50
     frames = Frames(jnp.asarray(np.cos(np.arange(600)).reshape(2, num, 6), jnp.float32), jnp.asarray(lengths))
@@ -245,7 +245,7 @@ def test_wrong_settings(changes: dict[str, Any]) -> None:
 
 
 def test_features_instead_of_samples() -> None:
-    """A front-end of mel bins in the place of the convolutions, as NVIDIA's spectrogram features."""
+    """A front-end of mel bins replaces the convolutions, as NVIDIA's spectrogram features."""
     settings = replace(TINY, extractor=(), num_features=80, taps=("features",))
     Model(encoder=settings, front_end=nemo(), augment=())
     with pytest.raises(ValueError, match=r"1 .* 80|80 .* 1"):

@@ -1,4 +1,4 @@
-"""Zipformer: the suite of all encoders, the published sizes, and what its settings change."""
+"""Zipformer: the suite of all encoders, published sizes, and effects of the settings."""
 
 from dataclasses import replace
 from functools import cache
@@ -33,13 +33,13 @@ TINY = Zipformer(
     positions_dim=8,
     dropout_start=0.0,
     dropout_end=0.0,
-    regularise=False,  # for the time to compile: see test_regularisers_act_on_gradients_alone
+    regularise=False,  # shortens compilation; see test_regularisers_act_on_gradients_alone
 )
 ONE_STACK = replace(TINY, **{name: (getattr(TINY, name)[1],) for name in (*PER_STACK, "unmasked_dims")})
 
 
 class TestZipformer(EncoderSuite):
-    """One stack at half the rate: tests/goldens/test_icefall_zipformer.py has several, and layers of each."""
+    """One stack at half the frame rate. tests/goldens/test_icefall_zipformer.py has several, with several layers."""
 
     settings = replace(ONE_STACK, num_layers=(1,), taps=("embed", "stack_0"))
     num_features = TINY.num_mels
@@ -51,7 +51,7 @@ class TestZipformer(EncoderSuite):
             for seed in range(3)
         }
         assert len(losses) == 3
-        made.forward(made.params, self.frames())  # without any random stream: it would raise
+        made.forward(made.params, self.frames())  # without random streams; a draw would raise an error
 
     def test_taps_are_inner_frames_at_the_rate_of_the_embedding(self, made: Made) -> None:
         shapes = {name: tap.values.shape for name, tap in self.shapes(made).taps.items()}
@@ -72,7 +72,7 @@ class TestZipformer(EncoderSuite):
 
 @cache
 def regularised(*, remat: Remat) -> tuple[Any, Any]:
-    """Loss and gradients of one stack with regularisers and skipping, by the two random streams."""
+    """Returns parameters, and a function of the two random streams: loss and gradients with regularisers and skips."""
     encoder = replace(ONE_STACK, regularise=True, remat=remat).build(dtype=jnp.float32)
     frames = Frames(jnp.asarray(np.random.default_rng(0).normal(size=(2, 32, 16)), jnp.float32), jnp.array([32, 20]))
 
@@ -150,7 +150,7 @@ def test_parameters_are_those_counted_by_hand() -> None:
 
 @pytest.mark.parametrize(("size", "published"), [("small", 22118279), ("medium", 64250603), ("large", 147010094)])
 def test_published_sizes(size: str, published: int) -> None:
-    """icefall's RESULTS.md, CR-CTC: with a CTC head of 500 tokens, and with a scale per layer that it never uses."""
+    """icefall's RESULTS.md (CR-CTC) counts a CTC head of 500 labels and an unused scale per layer."""
     settings = getattr(Zipformer, size)()
     unused = sum(width * layers for width, layers in zip(settings.dims, settings.num_layers, strict=True))
     assert by_hand(settings) + 500 * (max(settings.dims) + 1) + unused == published
@@ -172,7 +172,7 @@ def test_the_program_does_not_grow_with_depth() -> None:
         run = jax.jit(lambda: encoder.init_with_output(jax.random.key(0), frames, step=None))
         return len(run.lower().as_text().splitlines())
 
-    assert size(7) == size(5)  # of two or three, some functions are the same by chance, and are written once
+    assert size(7) == size(5)  # with two or three layers, some functions are equal by chance and are written once
 
 
 @pytest.mark.slow

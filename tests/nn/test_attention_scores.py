@@ -1,4 +1,4 @@
-"""Scores of attention are summed, and stay, in float32."""
+"""Attention scores are summed and kept in float32."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def shapes_of(made: Any) -> Any:
 
 @pytest.mark.parametrize("made", [relative_attention, attention_weights])
 def test_scores_beyond_the_range_of_float16(made: Any) -> None:
-    """Weights a hundred times as large as at the beginning: scores of some hundred thousands."""
+    """Weights of 100 times their initial size lead to scores of some hundred thousands."""
     skip_without_float16()
     draw = np.random.default_rng(2)
 
@@ -44,7 +44,7 @@ def test_scores_beyond_the_range_of_float16(made: Any) -> None:
         module, given, options = made(jnp.float16, x, positions)
         return module.apply(params, *given, **options)
 
-    # At the beginning, they are even in ±1/√32.
+    # The initial weights are uniform in ±1/√32.
     large = jax.tree.map(lambda leaf: np.float32(100 * draw.uniform(-1, 1, leaf.shape) / 32**0.5), shapes_of(made))
     assert np.isfinite(apply(large, np.float16(X), np.float16(POSITIONS))).all()
 

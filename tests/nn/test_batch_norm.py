@@ -1,4 +1,4 @@
-"""Batch normalisation against the formula in NumPy: over valid frames only, and over all devices."""
+"""Batch norm against the formula in NumPy: only over valid frames, and over all devices."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ LENGTHS = np.array([7, 0, 3, 5], np.int32)
 
 def frames(seed=0):
     x = np.random.default_rng(seed).normal(2.0, 3.0, (4, 7, 5)).astype(np.float32)
-    x[1:, 5:] = np.nan  # beyond every length but the first row's: must have no influence
+    x[1:, 5:] = np.nan  # padding, which must have no influence
     x[1] = np.nan
     return x
 
@@ -31,7 +31,7 @@ def variables():
 
 @partial(jax.jit, static_argnames="use_running")
 def apply(variables, x, lengths, use_running=False):
-    """The output, and the running statistics after it."""
+    """Returns the output and the updated running statistics."""
     return NORM.apply(variables, x, lengths, use_running=use_running, mutable=["batch_stats"])
 
 
@@ -85,7 +85,7 @@ def test_padding_sends_no_gradient_and_gradients_are_finite():
 
 @pytest.mark.parametrize("counts_padding", [False, True])
 def test_the_gradient_is_that_of_the_formula(counts_padding):
-    """Also where padded frames are made something of, which statistics of valid frames reach."""
+    """The loss includes padded frames, which depend on the statistics of valid frames."""
     norm, held, x = BatchNorm(counts_padding=counts_padding), variables(), np.nan_to_num(frames())
     weights = np.random.default_rng(3).normal(size=x.shape).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Scores by learned distances, channels that are turned, and gated convolutions with a stride: against plain forms."""
+"""Scores of clipped distances, rotary positions, and gated convolutions with a stride, against simple versions."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_products_of_turned_channels_depend_on_the_offset_alone() -> None:
     one = np.broadcast_to(RNG.normal(size=(2, 1, 1, 3, 8)), (2, 1, 12, 3, 8))
     turned = jax.jit(rotated, static_argnums=1)
     query, key = (np.asarray(turned(np.float32(x), 100)) for x in one)
-    np.testing.assert_allclose(query[:, 0], one[0][:, 0], atol=1e-6)  # the first frame is not turned
+    np.testing.assert_allclose(query[:, 0], one[0][:, 0], atol=1e-6)  # the first frame is not rotated
     products = np.einsum("bthc,bshc->bhts", query, key)
     for offset in (-3, 0, 5):
         diagonal = np.diagonal(products, offset, axis1=2, axis2=3)

@@ -1,4 +1,4 @@
-"""Activations, schedules, positions, initial values and norms: against closed forms."""
+"""Activations, schedules, positions, initial values and norms against closed forms."""
 
 from functools import partial
 
@@ -83,7 +83,7 @@ def test_positions_depend_on_the_offset_alone():
 
 
 def test_initial_values_of_a_linear_layer():
-    """In ±1/√100, or the kernel in 0.05 of that and the bias in ±0.005."""
+    """Values are in ±1/√100. With an initial scale of 0.05, the kernel is in ±0.05/√100 and the bias in ±0.005."""
     layers = (Linear(500), Linear(500, 0.05))
     init = jax.jit(lambda x: [layer.init(jax.random.key(0), x)["params"] for layer in layers])
     for params, bound in zip(jax.device_get(init(np.zeros((1, 100), np.float32))), (0.1, 0.005), strict=True):

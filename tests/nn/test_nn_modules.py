@@ -1,4 +1,4 @@
-"""Attention, convolution, sub-sampling and what joins stacks: against plain formulas and by what may influence what."""
+"""Attention, convolution, subsampling and joined stacks against simple formulas, and their receptive fields."""
 
 from functools import partial
 
@@ -24,13 +24,13 @@ def draw(*shape, seed=0, deviation=1.0):
 
 
 def made(module, *args, **kwargs):
-    """The module's parameters, larger than its initial ones, so that all parts count."""
+    """Random parameters of the module, larger than the initial ones, to which all parts of it are sensitive."""
     shapes = jax.eval_shape(lambda *args: module.init(jax.random.key(0), *args, **kwargs), *args)
     return jax.tree.map(lambda leaf: draw(*leaf.shape, seed=leaf.size, deviation=0.3), shapes)
 
 
 def program(module, **options):
-    """`module.apply` as one program, which gives arrays of NumPy."""
+    """Compiles `module.apply` to a function that returns NumPy arrays."""
     run = jax.jit(lambda params, *args: module.apply(params, *args, **options))
     return lambda *args: jax.device_get(run(*args))
 

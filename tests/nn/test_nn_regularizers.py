@@ -1,4 +1,4 @@
-"""Gradient-only regularisers against the gradients of the losses that define them, by autodiff."""
+"""Regularisers that modify gradients, against the gradients of the losses that define them."""
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,9 @@ def draw(*shape, seed=0, mean=0.0, scale=1.0):
 
 
 def gradient_of(regularised):
-    """Compiles `regularised(x, apply, *options)` to a function of x, dy and options, which gives what reaches x when dy
-    reaches the output. The output must be the input and, where the regulariser does not apply, dy what reaches it."""
+    """Compiles the gradient of `regularised(x, apply, *options)` to a function of x, dy and options.
+
+    The output must equal the input. If the regulariser does not apply, the gradient must equal dy."""
 
     @jax.jit
     def both(apply, x, dy, *options):
@@ -35,7 +36,7 @@ def gradient_of(regularised):
 
 
 def balanced(x, dy, *, min_positive, max_positive, min_abs, max_abs):
-    """The loss per channel that `balance` is defined by, differentiated as it stands."""
+    """Gradient of the loss per channel that defines `balance`, by automatic differentiation."""
 
     def to_mean(share):
         return 0.8139535143 * jnp.arctanh(2 * share - 1)
@@ -57,7 +58,7 @@ RANGES = [
     {"min_positive": 0.05, "max_positive": 0.95, "min_abs": 3.0, "max_abs": 100.0},
     {"min_positive": 0.6, "max_positive": 0.7, "min_abs": 0.01, "max_abs": 0.1},
 ]
-# Channels of several means and scales, so that each limit is passed by some and kept by others.
+# Channels of several means and scales: some exceed each limit, others do not.
 CHANNELS = draw(40, 6) * np.float32([0.05, 1, 1, 10, 0.3, 1]) + np.float32([0.1, 0.5, -2, 0, 0, 0.2])
 
 
@@ -135,7 +136,7 @@ def test_penalize_large_and_scale_gradient():
     x, dy = np.float32([[-3, 1, 3], [-3, 1, 3]]), np.ones((2, 3), np.float32)
     penalised = gradient_of(lambda x, apply, mask: penalize_large(x, apply, limit=2.0, penalty=0.1, mask=mask))
     np.testing.assert_allclose(penalised(x, dy, np.array([[True], [False]])), [[0.9, 1.0, 1.1], [1, 1, 1]], rtol=1e-6)
-    # Where it does not apply, the factor is 1.
+    # If it does not apply, the factor is 1.
     scaled = gradient_of(lambda x, apply: jnp.where(apply, scale_gradient(x, 0.2), x))
     np.testing.assert_array_equal(scaled(x, dy), np.float32(0.2) * dy)
 
@@ -161,8 +162,8 @@ def test_a_regulariser_draws_each_time_with_its_chance_and_without_a_key_does_no
         return jax.vmap(changed, (0, None))(jax.random.split(key, 200), x), changed(None, x)
 
     drawn, without = jax.device_get(both(jax.random.key(0), np.stack([CHANNELS] * 3)))
-    assert 250 < drawn.sum() < 350  # the chance at the start is a half
-    assert set(drawn.sum(1)) == {0, 1, 2, 3}  # not all alike within a call
+    assert 250 < drawn.sum() < 350  # the initial probability is 0.5
+    assert set(drawn.sum(1)) == {0, 1, 2, 3}  # draws within a call differ
     assert not without.any()
 
 

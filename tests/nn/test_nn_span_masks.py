@@ -1,4 +1,4 @@
-"""Spans: lengths of all kinds, short rows, rows that are padding, and what is the same in any batch."""
+"""Span masks: all distributions of lengths, short rows, padding rows, and independence of the batch."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Product quantisation: what is drawn, its gradient, its temperature and how many entries are used."""
+"""Product quantisation: drawn entries, gradient, temperature and perplexity."""
 
 import json
 from functools import partial
@@ -81,6 +81,6 @@ def test_temperature_is_fairseqs() -> None:
     path = GOLDENS / "fairseq_w2v2/gumbel_temperature.json"
     if not path.is_file():
         pytest.skip(f"no {path}: set ASR_JAX_GOLDENS")
-    said, settings = json.loads(path.read_text()), Quantizer()  # fairseq's defaults
-    found = jax.jit(jax.vmap(settings.temperature))(np.array([*map(int, said)], np.int32))
-    np.testing.assert_allclose(found, [*said.values()], rtol=1e-5)
+    expected, settings = json.loads(path.read_text()), Quantizer()  # fairseq's defaults
+    found = jax.jit(jax.vmap(settings.temperature))(np.array([*map(int, expected)], np.int32))
+    np.testing.assert_allclose(found, [*expected.values()], rtol=1e-5)

@@ -1,4 +1,4 @@
-"""What each policy keeps of a layer for the backward pass."""
+"""Activations of a layer that each rematerialisation policy stores for the backward pass."""
 
 import re
 from functools import cache
@@ -18,17 +18,17 @@ from asr_jax.nn.remat import Remat, rematerialised
 
 POLICY = Policy(activation="relu", norm="batch", norm_groups=1, mask_padding=True, remat="none", dtype=jnp.float32)
 LAYERS: dict[str, tuple[type, tuple[Any, ...], dict[Remat, int]]] = {
-    # Separable: what goes into the product and what comes out of it; of the norms the statistics are small.
+    # Separable: input and output of the product. The statistics of norms are small.
     "separable": (ConvLayer, (ConvBlock(8, 3, dropout=0.5), POLICY), {"elementwise": 2, "products": 1, "layers": 0}),
     "grouped": (ConvLayer, (ConvBlock(8, 3, groups=2), POLICY), {"elementwise": 2, "products": 1, "layers": 0}),
     "full": (ConvLayer, (ConvBlock(8, 3, separable=False), POLICY), {"elementwise": 1, "products": 1, "layers": 0}),
-    # What comes out of its last product, nothing in it needs.
+    # The backward pass does not need the output of the last product.
     "conformer": (ConformerConvolution, (3,), {"elementwise": 2, "products": 1, "layers": 0}),
 }
 
 
 def loss_of(name: str, remat: Remat) -> Any:
-    """A function of a layer's variables, its input and a random key: a loss while training."""
+    """Returns a training loss as a function of a layer's variables, its input and a random key."""
     cls, settings, _ = LAYERS[name]
     layer = rematerialised(cls, remat)(*settings)
 
@@ -44,7 +44,7 @@ def loss_of(name: str, remat: Remat) -> Any:
 
 @cache
 def given_of(name: str) -> tuple[Any, ...]:
-    """What a layer's loss is a function of."""
+    """Arguments of a layer's loss."""
     cls, settings, _ = LAYERS[name]
 
     def init(x: Any, lengths: Any) -> Any:
@@ -61,7 +61,7 @@ def given_of(name: str) -> tuple[Any, ...]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_is_kept_is_what_the_policy_says(name: str, capsys: Any) -> None:
     def kept(remat: Remat) -> int:
-        """Arrays with frames, but for those that the layer is given and what the loss keeps."""
+        """Number of stored arrays with frames, except inputs of the layer and arrays of the loss."""
         print_saved_residuals(loss_of(name, remat), *given_of(name))
         lines = re.findall(r"^\w+\[(?:2,12|24),[\d,]+\].*", capsys.readouterr().out, re.MULTILINE)
         inner = [line for line in lines if not re.search(r"from (the argument|a constant)", line)]

@@ -1,5 +1,4 @@
-"""Layers of wav2vec 2.0: LayerDrop, which leaves some out, without gradients; attention in one kernel, beside its
-formula."""
+"""Layers of wav2vec 2.0: LayerDrop, whose skipped layers have no gradients, and fused attention against its formula."""
 
 from functools import cache, partial
 from typing import Any
@@ -26,14 +25,14 @@ SIZES = LayerSizes(
 
 
 def params_of() -> Any:
-    """Random ones, all of them other than at the start."""
+    """Random parameters, all of which differ from the initial ones."""
     stack, rng = Transformer(SIZES, NUM_LAYERS), np.random.default_rng(1)
     shapes = jax.eval_shape(lambda *given: stack.init(jax.random.key(0), *given, step=None), X, LENGTHS)["params"]
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
 
 
 def outputs(params: Any, x: Any, key: Any = None, **changes: Any) -> Any:
-    """The input and what each layer gives, [L + 1, B, T, D]; with a key while training."""
+    """Returns the input and the outputs of all layers, [L + 1, B, T, D]; in training mode if there is a key."""
     stack = Transformer(SIZES._replace(**changes), len(jax.tree.leaves(params)[0]))
     step, rngs = (None, {}) if key is None else (jnp.int32(0), {"dropout": key})
     last, inner = stack.apply({"params": params}, x, jnp.asarray(LENGTHS), step=step, rngs=rngs)
@@ -41,7 +40,7 @@ def outputs(params: Any, x: Any, key: Any = None, **changes: Any) -> Any:
 
 
 def left_out(found: Any) -> np.ndarray:
-    """Of each layer (last axis), whether all that it gives is its input."""
+    """Whether the output of each layer (last axis) equals its input."""
     found = np.asarray(found)
     return (found[..., 1:, :, :, :] == found[..., :-1, :, :, :]).all(axis=(-3, -2, -1))
 
@@ -55,7 +54,7 @@ def test_left_out_layers_give_their_input_and_in_evaluation_none_is() -> None:
 
 
 def test_layers_are_left_out_at_the_rate_and_each_on_its_own() -> None:
-    """Of 3,000 calls, within three standard errors: each layer, and two layers both."""
+    """Rates over 3,000 calls are within three standard errors, for each layer and for two consecutive layers."""
     num, params = 3000, params_of()
     run = fast_jit(lambda params, x, key: jax.vmap(partial(outputs, params, x))(jax.random.split(key, num)))
     found = left_out(run(params, X, jax.random.key(0)))
@@ -66,13 +65,13 @@ def test_layers_are_left_out_at_the_rate_and_each_on_its_own() -> None:
 
 @fast_jit
 def one_layer(params: Any, x: Any) -> Any:
-    """Of a layer in evaluation."""
+    """Output of one layer in evaluation."""
     return Transformer(SIZES, 1).apply({"params": params}, x, jnp.asarray(LENGTHS), step=None)[0]
 
 
 @cache
 def differentiated(remat: Remat) -> Any:
-    """A function of parameters, an input and a key: gradients of a sum over the output, and `outputs`."""
+    """Returns a function of parameters, input and key: gradients of a sum over the output, and `outputs`."""
 
     def loss(params: Any, x: Any, key: Any) -> Any:
         found = outputs(params, x, key, layer_drop=0.5, remat=remat)
@@ -98,7 +97,8 @@ def test_the_others_are_a_stack_of_their_own_and_alone_have_gradients(remat: Rem
 
 
 def test_devices_leave_out_the_same_layers() -> None:
-    """Each with a part of the rows: a branch that not all took would be waited for without end, or leave a gradient."""
+    """Each device has a part of the rows. With different branches, they would deadlock or a skipped layer would have a
+    gradient."""
     params, gradient, mesh, patterns = params_of(), differentiated("none"), data_mesh(4), set()
     for seed in range(4):
         key = jax.random.key(seed)
@@ -111,7 +111,7 @@ def test_devices_leave_out_the_same_layers() -> None:
 
 
 def test_attention_in_one_kernel_is_attention() -> None:
-    """Values and gradients at valid frames, with padding and a row without any frame."""
+    """Values and gradients are equal at valid frames, with padding and a row without frames."""
     valid = np.arange(9) < np.array([9, 5, 0])[:, None]
     allowed, rng = jnp.asarray(valid[:, None]), np.random.default_rng(0)
     x = rng.normal(size=(3, 9, 8)).astype(np.float32)

@@ -83,19 +83,23 @@ def test_unknown_systems_and_heads_without_names() -> None:
 @pytest.mark.parametrize(
     ("files", "lost"),
     [
-        (("models/zipformer.py", "pretrained/icefall.py"), "icefall (Zipformer)"),
-        (("models/quartznet.py", "pretrained/quartznet.py"), "NeMo (QuartzNet)"),
+        (("models/zipformer.py", "pretrained/icefall.py"), "Zipformer"),
+        (("models/quartznet.py", "pretrained/quartznet.py"), "QuartzNet"),
+        (("models/wav2vec2.py", "pretrained/wav2vec2*.py"), "wav2vec 2.0"),
+        (("models/w2v_bert.py", "pretrained/w2v_bert*.py"), "W2V-BERT"),
+        (("models/squeezeformer.py", "pretrained/squeezeformer_*.py"), "Squeezeformer"),
+        (("models/conformer.py", "pretrained/conformer.py"), "Conformer"),
     ],
 )
 def test_a_models_files_take_the_model_with_them(tmp_path, files, lost):
     """No other file of the package refers to them: it can be imported without them."""
     package = Path(asr_jax.__file__).parent
     shutil.copytree(package, tmp_path / "asr_jax", ignore=shutil.ignore_patterns("__pycache__"))
-    for file in files:
-        (tmp_path / "asr_jax" / file).unlink()
+    for path in [path for pattern in files for path in (tmp_path / "asr_jax").glob(pattern)]:
+        path.unlink()
     code = "import asr_jax.api, asr_jax.pretrained.encoders; from asr_jax.pretrained.formats import FORMATS; "
     code += "print([known.of for known in FORMATS])"
     found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert not found.returncode, found.stderr
     assert lost not in found.stdout
-    assert "NeMo (Conformer)" in found.stdout
+    assert "NeMo (" in found.stdout

@@ -1,4 +1,4 @@
-"""Offline copies at other speeds: audio, lengths, names, and what happens to what cannot be read."""
+"""Copies at other speeds: audio, durations, ids, and rejected recordings."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_copies_are_shorter_or_longer_and_named(tmp_path):
         {"id": "b", "audio_path": "broken.flac", "text": "two", "duration": 1.0},
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for _ in range(2):  # a second call finds what is there
+    for _ in range(2):  # the second call reuses the files
         done = finished(SCRIPT, "--data", tmp_path / "in.jsonl", "--out", tmp_path / "out")
         assert done.returncode == 1
         assert "2 copies could not be made" in done.stderr
@@ -36,8 +36,8 @@ def test_copies_are_shorter_or_longer_and_named(tmp_path):
         strongest = np.argmax(np.abs(np.fft.rfft(samples))) * 16000 / len(samples)
         assert abs(strongest - 400 * speed) < 2
     for wrong, message in (
-        ([tmp_path / "out/manifest.jsonl"], "a-speed0.9 is a copy at another speed already"),
-        ([tmp_path / "in.jsonl", "--speeds", "1.1", "1.1"], "each once"),
+        ([tmp_path / "out/manifest.jsonl"], "a-speed0.9 is already a copy at another speed"),
+        ([tmp_path / "in.jsonl", "--speeds", "1.1", "1.1"], "expected distinct speeds"),
         ([tmp_path / "in.jsonl", "--rate-hz", "0"], "--rate-hz 0: expected at least 1"),
     ):
         done = finished(SCRIPT, "--out", tmp_path / "out", "--data", *wrong)

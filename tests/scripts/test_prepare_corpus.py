@@ -1,4 +1,4 @@
-"""The preparation of AN4, LJSpeech and Common Voice on real files of their layouts, and on copies that were damaged."""
+"""Preparation of AN4, LJSpeech and Common Voice, with real files in their layouts and with damaged copies."""
 
 import json
 import runpy
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def script() -> dict[str, Any]:
-    """What the script defines, by name."""
+    """Globals of the script."""
     return runpy.run_path(str(ROOT / "scripts/prepare_corpus.py"))
 
 
 @pytest.fixture
 def prepare(script: dict[str, Any], tmp_path: Path):
-    """Runs the script's main; the utterances by split come back, and the lines of rejected.jsonl."""
+    """Function that runs the script and returns the utterances by split, and the lines of rejected.jsonl."""
 
     def run(layout: str, folder: Path) -> tuple[dict[str, Utterances], list[dict[str, str]]]:
         out = tmp_path / "out"
@@ -55,12 +55,12 @@ def copied(layout: str, tmp_path: Path) -> Path:
 def test_counts_seconds_and_speakers_of_the_real_files(prepare, capsys, layout, splits):
     found, _ = prepare(layout, READ_SPEECH / FOLDERS[layout])
     assert found.keys() == splits.keys()
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for split, (num, seconds, speakers) in splits.items():
         utterances = found[split]
         assert (len(utterances), len({utterance.speaker for utterance in utterances})) == (num, speakers)
         assert utterances.hours * 3600 == pytest.approx(seconds, abs=0.02)  # mp3 headers count 6 ms more
-        assert f"{split}.jsonl: {num} utterances, {seconds / 3600:.2f} h, {speakers} speakers" in said
+        assert f"{split}.jsonl: {num} utterances, {seconds / 3600:.2f} h, {speakers} speakers" in output
         for utterance in utterances:
             assert len(read_audio(utterance.location)) / 16000 == pytest.approx(utterance.duration_s, abs=0.01)
 

@@ -1,4 +1,4 @@
-"""Strings of digits, on a few made recordings of two sources."""
+"""Preparation of strings of digits from synthetic recordings of two sources."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp
         (tmp_path / f"digits/manifests/{split}.jsonl").write_text(lines)
     command = ["scripts/prepare_digits.py", "--digits", tmp_path / "digits"]
     command += ["--out", tmp_path / "out", "--strings", 60, "--minutes", 0.5]
-    for _ in range(2):  # a second time finds the made speech there
+    for _ in range(2):  # the second time, the synthetic speech exists
         done = finished(*command)
         assert done.returncode == 0, done.stderr
     train = list(read_utterances([tmp_path / "out/manifests/train.jsonl"]))

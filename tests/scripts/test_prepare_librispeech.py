@@ -1,4 +1,4 @@
-"""The preparation of LibriSpeech: a small made copy of its layout, real chapters, a server of one archive."""
+"""Preparation of LibriSpeech: a small synthetic copy of its layout, real chapters, and a server with one archive."""
 
 import hashlib
 import http.server
@@ -29,13 +29,13 @@ needs_read_speech = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def script() -> dict[str, Any]:
-    """What the script defines, by name."""
+    """Globals of the script."""
     return runpy.run_path(str(ROOT / "scripts/prepare_librispeech.py"))
 
 
 @pytest.fixture
 def prepare(script: dict[str, Any], tmp_path: Path):
-    """Runs the script's main on a folder; the folder that it wrote comes back."""
+    """Function that runs the script on a folder and returns its output folder."""
 
     def run(folder: Path, *arguments: object) -> Path:
         script["main"](["--librispeech", str(folder), "--out", str(tmp_path / "out"), *map(str, arguments)])
@@ -61,7 +61,7 @@ def test_manifests_of_what_is_there(tmp_path, prepare, capsys, given):
     add_chapter(root, "train-other-500", "21", {"0000": "FOUR"}, ["0000"])
     add_chapter(root, "dev-other", "22", {"0000": "Q"}, ["0000"])
     out = prepare(tmp_path / given)
-    assert "not there: dev-clean, test-clean, test-other" in capsys.readouterr().out
+    assert "missing: dev-clean, test-clean, test-other" in capsys.readouterr().out
     names = {"train-clean-100", "train-clean-360", "train-other-500", "dev-other", "train-960"}
     assert {path.name for path in (out / "manifests").iterdir()} == {f"{name}.jsonl" for name in names}
     audio = str(root / "train-clean-100" / "19" / "7" / "19-7-0001.flac")
@@ -83,9 +83,9 @@ def test_what_does_not_match_is_counted_and_named(tmp_path, prepare, capsys):
     with open(chapter / "30-7.trans.txt", "ab") as file:
         file.write(b"30-7-0004 CAF\xc9\n")
     out = prepare(tmp_path)
-    said = capsys.readouterr().out
-    assert "1 rejected, no text in the transcript: 30-7-0001\n" in said
-    assert "1 rejected, no such file: 30-7-0002\n" in said
+    output = capsys.readouterr().out
+    assert "1 rejected, no text in the transcript: 30-7-0001\n" in output
+    assert "1 rejected, no such file: 30-7-0002\n" in output
     assert [utterance.id for utterance in read_utterances([out / "manifests/dev-clean.jsonl"])] == ["30-7-0000"]
     rejected = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     place = f"{chapter}/30-7.trans.txt:4"
@@ -97,7 +97,7 @@ def test_what_does_not_match_is_counted_and_named(tmp_path, prepare, capsys):
 
 @pytest.mark.parametrize(
     ("folders", "message"),
-    [([], "is no folder"), (["in/else"], "has none of the subsets"), (["in/dev-clean"], "no utterance with audio")],
+    [([], "is not a folder"), (["in/else"], "has none of the subsets"), (["in/dev-clean"], "no utterance with audio")],
 )
 def test_nothing_to_prepare_is_said(tmp_path, folders, message):
     for folder in folders:
@@ -157,9 +157,9 @@ def test_limited_subsets_are_those_that_libri_light_lists(tmp_path, prepare, cap
         with tarfile.open(given, "w:gz") as tar:
             tar.add(tmp_path / "librispeech_finetuning", "librispeech_finetuning")
     out = prepare(READ_SPEECH, "--limited", given)
-    said = capsys.readouterr().out
-    assert "train-1h: 1 of its 8 utterances are missing" in said
-    assert "train-10min-1:" not in said
+    output = capsys.readouterr().out
+    assert "train-1h: 1 of its 8 utterances are missing" in output
+    assert "train-10min-1:" not in output
     names = [path.stem for path in paths]
     sets = {"train-1h": names[:7], "train-10h": names, "train-10min-0": names[:2], "train-10min-5": names[6:7]}
     for subset, ids in sets.items():
@@ -183,7 +183,7 @@ def test_limited_that_is_not_libri_lights_is_refused(tmp_path, prepare):
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address that serves `tmp_path/served`."""
+    """Address of a server of `tmp_path/served`."""
     monkeypatch.setenv("no_proxy", "*")
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -212,6 +212,6 @@ def test_a_downloaded_subset_is_checked_unpacked_and_prepared(tmp_path, script, 
     for _ in range(2):
         out = prepare(tmp_path / "here", "--download", "dev-clean-2", "--mirror", server)
         assert [utterance.text for utterance in read_utterances([out / "manifests/dev-clean-2.jsonl"])] == ["one"]
-    assert "dev-clean-2 is there; it is not downloaded" in capsys.readouterr().out
+    assert "dev-clean-2 exists and is not downloaded" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "here").iterdir()}
     assert names == {"dev-clean-2", "LICENSE.TXT", "dev-clean-2.tar.gz"}

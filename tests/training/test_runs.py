@@ -72,7 +72,7 @@ def training(**changes):
 
 def experiment(data, folder, *, model=None, **changes):
     settings = {
-        "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),  # for runs of any length
+        "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),  # any run length
         "training": training(),
     } | changes
     return Experiment(name="toy", model=model or toy_model(), data=data, run_dir=str(folder), **settings)
@@ -319,10 +319,10 @@ def test_the_mean_of_checkpoints_is_a_run_of_its_own(data, plain, tmp_path, caps
     live = weights(tmp_path / "live")
     assert any(not np.array_equal(live[name], four[name]) for name in live)
     for arguments, message in (
-        (["--out", str(tmp_path / "mean")], "is there already"),
+        (["--out", str(tmp_path / "mean")], "already exists"),
         (["--out", str(tmp_path / "x"), "--from", "9"], "there are 2, 4"),
         (["--out", str(tmp_path / "x"), "--names", "nemo"], r"--out NAME\.safetensors"),
-        (["--out", str(tmp_path / "x.pt")], r"--names, or NAME\.safetensors"),
+        (["--out", str(tmp_path / "x.pt")], r"--names SYSTEM, or NAME\.safetensors"),
         (["--out", str(tmp_path / "x.safetensors"), "--names", "nemo"], "Toy .* nemo"),
     ):
         with pytest.raises(UserError, match=message):

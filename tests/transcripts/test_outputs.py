@@ -92,6 +92,16 @@ def test_a_folder_knows_what_wrote_it(tmp_path):
         opened("json", out, ["b.wav"])
 
 
+def test_a_folder_of_an_earlier_version_has_the_primary_head(tmp_path):
+    out = tmp_path / "out"
+    output, (utterance,) = opened("json", out, ["a.wav"])
+    with output:
+        output.write(named(utterance))
+    opened("json", out, ["b.wav"], maker=MAKER | {"head": "ctc", "primary": "ctc"})
+    with pytest.raises(UserError, match=r"by head ctc.*this is head other"):
+        opened("json", out, ["b.wav"], maker=MAKER | {"head": "other", "primary": "ctc"})
+
+
 @pytest.mark.parametrize("out", ["new/all.json", "new/folder"])
 @pytest.mark.parametrize("is_written", [False, True])
 def test_what_is_broken_off_leaves_what_is_whole(out, is_written, tmp_path):

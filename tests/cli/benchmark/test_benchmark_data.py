@@ -1,4 +1,4 @@
-"""The data benchmark on small amounts: every figure is there and adds up; how large it is, nobody can promise here."""
+"""The data benchmark with small sizes: all figures exist and are consistent; their values depend on the machine."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from asr_jax.cli.benchmark.planning import padding, resume, starts
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.reading import read_utterances
 
-needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_second_start_reads_what_the_first_kept():
     assert found["second_s"]["utterances"] < found["first_s"]["utterances"] / 3
     assert sum(found["second_s"].values()) == pytest.approx(2 * found["second_s"]["in all"])
     sizes = found["bytes"]
-    assert sizes["labels on disk"] == pytest.approx(sizes["texts on disk"])  # a character is a label of a byte
+    assert sizes["labels on disk"] == pytest.approx(sizes["texts on disk"])  # each label is one byte
     assert sizes["texts on disk"] == pytest.approx(8 + 12.4 * made_up.CHARS_PER_S, rel=0.05)
     assert sizes["ids, paths and all else on disk"] > 100
 
@@ -94,11 +94,11 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     command.main(
         ["data", "--only", "padding", "resume", "--utterances", "3000", "--far-utterances", "4000", "--json", str(out)]
     )
-    figures, said = json.loads(out.read_text()), capsys.readouterr().out
+    figures, output = json.loads(out.read_text()), capsys.readouterr().out
     assert figures.keys() == {"machine", "padding", "resume"}
     assert figures["resume"]["utterances"] == 4000
-    assert "the first batch at a far place" in said
-    assert f"{figures['padding'][2]['efficiency']:.1%}" in said
+    assert "the first batch of a distant epoch" in output
+    assert f"{figures['padding'][2]['efficiency']:.1%}" in output
 
 
 def test_what_cannot_be_measured_is_said(capsys):

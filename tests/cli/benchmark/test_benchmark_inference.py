@@ -1,4 +1,4 @@
-"""The benchmark of recognition: what is timed is what is used, and what stands beside it is what was published."""
+"""The recognition benchmark: it measures the recognition that commands use, and prints the published figures."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ CONFIG = ("--config", "tests/toy_config.py")
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    """Ten recordings of 0.5 to 1 s, and one that is broken."""
+    """Manifest of ten recordings of 0.5 to 1 s, and one that cannot be read."""
     folder, rng = tmp_path_factory.mktemp("set"), np.random.default_rng(0)
     utterances = []
     for i in range(10):
@@ -96,20 +96,20 @@ def test_what_is_timed_is_what_the_model_recognises(system, monkeypatch):
     emitted = jax.device_get(frames(system.variables, batch))
     texts = [found(emitted, row) for row in range(3)]
     assert any(texts)
-    recognition, heard, transcript = Recognition(system, search), [], search.transcript
+    recognition, found_texts, transcript = Recognition(system, search), [], search.transcript
 
-    def heard_transcript(*given):
+    def recorded_transcript(*given):
         found = transcript(*given)
-        heard.append(found.text)
+        found_texts.append(found.text)
         return found
 
-    monkeypatch.setattr(search, "transcript", heard_transcript)
+    monkeypatch.setattr(search, "transcript", recorded_transcript)
     assert recognition.texts(batch) == texts
     times = recognition.times(batch, warm_ups=2, steps=3)
     assert {name: len(each) for name, each in times.items()} == dict.fromkeys(
         ("all", "features", "network", "decoding"), 3
     )
-    assert heard == texts * (1 + 2 * (2 + 3))  # the parts in turn come to the same texts
+    assert found_texts == texts * (1 + 2 * (2 + 3))  # the separate parts result in the same texts
     assert min(min(each) for each in times.values()) > 0
 
 
@@ -122,10 +122,10 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     out = tmp_path / "figures" / "inference.json"
     sizes = ("--batch-sizes", "1", "2", "--seconds", "0.5", "--steps", "2", "--warm-ups", "1")
     command.main(["inference", *CONFIG, "--model.encoder.dim", "10", *sizes, "--data", manifest, "--json", str(out)])
-    said, figures = capsys.readouterr().out, json.loads(out.read_text())
-    assert "toy, random weights, 1,929 parameters, f32, greedy, on cpu" in said
-    assert "1 × A100 80GB, FP16" in said
-    assert "Open ASR leaderboard" in said
+    output, figures = capsys.readouterr().out, json.loads(out.read_text())
+    assert "toy, random weights, 1,929 parameters, f32, greedy, on cpu" in output
+    assert "1 × A100 80GB, FP16" in output
+    assert "Open ASR leaderboard" in output
     assert [(each["batch"], each["seconds"]) for each in figures["batches"]] == [(1, 0.5), (2, 0.5)]
     for each in figures["batches"]:
         assert each["rtfx"] == pytest.approx(1000 * each["batch"] * each["seconds"] / each["ms"]["all"]["mean"])
@@ -157,12 +157,12 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
          manifest, "--batch-seconds", "2", "--no-published", "--live", "--device", "cpu", "--decoding.kind", "beam",
          "--decoding.search.beam-width", "3", "--json", str(tmp_path / "figures.json")]
     )  # fmt: skip
-    said, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text())
-    assert f"{tmp_path / 'run'}, checkpoint 1, live weights, " in said
-    assert "parameters, bf16, beam 3, on cpu" in said
+    output, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text())
+    assert f"{tmp_path / 'run'}, checkpoint 1, live weights, " in output
+    assert "parameters, bf16, beam 3, on cpu" in output
     assert (figures["decoding"], figures["weights"]) == ("beam 3", "checkpoint 1, live weights")
-    assert "A100" not in said
-    assert set(read) <= {1, 2, 3}  # rows of 0.5 to 1 s
+    assert "A100" not in output
+    assert set(read) <= {1, 2, 3}  # the rows are 0.5 to 1 s long
 
 
 @pytest.mark.parametrize(

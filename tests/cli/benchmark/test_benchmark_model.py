@@ -1,4 +1,4 @@
-"""The benchmark of a model: what is counted is right, and every figure is there."""
+"""The model benchmark: operations are counted correctly, and all figures exist."""
 
 import json
 
@@ -81,14 +81,14 @@ def test_operations_are_grouped_by_where_they_come_from():
 def test_a_configs_model(tmp_path, capsys):
     out = tmp_path / "figures" / "model.json"
     command.main(["model", *CONFIG, *SIZES, "--repeats", "2", "--json", str(out)])
-    said, figures = capsys.readouterr().out, json.loads(out.read_text())
-    assert said.startswith("toy: 2 × 1 s, f32, 1,742 parameters")
+    output, figures = capsys.readouterr().out, json.loads(out.read_text())
+    assert output.startswith("toy: 2 × 1 s, f32, 1,742 parameters")
     for words in ("forward", "gradient", "update", "step", "products, GFLOP", "copying", "share"):
-        assert words in said
+        assert words in output
     assert figures["cost"]["parameters"] == 160 * 10 + 10 + 10 * 12 + 12
     assert figures["cost"]["memory"] > 0
-    # The layer on 50 pairs of frames and the head on its output: forward, and backward to both kernels and to the
-    # head's input; and the labels' occupancies, added up by a product with one-hot rows.
+    # The layer on 50 pairs of frames and the head on its output: the forward pass, and the gradients of both kernels
+    # and of the head's input. The sum of the occupancies of labels is one more product, with one-hot rows.
     products = 2 * 50 * (2 * 160 * 10 + 3 * 10 * 12) * 2
     assert products <= figures["cost"]["flops"] < 1.2 * products
     assert {name: len(each) for name, each in figures["times_s"].items()} == dict.fromkeys(

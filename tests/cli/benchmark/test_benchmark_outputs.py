@@ -1,4 +1,4 @@
-"""Figures that cannot be written are rejected before anything is measured."""
+"""An output file that cannot be written is refused before any measurement."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The benchmark of steps, on the toy model: a row for each bucket with a time for each part."""
+"""The step benchmark with the toy model: one row for each bucket, with a time for each part."""
 
 import json
 

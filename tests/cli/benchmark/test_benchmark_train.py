@@ -1,4 +1,4 @@
-"""The benchmark of updates: what is left out, what is counted, and that updates are equally large in each case."""
+"""The training benchmark: warm-ups are excluded, waiting is counted, and all cases have updates of the same size."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ def toy(**buckets):
 def test_published_rates_are_in_their_right_columns():
     rows = training_rates()
     rates = {
-        (row["hardware"], row["precision"], row["accumulation"]): float(row["published a second"].split()[0])
+        (row["hardware"], row["precision"], row["accumulation"]): float(row["published per second"].split()[0])
         for row in rows if row["system"] == "QuartzNet 15x5"
     }  # fmt: skip
     pairs = [
@@ -97,10 +97,10 @@ def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
         ["train", *CONFIG, "--synthetic", "0.5", "1", "--batch", "16", "--accumulation", "2", "--devices", "2", "64",
          "--warm-ups", "3", "--updates", "2", "--json", str(out)]
     )  # fmt: skip
-    said, figures = capsys.readouterr().out, json.loads(out.read_text())
-    assert said.startswith("toy, f32, 4,589 parameters, on 4 × cpu")
-    assert "virtual devices of this CPU share its cores" in said
-    assert "8 × A100 80GB" in said
+    output, figures = capsys.readouterr().out, json.loads(out.read_text())
+    assert output.startswith("toy, f32, 4,589 parameters, on 4 × cpu")
+    assert "virtual devices of this CPU share its cores" in output
+    assert "8 × A100 80GB" in output
     cases = figures["cases"]
     assert [(each["accumulation"], each["devices"]) for each in cases] == [(2, 2)]
     for each in cases:
