@@ -71,7 +71,7 @@ def experiment() -> Experiment:
 
 
 def front_end() -> LogMel:
-    """Front-end of the authors: 80 HTK bins in decibels, at most 80 dB below the maximum, normalised over the utterance.
+    """Front-end of the authors: 80 HTK bins in dB, at most 80 dB below the maximum, normalised over the utterance.
 
     Unlike here, the authors do not subtract the mean of the samples.
     """

@@ -102,7 +102,10 @@ def test_it_aligns(run):
         (lambda run: run.align("a.wav", ["a", "b"]), UserError, "2 texts for 1 recordings"),
         (lambda run: run.align("a.wav", "ab" * 900), RunError, "fewer frames than its labels need"),
         (lambda run: run.evaluate("none.jsonl"), UserError, "none.jsonl"),
-        (lambda run: asr_jax.load("runs/mine", head="rnnt"), UserError, "'rnnt' is not a recognising head of the model: expected one of ctc"),
+        (
+            lambda run: asr_jax.load("runs/mine", head="rnnt"), UserError,
+            "'rnnt' is not a recognising head of the model: expected one of ctc",
+        ),
         (lambda run: asr_jax.load("runs/none"), UserError, "none"),
     ],
 )  # fmt: skip

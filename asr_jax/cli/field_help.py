@@ -1,4 +1,4 @@
-"""`--help` and `--help-all` of an experiment: one line for each field, in groups, the most used first."""
+"""Help texts of the fields of an experiment, for `--help` and `--help-all`: one line per field, in groups."""
 
 import ast
 import dataclasses
@@ -44,12 +44,12 @@ class Field(NamedTuple):
 
 
 def help_text(experiment: Experiment, *, usage: str, shows_all: bool) -> str:
-    """The fields of an experiment in groups, one line each.
+    """Help text with one line per field, in groups, the most used fields first.
 
     Args:
-        experiment: the settings whose values are shown.
-        usage: the first line.
-        shows_all: whether fields that are rarely changed are listed; otherwise their number is.
+        experiment: Settings whose values are shown.
+        usage: The command, for the first line.
+        shows_all: Whether rarely changed fields are listed; otherwise only their number is shown.
     """
     fields = list(described(experiment))
     lines = [f"usage: {usage} [--field.name VALUE …]", "", "Most used:"]
@@ -90,7 +90,7 @@ def described(settings: Any, prefix: str = "") -> Iterator[Field]:
 
 
 def _items(items: tuple[Any, ...], name: str) -> Iterator[Field]:
-    """The fields of settings in a list; those of equal classes in a row are shown once."""
+    """Yields the fields of settings in a tuple; consecutive items of one class are shown once."""
     first = 0
     while first < len(items):
         last = first
@@ -102,7 +102,7 @@ def _items(items: tuple[Any, ...], name: str) -> Iterator[Field]:
 
 
 def field_docs(kind: Any) -> dict[str, str]:
-    """The first sentence of the docstring of each field of a dataclass."""
+    """First sentence of the docstring of each field of a dataclass, keyed by the field."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(base):

@@ -39,7 +39,7 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
         print_help(kind, prog=prog, about=about)
         sys.exit(0)
     known = {option.flag for option in _options(kind)}
-    if unknown := [flag for each in arguments if is_flag(each) and (flag := _flag(each)) not in _spellings(kind)]:
+    if unknown := [flag for each in arguments if is_flag(each) and (flag := _flag(each)) not in spellings(kind)]:
         given = {_flag(each) for each in arguments}
         missing = [each.flag for each in _options(kind) if each.is_required and not {each.flag, *each.aliases} & given]
         lines = [f"{flag} is not an option{nearest(flag, sorted(known))}" for flag in unknown]
@@ -164,7 +164,7 @@ def _options(kind: type[Any]) -> Iterator[_Option]:
         )  # fmt: skip
 
 
-def _spellings(kind: type[Any]) -> set[str]:
+def spellings(kind: type[Any]) -> set[str]:
     """Returns all flags that are accepted."""
     found = set[str]()
     for option in _options(kind):
@@ -174,7 +174,7 @@ def _spellings(kind: type[Any]) -> set[str]:
 
 def _has_value(arguments: Sequence[str], option: _Option) -> bool:
     """Returns whether a value follows the option's flag."""
-    following = zip(arguments, arguments[1:], strict=False)
+    following = itertools.pairwise(arguments)
     return any(_flag(each) in (option.flag, *option.aliases) and not is_flag(value) for each, value in following)
 
 

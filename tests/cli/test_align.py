@@ -40,7 +40,7 @@ def check_times(starts, ends, spans):
     np.testing.assert_allclose(ends, [end for _, end in spans], atol=0.06)
 
 
-def test_words_and_tokens_are_where_they_are_heard(run, recordings, capsys):
+def test_times_of_words_and_tokens(run, recordings, capsys):
     manifest, known = recordings
     main([run, "--data", str(manifest), "--tokens"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]

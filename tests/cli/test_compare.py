@@ -59,7 +59,7 @@ def test_it_prints_both_and_how_they_differ(tmp_path, capsys):
     assert "  hyp " in output
 
 
-def test_sets_that_share_ids_are_told_apart(tmp_path, capsys):
+def test_sets_that_share_ids_are_distinguished(tmp_path, capsys):
     files = []
     for name, rates in (("a", (0.1, 0.5)), ("b", (0.5, 0.1))):
         parts = [

@@ -175,7 +175,7 @@ def test_wrong_fields_are_named_as_in_training(manifest, tmp_path):
         command.main(arguments(manifest, tmp_path, "--data.buckets.nmu", "3"))
 
 
-def test_help_tells_its_own_options_and_all_fields(capsys):
+def test_help_lists_its_own_options_and_all_fields(capsys):
     with pytest.raises(SystemExit):
         command.main(["--config", CONFIG, "--help-all"])
     output = capsys.readouterr().out

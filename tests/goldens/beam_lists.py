@@ -1,4 +1,4 @@
-"""Helpers for goldens of beam searches: emissions, our search with the reference's settings, comparison of n-best lists."""
+"""Helpers for goldens of beam searches: emissions, searches with the reference's settings, comparison of lists."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -109,7 +109,7 @@ def compare(
 ) -> None:
     """Checks that n-best lists are equal.
 
-    Hypotheses with equal scores may be in another order, and any of those that tie at the end of a list may be missing.
+    Hypotheses with equal scores may be in another order, and one that ties with the last hypothesis may replace it.
 
     Args:
         found: Our lists.
@@ -129,8 +129,8 @@ def compare(
         cut = min(each.score for each in theirs)
         scores = {each.name: each.score for each in theirs} | {name(each): each.score for each in ours}
         for other in by_name.keys() ^ {each.name for each in theirs}:
-            # With scores that differ by less than the tolerance, hypotheses within twice the tolerance may be exchanged.
-            assert abs(scores[other] - cut) < 2 * TOLERANCE, f"{other} is in only one list and does not tie with the last hypothesis"
+            # If scores differ by less than the tolerance, hypotheses within twice the tolerance may be exchanged.
+            assert abs(scores[other] - cut) < 2 * TOLERANCE, f"{other} is in only one list, and not a tie"
         for each in (each for each in theirs if each.name in by_name):
             hypothesis = by_name[each.name]
             worst = max(worst, abs(hypothesis.score - each.score), check(hypothesis, each.entry))

@@ -75,8 +75,8 @@ def encoder_of(model: Model) -> QuartzNet:
 def program_of(recogniser: Recogniser, batch: Batch, weights: Any = None) -> Callable[[dict[str, Any]], Any]:
     """Returns a compiled function of the variables.
 
-    It returns frames and log-probabilities of evaluation; and loss, log-probabilities, new statistics and gradients of a
-    training step. The loss is the mean over rows or, with `weights`, the sum of weighted log-probabilities.
+    It returns frames and log-probabilities of evaluation; and loss, log-probabilities, new statistics and gradients of
+    a training step. The loss is the mean over rows or, with `weights`, the sum of weighted log-probabilities.
     """
 
     def outputs(bound: Recogniser, *, step: Any, with_loss: bool) -> tuple[Frames, Frames, Any]:

@@ -1,6 +1,6 @@
 """Margins of discrete choices: the difference between the largest and the second largest value.
 
-A golden that depends on an argmax is comparable only if rounding cannot change the argmax. Two float32 implementations of
+Values that depend on an argmax are comparable only if rounding cannot change it. Two float32 implementations of
 the same sums differ by about 1e-6 of their largest value, by instruction set and by order of summation; a choice with a
 margin below `TIE` is a tie, and values that depend on it are not compared.
 """

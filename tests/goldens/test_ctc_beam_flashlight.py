@@ -1,8 +1,8 @@
 """N-best lists and scores against flashlight-text, with and without a lexicon, on the device and on the host.
 
-We have no option for flashlight's silence score; the tests add it to the column of the word border. If no text ends with
-a complete word, flashlight drops the last part and may list the rest several times. Ours lists it once, with the best
-score.
+We have no option for flashlight's silence score; the tests add it to the column of the word border. If no text ends
+with a complete word, flashlight drops the last part and may list the rest several times. Ours lists it once, with the
+best score.
 """
 
 import numpy as np

@@ -28,12 +28,12 @@ def run_of(path: Any) -> Any:
     """Returns the case's arrays, our loss and log-probabilities, and the gradients by the reference's names."""
     case = next(case.values[0] for case in CASES if case.values[0].path == path)
     arrays, config = case.arrays(), case.info["config"]
-    settings = settings_of_fairseq(config, path).encoder
+    theirs = settings_of_fairseq(config, path).encoder
     # The reference's norm includes padding in training. A masked extractor excludes it, only in inference.
-    padded = not config["masked_feature_extractor"] and settings.extractor_norm == "group"
-    encoder = replace(settings, extractor_norm="group_padded" if padded else settings.extractor_norm, mask_padding=False)
-    layers = tuple(f"layer_{number}" for number in settings.tapped_layers())  # to reuse a program of test_w2v2_pretraining.py
-    encoder = replace(encoder, taps=(*settings.taps, *layers), time_mask=replace(settings.time_mask, probability=0.0))
+    padded = not config["masked_feature_extractor"] and theirs.extractor_norm == "group"
+    encoder = replace(theirs, extractor_norm="group_padded" if padded else theirs.extractor_norm, mask_padding=False)
+    layers = tuple(f"layer_{number}" for number in theirs.tapped_layers())  # as test_w2v2_pretraining.py
+    encoder = replace(encoder, taps=(*theirs.taps, *layers), time_mask=replace(theirs.time_mask, probability=0.0))
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
     found, left = find(weights, encoder, ctc_head="heads_ctc")
     assert left == []

@@ -140,7 +140,7 @@ def test_nvidia_quartznet(case, record_property):
         np.testing.assert_array_equal(front_end.output_length(lengths), counts)
         expected, waves = arrays[f"{name}/feat"].transpose(0, 2, 1), arrays["input/waveform"]
         given[name] = Given(front_end, waves, None, expected, counts)
-        if whole := np.flatnonzero(lengths == waves.shape[1]).tolist():  # rows without padding need no special treatment
+        if whole := np.flatnonzero(lengths == waves.shape[1]).tolist():  # without padding: unchanged
             given[f"{name}/whole"] = Given(front_end, waves[whole], None, expected[whole])
     found = check(record_property, given)
     for name, config in case.info["configs"].items():
@@ -249,8 +249,11 @@ def test_funasr(case, record_property, monkeypatch):
 
 @pytest.mark.parametrize("case", golden_cases("hf_w2vbert", "seamless_features*"))
 def test_w2v_bert(case, record_property):
-    """All frames of the reference. It pads before it stacks. The last stacked frame may therefore be partly padding, and
-    further ones may be only padding. Its mask counts a stacked frame if the second part is valid."""
+    """Compares all frames of the reference.
+
+    The reference pads before it stacks. The last stacked frame may therefore be partly padding, and further ones may be
+    only padding. Its mask counts a stacked frame if the second part is valid.
+    """
     arrays, together = case.arrays(), {}
     for match in filter(None, (re.fullmatch(r"stride(\d+)_norm([01])_(\d+)", key) for key in arrays)):
         stride, normalises, number = map(int, match.groups())

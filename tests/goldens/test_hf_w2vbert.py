@@ -124,7 +124,7 @@ def run_case(folder: Path) -> Any:
 
 @cache
 def features(front_end: FrontEnd) -> Any:
-    """Returns a function of samples and lengths: features, and 1 for bins within 40 dB of the strongest of their frame."""
+    """Returns a function that computes features, and 1 for bins within 40 dB of the strongest of their frame."""
     bare = replace(front_end, then=())
     normalise, stack = front_end.then
     assert isinstance(normalise, Normalise)

@@ -1,4 +1,4 @@
-"""wav2vec 2.0 of Hugging Face's transformers, from the folders that it writes: outputs, losses, gradients, training."""
+"""wav2vec 2.0 of Hugging Face's transformers, from its folders: outputs, losses, gradients, training."""
 
 import json
 import subprocess
@@ -61,10 +61,10 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """A folder, and a model of ours with its weights."""
+    """A folder, and our model with its weights."""
 
     arrays: dict[str, np.ndarray]
-    said: dict[str, Any]
+    recorded: dict[str, Any]
     settings: Settings
     model: Model
     params: Any
@@ -113,14 +113,14 @@ def batch_of(case: Case, *, masked: bool) -> Batch:
 
 @cache
 def recognised(folder: Path, masked: bool) -> Any:
-    """Loss by the peer's reduction, logits and inner outputs, and gradients."""
+    """Returns loss with the reference's reduction, inner outputs, log-probabilities, and gradients."""
     case = case_of(folder)
     encoded, (loss, emitted), gradients = ctc_gradients(folder, case.params, batch_of(case, masked=masked))
     return loss, encoded, emitted, gradients
 
 
 def ctc_gradients(folder: Path, params: Any, batch: Batch, *, training: bool = False) -> Any:
-    """The loss is the sum over utterances, or the mean of each utterance's loss over its labels."""
+    """Computes the loss, a sum over utterances or the mean of each utterance's loss per label, and its gradients."""
     case, config = case_of(folder), config_of(folder)
     if config["ctc_loss_reduction"] == "mean":
         batch = batch.replace(weights=np.float32(1 / (len(batch.weights) * batch.token_lengths)))
@@ -163,11 +163,11 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 
 def check_gradients(actual: dict[str, Any], expected: dict[str, np.ndarray], record_property: Any) -> None:
-    """Names that the peer has no gradient for have none here."""
+    """Checks gradients; those that the reference lacks must be 0."""
     largest = max(float(np.abs(array).max()) for array in expected.values())
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
     assert actual.keys() >= expected.keys()
-    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, before a softmax
+    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, which softmax cancels
         assert np.abs(actual[name]).max() < 1e-5 * largest, name
     differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)
@@ -193,8 +193,10 @@ def noise_of(case: Case) -> np.ndarray:
 
 @cache
 def chosen_from(folder: Path, mode: str) -> tuple[np.ndarray, np.ndarray]:
-    """Features, and the scores of codes [B T G V] by the peer's quantiser, with its noise in training. The case stores
-    no features: those are of our encoder."""
+    """Returns features, and the scores of codes [B T G V] of the reference's quantiser, with its noise in training.
+
+    The case has no features; those of our encoder are used.
+    """
     case = case_of(folder)
     batch = batch_of(case, masked=is_masked(case))
     frames = Frames(batch.features, batch.lengths)
@@ -205,8 +207,10 @@ def chosen_from(folder: Path, mode: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def skip_where_rounding_decides(folder: Path, mode: str) -> None:
-    """Contrastive losses and gradients depend on the codes of hidden frames and of their distractors: in training on
-    those drawn, as the perplexity there is of probabilities."""
+    """Skips tests whose contrastive losses and gradients depend on tied codes of masked frames or their distractors.
+
+    In training, only the drawn codes count, because the perplexity is computed from probabilities.
+    """
     arrays, (_, scores) = case_of(folder).arrays, chosen_from(folder, mode)
     hidden = arrays["input/mask_time_indices"].astype(bool)
     counts = hidden.ravel().copy()
@@ -216,18 +220,18 @@ def skip_where_rounding_decides(folder: Path, mode: str) -> None:
 
 
 def contrastive_of(case: Case, mode: str) -> Contrastive:
-    """With the temperature of the case."""
+    """Returns the settings of the head with the temperature of the case."""
     settings = case.settings.contrastive
     if mode == "eval":
         return settings
-    tau = case.said["gumbel_tau"]
+    tau = case.recorded["gumbel_tau"]
     return replace(settings, quantizer=replace(settings.quantizer, start_temperature=tau, end_temperature=tau))
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("folder", of_heads("PreTraining"))
 def test_quantised_features(folder: Path, mode: str, record_property: Any) -> None:
-    """Of all frames whose codes are no tie. This test is never skipped, whatever our features and quantiser give."""
+    """All frames without ties are compared. This test is never skipped, whatever our features and quantiser return."""
     case, (features, scores) = case_of(folder), chosen_from(folder, mode)
     program = quantizer_program(contrastive_of(case, mode), mode == "train")
     log_probs, actual = program(case.params["heads_pretrain"], features, noise_of(case))
@@ -243,14 +247,14 @@ def test_quantised_features(folder: Path, mode: str, record_property: Any) -> No
 
 @cache
 def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
-    """Sums and the gradient of their total by the peer's names, with its masks, distractors and noise."""
+    """Returns sums and the gradient of their total by the reference's names, with its masks, distractors and noise."""
     case = case_of(folder)
     arrays, settings, noise = case.arrays, contrastive_of(case, mode), noise_of(case)
     batch = batch_of(case, masked=is_masked(case))
     mask = arrays["input/mask_time_indices"].astype(bool)
     places = (arrays["input/sampled_negative_indices"] % mask.shape[1]).astype(np.int32)
     draws = Draws(noise, within=places)
-    # Not trained, the quantiser's entries are counted there by those taken, without a gradient.
+    # In evaluation, the reference computes diversity from the selected entries, without a gradient.
     terms = ("loss", "diversity") if mode == "train" else ("loss",)
     of_head = partial(contrastive_program(settings, terms, mode == "train"), batch=batch, draws=draws)
     frames, encoder = Frames(batch.features, batch.lengths), case.settings.encoder
@@ -267,7 +271,7 @@ def test_losses_of_pretraining(folder: Path, mode: str, record_property: Any) ->
     skip_where_rounding_decides(folder, mode)
     case, (sums, _) = case_of(folder), pretraining(folder, mode)
     out = part(case.arrays, f"out_{mode}/")
-    assert float(sums["loss"].weight) == case.said["masked_frames"]
+    assert float(sums["loss"].weight) == case.recorded["masked_frames"]
     expected = float(out["contrastive_loss"])
     assert report(record_property, f"{mode} loss", abs(float(sums["loss"].total) / expected - 1)) < 1e-5
     perplexity = sums["prob_perplexity" if mode == "train" else "code_perplexity"]
@@ -288,10 +292,10 @@ def test_gradients_of_pretraining(folder: Path, mode: str, record_property: Any)
 
 @pytest.mark.parametrize("folder", folders_with("trajectory.json"))
 def test_trajectory(folder: Path, record_property: Any) -> None:
-    """Ten updates of AdamW: losses, norms of gradients and the parameters after them."""
+    """Ten updates of AdamW: losses, and the parameters after them."""
     case = case_of(folder)
-    said, after = json.loads((folder / "trajectory.json").read_text()), load_file(folder / "trajectory.safetensors")
-    hparams, rates = said["hparams"], jnp.asarray(said["lr_used"])
+    recorded, after = json.loads((folder / "trajectory.json").read_text()), load_file(folder / "trajectory.safetensors")
+    hparams, rates = recorded["hparams"], jnp.asarray(recorded["lr_used"])
     frozen = (("encoder/mask", NEVER), ("encoder/extractor/.*", NEVER if hparams["freeze_feature_encoder"] else 0.0))
     optimizer = AdamW(
         b1=hparams["betas"][0], b2=hparams["betas"][1], eps=hparams["eps"], clip_at=hparams["clip_norm"],
@@ -312,7 +316,7 @@ def test_trajectory(folder: Path, record_property: Any) -> None:
         _, (loss, _), grads = ctc_gradients(folder, join(trained, held), batch, training=True)
         trained, state = update(trained, state, updater.split(grads)[0], jnp.int32(number))
         losses.append(float(loss))
-    assert report(record_property, "losses", relative(losses, said["loss"])) < 1e-3
+    assert report(record_property, "losses", relative(losses, recorded["loss"])) < 1e-3
     found = export_huggingface({"params": join(trained, held)}, case.settings.encoder, ctc_head="heads_ctc")
     expected = part(after, "after10/")
     assert found.keys() == expected.keys()
@@ -323,7 +327,7 @@ def test_trajectory(folder: Path, record_property: Any) -> None:
 
 @pytest.mark.parametrize("folder", [pytest.param(folder, id=folder.name) for folder in FOLDERS])
 def test_names_there_and_back(folder: Path) -> None:
-    """Both files of a folder, and the names that the newest transformers writes."""
+    """Both weight files of a folder, including the names of the newest transformers."""
     case = next((f for f in FOLDERS if f.name == folder.name.removesuffix("_legacynames")), folder)
     model, params = case_of(case).model, case_of(case).params
     files = [
@@ -339,12 +343,12 @@ def test_names_there_and_back(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", of_heads("CTC") + of_heads("PreTraining"))
 def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record_property: Any) -> None:
-    """From waveforms on, with weights that are not the folder's: as if they had been trained here."""
+    """Starts from waveforms. The weights differ from those of the folder, as after training."""
     if not REFERENCE.exists():
         pytest.skip("no environment of scripts/setup_reference.sh")
     case, rng = case_of(folder), np.random.default_rng(0)
     params = jax.tree.map(lambda x: np.float32(x * (1 + 0.1 * rng.normal(size=x.shape))), case.params)
-    symbols = load_weights(folder)[1] or ()  # of a tokenizer, which pre-training has none of
+    symbols = load_weights(folder)[1] or ()  # pre-trained models have no tokenizer
     save_huggingface({"params": params}, case.model, symbols, tmp_path / "out")
     waves = 0.1 * case.arrays["input/input_values"]
     lengths = jnp.asarray(waves.shape[1] - 1000 * np.arange(len(waves)), jnp.int32)
@@ -352,7 +356,7 @@ def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record
     assert labels == ["<pad>" if symbol is None else symbol for symbol in symbols]
 
     samples = case.model.front_end(zero_padding(jnp.asarray(waves), lengths) * 32768, lengths)
-    # Without a mask, as of models with the group norm, padding counts as valid.
+    # Without a mask, as for models with the group norm, padding counts as valid.
     mask = expected.get("attention_mask", np.ones(waves.shape))
     samples = samples.replace(lengths=jnp.asarray(mask.sum(axis=1), jnp.int32))
     encoded = encode(case.settings.encoder, params["encoder"], samples)
@@ -364,7 +368,7 @@ def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record
 
 
 def transformers_side(folder: Path, waves: np.ndarray, lengths: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
-    """What its processor and its model give of waveforms, and the labels of its tokenizer."""
+    """Runs the processor and the model of transformers. Returns their outputs and the labels of the tokenizer."""
     given, out = folder / "in.safetensors", folder / "out.safetensors"
     save_file({"waveform": waves, "waveform_lengths": lengths}, given)
     done = subprocess.run([REFERENCE, SIDE, folder, given, out], capture_output=True, text=True, check=False)
@@ -373,7 +377,7 @@ def transformers_side(folder: Path, waves: np.ndarray, lengths: np.ndarray) -> t
 
 
 def given_by_head(folder: Path, params: Any, encoded: Encoded) -> dict[str, Any]:
-    """What its projections give of what is encoded, by the peer's names."""
+    """Returns the head's projections of the encoder's output, by the reference's names."""
     case, config = case_of(folder), config_of(folder)
     ((name, settings),) = case.model.heads.items()
     head = settings.build(vocab_size=config["vocab_size"], blank_id=config["pad_token_id"], dtype=jnp.float32)

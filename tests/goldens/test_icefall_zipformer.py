@@ -21,7 +21,7 @@ from asr_jax.pretrained.icefall import export, find
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
+# Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 ENCODERS = golden_cases("icefall_zipformer", "encoder_*")
 CAUSAL = golden_cases("icefall_zipformer", "encoder_causal*")
@@ -29,7 +29,7 @@ MODELS = golden_cases("icefall_zipformer", "asr_model*")
 
 
 def settings_of(info: dict[str, Any], **changes: Any) -> Zipformer:
-    """The peer's own settings, by its case's config."""
+    """Returns the settings of a case."""
     config = info["config"]
     causal = info.get("causal", False)
     chunk = {"chunk_frames": config["chunk"], "left_context_frames": config["left"]} if causal else {}
@@ -65,7 +65,7 @@ def frames_of(arrays: dict[str, np.ndarray]) -> Frames:
 
 @cache
 def program(settings: Zipformer) -> Any:
-    """Compiled once per settings and shapes: gradients of sum(output · weights), and what is encoded."""
+    """Returns a program for gradients of sum(output · weights) and the encoder's output; compiled once per settings."""
     encoder = settings.build(dtype=jnp.float32)
 
     def loss(params: Any, frames: Frames, weights: Any) -> Any:
@@ -77,7 +77,7 @@ def program(settings: Zipformer) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """What our encoder gives with the peer's weights."""
+    """Our encoder with the reference's weights, and its outputs."""
 
     settings: Zipformer
     arrays: dict[str, np.ndarray]
@@ -123,7 +123,8 @@ def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     assert actual.keys() == expected.keys()
     differences = {name: relative(actual[name], expected[name]) for name in expected}
     for name in expected:
-        # A gradient that is zero but for rounding (the bias of keys, before softmax) has no relative accuracy.
+        # A gradient that is zero except for rounding (the bias of keys, which softmax cancels) has no relative
+        # accuracy.
         small = 1e-6 * max(float(np.abs(array).max()) for array in expected.values())
         if max_abs(actual[name], expected[name]) < small:
             differences[name] = 0.0
@@ -134,7 +135,7 @@ def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
 
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
 def test_an_utterance_alone_is_the_same_in_a_batch_with_masked_padding(run: Run, record_property: Any) -> None:
-    """The peer's own output for the last utterance alone; in its padded batch, the peer's differs."""
+    """Compares with the reference's output for the last utterance alone; in a padded batch, the reference's differs."""
     encoder = replace(run.settings, mask_padding=True, taps=()).build(dtype=jnp.float32)
     frames = frames_of(run.arrays)
     values = fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(run.params)
@@ -173,8 +174,10 @@ def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase, record_pr
 @pytest.mark.slow
 @pytest.mark.parametrize("run", CAUSAL, indirect=True)
 def test_the_same_weights_with_and_without_chunks(run: Run, record_property: Any) -> None:
-    """Ours against ours. A causal encoder's weights load into either; a chunk as long as the batch is no chunk, and a
-    shorter one is."""
+    """Compares our encoder with and without chunks, which have the same weights.
+
+    A chunk as long as the batch has no effect; a shorter one has.
+    """
     whole = replace(run.settings, chunk_frames=None, left_context_frames=None)
     found, left = find(part(run.arrays, "param/"), whole, ctc_head=None)
     assert left == []
@@ -194,7 +197,8 @@ def test_the_same_weights_with_and_without_chunks(run: Run, record_property: Any
 
 @pytest.mark.parametrize("case", MODELS)
 def test_losses_of_two_views(case: GoldenCase, record_property: Any) -> None:
-    """CR-CTC: the peer's views are the two halves of a batch, each loss halved; there is neither dropout nor a mask."""
+    """CR-CTC: the reference's views are the two halves of a batch, each with half the loss; without dropout and
+    masks."""
     arrays = case.arrays()
     if "crctc/feats" not in arrays:
         pytest.skip("the case has no losses of two views")

@@ -1,4 +1,4 @@
-"""Parts of icefall's zipformer one by one: activations, norm, rates, positions, schedule, regularisers."""
+"""Units of icefall's zipformer: activations, norm, down- and upsampling, positions, schedule, regularisers."""
 
 import re
 from typing import Any
@@ -26,12 +26,12 @@ def numbers(text: str) -> list[float]:
 
 
 def named(text: str) -> dict[str, float]:
-    """`"groups 1 limit 1.5"` as a dictionary."""
+    """Parses text such as `groups 1 limit 1.5` to a dictionary."""
     return {name: float(value) for name, value in re.findall(r"([a-z_]+) (-?\d*\.?\d+)", text)}
 
 
 def check_gradients(record_property: Any, arrays: dict, regularised: dict[str, Any], x: Any, w: Any) -> None:
-    """By name, 1e-3 relative or 1e-4 absolute; one program computes all."""
+    """Checks gradients of all functions to 1e-3 relative and 1e-4 absolute. One program computes them."""
 
     @jax.jit
     def gradients(x: Any, w: Any) -> Any:
@@ -65,7 +65,7 @@ def test_bias_norm(case: GoldenCase, record_property: Any) -> None:
 
 
 def test_rates(case: GoldenCase, record_property: Any) -> None:
-    """`modifier/x`, [T B D], down and up again."""
+    """Downsampling and upsampling of `modifier/x` [T B D]."""
     arrays = case.arrays()
     names = [name for name in arrays if re.fullmatch(r"downsample\d+/y|upsample\d+(/y)?", name)]
     logits = {name: arrays[name.replace("/y", "/bias")] for name in names if name.startswith("down")}

@@ -1,8 +1,8 @@
-"""Kaldi fbank against kaldi-native-fbank: every configuration whose options this front-end has.
+"""Kaldi fbank against kaldi-native-fbank, for every configuration whose options our front-end has.
 
-Both compute in float32, whose rounding in the Fourier transform is relative to a frame's strongest bin: a float64
-computation is up to 3e-4 away from either in the weakest. So logarithms within 40 dB of the strongest must agree to
-1e-4, and the energies of weaker bins to 1e-6 of it.
+Both compute in float32. The rounding error of the Fourier transform is relative to a frame's strongest bin: a float64
+computation differs by up to 3e-4 from either in the weakest bins. Therefore logarithms within 40 dB of the strongest
+bin must agree to 1e-4, and energies of weaker bins to 1e-6 of the strongest.
 """
 
 import jax
@@ -14,7 +14,7 @@ from tests.support import golden_cases, max_abs
 
 pytestmark = pytest.mark.golden
 
-NAMES = {  # kaldi-native-fbank's option: ours
+NAMES = {  # our option for each one of kaldi-native-fbank
     "num_bins": "num_mels", "snip_edges": "snip_edges", "high_freq": "high_hz", "low_freq": "low_hz",
     "window_type": "window", "preemph": "preemphasis", "round": "round_to_power_of_two", "use_power": "power",
     "remove_dc": "remove_dc", "scale": "scale", "samp": "rate_hz",
@@ -41,7 +41,7 @@ def test_equals_kaldi_native_fbank(case, record_property):
         for row, wave in enumerate(waves):
             padded[row, : len(wave)] = wave * 32768
         batches[name], keys[name] = (padded, lengths), rows
-    # One program of all: their operations one by one are hundreds of programs.
+    # One program for all; operation by operation, hundreds of programs would be compiled.
     computed = jax.device_get(
         jax.jit(lambda batches: {name: front_ends[name](*batch) for name, batch in batches.items()})(batches)
     )

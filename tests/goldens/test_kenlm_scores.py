@@ -1,4 +1,4 @@
-"""Scores of sentences against KenLM's: by re-ranking, and word by word as beam searches add them."""
+"""Scores of sentences against KenLM: by re-ranking, and word by word as in beam search."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.golden
 WHERE = GOLDENS / "decoding"
 GOLDEN = json.loads(path.read_text()) if (path := WHERE / "kenlm_scores.json").is_file() else {}
 MODELS = ["word.arpa", "word.kenlm.bin"]
-# The golden's score without the begin is one without the end as well.
+# The golden's score without the sentence begin is also without the sentence end.
 SWITCHES = {"score": {}, "score_no_eos": {"eos": False}, "score_no_bos": {"bos": False, "eos": False}}
 
 
@@ -22,7 +22,7 @@ SWITCHES = {"score": {}, "score_no_eos": {"eos": False}, "score_no_bos": {"bos":
 def model(request):
     if not GOLDEN:
         pytest.skip(f"no kenlm_scores.json under {WHERE}: set ASR_JAX_GOLDENS to the folder of goldens")
-    pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+    pytest.importorskip("kenlm", reason="requires kenlm: pip install 'asr-jax[lm]'")
     return str(WHERE / request.param)
 
 

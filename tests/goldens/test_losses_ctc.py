@@ -18,7 +18,7 @@ def test_equals_torch(case, record_property):
     assert case.info["cases"]
     for name, options in case.info["cases"].items():
         of_case = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
-        # Cases of the same options are rows of one padded batch, but those of a single frame.
+        # Cases with equal options form one padded batch, except those with a single frame.
         alike = options["dtype"], options["blank"], len(of_case["logits_TNC"]) == 1
         together.setdefault(alike, {})[name] = of_case
     for (dtype, blank_id, _), cases in together.items():
@@ -32,7 +32,7 @@ def test_equals_torch(case, record_property):
 
 
 def padded(arrays, value, dtype):
-    """Rows of arrays of different sizes as rows of one array."""
+    """Pads arrays of different sizes to one array with all their rows."""
     room = np.full((sum(map(len, arrays)), *np.max([array.shape[1:] for array in arrays], axis=0)), value, dtype)
     first = 0
     for array in arrays:
@@ -43,7 +43,7 @@ def padded(arrays, value, dtype):
 
 
 def losses_and_gradients(cases, *, blank_id):
-    """Of each case losses, feasibility, the mean loss and the gradients of PyTorch's two reductions of the losses."""
+    """Yields losses, feasibility, mean loss and the gradients of PyTorch's two reductions for each case."""
     logits = [case["logits_TNC"].swapaxes(0, 1) for case in cases]
     logit_lengths, label_lengths = (
         np.concatenate([case[key] for case in cases]).astype(np.int32) for key in ("input_lens", "target_lens")
@@ -63,7 +63,7 @@ def losses_and_gradients(cases, *, blank_id):
         gradients = {key: pull_back(weight.astype(losses.dtype))[0] for key, weight in weights.items()}
         return losses, feasible, gradients
 
-    # A symbol that is not there has no probability.
+    # Padded symbols have probability 0.
     batch = padded(logits, -1e9, logits[0].dtype), logit_lengths, padded([c["targets"] for c in cases], 0, np.int32)
     losses, feasible, gradients = jax.device_get(compute(*batch, label_lengths, row_weights))
     first = 0
@@ -78,7 +78,8 @@ def losses_and_gradients(cases, *, blank_id):
 
 
 def differences(case, losses, feasible, mean, gradients):
-    """Relative differences and their limits, for both of PyTorch's conventions: infinite or 0 without a path."""
+    """Yields relative differences and their limits, for both conventions of PyTorch: loss infinite or 0 without a
+    path."""
     infinite = case["zi0/loss_none"]
     np.testing.assert_array_equal(feasible, np.isfinite(infinite))
     yield "zi1 losses", relative(losses, case["zi1/loss_none"]), 1e-5

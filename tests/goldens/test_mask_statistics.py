@@ -1,6 +1,6 @@
-"""How much SpecAugment and Cutout mask, against many draws of NVIDIA's, NeMo's and lhotse's own code.
+"""Fractions that SpecAugment and Cutout mask, against many draws of NVIDIA's, NeMo's and lhotse's code.
 
-Shares must agree within three standard errors of both: each is the mean of as many draws of a batch as the case says.
+Fractions must agree within three standard errors of both; each is the mean over the case's number of draws of a batch.
 """
 
 import json
@@ -22,13 +22,13 @@ STEP = jnp.int32(0)
 
 
 def settings_of(args):
-    """Ours, by the peer's own names: the presets, with the numbers of the case where these are others."""
+    """Returns our settings for those of the reference: a preset with the numbers of the case."""
     if "masks" in args:
         return Cutout(
             num=args["masks"], min_freq_bins=args["min_freq"], max_freq_bins=args["max_freq"],
             min_time_frames=args["min_time"], max_time_frames=args["max_time"],
         )  # fmt: skip
-    if "frames_mask_size" in args:  # lhotse, whose rows have no padding here
+    if "frames_mask_size" in args:  # lhotse; these rows have no padding
         return SpecAugment(
             probability=args["p"], num_freq_masks=args["num_feature_masks"], max_freq_bins=args["features_mask_size"],
             num_time_masks=args["num_frame_masks"], max_time_frames=args["frames_mask_size"],
@@ -69,7 +69,7 @@ def test_shares_of_what_is_masked(case, record_property):
     rows, bins, frames = case.info["shape_BFT"]
     draws, stats = case.info["draws"], case.info["stats"]
     assert stats
-    # Masked values become 0 or the mean, which no value is.
+    # Masked values become 0 or the mean, and no value is 0 or the mean.
     values = np.where(np.random.default_rng(0).random((rows, frames, bins)) < 0.5, np.float32(1), np.float32(3))
     lengths, keys = np.full(rows, frames, np.int32), list(jax.random.split(jax.random.key(0), draws))
     for name, theirs in stats.items():

@@ -19,7 +19,7 @@ from asr_jax.pretrained.conformer import export_nemo, find, settings_of_nemo
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
+# Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 FOLDERS = (Path(__file__).parent / "nemo_conformer", GOLDENS / "nemo_conformer")
 CASES = [
@@ -33,7 +33,7 @@ MODES = ("eval", "train")
 
 @dataclass(frozen=True)
 class Run:
-    """What our encoder gives with the peer's weights, by mode; outputs without what lies beyond the lengths."""
+    """Our encoder with the reference's weights, and its outputs by mode."""
 
     settings: Conformer
     arrays: dict[str, np.ndarray]
@@ -50,7 +50,7 @@ def part(arrays: dict[str, np.ndarray], prefix: str, other: str = "") -> dict[st
 
 
 def settings_of(case: GoldenCase) -> Conformer:
-    """The peer's settings; its trainer counts padding in the statistics of batches."""
+    """Returns the settings of a case. In training, the reference's batch statistics include padding."""
     settings = settings_of_nemo({**case.info["config"], "_target_": "ConformerEncoder"}, case.path)
     settings = replace(
         settings, input_dropout=0.0, dropout=0.0, position_dropout=0.0, attention_dropout=0.0,
@@ -73,13 +73,13 @@ def run_case(path: Path) -> Run:
     weights = jnp.asarray(arrays["input/grad_weights"])
 
     def loss(params: Any, step: Any) -> Any:
-        rngs = {"dropout": jax.random.key(0)}  # of rate 0
+        rngs = {"dropout": jax.random.key(0)}  # the dropout rate is 0
         encoded, updated = encoder.apply({"params": params, **stats}, frames, step=step, rngs=rngs, mutable=[*stats])
         return jnp.sum(encoded.frames.values * weights), (encoded.frames, updated)
 
     @fast_jit
     def program(params: Any) -> Any:
-        """By mode: gradients, frames and updated statistics."""
+        """Returns gradients, frames and updated statistics by mode."""
         steps = dict(zip(MODES, (None, jnp.int32(0)), strict=True))
         return {mode: jax.grad(loss, has_aux=True)(params, step) for mode, step in steps.items()}
 
@@ -111,8 +111,8 @@ def test_gradients_by_the_peers_names(path: Path, mode: str, record_property: An
     run = run_case(path)
     expected, actual = part(run.arrays, f"{mode}/grad/"), run.gradients[mode]
     assert actual.keys() == expected.keys()
-    # A gradient that is zero (the bias of keys, before softmax; of a convolution, before a norm of batches) has no
-    # relative accuracy.
+    # Gradients that are zero have no relative accuracy (the bias of keys, which softmax cancels, and of a convolution,
+    # which the batch norm after it cancels).
     largest = max(float(np.abs(array).max()) for array in expected.values())
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-7 * largest}
     assert all(np.abs(actual[name]).max() < 1e-3 * largest for name in zero)
@@ -146,7 +146,7 @@ COUNTS = json.loads((FOLDERS[0] / "num_parameters.json").read_text())["encoder"]
 
 @pytest.mark.parametrize("size", COUNTS)
 def test_published_sizes(size: str) -> None:
-    """As many parameters as the peer's own encoder has with the settings that it publishes for each size."""
+    """The number of parameters equals that of the reference's encoder with its published settings."""
     fast = size.startswith("fast_")
     settings = Conformer.fast(size.removeprefix("fast_")) if fast else getattr(Conformer, size)()  # type: ignore[arg-type]
     encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, 80)), jnp.array([80]))

@@ -33,7 +33,7 @@ CASES = golden_cases("nemo", "conv_asr_*")
 
 @dataclass(frozen=True)
 class Run:
-    """What our model gives with the peer's weights."""
+    """Our model with the reference's weights, and its outputs."""
 
     info: dict[str, Any]
     arrays: dict[str, np.ndarray]
@@ -49,7 +49,7 @@ def run_case(path: Path) -> Run:
     model = model_of({"activation": "relu", **info, "jasper": info["blocks"]})
     recogniser = model.build(vocab_size=info["num_classes"] + 1, blank_id=info["num_classes"], precision="f32")
     features = arrays["input/feat_BDT"]
-    # Without masks the peer computes as if every row were as long as the batch.
+    # Without masks, the reference computes as if every row were as long as the batch.
     lengths = arrays["input/feat_lens"] if info["conv_mask"] else np.full(len(features), features.shape[-1])
     no_labels = np.zeros((len(features), 1), np.int32)
     batch = batch_of(features, lengths, no_labels, no_labels[:, 0])

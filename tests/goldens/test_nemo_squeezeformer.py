@@ -19,25 +19,25 @@ from asr_jax.pretrained.squeezeformer_nemo import export, find, settings_of_enco
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
+# Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 CASES = golden_cases("nemo", "squeezeformer_*")
 SHARED = ("pos_bias_u", "pos_bias_v")
 
 
 def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """By the names that they have in a whole model."""
+    """Returns the arrays with a prefix, by their names in a whole model."""
     return {"encoder." + name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def settings_of(config: dict[str, Any]) -> Squeezeformer:
-    """Without padding in valid frames, as NeMo evaluates."""
+    """Returns the settings of evaluation, in which padding does not affect valid frames."""
     own = settings_of_encoder(config, dropout=0.0, attention_dropout=0.0)
     return replace(own, taps=tuple(f"layer_{number}" for number in range(own.num_layers)))
 
 
 def while_training(settings: Squeezeformer) -> Squeezeformer:
-    """As NeMo trains: padding enters batch statistics."""
+    """Returns the settings of NeMo's training, in which batch statistics include padding."""
     return replace(
         settings, taps=(), mask_padding=False, norm="batch_padded" if settings.norm == "batch" else settings.norm
     )
@@ -45,7 +45,7 @@ def while_training(settings: Squeezeformer) -> Squeezeformer:
 
 @dataclass(frozen=True)
 class Run:
-    """What our encoder gives with the peer's weights."""
+    """Our encoder with the reference's weights, and its outputs."""
 
     settings: Squeezeformer
     arrays: dict[str, np.ndarray]
@@ -71,7 +71,7 @@ def run_case(path: Path) -> Run:
 
     @fast_jit
     def program(params: Any, stats: Any) -> Any:
-        """What evaluation gives, and gradients, outputs and statistics of training."""
+        """Returns outputs of evaluation, and gradients, outputs and statistics of training."""
 
         def loss(params: Any) -> Any:
             step = jnp.int32(0)
@@ -82,7 +82,7 @@ def run_case(path: Path) -> Run:
 
     evaluated, (gradients, (trained, changed)) = jax.device_get(program(params, stats))
     if all_after_the_update(arrays):
-        # The one update is undone: after - before is a share of batch - before, and the next of batch - after.
+        # Undoes the update: (after - before) / (batch - before) equals the same ratio of a further update.
         share = settings.details.momentum
         changed = dict(changed)
         stats = jax.tree.map(lambda after, later: after - (later - after) / np.float32(1 - share), stats, changed)
@@ -91,8 +91,10 @@ def run_case(path: Path) -> Run:
 
 
 def all_after_the_update(arrays: dict[str, np.ndarray]) -> bool:
-    """Whether the running statistics among the parameters are those after the update and not before it: they were
-    written when PyTorch had changed them in place."""
+    """Returns whether the running statistics among the parameters are those after the update.
+
+    PyTorch had changed them in place before they were written.
+    """
     after = part(arrays, "train_buffers_after_1/")
     params = part(arrays, "param/")
     return bool(after) and all(np.array_equal(params[name], array) for name, array in after.items())
@@ -104,13 +106,16 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def valid(values: Any, lengths: Any) -> np.ndarray:
-    """The frames of all rows one after the other, without padding."""
+    """Returns the valid frames of all rows, concatenated."""
     return np.concatenate([row[:length] for row, length in zip(np.asarray(values), lengths, strict=True)])
 
 
 def gradient_differences(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
-    """Relative. Gradients that are zero but for rounding on both sides (the bias of keys before softmax, any bias right
-    before a batch norm) have no relative accuracy, and count as equal."""
+    """Returns relative differences.
+
+    Gradients that are zero except for rounding on both sides (the bias of keys, which softmax cancels, and biases right
+    before a batch norm) have no relative accuracy and count as equal.
+    """
     small = 1e-5 * max(float(np.abs(array).max()) for array in expected.values())
     return {
         name: 0.0 if max(np.abs(array).max(), np.abs(actual[name]).max()) < small else relative(actual[name], array)
@@ -143,7 +148,7 @@ def test_outputs_while_training(run: Run, record_property: Any) -> None:
 def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     expected = part(run.arrays, "train_grad/")
     actual = export({"params": {"encoder": run.gradients}}, run.settings, ctc_head=None)
-    # What layers share is named once among its gradients.
+    # NeMo has the gradient of shared parameters only once.
     repeated = actual.keys() - expected.keys()
     assert all(run.settings.tied_biases and name.endswith(SHARED) for name in repeated)
     assert expected.keys() <= actual.keys()

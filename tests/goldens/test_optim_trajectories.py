@@ -1,4 +1,4 @@
-"""Optimizers and schedules against the peers' own trajectories: what is set comes from each case's own files."""
+"""Optimizers and schedules against trajectories of other systems, with the settings of each case's file."""
 
 import json
 import re
@@ -21,7 +21,7 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 def numbers(text, *names, count=1):
-    """The numbers that follow the first of some names in a case's words, such as `lr .05 betas (.95,.25)`."""
+    """Parses the numbers after the first matching name in text such as `lr .05 betas (.95,.25)`."""
     for name in names:
         if found := re.search(rf"\b{name}\s+\(?({NUMBER}(?:[\s,]+{NUMBER}){{{count - 1}}})", text):
             values = [float(value) for value in re.findall(NUMBER, found[1])]
@@ -34,11 +34,12 @@ def given(**values):
 
 
 def cases_in(case):
-    """Name and words of each trajectory in a file, as `cases` (by name) or as `kw`, `name: words; name: words`."""
+    """Returns the settings, as text, of each trajectory in a file: from `cases`, or from `kw` (`name: text; name:
+    text`)."""
     if "cases" in case.info:
         return case.info["cases"]
-    said = case.info["kw"]
-    return dict(part.strip().split(": ", 1) for part in said.split(";"))
+    text = case.info["kw"]
+    return dict(part.strip().split(": ", 1) for part in text.split(";"))
 
 
 def betas(words):
@@ -47,7 +48,7 @@ def betas(words):
 
 
 def steps(arrays, prefix):
-    """How many gradients of a tensor are there."""
+    """Returns the number of gradients of a tensor."""
     count = 0
     while f"{prefix}_{count}" in arrays:
         count += 1
@@ -55,21 +56,25 @@ def steps(arrays, prefix):
 
 
 def cases(family, name):
-    """The shared case, and the one of our own run of the peer's code (scripts/goldens/optimizers.py)."""
+    """Returns the shared case, and the case that scripts/goldens/optimizers.py wrote."""
     path = Path(__file__).parent / "trajectories" / f"{name}.json"
     own = pytest.param(GoldenCase(path, json.loads(path.read_text())), id=f"{name}-own")
     return [*golden_cases(family, name), own]
 
 
 def holds_last_weights_only(arrays, weights):
-    """Whether all weights of a trajectory are the same: a file whose snapshots were one array, written when all steps
-    were done. What its weights were before is not known."""
+    """Returns whether all weights of a trajectory are equal.
+
+    The snapshots of such a file were one array, written after all steps. The earlier weights are unknown.
+    """
     return all(np.array_equal(arrays[name], arrays[weights[0]]) for name in weights)
 
 
 def trajectory(settings, rates):
-    """Of first weights and a peer's gradients of all steps [steps ...], by tensor: weights and optimizer states after
-    each step [steps ...]."""
+    """Returns a function of initial weights and gradients of all steps [steps ...], by tensor.
+
+    It returns weights and optimizer states after each step [steps ...].
+    """
     table = jnp.asarray(rates, jnp.float32)
     updater = replace(settings.build(RunLength(1, 1)), rate=lambda step: table[step])
 
@@ -91,7 +96,7 @@ def gradients(arrays, name, tensors, num_steps):
 
 
 def follows(settings, arrays, rates, tensors, *, name, weight):
-    """Whether a trajectory's first weights are known; then we must follow it."""
+    """Checks a trajectory if its initial weights are known. Returns whether they are."""
     if all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors):
         return False
     first = {t: arrays[weight(t, 0)] for t in tensors}
@@ -105,7 +110,7 @@ def follows(settings, arrays, rates, tensors, *, name, weight):
 def skip_unknown(case, followed):
     assert followed
     if not all(followed):
-        pytest.skip(f"{case.path}: every snapshot holds the last weights: the first are not known")
+        pytest.skip(f"{case.path}: every snapshot has the last weights, the initial weights are unknown")
 
 
 @pytest.mark.parametrize("case", cases("dle_quartznet", "novograd"))
@@ -124,7 +129,7 @@ def test_novograd_follows_nvidia(case):
         first = {t: arrays[weight(t, 0)] for t in tensors}
         last_only = all(holds_last_weights_only(arrays, [weight(t, i) for i in range(len(rates) + 1)]) for t in tensors)
         if last_only:
-            # Each weight after the last step is a + b · its first value: which first value leads to the one recorded?
+            # Each weight after the last step is a + b · its initial value. This is solved for the initial value.
             zeros, ones = ({t: np.full_like(w, value) for t, w in first.items()} for value in (0.0, 1.0))
             from_zeros, from_ones = (
                 {t: w[-1] for t, w in jax.device_get(run(values, grads)[0]).items()} for values in (zeros, ones)
@@ -156,18 +161,18 @@ def test_fairseq_adam_follows_fairseq(case):
 
 @pytest.mark.parametrize("case", cases("icefall_zipformer", "scaled_adam"))
 def test_scaled_adam_and_eden_follow_icefall(case):
-    arrays, said = case.arrays(), case.info["eden"]
-    every = int(re.search(r"st//(\d+)", said)[1])
+    arrays, text = case.arrays(), case.info["eden"]
+    every = int(re.search(r"st//(\d+)", text)[1])
     period, followed = re.search(r"size_update_period (\d+)", case.info["note"]), []
     for name, words in cases_in(case).items():
         tensors = sorted({key.split("/")[1].split("_")[0][1:] for key in arrays if key.startswith(f"{name}/g")})
         clipping = re.search(rf"clipping_scale ({NUMBER})(?: period (\d+))?", words)
         settings = ScaledAdam(
             schedule=Eden(
-                peak_lr=numbers(words, "lr"), decay_updates=numbers(said, "lr_batches"),
-                decay_epochs=numbers(said, "lr_epochs"),
+                peak_lr=numbers(words, "lr"), decay_updates=numbers(text, "lr_batches"),
+                decay_epochs=numbers(text, "lr_epochs"),
                 **given(
-                    warmup_updates=numbers(said, "warmup_batches", "warmup"), warmup_start=numbers(said, "warmup_start")
+                    warmup_updates=numbers(text, "warmup_batches", "warmup"), warmup_start=numbers(text, "warmup_start")
                 ),
             ),
             clipping_scale=float(clipping[1]) if clipping else 0.0, size_period=int(period[1]) if period else 4,
@@ -207,7 +212,7 @@ def test_eden_at_far_updates(info):
             **({"warmup_updates": float(warmup[1]), "warmup_start": float(warmup[2])} if warmup else {}),
         )  # fmt: skip
         epochs, batches, expected = np.array(points, np.float32).T
-        # A length in which this update lies in this epoch.
+        # The length of a run in which this update is in this epoch.
         factor = jax.jit(jax.vmap(lambda *at, eden=settings: eden.factor(*at, RunLength(1, 1))))(batches, epochs + 1)
         np.testing.assert_allclose(settings.peak_lr * factor, expected, rtol=1e-5, err_msg=name)
 

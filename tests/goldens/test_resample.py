@@ -1,4 +1,4 @@
-"""Resampling on the device against torchaudio's."""
+"""Resampling on the device against torchaudio."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Scores against jiwer's and editdistance's of the same pairs, and against NIST sclite's own reports."""
+"""Scores against jiwer and editdistance on the same pairs, and against reports of NIST sclite."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.golden
 
 WHERE = GOLDENS / "wer"
 COLUMNS = ("utterances", "words", "hits", "substitutions", "deletions", "insertions", "errors", "wrong")
-"""Of sclite's tables by speaker."""
+"""Columns of sclite's tables by speaker."""
 
 
 def alignment(counts: ErrorCounts) -> tuple[int, ...]:
@@ -53,19 +53,19 @@ def test_the_corpus_equals_jiwer(case):
 
 
 def folded(text: str) -> str:
-    """As sclite compares: without the case of ASCII letters."""
+    """Lowers the case of ASCII letters, as sclite does."""
     return "".join(char.lower() if char.isascii() else char for char in text)
 
 
 def transcripts(name: str) -> dict[str, str]:
-    """Texts by id, of a file of lines `text (id)`."""
+    """Returns texts by id from a file with lines `text (id)`."""
     lines = [line.rstrip() for line in (WHERE / name).read_text().splitlines() if line.strip()]
     parts = [line[:-1].rpartition("(") for line in lines]
     return {key: folded(text) for text, _, key in parts}
 
 
 def utterance_report() -> dict[str, tuple[str, ErrorCounts]]:
-    """Speaker and counts of each utterance, by id, as sclite.pra has them."""
+    """Returns speaker and counts of each utterance by id, from sclite.pra."""
     found = {}
     for speaker, part in re.findall(
         r"^Speaker sentences +\d+: +(\S+) .*\n((?:(?!^Speaker sentences).*\n?)*)", report_file("pra"), re.MULTILINE
@@ -77,7 +77,7 @@ def utterance_report() -> dict[str, tuple[str, ErrorCounts]]:
 
 
 def table_report(kind: str) -> dict[str, list[float]]:
-    """Rows of `COLUMNS`, by speaker, of sclite.raw (counts) or sclite.sys (percent, but for the first two)."""
+    """Returns the `COLUMNS` by speaker, from sclite.raw (counts) or sclite.sys (percent, except the first two)."""
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in report_file(kind).splitlines()]
     rows = [row for row in rows if len(row) == 3 and re.match(r"\d", row[1])]
     return {row[0]: [float(number) for number in f"{row[1]} {row[2]}".split()] for row in rows}
@@ -91,7 +91,7 @@ def report_file(kind: str) -> str:
 
 
 def cost(counts: ErrorCounts) -> int:
-    """What sclite makes least, instead of the number of edits."""
+    """Returns the cost that sclite minimises instead of the number of edits."""
     return 4 * counts.substitutions + 3 * counts.deletions + 3 * counts.insertions
 
 
@@ -102,7 +102,7 @@ def test_every_utterance_equals_sclite(record_property):
     for name, (_, expected) in utterances.items():
         found = word_errors(references[name], hypotheses[name])
         assert found.words == expected.words, name
-        if found.errors != expected.errors:  # then each is the least by its own weights, or one of the two is wrong
+        if found.errors != expected.errors:  # each must be minimal by its own cost
             assert found.errors < expected.errors, name
             assert cost(found) > cost(expected), name
         other_edits += found != expected

@@ -1,4 +1,4 @@
-"""Models of the sentencepiece library: pieces, ids of texts, and texts of ids."""
+"""Models of the sentencepiece library: pieces, encoding and decoding."""
 
 import json
 

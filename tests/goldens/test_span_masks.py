@@ -1,8 +1,8 @@
-"""How many frames are masked and where, against many draws of fairseq's and Hugging Face's own code.
+"""Numbers and positions of masked frames, against many draws of fairseq's and Hugging Face's code.
 
-Means, deviations and shares must agree within standard errors of both: four for the mean of all rows, for the share of
-draws whose rows have one count and for deviations; four and a half for single rows and positions, of which there are
-more than a thousand.
+Means, deviations and fractions must agree within a number of standard errors of both: 4 for the mean of all rows, for
+the fraction of draws whose rows have equal counts and for deviations; 4.5 for single rows and positions, because there
+are more than a thousand.
 """
 
 import re
@@ -49,7 +49,7 @@ PEERS = {
 
 @cache
 def program(settings, size):
-    """Of keys and lengths, masks by the options of each peer: much of their computation is the same."""
+    """Returns a program that draws masks with the options of each reference, which share most of the computation."""
     each = {peer: replace(settings, **options) for peer, options in PEERS.items()}
     of_key = lambda key, lengths: {peer: spans(key, lengths, size) for peer, spans in each.items()}  # noqa: E731
     return jax.jit(jax.vmap(of_key, in_axes=(0, None)))
@@ -74,12 +74,12 @@ def test_masks_have_the_statistics_of_the_peer(theirs, info, name, record_proper
     alike = theirs["all_rows_equal_fraction"]
     assert abs(share_alike - alike) <= STANDARD_ERRORS * np.sqrt(max(alike * (1 - alike), 1e-4) * of_both)
     deviations, ours = np.array(theirs["std"]), counts.std(axis=0)
-    varies = np.maximum(deviations, ours) > 0  # where a few spans have no room to overlap, all draws have one count
+    varies = np.maximum(deviations, ours) > 0  # few spans without room to overlap always have one count
     np.testing.assert_array_equal(counts.mean(axis=0)[~varies], np.array(theirs["mean_masked_frames_per_row"])[~varies])
     off = (counts.mean(axis=0) - theirs["mean_masked_frames_per_row"])[varies] / (deviations * np.sqrt(of_both))[varies]
     record_property("standard errors", off.tolist())
     if PEERS[peer]["same_count"]:
-        off = off[:1]  # rows of one count are one statistic
+        off = off[:1]  # rows with equal counts are one statistic
     assert abs(off.sum()) < STANDARD_ERRORS * np.sqrt(max(len(off), 1))
     assert (np.abs(off) < 4.5).all()
     fourth = ((counts - counts.mean(axis=0)) ** 4).mean(axis=0)[varies] / ours[varies] ** 4

@@ -1,8 +1,8 @@
-"""Outputs, gradients and moving statistics of the code of Squeezeformer's authors (TensorFlow), from its own weights.
+"""Outputs, gradients and moving statistics of the Squeezeformer authors' code (TensorFlow), from its own weights.
 
-Its encoder has options that our Squeezeformer does not have: any order of modules, norms before them instead of scales,
-other factors, several reductions of the frame rate. A case with such an option is computed by `PaperEncoder`, which is
-put together here of the same modules.
+Its encoder has options that our Squeezeformer lacks: any order of modules, norms instead of scales before them, other
+factors, several reductions of the frame rate. Cases with such options are computed by `PaperEncoder`, which combines
+our modules.
 """
 
 import json
@@ -40,7 +40,7 @@ from asr_jax.pretrained.squeezeformer_keras import export as export_keras
 
 pytestmark = pytest.mark.golden
 
-# Compile time is most of these tests' time, and what is compiled runs once.
+# Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 CASES = golden_cases("squeezeformer_tf", "*")
 PAPER = DETAILS["paper"]
@@ -48,10 +48,10 @@ DEFAULTS = {
     "kernel_size": 31, "fc_factor": 0.5, "fixed_arch": None, "conv_use_glu": False, "time_reduce_idx": None,
     "time_recover_idx": None, "no_post_ln": False, "ds_subsample": False, "adaptive_scale": False,
 }  # fmt: skip
-"""What the authors' code takes where a case says nothing."""
+"""Defaults of the authors' code."""
 CONFORMER, SQUEEZEFORMER = ["m", "f", "c", "f"], ["M", "s", "C", "s"]
-"""Modules of a block: attention, feed-forward and convolution; attention or convolution with a norm, a feed-forward and
-a norm behind it; none."""
+"""Modules of a block. m: attention, f: feed-forward, c: convolution; M, C: attention or convolution, followed by a
+norm, a feed-forward and a norm; s: none."""
 
 
 def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -59,18 +59,18 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 
 def orders(config: dict[str, Any]) -> list[list[str]]:
-    """Of each block its modules."""
+    """Returns the modules of each block."""
     return config["fixed_arch"] or [CONFORMER] * config["num_blocks"]
 
 
 def rates(config: dict[str, Any]) -> tuple[list[int], list[int]]:
-    """Blocks before which the frame rate is halved, and those before which it is recovered."""
+    """Returns the blocks before which the frame rate is halved, and those before which it is recovered."""
     reduce_at, recover_at = (config[f"time_{name}_idx"] or [] for name in ("reduce", "recover"))
     return list(reduce_at), list(recover_at)
 
 
 def settings_of(config: dict[str, Any], num_mels: int, **changes: Any) -> Squeezeformer:
-    """The sizes, with padding as the authors' code has it."""
+    """Returns sizes of an encoder that treats padding as the authors' code does."""
     return Squeezeformer(
         num_mels=num_mels,
         dim=config["dmodel"],
@@ -86,7 +86,7 @@ def settings_of(config: dict[str, Any], num_mels: int, **changes: Any) -> Squeez
 
 
 def squeezeformer_of(config: dict[str, Any], num_mels: int) -> Squeezeformer | None:
-    """Our Squeezeformer of these options, where it has them."""
+    """Returns our Squeezeformer with the options of a case; None if it lacks one of them."""
     reduce_at, recover_at = rates(config)
     options = config["adaptive_scale"], config["no_post_ln"], config["conv_use_glu"], config["fc_factor"]
     if options != (True, True, False, 1) or any(kinds != SQUEEZEFORMER for kinds in orders(config)):
@@ -101,9 +101,9 @@ class Part(NamedTuple):
     """A module with its residual connection, or a norm."""
 
     kind: str
-    """f, m, c or norm."""
+    """Kind: f, m, c or norm."""
     path: str
-    """The authors' names of its weights begin with it, and end with a name of the module's own."""
+    """Prefix of the authors' names of the module's weights."""
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ class Part(NamedTuple):
 
 
 def parts_of(config: dict[str, Any], encoder: str) -> list[list[Part]]:
-    """Of each block, by what the authors call the encoder."""
+    """Returns the parts of each block; `encoder` is the authors' name of the encoder."""
     blocks = []
     for number, kinds in enumerate(orders(config)):
         block, parts = f"{encoder}/{encoder}_block_{number}/{encoder}_block_{number}", []
@@ -131,13 +131,16 @@ def parts_of(config: dict[str, Any], encoder: str) -> list[list[Part]]:
 
 
 class PaperEncoder(nn.Module):
-    """The authors' `ConformerEncoder` of any options: x + factor · module(norm(x) or x · scale + bias), one after the
-    other, with norms in between, and some blocks at lower frame rates."""
+    """The authors' `ConformerEncoder` with any options.
+
+    It is a sequence of x + factor · module(norm(x) or x · scale + bias) and norms, with some blocks at lower frame
+    rates.
+    """
 
     settings: Squeezeformer
     config: Any
     blocks: Any
-    """Of `parts_of`."""
+    """Output of `parts_of`."""
 
     @nn.compact
     def __call__(self, frames: Frames, *, step: Any) -> Any:
@@ -155,7 +158,7 @@ class PaperEncoder(nn.Module):
                     reductions[depth] = ReduceTime(PAPER, mask_padding=False, name=f"reduce_{depth}")
                 x, lengths, depth = reductions[depth](x, lengths), (lengths + 1) // 2, depth + 1
             if number in recover_at:
-                # By depth: what is reduced again later is added to what was there before the first reduction.
+                # Layers are shared by depth: a later reduction is recovered with the frames before the first reduction.
                 depth -= 1
                 before, lengths = kept[depth]
                 if depth not in recoveries:
@@ -186,7 +189,7 @@ class PaperEncoder(nn.Module):
 
 
 def rows_of(settings: Squeezeformer, config: dict[str, Any], encoder: str) -> list[Row]:
-    """The authors' names of all weights of `PaperEncoder`."""
+    """Returns the authors' names of all weights of `PaperEncoder`."""
     rows, (depth, unnamed) = embed_rows(settings, encoder), depths(config)
     for number in range(depth):
         theirs, ours = f"{encoder}/{encoder}_timereduce/{encoder}_timereduce", f"params/encoder/reduce_{number}"
@@ -223,7 +226,7 @@ def rows_of(settings: Squeezeformer, config: dict[str, Any], encoder: str) -> li
 
 
 def depths(config: dict[str, Any]) -> tuple[int, int]:
-    """How many layers that reduce the frame rate are used, and how many that recover it: those of each depth."""
+    """Returns the numbers of different layers that reduce and recover the frame rate; they are shared by depth."""
     (reduce_at, recover_at), depth, deepest = rates(config), 0, 0
     for number in range(config["num_blocks"]):
         depth += number in reduce_at
@@ -234,7 +237,7 @@ def depths(config: dict[str, Any]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Run:
-    """What ours gives with the peer's weights."""
+    """Our encoder with the reference's weights, and its outputs."""
 
     settings: Squeezeformer
     config: dict[str, Any]
@@ -242,7 +245,7 @@ class Run:
     evaluated: Any
     trained: Any
     gradients: dict[str, np.ndarray]
-    """By the peer's names, as the rest."""
+    """Gradients by the reference's names, as `stats` and `exported`."""
     stats: dict[str, np.ndarray]
     exported: dict[str, np.ndarray]
 
@@ -251,21 +254,19 @@ def skip_what_is_not_computed(config: dict[str, Any]) -> None:
     heads, dim = config["num_heads"], config["dmodel"]
     if (size := config.get("head_size", dim // heads)) * heads != dim:
         pytest.skip(
-            f"head_size is {size} and num_heads {heads}: our attention has heads of dmodel / num_heads, {dim // heads}"
+            f"head_size is {size} and num_heads {heads}: our attention requires dmodel / num_heads = {dim // heads}"
         )
     depth, _ = depths(config)
     if depth > 1:
-        pytest.skip(
-            f"time_reduce_idx is {rates(config)[0]}: {depth} layers there have the same names for their weights"
-        )
+        pytest.skip(f"time_reduce_idx is {rates(config)[0]}: the weights of {depth} layers have the same names")
     if config.get("mha_type", "relmha") != "relmha":
         pytest.skip(
-            f"mha_type is {config['mha_type']}, expected relmha: the authors' code adds positions of 2T - 1 to T"
+            f"mha_type is {config['mha_type']}, expected relmha: the authors' code adds 2T - 1 positions to T frames"
         )
 
 
 def model_of(config: dict[str, Any], num_mels: int, weights: Any) -> tuple[Squeezeformer, Any, Any, Callable[..., Any]]:
-    """Sizes, a model, its variables by our paths, and the inverse of how they are found."""
+    """Returns settings, a model, its variables by our paths, and a function that exports them."""
     encoder, names = readable_names(weights)
     if settings := squeezeformer_of(config, num_mels):
         found, left = find(weights, settings, ctc_head=None)
@@ -320,14 +321,14 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_outputs(run: Run, record_property: Any) -> None:
-    """Of all frames, padding as well: the peer's gradients are those of all."""
+    """Compares all frames including padding, because the reference's gradients include it."""
     assert report(record_property, "evaluation", max_abs(run.evaluated, run.arrays["eval/out_BTD"])) < 1e-4
     assert report(record_property, "training", max_abs(run.trained, run.arrays["train/out_BTD"])) < 1e-4
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_lengths(run: Run) -> None:
-    """The peer masks by lengths that may be greater than there are frames; ours never are."""
+    """The reference's lengths may exceed the number of frames; ours never do."""
     theirs, lengths = run.arrays["eval/out_lens"], run.arrays["input/lens"]
     expected, encoder = peer_lengths(lengths, run.settings.subsampling_factor), run.settings.build(dtype=jnp.float32)
     longest = encoder.output_length(run.arrays["input/feat_BTF1"].shape[1])
@@ -348,8 +349,8 @@ def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     assert run.gradients.keys() == expected.keys()
     largest = max(float(np.abs(array).max()) for array in expected.values())
     magnitudes = {name: max(np.abs(array).max(), np.abs(run.gradients[name]).max()) for name, array in expected.items()}
-    # The gradients of biases right before a batch norm, and of the bias of keys before softmax, are zero but for
-    # rounding. Those that are as small have no relative accuracy.
+    # The gradients of biases right before a batch norm, and of the bias of keys, which softmax cancels, are zero except
+    # for rounding. Gradients of this size have no relative accuracy.
     zero = {name for name in expected if re.search(r"(?<!timereduce)_dw_conv/bias:0$", name)}
     assert all(magnitudes[name] < 1e-4 * largest for name in zero)
     differences = {

@@ -1,8 +1,8 @@
-"""wav2vec 2.0 as fairseq and NVIDIA compute it, from their weights: outputs, losses and gradients of pre-training.
+"""Pre-training of wav2vec 2.0 of fairseq and NVIDIA, from their weights: outputs, losses and gradients.
 
-Contrastive losses and gradients depend on codes, which are an argmax. A test that depends on a choice is skipped where
-that choice is a tie of the case. The cases in `pretraining` have no ties (scripts/goldens/w2v2_pretraining.py); with
-them such a test fails.
+Contrastive losses and gradients depend on codes, which are an argmax. A test that depends on a choice is skipped if the
+choice is a tie in the case. The cases in `pretraining` have no ties (scripts/goldens/w2v2_pretraining.py); for them,
+such a test fails instead.
 """
 
 from dataclasses import dataclass, replace
@@ -53,30 +53,30 @@ WITH_GRADIENTS = [
 
 @dataclass(frozen=True)
 class Run:
-    """A case, and what our model gives with the peer's weights."""
+    """A case, and our model with the reference's weights and its outputs."""
 
     arrays: dict[str, np.ndarray]
     weights: dict[str, np.ndarray]
-    """By the peer's names."""
+    """Weights by the reference's names."""
     fields: list[str]
     has_no_ties: bool
-    """As its file says."""
+    """Whether the case has no ties, according to its file."""
     encoder: Wav2Vec2
     head: Contrastive
     params: Any
     padded: Encoded
     whole: Encoded
-    """Of the same batch with padding that counts as valid."""
+    """Output for the same batch, with padding that counts as valid."""
     alone: Encoded
-    """Of the last utterance."""
+    """Output for the last utterance alone."""
 
 
 @cache
 def run_of(path: Any) -> Run:
     case = next(case.values[0] for case in CASES if case.values[0].path == path)
     arrays = case.arrays()
-    said = settings_of_fairseq(case.info["config"], path)
-    encoder, head = counting_padding(said)
+    theirs = settings_of_fairseq(case.info["config"], path)
+    encoder, head = counting_padding(theirs)
     layers = (f"layer_{number}" for number in encoder.tapped_layers())
     encoder = replace(encoder, taps=(*encoder.taps, *layers))
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
@@ -94,7 +94,7 @@ def run_of(path: Any) -> Run:
 
 @cache
 def encode_alone(encoder: Wav2Vec2) -> Any:
-    """Without a mask."""
+    """Returns a program that encodes without masked frames."""
     model = encoder.build(dtype=jnp.float32)
     return fast_jit(lambda params, row: model.apply({"params": params}, row, step=None))
 
@@ -126,25 +126,27 @@ def test_outputs(case: GoldenCase, record_property: Any) -> None:
 
 
 def noise_of(run: Run) -> np.ndarray:
-    """Gumbel noise of all hidden frames, which fairseq and NVIDIA name differently."""
+    """Returns the Gumbel noise of all masked frames, which has different names in fairseq and NVIDIA."""
     return next(array for name, array in run.arrays.items() if name.startswith("input/gumbel_noise"))
 
 
 def scores_of(run: Run) -> np.ndarray:
-    """What the codes are the greatest of [frames G V], by the peer's features and weights: for hidden frames, or for
-    all where any frame may be a distractor."""
+    """Returns the scores of codes [frames G V] from the reference's features and weights.
+
+    The frames are the masked ones, or all if any frame may be a distractor.
+    """
     scores = code_scores(run.weights, run.arrays["eval_padded/features"], groups=run.head.quantizer.groups)
     mask = run.arrays["input/mask_indices"]
     return scores[np.ones_like(mask) if run.head.from_everywhere else mask]
 
 
 def skip_tied_best_codes(run: Run) -> None:
-    """For what depends on the best codes without noise."""
+    """Skips a test that depends on the best codes without noise if they are tied."""
     skip_ties(has_none=run.has_no_ties, codes=argmax_margin(scores_of(run)))
 
 
 def skip_tied_codes(run: Run, mode: str) -> None:
-    """For what depends on the codes that targets and distractors are made of."""
+    """Skips a test that depends on the codes of targets and distractors if they are tied."""
     if mode == "eval":
         skip_tied_best_codes(run)
     else:
@@ -154,7 +156,7 @@ def skip_tied_codes(run: Run, mode: str) -> None:
 
 
 def skip_tied_similarities(run: Run, mode: str) -> None:
-    """For what depends on whether a target is the most similar."""
+    """Skips a test that depends on whether a target is the most similar candidate if candidates are tied."""
     similarities = run.arrays[f"{mode}_pretrain/logits"]
     chosen_from = np.stack([similarities[:, 0], similarities[:, 1:].max(axis=1)], axis=1)
     skip_ties(has_none=run.has_no_ties, accuracy=argmax_margin(chosen_from))
@@ -162,7 +164,8 @@ def skip_tied_similarities(run: Run, mode: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_scores_of_codes(case: GoldenCase, record_property: Any) -> None:
-    """Of the peer's own features. Other tests are skipped by scores that are none of ours; this one never is."""
+    """Uses the reference's features. This test is never skipped; other tests are, depending on the reference's
+    scores."""
     run = run_of(case.path)
     features = run.arrays["eval_padded/features"]
     expected = code_scores(run.weights, features, groups=run.head.quantizer.groups)
@@ -177,7 +180,7 @@ def logged(run: Run, mode: str) -> dict[str, float]:
 
 @cache
 def pretraining(path: Any, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
-    """Sums and the gradient of their total by the peer's names, with its masks, distractors and noise."""
+    """Returns sums and the gradient of their total by the reference's names, with its masks, distractors and noise."""
     run = run_of(path)
     arrays, lengths = run.arrays, lengths_of(run.arrays)
     mask, rows = jnp.asarray(arrays["input/mask_indices"]), len(run.arrays["input/mask_indices"])
@@ -240,7 +243,7 @@ def test_code_perplexity(case: GoldenCase, mode: str) -> None:
 
 
 def test_some_case_has_gradients() -> None:
-    """Else the next test would have nothing to compare, and would not say so."""
+    """Without gradients, the next test would compare nothing."""
     assert CASES
     assert any(case.values[0] for case in WITH_GRADIENTS) or not any(case.values[0] for case in CASES)
 
@@ -252,13 +255,13 @@ def test_gradients_by_the_peers_names(case: GoldenCase, mode: str, record_proper
     _, actual = pretraining(case.path, mode)
     prefix = f"{mode}_pretrain_grad/"
     expected = {name.removeprefix(prefix): array for name, array in run.arrays.items() if name.startswith(prefix)}
-    for name in [name for name in expected if ".qkv." in name]:  # one product there
+    for name in [name for name in expected if ".qkv." in name]:  # the reference has one product
         for part, array in zip(("q_proj", "k_proj", "v_proj"), np.split(expected.pop(name), 3), strict=True):
             expected[name.replace("qkv", part)] = array
     largest = max(float(np.abs(array).max()) for array in expected.values())
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
     assert actual.keys() >= expected.keys()
-    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, before a softmax
+    for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, which softmax cancels
         assert np.abs(actual[name]).max() < 1e-5 * largest, name
     differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)

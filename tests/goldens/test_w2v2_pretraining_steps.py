@@ -1,5 +1,5 @@
-"""Updates of wav2vec 2.0's pre-training, one after the other, as NVIDIA's code makes them from the same weights, masks,
-distractors and noise; the cases are made by scripts/goldens/w2v2_pretraining_steps.py."""
+"""Consecutive updates of wav2vec 2.0's pre-training against NVIDIA's code with the same weights, masks, distractors and
+noise. scripts/goldens/w2v2_pretraining_steps.py writes the cases."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +40,7 @@ CASES = cases_in(Path(__file__).parent / "pretraining_steps")
 
 
 class GivenEncoder(Wav2Vec2Encoder):
-    """Hides the frames that it is told to."""
+    """Encoder with a given mask."""
 
     given: Any = None
 
@@ -49,7 +49,7 @@ class GivenEncoder(Wav2Vec2Encoder):
 
 
 class GivenHead(ContrastiveHead):
-    """Takes the draws that it is told to."""
+    """Head with given draws."""
 
     given: Draws = Draws()
 
@@ -58,38 +58,39 @@ class GivenHead(ContrastiveHead):
 
 
 def recipe_of(case: GoldenCase) -> Recipe:
-    said = case.info["training"]
+    recorded = case.info["training"]
     encoder, head = counting_padding(settings_of_fairseq(case.info["config"], case.path))
-    # NVIDIA's first update is number 1 for the temperature, and so is a step on; fairseq's and ours is number 0.
+    # NVIDIA's first update has the temperature of update 1; fairseq's and ours have that of update 0.
     start = head.quantizer.start_temperature * head.quantizer.decay
-    diversity, penalty = said["loss_weights"]
+    diversity, penalty = recorded["loss_weights"]
     head = replace(
         head, diversity=diversity, penalty=penalty, quantizer=replace(head.quantizer, start_temperature=start)
     )
     schedule = Polynomial(
-        peak_lr=said["lr"], warmup_updates=said["warmup_updates"], hold_updates=said["hold_updates"],
-        power=said["lr_poly_power"], start_share=said["initial_lr_scale"], final_share=said["final_lr_scale"],
+        peak_lr=recorded["lr"], warmup_updates=recorded["warmup_updates"], hold_updates=recorded["hold_updates"],
+        power=recorded["lr_poly_power"], start_share=recorded["initial_lr_scale"],
+        final_share=recorded["final_lr_scale"],
         rate_set="before_run_and_after_update",
     )  # fmt: skip
-    b1, b2 = said["adam_betas"]
+    b1, b2 = recorded["adam_betas"]
     optimizer = FairseqAdam(
-        schedule=schedule, b1=b1, b2=b2, eps=said["adam_eps"], weight_decay=said["weight_decay"],
-        clip_at=said["clip_norm"],
+        schedule=schedule, b1=b1, b2=b2, eps=recorded["adam_eps"], weight_decay=recorded["weight_decay"],
+        clip_at=recorded["clip_norm"],
     )  # fmt: skip
     model = Model(encoder=encoder, heads={NAME: head}, front_end=wav2vec2(normalise=False), augment=())
     recogniser = model.build(vocab_size=1, blank_id=0, precision="f32")
-    return Recipe(recogniser, {NAME: 1.0}, optimizer.build(RunLength(said["max_update"], 1)), ema=EMA(0.0))
+    return Recipe(recogniser, {NAME: 1.0}, optimizer.build(RunLength(recorded["max_update"], 1)), ema=EMA(0.0))
 
 
 def update_program(recipe: Recipe) -> Callable[..., tuple[TrainState, UpdateReport]]:
-    """Of a state, a batch, the frames to hide and draws: the functions of training, as it calls them."""
+    """Returns a compiled update with given masked frames and draws, which calls the functions of training."""
     encoder, head = recipe.model.encoder.settings, recipe.model.heads[NAME].settings
     names = [f"{NAME}/{name}" for name in (*TERMS, *PERPLEXITIES, "accuracy")]
 
     @fast_jit
     def update(state: TrainState, batch: Batch, mask: Any, draws: Draws) -> tuple[TrainState, UpdateReport]:
-        told = GivenEncoder(encoder, jnp.float32, given=mask), GivenHead(head, given=draws)
-        given = replace(recipe, model=recipe.model.clone(encoder=told[0], heads={NAME: told[1]}))
+        modules = GivenEncoder(encoder, jnp.float32, given=mask), GivenHead(head, given=draws)
+        given = replace(recipe, model=recipe.model.clone(encoder=modules[0], heads={NAME: modules[1]}))
         place = jnp.int32(0)
         weights = batch_denominators(given.model, batch, random_streams(state.key, place))
         added = accumulate(given, state, nothing_accumulated(given, state, names), batch, weights, place)
@@ -100,12 +101,12 @@ def update_program(recipe: Recipe) -> Callable[..., tuple[TrainState, UpdateRepo
 
 
 class Run(NamedTuple):
-    """What our updates give."""
+    """Results of our updates."""
 
     recipe: Recipe
     reports: list[UpdateReport]
     after: dict[str, np.ndarray]
-    """The parameters behind the last update, by the peer's names."""
+    """Parameters after the last update, by the reference's names."""
 
 
 @cache
@@ -142,38 +143,40 @@ def batch_of(given: dict[str, np.ndarray]) -> Batch:
 def test_losses(case: GoldenCase, record_property: Any) -> None:
     run, expected = run_of(case.path), case.info["updates"]
     quantizer = run.recipe.model.heads[NAME].settings.quantizer
-    for number, (found, said) in enumerate(zip(run.reports, expected, strict=True)):
+    for number, (found, recorded) in enumerate(zip(run.reports, expected, strict=True)):
         assert found.applied
         sums = {name.removeprefix(f"{NAME}/"): value for name, value in found.sums.items()}
-        assert float(sums["loss"].weight) == said["sample_size"]
-        assert float(sums["accuracy"].total) == said["correct"]
-        for name, theirs in TERMS.items():
-            difference = abs(float(sums[name].total) / said[theirs] - 1)
+        assert float(sums["loss"].weight) == recorded["sample_size"]
+        assert float(sums["accuracy"].total) == recorded["correct"]
+        for name, key in TERMS.items():
+            difference = abs(float(sums[name].total) / recorded[key] - 1)
             assert report(record_property, f"{number} {name}, relative", difference) < 1e-5
         for name in PERPLEXITIES:
-            assert abs(sums[name].mean() / said[name] - 1) < 1e-5
-        assert abs(float(quantizer.temperature(jnp.int32(number))) / said["temp"] - 1) < 1e-6
+            assert abs(sums[name].mean() / recorded[name] - 1) < 1e-5
+        assert abs(float(quantizer.temperature(jnp.int32(number))) / recorded["temp"] - 1) < 1e-6
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_rates_and_norms(case: GoldenCase, record_property: Any) -> None:
-    """Some gradients of a case are clipped and some are not: else it would not show how."""
+    """Each case has gradients that are clipped and gradients that are not."""
     limit, expected = case.info["training"]["clip_norm"], case.info["updates"]
-    assert len({said["grad_norm"] > limit for said in expected}) == 2
-    for number, (found, said) in enumerate(zip(run_of(case.path).reports, expected, strict=True)):
-        assert abs(float(found.learning_rate) / said["lr"] - 1) < 1e-6
-        difference = abs(float(found.gradient_norm) / said["grad_norm"] - 1)
+    assert len({recorded["grad_norm"] > limit for recorded in expected}) == 2
+    for number, (found, recorded) in enumerate(zip(run_of(case.path).reports, expected, strict=True)):
+        assert abs(float(found.learning_rate) / recorded["lr"] - 1) < 1e-6
+        difference = abs(float(found.gradient_norm) / recorded["grad_norm"] - 1)
         assert report(record_property, f"{number} norm, relative", difference) < 1e-5
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_parameters(case: GoldenCase, record_property: Any) -> None:
-    """Differences in units of what updates can move a value by, the sum of their rates. In them the parameters, of up
-    to 4, are rounded to 4e-5. The gradient of keys' biases is 0, and ours, which is rounded, is no more than that:
-    what it moves them by is compared by itself."""
+    """Differences are in units of the maximum change of a value, the sum of the learning rates.
+
+    In these units, parameters of up to 4 are rounded to 4e-5. The gradient of the bias of keys is 0 except for
+    rounding; its changes are therefore compared separately.
+    """
     after, expected = run_of(case.path).after, part(case.arrays(), "after/")
     assert after.keys() == expected.keys()
-    rates = sum(said["lr"] for said in case.info["updates"])
+    rates = sum(recorded["lr"] for recorded in case.info["updates"])
     differences = {name: max_abs(after[name], expected[name]) / rates for name in expected}
     keys = {name for name in expected if name.endswith("k_proj.bias")}
     for names, limit in ((keys, 1e-3), (expected.keys() - keys, 2e-4)):

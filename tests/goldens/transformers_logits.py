@@ -1,10 +1,10 @@
-"""What transformers makes of a folder and of waveforms, for tests; runs in .venv-reference.
+"""Computes outputs of transformers for a folder and waveforms, for tests. Runs in .venv-reference.
 
 .venv-reference/bin/python tests/goldens/transformers_logits.py FOLDER IN.safetensors OUT.safetensors
 
-IN has `waveform` [B S] of full scale 1 and `waveform_lengths`. OUT has what the folder's processor makes of them, and
-what the model gives: logits, or in pre-training the projected states and the projected quantised states. Printed are
-the labels of the folder's tokenizer, whose padding must be the model's blank; none in pre-training.
+IN has `waveform` [B S] of full scale 1 and `waveform_lengths`. OUT has the outputs of the folder's processor, and those
+of the model: logits, or for pre-training the projected states and the projected quantised states. The labels of the
+folder's tokenizer are printed (none for pre-training); its padding token must be the model's blank.
 """
 
 import json
@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 folder, given, out = sys.argv[1:]
 arrays = load_file(given)
 (architecture,) = json.loads((Path(folder) / "config.json").read_text())["architectures"]
-model, said = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
-assert not any(said.values()), said
+model, loading = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
+assert not any(loading.values()), loading
 recognises = architecture.endswith("ForCTC")
 processor = (transformers.AutoProcessor if recognises else transformers.AutoFeatureExtractor).from_pretrained(folder)
 waves = [wave[:length].numpy() for wave, length in zip(arrays["waveform"], arrays["waveform_lengths"], strict=True)]

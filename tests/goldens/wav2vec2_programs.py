@@ -1,8 +1,8 @@
-"""What the goldens of wav2vec 2.0 share.
+"""Helpers for goldens of wav2vec 2.0.
 
-The programs compute an encoder with its gradient and heads with theirs. They are compiled once for all cases of the
-same sizes, because compiling takes nearly all the time of these tests. Other functions translate the settings and draws
-that fairseq and NVIDIA train with into ours, and compute the scores of codes from the peer's weights alone.
+The programs compute an encoder and heads with their gradients. They are compiled once for all cases of the same sizes,
+because compilation takes nearly all the time of these tests. Other functions convert settings and draws of fairseq and
+NVIDIA to ours, and compute the scores of codes from the reference's weights only.
 """
 
 import math
@@ -22,21 +22,24 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.pretrained.wav2vec2_fairseq import Settings
 
-# What is compiled runs a few times.
+# Each program runs only a few times.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 READ = (FEATURES, EXTRACTOR)
 
 
 @cache
 def encoder_program(settings: Wav2Vec2, training: bool) -> Callable[..., Any]:
-    """Of parameters, frames, a mask and the derivative by each value that is given: what is encoded, and the
-    parameters' gradient. Where nothing is at random, training is the same program and compiled once."""
+    """Returns a program for the encoder's output and the gradient of its parameters.
+
+    Its arguments are parameters, frames, a mask and the derivatives with respect to the values that heads read. Without
+    randomness, training and evaluation are the same program, which is compiled once.
+    """
     encoder, step = settings.build(dtype=jnp.float32), jnp.int32(0) if training else None
 
     @fast_jit
     def encode(params: Any, frames: Frames, mask: Any, derivatives: Any) -> tuple[Encoded, Any]:
         def values(params: Any) -> Any:
-            rngs = {"dropout": jax.random.key(0), "mask": jax.random.key(0)}  # of rate 0
+            rngs = {"dropout": jax.random.key(0), "mask": jax.random.key(0)}  # all rates are 0
             encoded = encoder.apply({"params": params}, frames, step=step, mask=mask, rngs=rngs)
             return values_of(encoded), encoded
 
@@ -47,7 +50,7 @@ def encoder_program(settings: Wav2Vec2, training: bool) -> Callable[..., Any]:
 
 
 def values_of(encoded: Encoded) -> dict[str, Any]:
-    """What heads read."""
+    """Returns the values that heads read."""
     return {name: encoded.at(name).values for name in (OUTPUT, *READ) if name == OUTPUT or name in encoded.taps}
 
 
@@ -57,7 +60,7 @@ def with_values(encoded: Encoded, values: dict[str, Any]) -> Encoded:
 
 
 def encode(settings: Wav2Vec2, params: Any, frames: Frames, *, mask: Any = None, training: bool = False) -> Encoded:
-    """Of the encoder's parameters; without a mask nothing is hidden."""
+    """Returns the encoder's output. Without `mask`, no frames are masked."""
     rows, num_frames = len(frames.values), settings.build(dtype=jnp.float32).output_length(frames.values.shape[1])
     widths = {OUTPUT: settings.dim} | {tap: settings.feature_dim for tap in READ if tap in settings.taps}
     zeros = {name: np.zeros((rows, num_frames, width), np.float32) for name, width in widths.items()}
@@ -67,7 +70,7 @@ def encode(settings: Wav2Vec2, params: Any, frames: Frames, *, mask: Any = None,
 
 @cache
 def forward_program(settings: Wav2Vec2) -> Callable[..., Encoded]:
-    """Of parameters and frames, without a mask and without a gradient: a third of `encoder_program`."""
+    """Returns a program without mask and gradient, which compiles in a third of the time of `encoder_program`."""
     encoder = settings.build(dtype=jnp.float32)
     return fast_jit(lambda params, frames: encoder.apply({"params": params}, frames, step=None))
 
@@ -76,7 +79,7 @@ def gradients(
     settings: Wav2Vec2, params: Any, frames: Frames, name: str, of_head: Callable[..., Any], *, mask: Any = None,
     training: bool,
 ) -> tuple[Encoded, Any, Any]:  # fmt: skip
-    """What is encoded, what the head of that name gives of it by its program, and the gradient of all parameters."""
+    """Returns the encoder's output, the results of a head's program `of_head`, and the gradient of all parameters."""
     encoded = encode(settings, params["encoder"], frames, mask=mask, training=training)
     found, of_params, derivatives = jax.device_get(of_head(params[name], encoded))
     _, grads = encoder_program(settings, training)(params["encoder"], frames, encoded.mask, derivatives)
@@ -85,7 +88,7 @@ def gradients(
 
 @cache
 def contrastive_program(settings: Contrastive, terms: tuple[str, ...], training: bool) -> Callable[..., Any]:
-    """Of the head's parameters, what is encoded, a batch and draws: its sums, and derivatives of the sum of `terms`."""
+    """Returns a program for the sums of the contrastive head, and derivatives of the sum of `terms`."""
     head, step = ContrastiveHead(settings), jnp.int32(0) if training else None
 
     @fast_jit
@@ -101,10 +104,12 @@ def contrastive_program(settings: Contrastive, terms: tuple[str, ...], training:
 
 
 def code_scores(weights: dict[str, np.ndarray], features: Any, *, groups: int) -> np.ndarray:
-    """Scores of all entries [B T G V] without noise, of which a frame's codes are the greatest. They are computed in
-    float64 from the peer's weights by its names, without our code."""
+    """Returns the scores of all entries [B T G V] without noise; a frame's codes are their argmax.
+
+    They are computed in float64 from the reference's weights, without our code.
+    """
     x = np.asarray(features, np.float64)
-    # One linear layer, weight_proj.weight, or several with a GELU between them: weight_proj.0.0.weight and so on.
+    # One linear layer, weight_proj.weight, or several with GELU between them, weight_proj.0.0.weight and so on.
     names = sorted(
         name.removesuffix("weight") for name in weights if re.match(r"quantizer\.weight_proj.*\.weight$", name)
     )
@@ -117,8 +122,10 @@ def code_scores(weights: dict[str, np.ndarray], features: Any, *, groups: int) -
 
 @cache
 def quantizer_program(settings: Contrastive, training: bool) -> Callable[..., Any]:
-    """Of the head's parameters, features and noise: log-probabilities of all entries [B T G V] without noise, and the
-    quantised features as they are compared, which training draws by the noise."""
+    """Returns a program for log-probabilities of all entries [B T G V] without noise, and projected quantised features.
+
+    In training, the noise determines the entries of the quantised features.
+    """
     head, step = ContrastiveHead(settings), jnp.int32(0) if training else None
 
     def quantized(bound: Any, features: Any, noise: Any) -> Any:
@@ -130,7 +137,7 @@ def quantizer_program(settings: Contrastive, training: bool) -> Callable[..., An
 
 @cache
 def ctc_program(vocab_size: int, blank_id: int, training: bool) -> Callable[..., Any]:
-    """Of the head's parameters, what is encoded and a batch: the loss with log-probabilities, and its derivatives."""
+    """Returns a program for the loss and log-probabilities of the CTC head, and derivatives of the loss."""
     head = CTC(dropout=0.0).build(vocab_size=vocab_size, blank_id=blank_id, dtype=jnp.float32)
     step = jnp.int32(0) if training else None
 
@@ -147,17 +154,23 @@ def ctc_program(vocab_size: int, blank_id: int, training: bool) -> Callable[...,
     return ctc
 
 
-def counting_padding(said: Settings) -> tuple[Wav2Vec2, Contrastive]:
-    """As fairseq and NVIDIA train, where padding is seldom and counts."""
-    norm = said.encoder.extractor_norm.replace("group", "group_padded")
-    assert said.contrastive is not None
-    encoder = replace(said.encoder, extractor_norm=norm, mask_padding=False)
-    return encoder, replace(said.contrastive, counts_padding=True)
+def counting_padding(theirs: Settings) -> tuple[Wav2Vec2, Contrastive]:
+    """Returns settings of fairseq and NVIDIA, which count padding as valid; their batches rarely have padding."""
+    norm = theirs.encoder.extractor_norm.replace("group", "group_padded")
+    assert theirs.contrastive is not None
+    encoder = replace(theirs.encoder, extractor_norm=norm, mask_padding=False)
+    return encoder, replace(theirs.contrastive, counts_padding=True)
 
 
 def draws_of(head: Contrastive, mask: np.ndarray, places: np.ndarray, noise: np.ndarray | None) -> Draws:
-    """For all frames, what fairseq and NVIDIA draw for hidden frames alone: places of distractors [B M*N] among the
-    hidden frames of the batch, one behind the other, and noise [B*M*G V] or of that number of values."""
+    """Converts draws of fairseq and NVIDIA, which are for masked frames only, to draws for all frames.
+
+    Args:
+        head: Settings of the head.
+        mask: Masked frames [B T].
+        places: Indices of distractors [B M*N] among the concatenated masked frames of the batch.
+        noise: Gumbel noise [B*M*G V], or another shape with as many values; None if there is none.
+    """
     rows, frames = mask.shape
     hidden = np.stack([np.flatnonzero(row) for row in mask])
     num = hidden.shape[1]
@@ -177,5 +190,5 @@ def draws_of(head: Contrastive, mask: np.ndarray, places: np.ndarray, noise: np.
     in_batch = places // num * frames + hidden[places // num, places % num]
     if not head.across_negatives:
         return Draws(noise, within=for_all(in_batch % frames))
-    # There a frame's distractors are those of a stretch of all indices, which mixes its own with its neighbours'.
+    # In the reference, a frame's distractors are a slice of all indices, which mixes its own with its neighbours'.
     return Draws(noise, within=jnp.zeros((rows, frames, 0), jnp.int32), across=for_all(in_batch))

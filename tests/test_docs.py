@@ -1,0 +1,64 @@
+"""README and docs/: links, commands, flags, configs and examples exist."""
+
+import dataclasses
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from asr_jax.cli.command_line import ALIASES, field_flags, load_config
+from asr_jax.core.options import spellings
+from tests.cli.test_options_of_commands import MODULES, options_of
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHERS = {
+    "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech", "--xla_force_host_platform_device_count",
+}  # fmt: skip
+"""Flags of scripts, of the help, and of XLA."""
+
+
+@pytest.fixture(scope="module")
+def flags():
+    """Flags of all commands, and of the fields of all configs, also without their middle."""
+    found = OTHERS | set(ALIASES)
+    for module in [*MODULES, "asr_jax.data.corpora.synthetic", "asr_jax.observe.curves"]:
+        importlib.import_module(module)
+        found |= {flag for kind in options_of(module) if dataclasses.is_dataclass(kind) for flag in spellings(kind)}
+    for path in (ROOT / "configs").glob("*.py"):
+        if "finetune" not in path.name:
+            fields = list(field_flags(load_config(str(path))))
+            short = {re.sub(r"^--model\.heads\.\w+\.decoding", "--decoding", field) for field in fields}
+            found |= {*fields, *short, *(f"{field.split('.')[0]}.{field.rpartition('.')[2]}" for field in fields)}
+            found |= {re.sub(r"^(--decoding)\..*\.", r"\1.", field) for field in short}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_exist(page):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+    for path in re.findall(r"`((?:configs|tests|scripts|benchmarks|examples)/[\w/.-]+\.(?:py|sh|json))`", text):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"python -m asr_jax\.(\w+)", text):
+        assert name == "NAME" or importlib.util.find_spec(f"asr_jax.{name}"), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_flags_exist(page, flags):
+    named = {flag.rstrip(".") for flag in re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", page.read_text())}
+    assert not named - flags
+
+
+@pytest.mark.parametrize("name", ["models.md", "front-ends.md"])
+def test_examples_run(name):
+    scope: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(), re.DOTALL):
+        exec(block, scope)
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
