@@ -98,7 +98,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
         UserError: If the run cannot start.
         RunError: If the run has started and cannot continue.
     """
-    from asr_jax.training import loop, preview  # takes as long to import as all the rest
+    from asr_jax.training import loop, preview  # imported here because it takes as long as all other imports
 
     join()
     if experiment.dry_run:
@@ -157,9 +157,9 @@ class Run:
 
         Returns:
             The figures of `python -m asr_jax.evaluate --json`: `run`, `checkpoint`, `weights`, `precision`, `head`,
-            `decoding`, `normaliser`, `calibrated`; `wer` and `cer` (fractions, None if the references have
-            no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`,
-            and the same by source, speaker and length.
+            `decoding`, `normaliser`, `calibrated`; `wer` and `cer` (fractions, None if the references have no words),
+            `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`, and the same
+            by source, speaker and length.
 
         Raises:
             UserError: If the manifest cannot be read.

@@ -187,7 +187,7 @@ class Experiment:
     dry_run: bool = False
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
     decoding: dataclasses.InitVar[Decoding | None] = None
-    """Former place of the primary head's decoding, for old configs; it becomes that of the head."""
+    """Decoding of the primary head, for configs of earlier versions. None: the decoding in the head's settings."""
 
     def __post_init__(self, decoding: Decoding | None) -> None:
         if decoding is not None and self.model.recognises:

@@ -11,7 +11,7 @@ Expected  WER 3.69 / 10.69 on test-clean / test-other with greedy decoding and a
           Differences: norms use the statistics of the valid frames of all GPUs (NVIDIA: of each GPU, with padding);
           bfloat16 instead of float16; the learning rate is set before each update, not after it; the average quickly
           forgets the initial parameters; validation sets keep the silence at their ends and have no dither.
-Time      34 hours on eight A100 80GB in mixed precision (NVIDIA). Fewer GPUs give the same results with a larger
+Time      34 hours on eight A100 80GB in mixed precision (NVIDIA). Fewer GPUs reproduce the results with a larger
           --training.accumulate and a smaller --data.buckets.budget, if their product remains 1152 utterances
 Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0.2 is --model.encoder.dropout 0.2
           --model.augment.0.max-freq-bins 20 --model.augment.0.max-time-frames 75

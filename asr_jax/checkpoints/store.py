@@ -27,7 +27,7 @@ from asr_jax.metrics.measure import measure_of
 
 
 def _is_news(record: LogRecord) -> bool:
-    """Filters redundant log records of Orbax.
+    """Returns False for redundant log records of Orbax.
 
     These are the seven tracebacks of a failed save, whose error `wait` raises, and warnings about a replaced type
     handler, a checkpoint without a measure, and an item that is read without the others, which are all intended.

@@ -103,8 +103,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     Without `--config`, returns the experiment of the run in `--run-dir`, to continue that run.
 
     `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
-    equivalent to `--model.encoder.dim 256` if no other part of the model has a field `dim`. `--help` prints every field
-    with its type, its description and its value in that file, and exits.
+    equivalent to `--model.encoder.dim 256` if no other part of the model has a field `dim`. `--help` prints the common
+    fields and `--help-all` all of them, each with its type, its description and its value in that file, and exits.
 
     Raises:
         UserError: If fields are unknown or values are invalid. The message names all of them, with the nearest known
@@ -193,7 +193,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         raise UserError(
             f"{len(problems)} setting{'s' * (len(problems) > 1)} of {of} cannot be used:\n"
             + "\n".join(f"  {problem}" for problem in problems)
-            + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help lists all fields"
+            + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help-all lists all fields"
         )
     return _parse(arguments, default, prog=prog)
 

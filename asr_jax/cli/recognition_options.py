@@ -35,7 +35,7 @@ Decoding: the decoding of the run's validation. --decoding.FIELD VALUE changes a
   --decoding.hot-words anna otto (takes all values up to the next flag)
   --decoding.lexicon words.txt
 
-python -m asr_jax.train --config FILE --help lists all fields."""
+python -m asr_jax.train --config FILE --help-all lists all fields."""
 
 
 @dataclass(frozen=True, kw_only=True)

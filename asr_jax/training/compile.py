@@ -55,9 +55,9 @@ class CompiledSteps:
     loss_terms: tuple[str, ...]
     """Names of the sums that are loss terms; the others are metrics."""
     begin: Compiled
-    """Returns zeros to accumulate into."""
+    """Program that returns zeros to accumulate into."""
     add_denominators: Compiled
-    """Adds the denominators of each loss term over a list of batches."""
+    """Program that adds the denominators of each loss term over a list of batches."""
     no_denominators: Denominators
     """Zeros, for the missing batches of an update with fewer batches."""
     table: list[dict[str, Any]]

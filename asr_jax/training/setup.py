@@ -125,7 +125,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     if of_audio and train.index.scale.of_features:
         raise UserError(
             f"model.augment has {type(of_audio[0]).__name__}, which changes audio, but the training data are "
-            "features: remove it, or train on audio"
+            "precomputed features: remove it, or train on audio"
         )
     sounds = read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=data.threads)
     groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)

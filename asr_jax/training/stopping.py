@@ -13,7 +13,7 @@ REQUEUE = 75
 
 
 class Stopped(RunError):
-    """Raised when a job has saved a checkpoint and ends before the run is complete.
+    """Raised when a job ends before the run is complete, after it has saved a checkpoint of its updates.
 
     The exit code is 130 after Ctrl-C, as in shells, and `REQUEUE` after a signal of a scheduler or a time limit.
     """

@@ -106,7 +106,7 @@ class Validator:
         return figures
 
     def no_gain(self) -> str:
-        """Returns the reason to end the run if training.patience is exceeded, otherwise an empty string."""
+        """Returns the reason to end the run if training.patience is reached, otherwise an empty string."""
         patience = self._setup.experiment.training.patience
         if not patience or self.num_without_gain < patience:
             return ""
