@@ -52,7 +52,7 @@ def main() -> None:
         state, _ = made.get("state") or initial_training(beginning.compile(), mesh)
         made["state"] = state, _
         batch = global_batch(batch_of(bucket), mesh)
-        made[remat] = steps, batch, steps.add_weights([steps.weights[bucket](batch, state.key, np.int32(0))])
+        made[remat] = steps, batch, steps.add_denominators([steps.denominators[bucket](batch, state.key, np.int32(0))])
     times: dict[str, list[float]] = {remat: [] for remat in get_args(Remat)}
     state, _ = made["state"]
     for _ in range(given.updates + 1):

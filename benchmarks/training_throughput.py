@@ -98,7 +98,7 @@ def synthetic(
 
     def update(number: int) -> Any:
         nonlocal state, average, accumulated
-        weights = steps.add_weights([steps.weights[bucket](batch, state.key, np.int32(number))])
+        weights = steps.add_denominators([steps.denominators[bucket](batch, state.key, np.int32(number))])
         accumulated = steps.accumulate[bucket](state, accumulated, batch, weights, np.int32(number))
         state, average, accumulated, report = steps.apply_update(state, average, accumulated)
         return report

@@ -102,7 +102,7 @@ def data() -> str:
     start, by_reader = found["start"], found["reading"]["per_s"]["to_bare"]
     shapes = {each["shapes"]: each["efficiency"] for each in found["padding"]}
     ours, theirs = race["asr_jax"], race["lhotse"]
-    millions = start["records"] / 1e6
+    millions = start["utterances"] / 1e6
     return table(
         "measurement | value",
         [
@@ -111,7 +111,7 @@ def data() -> str:
             ["the same in two worker processes", f"{by_reader['workers']:.0%}"],
             [f"start with {millions:g} million utterances, the first time", f"{start['first_s']['in all']:.1f} s"],
             ["the same, the second time", f"{start['second_s']['in all']:.1f} s"],
-            [f"first batch at a far position of {found['resume']['records'] / 1e6:g} million utterances",
+            [f"first batch at a far position of {found['resume']['utterances'] / 1e6:g} million utterances",
              f"{found['resume']['far_s']:.2f} s"],
             ["resident memory per utterance, beside mapped files",
              f"{start['bytes']['resident, beside files']:.0f} bytes"],

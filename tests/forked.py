@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 IMPORTED = (
     "tests.forked", "orbax.checkpoint", "asr_jax.training.loop", "asr_jax.training.preview",
     "asr_jax.inference.trained", "asr_jax.cli.recognition_options", "asr_jax.observe.curves",
-    "asr_jax.data.loading.source", "asr_jax.metrics.score", "tyro",
+    "asr_jax.data.loading.source", "asr_jax.metrics.scoring", "tyro",
 )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def is_flag(argument: str) -> bool:
 
 def plain_message(text: str) -> str:
     """Returns an error message of tyro without its frame and title, such as `--rows: 'x' is not a whole number`."""
-    lines = [re.sub(r"[╭╮╰╯│─|+]+|-{5,}", " ", line).strip() for line in text.splitlines()]
+    lines = [re.sub(r"^\s*[╭╮╰╯│|+]|[╭╮╰╯│|+]\s*$|[─-]{5,}", " ", line).strip() for line in text.splitlines()]
     message = " ".join(line for line in lines[1:] if line and "For full helptext" not in line)
     message = " ".join(message.split()).partition(" Argument helptext: ")[0]
     message = re.sub(r"^Error parsing ([\w.-]+: )", r"\1", message)

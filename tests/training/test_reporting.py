@@ -11,7 +11,7 @@ from asr_jax.core.errors import RunError
 from asr_jax.data.loading.source import LoadedBatch
 from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.reading import Utterances
-from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.observe.events import EventLog
 from asr_jax.training.reporting import RejectedAudio
 from tests.training.toy import toy_batch
@@ -27,7 +27,7 @@ def reported_ids(folder: Path, rows: Sequence[int], *, limit: int = 5, num_jobs:
         with EventLog(folder / "events.jsonl") as log:
             unread = RejectedAudio(folder, log, utterances=UTTERANCES, limit=limit)
             for _ in range(2):
-                rejected = tuple({"id": f"u{row}", "location": PLACES[row], "reason": "no such file"} for row in rows)
+                rejected = tuple(Rejected(f"u{row}", PLACES[row], "no such file", "audio") for row in rows)
                 unread.add([LoadedBatch(toy_batch(), 0, rejected)])
                 unread.flush()
         ids.append([json.loads(line)["id"] for line in (folder / "rejected.jsonl").read_text().splitlines()])
