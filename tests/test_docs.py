@@ -14,7 +14,8 @@ from tests.cli.test_options_of_commands import MODULES, options_of
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHERS = {
-    "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech", "--xla_force_host_platform_device_count",
+    "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech",
+    "--xla_force_host_platform_device_count",
 }  # fmt: skip
 """Flags of scripts, of the help, and of XLA."""
 

@@ -164,7 +164,7 @@ def broken_file(folder: Path, kind: str) -> Path:
         ("raw", "not audio"),
         ("cut flac", "truncated or damaged"),
         ("promising flac", "truncated"),
-        ("cut wav", "truncated: 14956 of 40000 bytes"),
+        ("cut wav", "truncated: it has 14956 of 40000 bytes"),
         ("cut mp3", "truncated"),
         ("no samples", "no samples"),
         ("nan", "2 samples are NaN"),

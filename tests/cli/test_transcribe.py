@@ -78,7 +78,7 @@ def test_folders_in_every_format(run, folder, capsys):
         main([run, str(audio), "--format", "ctm"])
     rows = [line.split() for line in printed(capsys)[0]]
     assert [row[4] for row in rows] == [word for text in texts.values() for word in text.split()]
-    with pytest.raises(UserError, match=r"4 recordings.* srt .*--out FOLDER"):
+    with pytest.raises(UserError, match=r"4 recordings: expected --out FOLDER.* srt "):
         main([run, str(audio), "--format", "srt"])
 
 

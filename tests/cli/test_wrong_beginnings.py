@@ -155,7 +155,7 @@ CASES = {
     ),
     "no validation manifest": (lambda place: new(place, **{"data.validation": "gone.jsonl"}), 2, ["gone.jsonl: no such file or folder"]),
     "an empty manifest": (lambda place: new(place, **{"data.train": write(place / "none.jsonl", "")}), 2, ["has no utterances", "audio_path"]),
-    "a folder for a manifest": (lambda place: new(place, **{"data.train": place / "audio"}), 2, ["no text beside it"]),
+    "a folder for a manifest": (lambda place: new(place, **{"data.train": place / "audio"}), 2, ["no text beside the audio"]),
     "a manifest that is not JSON": (lambda place: new(place, **{"data.train": write(place / "m.jsonl", "a,b\n")}), 2, ["m.jsonl:1: not JSON"]),
     "no text column": (lambda place: new(place, **with_lines(place, lambda row: without(row, "text"))), 2, ['changed.jsonl:1: no "text"']),
     "a text column with numbers": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": 3})), 2, ['"text" is 3; expected a string']),

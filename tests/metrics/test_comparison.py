@@ -130,8 +130,8 @@ def test_one_utterance_has_no_interval():
 @pytest.mark.parametrize(
     ("first", "second", "normaliser", "message"),
     [
-        (ONE, [Recognised("z", "a", "a")], "none", "3 .*1.*'1' .*'z'"),
-        (ONE, [], "none", "3 .*0.*'none'"),
+        (ONE, [Recognised("z", "a", "a")], "none", "has 3, the second 1;.*'1' .*'z'"),
+        (ONE, [], "none", "has 3, the second 0;.*'none'"),
         (ONE + ONE[:1], OTHER, "none", "utterance 1 .*first"),
         (ONE, OTHER + OTHER[-1:], "none", "utterance new .*second"),
         (ONE, OTHER, "none", "1 of 2 .*2: 'e f' .*'E f'"),

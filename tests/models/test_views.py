@@ -221,7 +221,7 @@ def test_four_devices_draw_what_one_draws_and_move_no_row():
     ("changes", "message"),
     [
         ({"views": 0}, "views .*0"),
-        ({"heads": {"ctc": CTC(consistency=0.2)}}, r"heads\.ctc: .*consistency .*0\.2 .*views .*1"),
+        ({"heads": {"ctc": CTC(consistency=0.2)}}, r"heads\.ctc: .*consistency is 0\.2, .*views is 1"),
         ({"views": 2, "augment": (MASKS, TimeWarp())}, "TimeWarp .*SpecAugment .*views .*2"),
     ],
 )

@@ -248,7 +248,7 @@ def test_features_instead_of_samples() -> None:
     """A front-end of mel bins replaces the convolutions, as NVIDIA's spectrogram features."""
     settings = replace(TINY, extractor=(), num_features=80, taps=("features",))
     Model(encoder=settings, front_end=nemo(), augment=())
-    with pytest.raises(ValueError, match=r"1 .* 80|80 .* 1"):
+    with pytest.raises(ValueError, match=r" 80, .* have 1 values"):
         Model(encoder=settings, front_end=wav2vec2(), augment=())
     with pytest.raises(ValueError, match="Waveform"):
         Model(encoder=TINY, front_end=nemo(), augment=())

@@ -170,10 +170,10 @@ def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pret
         with pytest.raises(UserError, match=rf"texts.*{option[0]}"):
             evaluate.main([str(pretrained), "--data", manifest, *option])
     audio = str(folder / "0.flac")
-    with pytest.raises(UserError, match=r"texts.*\(pretrain\).*CTC"):
+    with pytest.raises(UserError, match=r"cannot recognise.*\(pretrain\).*CTC"):
         transcribe.main([str(pretrained), audio])
     (tmp_path / "text").write_text("ab")
-    with pytest.raises(UserError, match=r"texts.*\(pretrain\).*CTC"):
+    with pytest.raises(UserError, match=r"cannot recognise.*\(pretrain\).*CTC"):
         align.main([str(pretrained), audio, "--text", str(tmp_path / "text")])
 
 
@@ -251,8 +251,8 @@ def test_codes_of_the_quantiser(folder, pretrained, tuned, tmp_path):
         assert np.mean(np.reshape(row["features"], (-1, 2)) == expected) > 0.99  # except ties, which rounding decides
     for arguments, message in (
         ([str(tuned), "--codes"], "has no quantiser, its heads are ctc; expected a run that was pre-trained"),
-        ([str(tuned), "--layer", "7"], "expected some of extractor, features, layer_0; or output"),
-        (["--codes"], "are of a trained run"),
+        ([str(tuned), "--layer", "7"], "expected names from extractor, features, layer_0; or output"),
+        (["--codes"], "need a trained run"),
     ):
         with pytest.raises(UserError, match=message):
             extract_features.main([*arguments, "--input", str(folder), "--output", str(tmp_path / "x.parquet")])

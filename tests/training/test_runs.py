@@ -188,7 +188,7 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_
     assert train(run)["update"] == 2
     assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validations"
     beam = CTCDecoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
-    assert "--training.patience N" in train(run.with_decoding(replace(run.decoding)))["already"]
+    assert "--training.patience N" in train(run.with_decoding(replace(run.primary_decoding)))["already"]
     capsys.readouterr()
     assert (
         train(run.with_decoding(beam))["update"] == 4

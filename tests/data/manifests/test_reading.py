@@ -63,10 +63,10 @@ def test_much_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     good = [LINE | {"id": str(i)} for i in range(90)]
     assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good[:2], *["{"] * 10)).rejected) == 10
     assert len(read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 10)).rejected) == 10
-    with pytest.raises(UserError, match=r"11 of 101 entries .*\n.*:91: "):
+    with pytest.raises(UserError, match=r"11 of 101 utterances .*\n.*:91: "):
         read(tmp_path, jsonl(tmp_path / "m.jsonl", *good, *["{"] * 11))
     lines = [{"audio_path": f"{i}.flac", "text": "a"} for i in range(20)]
-    with pytest.raises(UserError, match=r"20 of 20 entries .*\n.*0\.flac: .*no such file"):
+    with pytest.raises(UserError, match=r"20 of 20 utterances .*\n.*0\.flac: .*no such file"):
         read(tmp_path, jsonl(tmp_path / "m.jsonl", *lines))
 
 

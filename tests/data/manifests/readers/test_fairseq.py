@@ -144,7 +144,7 @@ def test_letters() -> None:
 
 
 def test_lists_of_different_lengths_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"3 recordings .*2 lines"):
+    with pytest.raises(UserError, match=r"3 recordings, .*2 lines"):
         read(tmp_path, lists(tmp_path, wrd="a\nb\n"))
 
 
