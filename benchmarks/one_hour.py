@@ -51,7 +51,7 @@ def side(run: str, work: str) -> None:
 
 
 def watch_seams() -> list[int]:
-    """Records, for every later seam, the minimum number of equal frames of both windows on either side of it."""
+    """Stores, for every later seam, the minimum number of equal frames of both windows on either side of it."""
     from asr_jax.transcripts import seams
 
     plain, agreeing = seams.seam, list[int]()

@@ -15,6 +15,11 @@ UNUSED = (
     "heard", "told", "anew", "mend", "mends", "mended", "seldom", "wherever", "nobody", "by name", "what is said",
     "of those that", "of those which", "as it is called", "in its place stands",
 )  # fmt: skip
+FORMER_NAMES = (
+    "Record", "Records", "read_records", "make_records", "Refused", "Dropped", "Unusable", "Unread", "Broken", "Heard",
+    "broken_rules", "batch_weights", "added_weights", "report_skipped", "append_skipped", "a record", "the records",
+)  # fmt: skip
+"""Names and nouns of earlier versions: see utterance, rejected and denominator in the glossary."""
 FIRST = ("What", "Whose", "Of", "Who", "How")
 NOT_CHECKED = ("docs/glossary.md",)
 OWN = {"self", "cls"}
@@ -42,6 +47,13 @@ def docstrings(tree):
             text = getattr(getattr(statement, "value", None), "value", None)
             if isinstance(statement, ast.Expr) and isinstance(text, str):
                 yield statement.lineno, text
+
+
+def former_names(path):
+    pattern = re.compile(rf"\b({'|'.join(FORMER_NAMES)})\b(?! (?:the|a|an)\b)")  # "Records the …" is a verb
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        for word in pattern.findall(line):
+            yield f"{path.relative_to(ROOT)}:{number}: {word!r}"
 
 
 def first_words(path):
@@ -82,6 +94,7 @@ def problems(*places):
     for path in files(*places):
         yield from unused_words(path)
         if path.suffix == ".py":
+            yield from former_names(path)
             yield from first_words(path)
             if path.is_relative_to(ROOT / "asr_jax"):
                 yield from undocumented_arguments(path)
@@ -89,6 +102,11 @@ def problems(*places):
 
 def test_words_that_are_not_used():
     found = [line for path in files(*FOLDERS, *PAGES) for line in unused_words(path)]
+    assert not found, "\n".join(found)
+
+
+def test_former_names():
+    found = [line for path in files(*FOLDERS) if path.suffix == ".py" for line in former_names(path)]
     assert not found, "\n".join(found)
 
 

@@ -29,7 +29,7 @@ def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Gaussian error linear unit, 0.5 x (1 + erf(x / √2)), in the dtype of `x`.
 
     The function computes in float32, since 1 + erf cancels in half precision. It uses erf, as PyTorch does.
-    `jax.nn.gelu` uses erfc, which is slower on CPUs (BUILD_NOTES.md) and more accurate if the result is close to 0.
+    `jax.nn.gelu` uses erfc, which is slower on CPUs and more accurate if the result is close to 0.
 
     Source: Hendrycks and Gimpel 2016 (arXiv:1606.08415).
     """

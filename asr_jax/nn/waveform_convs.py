@@ -94,7 +94,7 @@ class ExtractorConv(nn.Module):
 def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride: int) -> Float[Array, "B S D"]:
     """Convolution without padding, y[t] = Σ_k x[stride·t + k] W[k], computed as matrix products.
 
-    XLA's convolutions and their gradients are several times slower on CPUs (BUILD_NOTES.md). Blocks of `stride` frames
+    XLA's convolutions and their gradients are several times slower on CPUs. Blocks of `stride` frames
     are the rows of a matrix. The function multiplies each block with the taps that cover it, and adds the products of
     consecutive blocks. If an output frame has at most `FEW` input values, as with samples, they are concatenated before
     one product, which writes the much larger output only once.

@@ -196,7 +196,7 @@ def _resolved(train: Sequence[str], validation: Sequence[str], options: ReadOpti
 WAYS_ON = """Three ways to provide data:
   prepare LibriSpeech or spoken digits from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py
   use your own data: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, with one utterance per line: \
-{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (README, Data); without \
+{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (docs/data.md); without \
 --data.validation, a tenth of the training set is used for validation
   train on synthetic speech first: ./scripts/quickstart.sh"""
 

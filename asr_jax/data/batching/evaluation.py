@@ -20,7 +20,7 @@ from asr_jax.text.tokenizers import Tokenizer
 
 WHOLE = 4
 """Longest audio that is computed at once, as a multiple of training's longest. Longer audio is computed in windows
-(`training.long_audio`). A shape of ten minutes took more than 16 GB."""
+(`inference.long_audio`). A shape of ten minutes took more than 16 GB."""
 
 
 class NoUtterances(UserError):
