@@ -4,9 +4,9 @@ Data      python scripts/prepare_digits.py --digits DIR: real recordings
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/digits.py
           MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet
 Expected  WER after at most 6,200 updates on words of speakers that are not in the training data (Speech Commands):
-          zipformer 3.6 %, conformer and fastconformer 1.8 %, squeezeformer 3.0 %, quartznet 3.6 %. See docs/results.md and
-          BUILD_NOTES.md
-Time      222 s (fastconformer) to 468 s (quartznet) per epoch of 1,197 updates on two CPU cores
+          zipformer 3.6 %, conformer and fastconformer 1.8 %, squeezeformer 3.0 %, quartznet 3.6 %. More in
+          docs/results.md
+Time      222 s (fastconformer) to 372 s (conformer) per epoch of 1,197 updates on two CPU cores
 """
 
 import os

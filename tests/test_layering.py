@@ -1,4 +1,4 @@
-"""A package imports only lower layers, and siblings do not import each other (the layers are in docs/architecture.md)."""
+"""A package imports only lower layers, and siblings do not import each other (layers: docs/architecture.md)."""
 
 import ast
 from pathlib import Path
