@@ -119,7 +119,7 @@ def plain_message(text: str) -> str:
     message = " ".join(message.split()).partition(" Argument helptext: ")[0]
     message = re.sub(r"^Error parsing ([\w.-]+: )", r"\1", message)
     message = re.sub(
-        r"no type matching \{None\} (INT|FLOAT|\w+) could be instantiated from \[('.*?')\].*", _not_of_type, message
+        r"no type matching \{None\}\W(INT|FLOAT|\w+) could be instantiated from \[('.*?')\].*", _not_of_type, message
     )
     message = re.sub(r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number", message)
     message = re.sub(r"could not convert string to float: ('.*?')", r"\1 is not a number", message)
