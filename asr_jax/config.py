@@ -240,7 +240,7 @@ MAY_CHANGE = (
     "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
     "training.alarm_updates",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
-    "data.workers", "data.threads", "data.cache", "model.encoder.remat",
+    "data.workers", "data.threads", "data.cache", "data.max_removed_share", "model.encoder.remat",
     "model.heads.*.decoding",
 )  # fmt: skip
 # Settings that may differ between the processes of a run.

@@ -56,9 +56,9 @@ def experiment() -> Experiment:
     if MODEL not in RECIPES:
         raise ValueError(f"MODEL is {MODEL}: expected one of {', '.join(RECIPES)}")
     recipe = RECIPES[MODEL]
-    tokenizer = TokenizerSettings(kind="characters", normaliser="english_letters.v1")
+    tokenizer = TokenizerSettings(kind="characters")
     if MODEL == "fastconformer":
-        tokenizer = TokenizerSettings(kind="sentencepiece", vocab_size=96, normaliser="english_letters.v1")
+        tokenizer = TokenizerSettings(kind="sentencepiece", vocab_size=96)
     return Experiment(
         name="read_speech" if MODEL == "zipformer" else f"read_speech_{MODEL}",
         model=Model(augment=(), encoder=recipe.encoder, heads={"ctc": CTC(dropout=0.0)}),

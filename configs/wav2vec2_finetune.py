@@ -103,7 +103,7 @@ def experiment(init_from: str = "") -> Experiment:
         data=Data(
             train=(f"{MANIFESTS}/{recipe.train}.jsonl",),
             validation=(f"{MANIFESTS}/dev-other.jsonl",),
-            tokenizer=TokenizerSettings(kind="characters", normaliser="english_letters.v1"),
+            tokenizer=TokenizerSettings(kind="characters"),
             filters=Filters(max_duration_s=30.0),
             buckets=Buckets(num=12, batch_seconds=recipe.batch_samples / 16000, batch_multiple=8),
             workers=8,

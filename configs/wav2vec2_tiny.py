@@ -56,7 +56,7 @@ def experiment(init_from: str = "") -> Experiment:
         data=Data(
             train=(f"{MANIFESTS}/train.jsonl",),
             validation=(f"{MANIFESTS}/validation.jsonl",),
-            tokenizer=TokenizerSettings(kind="none" if pretrains else "characters", normaliser="english_letters.v1"),
+            tokenizer=TokenizerSettings(kind="none" if pretrains else "characters"),
             filters=Filters(min_duration_s=1.0, max_duration_s=20.0),
             buckets=Buckets(num=5, batch_seconds=60.0 if pretrains else 20.0, batch_multiple=1),
         ),

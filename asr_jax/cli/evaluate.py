@@ -8,7 +8,7 @@ metrics.
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.data.batching.removals import Removed, count_removed
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.inference.calibration import calibrate
@@ -30,6 +31,7 @@ from asr_jax.inference.recognition import judged_words, predictions, scored
 from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.search.base import Decoding
+from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,8 @@ class EvaluateOptions(RecognitionOptions):
     """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
     by: Literal["source", "speaker", "length"] = "source"
     """Grouping of the rows below the row of each set."""
+    normaliser: str = ""
+    """Normaliser of references and hypotheses in scoring. Default: the normaliser of the run's tokenizer."""
     calibrate: bool = False
     """Calibrate the confidence of words on these sets and store the calibration in the run."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
@@ -129,14 +133,17 @@ def evaluate_run(
     if options.log_probs:
         frame_s = decoder.search.writer.times.shift_s
         log_probs = LogProbs(options.log_probs, trained.tokenizer, frame_s=frame_s)
+    normaliser = options.normaliser or trained.tokenizer.normaliser
     sets, recognised = {}, []
     for manifest, of_set in utterances.items():
         data = trained.plan(of_set, has_windows=True)
         if log_probs:
             log_probs.begin(manifest)
-        counts, found = scored(data, recognise_all(trained, decoder, data, log_probs=log_probs), trained.tokenizer)
+        everything = recognise_all(trained, decoder, data, log_probs=log_probs)
+        counts, found = scored(data, everything, trained.tokenizer, normaliser=normaliser)
         windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
-        sets[manifest] = counts | {"windowed_ids": windowed}
+        removed = count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser))
+        sets[manifest] = counts | {"windowed_ids": windowed, "removed": removed_json(removed)}
         recognised.append((data, found))
         for each in found.rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
@@ -149,17 +156,26 @@ def evaluate_run(
         with out.open("w") as file:
             for manifest, (data, found) in zip(utterances, recognised, strict=True):
                 named = {"set": manifest, "head": head, "decoding": str(decoding)}
-                lines = (named | line for line in predictions(data, found, trained.tokenizer))
+                lines = (named | line for line in predictions(data, found, trained.tokenizer, normaliser=normaliser))
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    result = trained.description(decoder) | {"sets": sets}
+    result = trained.description(decoder) | {"normaliser": normaliser, "sets": sets}
     if options.calibrate:
-        judged = [judged_words(data, found, trained.tokenizer) for data, found in recognised]
+        judged = [judged_words(data, found, trained.tokenizer, normaliser) for data, found in recognised]
         confidences, is_right = (np.concatenate(each) for each in zip(*judged, strict=True))
         result["calibration"] = calibrate(
             trained.folder, trained.updates, trained.weights, decoding, confidences, is_right,
             head=trained.other_than_primary(head),
         )  # fmt: skip
     return result
+
+
+def removed_json(removed: Removed) -> dict[str, Any]:
+    """Share of the references' characters that the normaliser removes, and each of them with its occurrences."""
+    parts = [
+        {"character": part.part, "times": part.number, "texts": part.texts, "id": part.id, "text": part.text}
+        for part in removed.parts
+    ]
+    return {"share": removed.share, "characters": parts}
 
 
 def recognises(run: Path) -> bool:
@@ -198,11 +214,14 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
 
 
 def check_names(options: EvaluateOptions) -> None:
-    """Checks that names are unique.
+    """Checks that names are unique and known.
 
     Raises:
-        UserError: If a set or a run is given twice, or the prediction files of two runs would have the same name.
+        UserError: If the normaliser is unknown, a set or a run is given twice, or the prediction files of two runs
+            would have the same name.
     """
+    if options.normaliser and options.normaliser not in NORMALISERS:
+        raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
     if len(set(options.data)) < len(options.data):
         raise UserError(f"--data {' '.join(options.data)}: a set is given twice; expected each set once")
     names = [run.resolve() for run in options.runs]

@@ -1,15 +1,15 @@
 """Plans the training data of a run without training: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
 
-Prints the training data and the rejected utterances, the buckets with their padding, the length of an epoch and of the
-run, and the gradient accumulation for a requested global batch. Compiles nothing and writes nothing except the cache of
-the manifests.
+Prints the training data and the rejected utterances, the characters that are removed from texts, the buckets with their
+padding, the length of an epoch and of the run, and the gradient accumulation for a requested global batch. Compiles
+nothing and writes nothing except the cache of the manifests.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from tyro.conf import arg
@@ -18,8 +18,13 @@ from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import perturbed_lengths
-from asr_jax.data.batching.dataset import PlannedData, plan_training, read_training
+from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
+from asr_jax.data.batching.overlap import find_overlap
+from asr_jax.data.batching.removals import Removed, check_removed
+from asr_jax.data.manifests.reading import Utterances
 
+LISTED = 20
+"""Number of removed characters of a set that the table has."""
 RECOMMENDED = {"s": 5 * 3600.0, "utterances": 1025}
 """Global batch that CAIMAN-ASR recommends for transducers: over 5 hours of audio, or over 1,024 utterances."""
 
@@ -44,13 +49,17 @@ def main(arguments: Sequence[str]) -> None:
 
     from asr_jax.observe.tables import console_for, print_table, say
 
-    planned = plan(experiment)
+    planned, removed, warnings = plan(experiment)
     console = console_for()
     print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
     print_table(rejected_rows(planned), title="rejected", console=console)
+    print_table(removed_rows(removed), title="characters removed from texts", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
     for line in lines(planned, experiment, wanted):
         say(console, line)
+    for line in warnings:
+        for part in f"warning: {line}".splitlines():
+            say(console, part, style="bold yellow")
     if options.plot:
         from asr_jax.observe.durations import draw_durations
 
@@ -71,23 +80,48 @@ def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
     return wanted
 
 
-def plan(experiment: Experiment) -> PlannedData:
-    """Plans the training set exactly as `training.setup.set_up` does."""
+class Plan(NamedTuple):
+    """The planned training set, and remarks on both sets."""
+
+    train: PlannedData
+    removed: dict[str, Removed]
+    """Characters that are removed from texts, by the name of the set."""
+    warnings: list[str]
+
+
+def plan(experiment: Experiment) -> Plan:
+    """Plans the training set exactly as `training.setup.set_up` does.
+
+    Without a readable validation set, the training set alone is planned and a warning has the reason.
+    """
     from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
     from asr_jax.training.run import find_run
-    from asr_jax.training.setup import make_tokenizer
+    from asr_jax.training.setup import count_removed_of, make_tokenizer
 
-    folder = find_run(experiment)
-    utterances = read_training(experiment.data, seed=experiment.seed)
-    tokenizer = make_tokenizer(experiment.data, folder, utterances)
+    folder, data, warnings = find_run(experiment), experiment.data, list[str]()
+    try:
+        sets = read_sets(data, seed=experiment.seed)
+    except UserError as error:
+        train = read_training(data, seed=experiment.seed)
+        sets = Sets(train, Utterances.of([]), is_split=False)
+        warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
+    tokenizer = make_tokenizer(data, folder, sets.train)
     model = make_model(experiment, tokenizer)
-    return plan_training(
-        utterances, experiment.data, tokenizer=tokenizer, output_length=model.label_length,
+    planned = plan_training(
+        sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=experiment.model.frames_needed,
         front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
         sub_batches=experiment.model.sub_batches,
     )  # fmt: skip
+    removed = count_removed_of(sets, planned, tokenizer, data)
+    warnings += find_overlap(sets.train, sets.validation).lines()
+    for name, of_set in removed.items():
+        try:
+            check_removed(of_set, limit=data.max_removed_share, what=name)
+        except UserError as error:
+            warnings.append(f"training would stop, because {error}")
+    return Plan(planned, removed, warnings)
 
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
@@ -124,6 +158,18 @@ def rejected_rows(planned: PlannedData) -> list[dict[str, Any]]:
         for name, num in rejections.utterances.items()
     ]
     return rows or [{"reason": "none", "utterances": 0, "hours": 0.0}]
+
+
+def removed_rows(removed: dict[str, Removed]) -> list[dict[str, Any]]:
+    """One row for each set and each of the LISTED most frequent characters that are removed from its texts."""
+    rows = [
+        {
+            "set": name, "character": part.description, "removed by": part.by, "times": part.number,
+            "texts": part.texts, "such as": part.text[:60],
+        }
+        for name, of_set in removed.items() for part in of_set.parts[:LISTED]
+    ]  # fmt: skip
+    return rows or [{"character": "none", "times": 0}]
 
 
 def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:

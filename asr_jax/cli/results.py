@@ -6,6 +6,7 @@ from typing import Any
 
 from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.observe.tables import console_for, percent, print_table, say
+from asr_jax.text.removed import is_spoken
 
 
 def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
@@ -43,21 +44,31 @@ def show_losses(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
     """Prints a table of error rates with remarks; returns the sets without a scored utterance."""
-    are_several = len(results) > 1
+    are_several, normalisers = len(results) > 1, sorted({result["normaliser"] for result in results})
     rows = []
     for result in results:
         name = {"run": f"{Path(result['run']).name} {result['checkpoint']}"} if are_several else {}
         name |= {"head": result["head"]} if len({each["head"] for each in results}) > 1 else {}
+        name |= {"normaliser": result["normaliser"]} if len(normalisers) > 1 else {}
         for manifest, counts in result["sets"].items():
             rows += [name | row for row in table_rows(manifest, counts, by=by)]
     titles = [title(result) for result in results]
     print_table(rows, title="" if are_several else titles[0])
     console = console_for()
+    if len(normalisers) > 1:
+        say(
+            console,
+            f"warning: the rates are not comparable, because the texts are normalised differently ("
+            f"{', '.join(normalisers)}); --normaliser {normalisers[0]} scores all runs after the same normaliser",
+            style="bold yellow",
+        )
     for result, line in zip(results, titles, strict=True):
         if are_several:
             say(console, line)
         for manifest, counts in result["sets"].items():
             say(console, about(manifest, counts))
+            if removed := about_removed(manifest, counts["removed"], result["normaliser"]):
+                say(console, removed, style="bold yellow")
             say(console, about_confidence(manifest, counts["confidence"], is_calibrated=result["calibrated"]))
         for line in after_calibration(result.get("calibration")):
             say(console, line)
@@ -122,6 +133,26 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
     if ids := counts["windowed_ids"]:
         text += f"; {len(ids)} longer than {WHOLE} × the longest of training, recognised in windows: {some(ids)}"
     return text
+
+
+def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) -> str:
+    """Remark on the characters of the references that the normaliser removes. Empty if there are none.
+
+    Args:
+        manifest: Name of the set.
+        removed: Share and characters, as in the JSON file.
+        normaliser: Name of the normaliser.
+    """
+    if not removed["share"]:
+        return ""
+    spoken = [each for each in removed["characters"] if len(each["character"]) > 1 or is_spoken(each["character"])]
+    named = ", ".join(f"{each['character']!r} {each['times']:,} ×" for each in spoken[:5])
+    first = spoken[0]
+    return (
+        f"warning: {manifest}: {normaliser} removes {percent(removed['share'])} of the references' characters ({named}"
+        f"{' …' * (len(spoken) > 5)}), and the rates do not count them; for example in {first['id']}: "
+        f"{first['text'][:80]!r}"
+    )
 
 
 def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated: bool) -> str:

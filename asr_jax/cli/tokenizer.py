@@ -178,7 +178,7 @@ def _report(path: Path, texts: Sequence[str], *, normaliser: str, vocab_size: in
     fewer = f"; --vocab-size is {vocab_size} pieces" if size - 1 < vocab_size and blank == size - 1 else ""
     print(f"{path} and .vocab: a vocabulary of {size} labels, including the blank ({blank}){fewer}")
     tried = texts[:: max(len(texts) // NUM_TRIED, 1)][:NUM_TRIED]
-    unknown = [found for text in tried if (found := tokenizer.without_piece(text))]
+    unknown = [found for text in tried if (found := tokenizer.without_label(text))]
     print(f"{len(tried) - len(unknown)} of {len(tried)} checked texts are restored from their token ids")
     if missing := sorted(set().union(*unknown)):
         print(f"the others contain parts without a piece, such as {', '.join(map(repr, missing[:NUM_SHOWN]))}")

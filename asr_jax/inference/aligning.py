@@ -83,7 +83,7 @@ def no_labels(lost: str, tokenizer: Tokenizer) -> str:
 def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utterances, Rejections]:
     rejections, is_kept = Rejections(), np.ones(len(utterances), bool)
     for place, text in enumerate(utterances.texts()):
-        if lost := tokenizer.left_out(text):
+        if lost := tokenizer.removed_from(text):
             utterance, is_kept[place] = utterances[place], False
             rejected = Rejected(utterance.id, utterance.location, no_labels(lost, tokenizer), "result")
             rejections.add(rejected, duration_s=utterance.duration_s, kind="text that the normaliser leaves out")

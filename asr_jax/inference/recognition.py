@@ -124,22 +124,26 @@ def evaluate(
     return scored(data, recognise(decoder, variables, data, **options), decoder.tokenizer)
 
 
-def scored(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> tuple[dict[str, Any], Recognition]:
-    """Computes the error rates of a set, after the normaliser of the labels.
+def scored(
+    data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normaliser: str = ""
+) -> tuple[dict[str, Any], Recognition]:
+    """Computes the error rates of a set, after normalising references and hypotheses.
 
     Args:
         data: The planned set.
         found: Transcripts of the set.
         tokenizer: Tokenizer of the run.
+        normaliser: Name of the normaliser. Empty: that of the tokenizer.
 
     Returns:
         The figures of `metrics.scoring.score` with `confidence`, as `metrics.confidence.confidence_report` returns it
         for the words, and `rejected`, their number; and the transcripts with all rejected utterances, including those
         that the plan rejected.
     """
-    counts = score(list(recognised(data, found, tokenizer)), normaliser=tokenizer.normaliser)
+    normaliser = normaliser or tokenizer.normaliser
+    counts = score(list(recognised(data, found, tokenizer)), normaliser=normaliser)
     rejected = data.rejections.entries + found.rejected
-    confidence = confidence_report(*judged_words(data, found, tokenizer))
+    confidence = confidence_report(*judged_words(data, found, tokenizer, normaliser))
     return counts | {"confidence": confidence, "rejected": len(rejected)}, Recognition(found.transcripts, rejected)
 
 
@@ -160,7 +164,7 @@ def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> I
 
 
 def judged_words(
-    data: PlannedData, found: Recognition, tokenizer: Tokenizer
+    data: PlannedData, found: Recognition, tokenizer: Tokenizer, normaliser: str
 ) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
     """Judges every recognised word after normalising references and hypotheses.
 
@@ -170,14 +174,15 @@ def judged_words(
         data: The planned set.
         found: Transcripts of the set.
         tokenizer: Tokenizer of the run.
+        normaliser: Name of the normaliser of references and hypotheses.
 
     Returns:
         The confidence of each word, and whether it is right.
     """
     confidences, is_right = list[float](), list[bool]()
     for row, transcript in sorted(found.transcripts.items()):
-        parts = [normalise(word.text, tokenizer.normaliser).split() for word in transcript.words]
-        expected = normalise(reference(data.index.utterances[row], tokenizer), tokenizer.normaliser).split()
+        parts = [normalise(word.text, normaliser).split() for word in transcript.words]
+        expected = normalise(reference(data.index.utterances[row], tokenizer), normaliser).split()
         right = iter(right_words(expected, [part for each in parts for part in each]).tolist())
         for word, each in zip(transcript.words, parts, strict=True):
             if each:
@@ -206,13 +211,16 @@ def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number:
     ]
 
 
-def predictions(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+def predictions(
+    data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normaliser: str
+) -> Iterator[dict[str, Any]]:
     """Yields a JSON object per recording that was read: original texts, name of the normaliser, words and n-best list.
 
     Args:
         data: The planned set.
         found: Transcripts of the set.
         tokenizer: Tokenizer of the run.
+        normaliser: Name of the normaliser in scoring.
     """
     rows = sorted(found.transcripts)
     for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
@@ -224,7 +232,7 @@ def predictions(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> 
             "source": each.source,
             "speaker": each.speaker,
             "duration_s": None if math.isnan(each.duration_s) else each.duration_s,
-            "normaliser": tokenizer.normaliser,
+            "normaliser": normaliser,
             **to_json(found.transcripts[row]),
         }
 

@@ -112,7 +112,7 @@ def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[lis
     words: list[TextWord] = []
     labels: list[int] = []
     for word in text.split():
-        if lost := tokenizer.left_out(word):
+        if lost := tokenizer.removed_from(word):
             words.append(TextWord(word, len(labels), len(labels), problem=no_labels(lost, tokenizer)))
             continue
         try:

@@ -72,7 +72,7 @@ class ProgressView:
             "validation": self._validation,
             "checkpoint_saved": self._checkpoint_saved,
             "recompiled": self._recompiled,
-            "warning": lambda data: self._say(f"warning: {data['message']}", style="bold yellow"),
+            "warning": self._warning,
             "run_complete": self._run_complete,
         }
 
@@ -103,6 +103,10 @@ class ProgressView:
     def _resumed(self, data: Data) -> None:
         self._first = self._printed = None
         self._say(f"resumed at update {data['update']:,} from {data.get('path', 'a checkpoint')}")
+
+    def _warning(self, data: Data) -> None:
+        for line in f"warning: {data['message']}".splitlines():
+            self._say(line, style="bold yellow")
 
     def _rejected(self, data: Data) -> None:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in data.get("reasons", {}).items())
@@ -215,7 +219,8 @@ def validation_line(data: Data) -> str:
     counts = f"{errors}  of {data['words']:,} words, {data['utterances']:,} utterances"
     rates = f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}"
     loss = f"  loss {_number(data['loss'], '.4g')}" if "loss" in data else ""
-    return f"{place}: {rates}  {counts}{loss}"
+    normaliser = f"  (normaliser {data['normaliser']})" if data.get("normaliser") else ""
+    return f"{place}: {rates}  {counts}{loss}{normaliser}"
 
 
 def clock(seconds: float | int) -> str:

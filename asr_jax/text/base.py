@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import ClassVar
 
 from asr_jax.core.files import write_whole
 from asr_jax.text.normalise import normalise
+from asr_jax.text.removed import removed_characters
 
 DESCRIPTION = "tokenizer.json"
 
@@ -72,13 +72,17 @@ class Tokenizer:
         """
         return self._encode(normalise(text, self.normaliser))
 
-    def left_out(self, text: str) -> str:
-        """Returns the letters and digits of a text that the normaliser removes, each once, in order of occurrence.
+    def without_label(self, text: str) -> set[str]:
+        """Returns the characters or words of the normalised text that have no label, or only the unknown label."""
+        try:
+            self.encode(text)
+        except OutOfVocabulary as error:
+            return set(error.missing)
+        return set()
 
-        For example, a normaliser that keeps only letters removes digits.
-        """
-        seen = dict.fromkeys(character for character in unicodedata.normalize("NFC", text) if character.isalnum())
-        return "".join(character for character in seen if not normalise(character, self.normaliser).strip())
+    def removed_from(self, text: str) -> str:
+        """Returns the letters and digits that the normaliser removes from a text, each once."""
+        return "".join(filter(str.isalnum, removed_characters(text, self.normaliser)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ids.

@@ -16,6 +16,8 @@ from asr_jax.text.normalise import normalise
 from asr_jax.text.pieces import train_model
 
 MODEL = "tokenizer.model"
+SPACE = "▁"
+"""Character that SentencePiece writes for a space."""
 Pieces = Literal["unigram", "bpe"]
 
 logger = logging.getLogger(__name__)
@@ -120,14 +122,14 @@ class SentencePieceTokenizer(Tokenizer):
         write_whole(folder / MODEL, self.model)
         super().save(folder)
 
-    def without_piece(self, text: str) -> set[str]:
-        """Returns the parts of a text that have no piece.
+    def without_label(self, text: str) -> set[str]:
+        """Returns the characters of the normalised text that have no piece.
 
         If the set is empty, decoding the text's ids returns the normalised text.
 
         Raises:
-            RunError: If all parts have pieces but decoding does not return the text, which means that the model is
-                damaged.
+            RunError: If all characters have pieces but decoding does not return the text, which means that the model
+                is damaged.
         """
         text = normalise(text, self.normaliser)
         try:
@@ -136,8 +138,8 @@ class SentencePieceTokenizer(Tokenizer):
             return set(error.missing)
         spelt = zip(self._processor.encode(text, out_type=str), ids, strict=True)
         if unknown := {piece for piece, i in spelt if i == self._processor.unk_id()}:
-            return unknown
-        back, expected = self.decode(ids), self._processor.normalize(text).replace("▁", " ").strip()
+            return set("".join(unknown)) - {SPACE}
+        back, expected = self.decode(ids), self._processor.normalize(text).replace(SPACE, " ").strip()
         if back != expected:
             raise RunError(
                 f"the ids of {text!r} decode to {back!r}, expected {expected!r}: the model is damaged; train it again"

@@ -22,6 +22,7 @@ from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, REJECTED, TENSORBOARD, TOKENIZER
+from asr_jax.data.batching.removals import share_removed
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
 from asr_jax.observe.curves import draw_curves
@@ -165,7 +166,8 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
         changed = _changed_since(restore_meta(folder / CHECKPOINTS, done), setup)
     else:
         (folder / REJECTED).unlink(missing_ok=True)
-        folders.append_rejected(folder, setup.train.rejections.entries)
+        removed = [entry for of_set in setup.removed.values() for entry in of_set.entries()]
+        folders.append_rejected(folder, setup.train.rejections.entries + removed)
     save_plan(setup.train, folder)
     if setup.sets.is_split and not done:
         save_split(setup.sets, folder)
@@ -382,6 +384,12 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     )  # fmt: skip
     for name, old, new in changed or ():
         log.write("setting_changed", setting=name, old=old, new=new)
+    for name, removed in setup.removed.items():
+        if removed.spoken:
+            message = "\n".join([share_removed(removed, name), *removed.lines()])
+            log.write("warning", detector="removed_characters", set=name, share=removed.share, message=message)
+    for message in setup.overlap.lines():
+        log.write("warning", detector="overlap", message=message)
     if rejections.utterances and changed is None:
         log.write(
             "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,

@@ -102,13 +102,17 @@ def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
 
 
 def rejected_utterances(folder: Path) -> set[tuple[str, str]]:
-    """Returns id and location of the utterances in rejected.jsonl. Incomplete lines are ignored."""
+    """Returns id and location of the utterances in rejected.jsonl.
+
+    Incomplete lines are ignored, as are lines of removed characters, whose utterances are used.
+    """
     utterances = set()
     for path in filter(Path.exists, (folder / FORMER_REJECTED, folder / REJECTED)):
         for line in path.read_text().splitlines():
             with contextlib.suppress(ValueError):
                 entry = json.loads(line)
-                utterances.add((entry["id"], entry["location"]))
+                if entry.get("stage") != "text":
+                    utterances.add((entry["id"], entry["location"]))
     return utterances
 
 

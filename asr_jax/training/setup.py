@@ -22,6 +22,8 @@ from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import TOKENIZER
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
 from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
+from asr_jax.data.batching.overlap import Overlap, find_overlap
+from asr_jax.data.batching.removals import Removed, check_removed, count_removed
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
 from asr_jax.metrics.measure import Measure
@@ -56,6 +58,10 @@ class Setup:
     groups: Groups
     sounds: dict[str, np.ndarray]
     """Recordings that augmentations add."""
+    removed: dict[str, Removed]
+    """Characters that are removed from the texts, by the name of the set."""
+    overlap: Overlap
+    """Utterances of the validation set that the training set also has."""
 
     @property
     def model(self) -> Recogniser:
@@ -105,7 +111,8 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     Writes nothing except caches.
 
     Raises:
-        UserError: If data are missing or do not fit the settings.
+        UserError: If data are missing or do not fit the settings, or if more characters are removed from the texts of a
+            new run than `Data.max_removed_share`.
     """
     data, training = experiment.data, experiment.training
     if experiment.init.path and not Path(experiment.init.path).exists():
@@ -121,6 +128,10 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         seed=experiment.seed, num_devices=mesh.size, sub_batches=experiment.model.sub_batches,
     )  # fmt: skip
     check_labels(train, tokenizer)
+    removed = count_removed_of(sets, train, tokenizer, data)
+    if not was_saved(folder):
+        for name, of_set in removed.items():
+            check_removed(of_set, limit=data.max_removed_share, what=name)
     of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
     if of_audio and train.index.scale.of_features:
         raise UserError(
@@ -155,7 +166,27 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         num_updates=num_updates,
         groups=groups,
         sounds=sounds,
+        removed=removed,
+        overlap=find_overlap(sets.train, sets.validation),
     )
+
+
+def count_removed_of(sets: Sets, train: PlannedData, tokenizer: Tokenizer, data: Data) -> dict[str, Removed]:
+    """Counts the characters that are removed from the texts of the training set and of the validation set.
+
+    Error rates do not depend on the vocabulary. Only the normaliser's removals count in the validation set.
+
+    Args:
+        sets: Training and validation utterances.
+        train: The planned training set.
+        tokenizer: Tokenizer of the run.
+        data: Settings of the data.
+    """
+    takes_ids = data.tokenizer.takes_ids
+    return {
+        "training": count_removed(sets.train, tokenizer, takes_ids=takes_ids, labels=train.index.labels),
+        "validation": count_removed(sets.validation, tokenizer, takes_ids=takes_ids),
+    }
 
 
 def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) -> Recipe:

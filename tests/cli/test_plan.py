@@ -63,7 +63,7 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     experiment = parse_experiment(given, prog="")
     setup = set_up(experiment, find_run(experiment))
     plan = setup.train.plan
-    assert command.plan(experiment).fingerprint() == setup.train.fingerprint()
+    assert command.plan(experiment).train.fingerprint() == setup.train.fingerprint()
     assert row(output, manifest)[1:3] == ["60", f"{setup.train.index.hours:.4g}"]
     assert row(output, "too long")[:4] == ["too", "long", "2", f"{85 / 3600:.4g}"]
     assert row(output, "too short")[2] == "1"
@@ -77,7 +77,7 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
 
 
 def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
-    planned = command.plan(parse_experiment(arguments(manifest, tmp_path), prog=""))
+    planned = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).train
     lengths = planned.index.lengths
     for k, shown in enumerate(command.bucket_rows(planned)):
         batches = [planned.plan[p] for p in range(planned.plan.batches_per_epoch) if planned.plan[p].bucket == k]
@@ -92,7 +92,7 @@ def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
 def test_the_accumulation_reaches_what_is_wanted_and_no_less_does(manifest, tmp_path, capsys, accumulate, flag, amount):
     more = ["--training.accumulate", str(accumulate), flag, str(amount)]
     output = printed(capsys, *arguments(manifest, tmp_path, *more))
-    plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).plan
+    plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).train.plan
     total = plan.length_per_epoch / 16000 if flag == "--global-seconds" else plan.entries_per_epoch
     mean = total / plan.batches_per_epoch
     reaching = int(re.search(r"a global batch of .*: --training\.accumulate (\d+)", output)[1])
@@ -103,7 +103,7 @@ def test_the_accumulation_reaches_what_is_wanted_and_no_less_does(manifest, tmp_
 
 def test_five_hours_or_more_than_1024_records_are_reached_by_default(manifest, tmp_path, capsys):
     output = printed(capsys, *arguments(manifest, tmp_path))
-    plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).plan
+    plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).train.plan
     hours = math.ceil(5 * 3600 * 16000 / (plan.length_per_epoch / plan.batches_per_epoch))
     utterances = math.ceil(1025 / (plan.entries_per_epoch / plan.batches_per_epoch))
     assert f"5.00 h of audio: --training.accumulate {hours}; an epoch has fewer batches" in output
@@ -118,13 +118,13 @@ def test_speeds_and_mixing_are_shown_by_source(tmp_path):
     ]
     given = ["--config", CONFIG, "--data.train", *paths, "--data.speeds", "0.9", "1.1"]
     experiment = parse_experiment(given, prog="")
-    plain = command.set_rows(command.plan(experiment), experiment)
+    plain = command.set_rows(command.plan(experiment).train, experiment)
     assert [shown["source"] for shown in plain] == ["one", "two"]
     for shown in plain:
         assert shown["epoch hours"] == pytest.approx(shown["hours"] * (1 / 0.9 + 1 / 1.1), rel=1e-4)
     mixing = Mixing("absolute", weights=(1.0, 1.0))
     mixed = replace(experiment, data=replace(experiment.data, mixing=mixing))
-    planned = command.plan(mixed)
+    planned = command.plan(mixed).train
     one, two = command.set_rows(planned, mixed)
     assert (one["utterances"], two["utterances"]) == (plain[0]["utterances"], plain[1]["utterances"])
     assert one["epoch hours"] == pytest.approx(
@@ -196,5 +196,51 @@ def test_the_frames_that_labels_need_are_those_of_the_primary_head(tmp_path):
     tapped = replace(experiment.model, encoder=Zipformer.tiny(taps=("stack_0",)), heads={"ctc": CTC(tap="stack_0")})
     with pytest.raises(UserError, match="fewer frames than its labels need"):
         command.plan(replace(experiment, model=replace(tapped, heads={"ctc": CTC()})))
-    planned = command.plan(replace(experiment, model=tapped))
+    planned = command.plan(replace(experiment, model=tapped)).train
     assert len(planned.index) == len(texts)
+
+
+TEXTS = ("Der Zug nach Köln fährt um 5 Uhr.", "Grüße aus München!", "straße der lieder", "ein haus am see")
+
+
+@pytest.fixture
+def german(tmp_path: Path) -> list[str]:
+    """Arguments of a run whose normaliser removes a tenth of the characters."""
+    paths = []
+    for name in ("train", "dev"):
+        paths.append(tmp_path / f"{name}.jsonl")
+        lines = [
+            {"id": f"{name}-{i}", "audio_path": f"/none/{name}/{i}.flac", "duration": 2.0 + i / 100, "text": text}
+            for i, text in enumerate(TEXTS * 3)
+        ]
+        paths[-1].write_text("".join(json.dumps(line) + "\n" for line in lines))
+    normaliser = ("--data.tokenizer.normaliser", "english_letters.v1")
+    return arguments(str(paths[0]), tmp_path, "--data.validation", str(paths[1]), *normaliser)
+
+
+def test_removed_characters_are_in_the_plan_and_stop_training(german, capsys):
+    output = printed(capsys, *german)
+    row = r"training +'ö' \(LATIN SMALL LETTER O WITH DIAERESIS\) +the normaliser english_letters.v1 +3 +3 +Der Zug"
+    assert re.search(row, output)
+    assert "warning: training would stop, because 21 of 249 characters (8.4 %) of the training texts" in output
+    assert "3 of 12 validation utterances have the same text and duration" in output  # those with 20 characters or more
+    experiment = parse_experiment(german, prog="")
+    with pytest.raises(UserError, match=r"train-1: 'Grüße.*\n(.*\n)*.*lower.v1.*\n.*\n.*max-removed-share 0.09"):
+        set_up(experiment, find_run(experiment))
+
+
+def test_a_normaliser_that_removes_nothing_trains(german):
+    experiment = parse_experiment([*german[:-1], "lower.v1"], prog="")
+    setup = set_up(experiment, find_run(experiment))
+    assert not any(of_set.parts for of_set in setup.removed.values())
+    assert set("öüßä5.!") < set(filter(None, setup.tokenizer.symbols))
+
+
+def test_a_higher_limit_trains_and_names_the_characters(german):
+    experiment = parse_experiment([*german, "--data.max-removed-share", "0.09"], prog="")
+    removed = set_up(experiment, find_run(experiment)).removed["training"]
+    numbers = {part.part: part.number for part in removed.parts}
+    assert numbers == {"ü": 6, "ß": 6, "ö": 3, "ä": 3, "5": 3, ".": 3, "!": 3}
+    entry = removed.entries()[0].to_json()
+    assert entry["stage"] == "text"
+    assert (entry["value"], entry["id"]) == ("ü", "train-1")

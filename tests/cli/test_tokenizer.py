@@ -50,7 +50,7 @@ def test_every_type_and_script_is_written_loaded_and_comes_back(model_type, scri
     size = str(len(set("".join(TEXTS[script]))) + 4) if model_type in ("unigram", "bpe") else SIZE[model_type]
     path = train(corpus, "--model-type", model_type, *rest, size=size)
     tokenizer = given_tokenizer(TokenizerSettings(path=str(path)))
-    known = [text for text in TEXTS[script] if not tokenizer.without_piece(text)]
+    known = [text for text in TEXTS[script] if not tokenizer.without_label(text)]
     assert len(known) == 4 or model_type == "word"
     assert known
     for text in known:
@@ -118,7 +118,7 @@ def test_parts_without_a_piece_are_shown(tmp_path, capsys):
     path = train(corpus, "--character-coverage", "0.98", size="6", prefix="few")
     tokenizer = given_tokenizer(TokenizerSettings(path=str(path)))
     assert isinstance(tokenizer, SentencePieceTokenizer)
-    assert tokenizer.without_piece("ab ж") == {"ж"}
+    assert tokenizer.without_label("ab ж") == {"ж"}
     assert "such as 'ж'" in capsys.readouterr().out
 
 

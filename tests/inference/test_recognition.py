@@ -47,7 +47,7 @@ def transcript_of(words, *alternatives):
 
 
 def judged(references, transcripts):
-    confidences, is_right = judged_words(planned(*references), Recognition(transcripts, []), LETTERS)
+    confidences, is_right = judged_words(planned(*references), Recognition(transcripts, []), LETTERS, NORMALISER)
     return list(zip(confidences.tolist(), is_right.tolist(), strict=True))
 
 

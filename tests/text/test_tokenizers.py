@@ -106,7 +106,7 @@ def test_words_are_symbols_and_other_words_are_named(tmp_path):
     ],
 )
 def test_letters_and_digits_that_the_normaliser_removes(normaliser, text, lost):
-    assert CharacterTokenizer(symbols=("a", None), normaliser=normaliser).left_out(text) == lost
+    assert CharacterTokenizer(symbols=("a", None), normaliser=normaliser).removed_from(text) == lost
 
 
 def test_a_blank_may_be_anywhere():

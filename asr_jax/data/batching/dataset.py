@@ -1,7 +1,6 @@
 """Data of a run: its settings, and the index and batch plan that are made from them."""
 
 import functools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,12 +18,6 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
 from asr_jax.data.manifests.splits import split
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
-
-# A word of unknown letters becomes two labels, a word boundary and one unknown piece: in an unknown text, half of the
-# labels are unknown.
-MAX_UNKNOWN_SHARE = 0.25
-logger = logging.getLogger(__name__)
-
 
 SPEEDS = (0.1, 10.0)
 """Slowest and fastest playback speed."""
@@ -47,6 +40,9 @@ class Data:
     """Conversion from text to labels. The tokenizer is made from the training set's texts at the start of a run."""
     filters: Filters = field(default_factory=Filters)
     """Limits that training utterances must satisfy."""
+    max_removed_share: float = 0.005
+    """Maximum share of a set's characters that the normaliser and the vocabulary may remove. Letters, marks, digits and
+    symbols count, punctuation does not. If the share is larger, training stops before it compiles."""
     max_train_samples: int = 0
     """Maximum number of training utterances, evenly spread over the training set. 0: all."""
     max_validation_samples: int = 0
@@ -86,6 +82,8 @@ class Data:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
         if not 0 < self.validation_share <= 0.5:
             raise ValueError(f"validation_share {self.validation_share}: expected more than 0, at most 0.5")
+        if not 0 <= self.max_removed_share <= 1:
+            raise ValueError(f"max_removed_share {self.max_removed_share}: expected 0 to 1")
         for name in ("max_train_samples", "max_validation_samples", "trim_db"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
@@ -227,8 +225,7 @@ def plan_training(
         sub_batches: Number of micro-batches of a batch, as in `models.base.Recogniser`.
 
     Raises:
-        UserError: If no utterance is left, if settings do not apply to ready features, or if more than a quarter of the
-            labels are unknown.
+        UserError: If no utterance is left, or if settings do not apply to ready features.
     """
     scale = scale_of_utterances(utterances, front_end)
     frames = functools.partial(output_length, of_features=scale.of_features)
@@ -251,7 +248,6 @@ def plan_training(
             f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s and "
             f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters per second"
         )
-    _check_unknown(index, tokenizer)
     num_labels = index.num_labels()
     sources, shares = _mixed(index, data)
     buckets = make_buckets(
@@ -271,25 +267,6 @@ def _some(utterances: Utterances, number: int) -> Utterances:
     if not number or number >= len(utterances):
         return utterances
     return utterances.select(np.arange(number) * len(utterances) // number)
-
-
-def _check_unknown(index: Index, tokenizer: Tokenizer) -> None:
-    """Warns if labels are the tokenizer's unknown piece.
-
-    Raises:
-        UserError: If these are more than a quarter of all labels.
-    """
-    if tokenizer.unknown_id is None or not len(rows := index.rows_with(index.labels.values == tokenizer.unknown_id)):
-        return
-    share = len(rows) / int(index.num_labels().sum())
-    utterance = index.utterances.columns.utterance(int(rows[0]))
-    message = (
-        f"{share:.1%} of all labels are the tokenizer's unknown piece; the first one is in utterance {utterance.id}: "
-        f"{utterance.text!r}. Check that the normaliser ({tokenizer.normaliser}) fits the tokenizer"
-    )
-    if share > MAX_UNKNOWN_SHARE:
-        raise UserError(message)
-    logger.warning(message)
 
 
 def scale_of_utterances(utterances: Utterances, front_end: FrontEnd) -> Scale:

@@ -29,9 +29,10 @@ class Utterance:
     """Number of values per frame of ready features; 0 for audio."""
 
 
-Stage = Literal["manifest", "filter", "audio", "result"]
+Stage = Literal["manifest", "filter", "audio", "result", "text"]
 """Stage in which an utterance is rejected. manifest: the manifest's line or row is not valid. filter: the utterance is
-outside of a limit. audio: audio or features cannot be read. result: there is no transcript or alignment."""
+outside of a limit. audio: audio or features cannot be read. result: there is no transcript or alignment. text: a
+character is removed from texts; the line names the first utterance, which is not rejected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,19 +88,6 @@ def test_only_some_records_are_taken_evenly_from_all_inputs(tmp_path: Path) -> N
     assert (ids(sets.train), ids(sets.validation)) == (["a", "d"], ["x"])
 
 
-def test_a_normaliser_that_does_not_fit_the_tokenizer_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    texts = ["ab", "ba", "abba", "baab"] * 5
-    pieces = SentencePieceTokenizer.train(
-        texts, vocab_size=8, pieces="unigram", character_coverage=1.0, normaliser="none"
-    )
-    few = Utterances.of(Utterance(str(i), f"/{i}.flac", text, 2.0) for i, text in enumerate([*texts, "abXba"]))
-    plan(few, Data(train=("x",)), tokenizer=pieces)
-    assert "unknown piece; the first one is in utterance 20: 'abXba'" in caplog.text
-    most = Utterances.of([Utterance("a", "/a.flac", "X Y Z", 2.0)])
-    with pytest.raises(UserError, match=r"normaliser \(none\)"):
-        plan(most, Data(train=("x",)), tokenizer=pieces)
-
-
 def test_all_inputs_that_are_not_there_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         read_sets(Data(train=(str(tmp_path / "x.jsonl"),), validation=(str(tmp_path / "y"),)), seed=0)

@@ -1,0 +1,225 @@
+"""Counts of the characters that a normaliser or a vocabulary removes from the texts of a set."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.columns import Ragged
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Rejected
+from asr_jax.text.normalise import normalise
+from asr_jax.text.removed import is_spoken, may_be_removed, name_of, removed_characters
+from asr_jax.text.tokenizers import Tokenizer
+
+AT_ONCE = 1 << 16
+"""Rows whose distinct characters are collected together."""
+SHOWN = 5
+"""Number of characters in a message."""
+VOCABULARY = "the vocabulary"
+
+
+@dataclass(frozen=True)
+class RemovedPart:
+    """A character, or a word of a vocabulary of words, that is removed from texts."""
+
+    part: str
+    by: str
+    """`the normaliser NAME` or `the vocabulary`."""
+    number: int
+    """Number of occurrences."""
+    texts: int
+    """Number of texts."""
+    id: str
+    """Id of the first utterance."""
+    location: str
+    """Location of its audio."""
+    text: str
+    """Its text as in the manifest."""
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether it is read aloud, which punctuation is not."""
+        return len(self.part) > 1 or is_spoken(self.part)
+
+    @property
+    def description(self) -> str:
+        """The part with its Unicode name, such as `'ü' (LATIN SMALL LETTER U WITH DIAERESIS)`."""
+        name = name_of(self.part)
+        return repr(self.part) + (f" ({name})" if name else "")
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Characters that are removed from the texts of a set, most frequent first."""
+
+    parts: tuple[RemovedPart, ...]
+    num_chars: int
+    """Number of characters of all texts, including spaces."""
+
+    @property
+    def share(self) -> float:
+        """Removed letters, marks, digits and symbols, as a fraction of all characters. Punctuation does not count."""
+        return sum(each.number * len(each.part) for each in self.spoken) / max(self.num_chars, 1)
+
+    @property
+    def spoken(self) -> list[RemovedPart]:
+        """The removed parts without punctuation."""
+        return [each for each in self.parts if each.is_spoken]
+
+    def lines(self) -> list[str]:
+        """One line for each of the most frequent parts: its occurrences, and an utterance as an example."""
+        shown = [
+            f"  {each.description}: {each.number:,} times in {each.texts:,} text{'s' * (each.texts != 1)}, by {each.by}"
+            f"; for example in {each.id}: {each.text[:100]!r}"
+            for each in self.spoken[:SHOWN]
+        ]
+        more = len(self.spoken) - SHOWN
+        return shown + ([f"  and {more} other character{'s' * (more > 1)}"] if more > 0 else [])
+
+    def entries(self) -> list[Rejected]:
+        """Lines for rejected.jsonl, one for each part, with its first utterance. The utterances are not rejected."""
+        return [
+            Rejected(
+                each.id, each.location,
+                f"character removed by {each.by}, {each.number} times in {each.texts} texts, first in {each.text!r}",
+                "text", each.part,
+            )
+            for each in self.parts
+        ]  # fmt: skip
+
+
+def count_removed(
+    utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool = False, labels: Ragged | None = None
+) -> Removed:
+    """Counts the characters that a tokenizer removes from the texts of a set.
+
+    Args:
+        utterances: The set.
+        tokenizer: Tokenizer of the texts, with its normaliser.
+        takes_ids: Whether token ids of manifests take precedence over texts. Texts of utterances with token ids are
+            then not counted.
+        labels: Labels by row of `utterances.columns`, as in `Index`. None: characters that are not in the vocabulary
+            are not counted, as in error rates.
+    """
+    columns, rows = utterances.columns, utterances.rows
+    if not tokenizer.has_labels or tokenizer.kind == "ids":
+        return Removed((), 0)
+    if takes_ids:
+        rows = rows[~columns.has_labels[rows]]
+    counts = _Counts()
+    by = f"the normaliser {tokenizer.normaliser}"
+    suspects = [each for each in _characters(columns.texts) if may_be_removed(each, tokenizer.normaliser)]
+    if suspects:
+        pattern = re.compile(f"[{re.escape(''.join(suspects))}]")
+        for row, text in _texts(columns.texts, rows):
+            found = Counter(pattern.findall(text))
+            if any(map(is_spoken, found)):
+                found = removed_characters(text, tokenizer.normaliser)
+            counts.add(by, found, row)
+    if labels is not None:
+        for row in _without_label(labels, rows, tokenizer).tolist():
+            text = normalise(columns.texts.text(row), tokenizer.normaliser)
+            parts: Sequence[str] | str = text.split() if tokenizer.kind == "words" else text
+            missing = sorted(tokenizer.without_label(text))
+            counts.add(VOCABULARY, Counter({part: parts.count(part) for part in missing}), row)
+    return Removed(counts.parts(utterances), int(columns.num_chars[rows].sum(dtype=np.int64)))
+
+
+def check_removed(removed: Removed, *, limit: float, what: str) -> None:
+    """Checks the share of removed characters.
+
+    Args:
+        removed: Removed characters of a set.
+        limit: Largest allowed share, as in `Data.max_removed_share`.
+        what: Name of the set, for the message.
+
+    Raises:
+        UserError: If more characters are removed. The message names them and three ways to continue.
+    """
+    if removed.share > limit:
+        raise UserError(
+            f"{share_removed(removed, what)} (expected at most {100 * limit:.3g} %, data.max_removed_share):\n"
+            + "\n".join(removed.lines())
+            + "\nThree ways to continue:\n"
+            "  keep them: --data.tokenizer.normaliser lower.v1 (Unicode NFC and lower case; removes nothing), with a "
+            "tokenizer that is trained on these texts (without --data.tokenizer.path)\n"
+            "  rewrite them: write the texts as they are spoken in the manifest, or use a normaliser that converts "
+            "them (english.v1 spells out English numbers, ascii.v1 transliterates all scripts)\n"
+            f"  train without them: --data.max-removed-share {_above(removed.share):g}"
+        )
+
+
+def share_removed(removed: Removed, what: str) -> str:
+    """Returns a sentence with the share of removed characters of a set."""
+    number = sum(each.number * len(each.part) for each in removed.spoken)
+    return (
+        f"{number:,} of {removed.num_chars:,} characters ({100 * removed.share:.2g} %) of the {what} texts are removed "
+        "by the normaliser or the vocabulary"
+    )
+
+
+def _above(share: float) -> float:
+    """The share, rounded up to a percent."""
+    return min(np.ceil(share * 100 + 1e-9) / 100, 1.0)
+
+
+class _Counts:
+    """Occurrences, texts and first row of removed parts."""
+
+    def __init__(self) -> None:
+        self._numbers = Counter[tuple[str, str]]()
+        self._texts = Counter[tuple[str, str]]()
+        self._first: dict[tuple[str, str], int] = {}
+
+    def add(self, by: str, found: Counter[str], row: int) -> None:
+        """Adds the removed parts of a text.
+
+        Args:
+            by: Cause of the removal, as in `RemovedPart`.
+            found: Number of occurrences of each part.
+            row: Row of the text.
+        """
+        for part, number in found.items():
+            self._numbers[by, part] += number
+            self._texts[by, part] += 1
+            self._first.setdefault((by, part), row)
+
+    def parts(self, utterances: Utterances) -> tuple[RemovedPart, ...]:
+        found = []
+        for (by, part), number in self._numbers.most_common():
+            first = utterances.columns.utterance(self._first[by, part])
+            texts = self._texts[by, part]
+            found.append(RemovedPart(part, by, number, texts, first.id, first.location, first.text))
+        return tuple(found)
+
+
+def _characters(texts: Ragged) -> Iterable[str]:
+    """Distinct characters of all texts."""
+    counts = np.bincount(texts.values, minlength=256) if len(texts.values) else np.zeros(256, np.int64)
+    if not counts[128:].any():  # ASCII, which needs no decoding
+        return [chr(code) for code in np.flatnonzero(counts)]
+    found: set[str] = set()
+    for first in range(0, len(texts), AT_ONCE):
+        begin, end = texts.offsets[first], texts.offsets[min(first + AT_ONCE, len(texts))]
+        found.update(texts.values[begin:end].tobytes().decode())
+    return sorted(found)
+
+
+def _texts(texts: Ragged, rows: np.ndarray) -> Iterable[tuple[int, str]]:
+    """Row and text of each of the rows."""
+    if len(rows) == len(texts):
+        return enumerate(texts.all_texts())
+    return ((row, texts.text(row)) for row in rows.tolist())
+
+
+def _without_label(labels: Ragged, rows: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """Rows whose text may have characters without a label: rows without labels, or with the unknown label."""
+    suspects = labels.lengths() == 0
+    if tokenizer.unknown_id is not None:
+        places = np.flatnonzero(labels.values == tokenizer.unknown_id)
+        suspects[np.searchsorted(labels.offsets, places, side="right") - 1] = True
+    return rows[suspects[rows]]
