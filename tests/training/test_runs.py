@@ -34,6 +34,7 @@ from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_scores import Fusion
+from asr_jax.text.tokenizers import TokenizerSettings
 from asr_jax.training import loop, preview
 from asr_jax.training.loop import train
 from asr_jax.training.run import held
@@ -387,13 +388,20 @@ def test_unreadable_files_are_listed_and_counted(data, tmp_path):
         row["audio_path"] = str(Path(data.train[0]).parent / row["audio_path"])
     short = tmp_path / "cut.flac"
     short.write_bytes(Path(rows[2]["audio_path"]).read_bytes()[:2000])
+    rows[0]["text"] += "é"
     rows[1]["audio_path"] += ".gone"
     rows[2]["audio_path"] = str(short)
     manifest = tmp_path / "train.jsonl"
     manifest.write_text("\n".join(map(json.dumps, rows)) + '\n{"audio_path": "cut\n')
     settings = training(num_updates=0, num_epochs=2.0)
-    train(experiment(replace(data, train=(str(manifest),)), tmp_path / "run", training=settings))
-    rejected = [json.loads(line) for line in (tmp_path / "run/rejected.jsonl").read_text().splitlines()]
+    letters = TokenizerSettings(normaliser="english_letters.v1")
+    data = replace(data, train=(str(manifest),), tokenizer=letters, max_removed_share=0.05)
+    train(experiment(data, tmp_path / "run", training=settings))
+    lines = [json.loads(line) for line in (tmp_path / "run/rejected.jsonl").read_text().splitlines()]
+    rejected = [line for line in lines if line["stage"] != "text"]
+    assert [(line["id"], line["value"]) for line in lines if line["stage"] == "text"] == [(rows[0]["id"], "é")]
+    warning = next(event for event in events(tmp_path / "run", "warning") if event["detector"] == "removed_characters")
+    assert "'é' (LATIN SMALL LETTER E WITH ACUTE): 1 times in 1 text" in warning["message"]
     assert sorted(entry["location"] for entry in rejected) == sorted(
         [rows[1]["audio_path"], str(short), f"{manifest}:{len(rows) + 1}"]
     )

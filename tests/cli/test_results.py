@@ -1,0 +1,48 @@
+"""Tables of error rates: they name the normaliser, and warn of removed characters and of mixed normalisers."""
+
+from typing import Any
+
+import pytest
+
+from asr_jax.cli.evaluate import removed_json
+from asr_jax.cli.results import show
+from asr_jax.data.batching.removals import count_removed
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.metrics.scoring import Recognised, score
+from asr_jax.text.characters import CharacterTokenizer
+
+
+def result(normaliser: str) -> dict[str, Any]:
+    text = "der zug nach köln fährt"
+    tokenizer = CharacterTokenizer(symbols=("a", None), normaliser=normaliser)
+    removed = count_removed(Utterances.of([Utterance("u", "/u.wav", text, 2.0)]), tokenizer)
+    counts = score([Recognised("u", text, "der zug nach k ln f hrt")], normaliser=normaliser)
+    confidence = {"words": 0}
+    of_set = counts | {"rejected": 0, "windowed_ids": [], "confidence": confidence, "removed": removed_json(removed)}
+    return {
+        "run": "runs/a", "checkpoint": 1, "weights": "averaged", "precision": "f32", "head": "ctc", "calibrated": False,
+        "decoding": "greedy", "normaliser": normaliser, "sets": {"test": of_set},
+    }  # fmt: skip
+
+
+def printed(capsys: pytest.CaptureFixture[str], *normalisers: str) -> str:
+    show([result(normaliser) for normaliser in normalisers], by="source")
+    return capsys.readouterr().out
+
+
+def test_removed_characters_are_named_below_the_table(capsys):
+    output = printed(capsys, "english_letters.v1")
+    assert "text normalised by english_letters.v1" in output
+    assert "test   0.00 %" in output
+    assert "warning: test: english_letters.v1 removes 8.70 % of the references' characters ('ö' 1 ×, 'ä' 1 ×)" in output
+    assert "for example in u: 'der zug nach köln fährt'" in output
+    assert "warning" not in printed(capsys, "lower.v1")
+
+
+def test_a_table_never_mixes_normalisers_in_silence(capsys):
+    output = printed(capsys, "english_letters.v1", "lower.v1")
+    assert "warning: the rates are not comparable" in output
+    assert "(english_letters.v1, lower.v1); --normaliser english_letters.v1 scores all" in output
+    rows = [line.split() for line in output.splitlines() if " test " in line and "%" in line and "│" not in line]
+    assert [row[2] for row in rows[:2]] == ["english_letters.v1", "lower.v1"]
