@@ -147,6 +147,8 @@ def evaluate_run(
         recognised.append((data, found))
         for each in found.rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+        for each in found.cut:
+            print(f"warning: {each.id}: {each.location}: {each.reason}", file=sys.stderr)
     if log_probs:
         log_probs.close()
     if options.predictions:

@@ -173,7 +173,7 @@ def removed_rows(removed: dict[str, Removed]) -> list[dict[str, Any]]:
 
 
 def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
-    """One row for each bucket: its shape, and its entries, batches and padding in an epoch."""
+    """One row for each bucket: its shape, and its utterances (at all speeds), batches and padding in an epoch."""
     plan, per_s = planned.plan, planned.index.scale.per_s
     entries, batches, padded = plan.entries_by_bucket(), plan.batches_by_bucket(), plan.padded_by_bucket()
     return [
@@ -182,7 +182,7 @@ def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
             "labels": bucket.num_tokens,
             "rows": bucket.batch_size,
             "batch s": bucket.batch_size * bucket.length / per_s,
-            "entries": entries[k],
+            "utterances": entries[k],
             "batches": int(batches[k]),
             "padding_share": 1 - float(plan.length_by_bucket[k]) / float(padded[k]),
         }
@@ -209,7 +209,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     num_updates = run_length(training.num_updates, training.num_epochs, updates)
     moved = f", each changed at random by up to {plan.jitter:g}" if plan.jitter else ""
     at_speeds = f" (each utterance at {speeds} speed{'s' * (speeds > 1)}{moved})" if speeds > 1 or moved else ""
-    entries = f"{plan.entries_per_epoch:,} entries{at_speeds}"
+    entries = f"{plan.entries_per_epoch:,} utterances{at_speeds}"
     found = [
         f"padding: {plan.padding_share:.1%} of all batches, in {len(plan.buckets)} shapes",
         f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batches, {updates:,.6g} updates",

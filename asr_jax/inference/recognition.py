@@ -32,6 +32,8 @@ class Recognition:
     transcripts: dict[int, Transcript]
     rejected: list[Rejected]
     """Utterances without a transcript."""
+    cut: tuple[Rejected, ...] = ()
+    """Utterances whose audio is longer than the manifest's duration and is used up to it."""
 
 
 class BrokenOff(Exception):
@@ -86,11 +88,12 @@ def recognise(
     """
     decoder.prepare(used_buckets(data), data.index.scale)
     transcripts: dict[int, Transcript] = {}
-    rejected: list[Rejected] = []
+    rejected, cut = list[Rejected](), list[Rejected]()
     before: Emitted | None = None
     with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
+            cut += loaded.cut
             emitted = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
             if before:  # while the device computes this batch
                 transcripts |= decoder.finish(before)
@@ -98,7 +101,7 @@ def recognise(
             before = emitted
     if before:
         transcripts |= decoder.finish(before)
-    return Recognition(decoder.whole(transcripts), rejected_everywhere(rejected))
+    return Recognition(decoder.whole(transcripts), rejected_everywhere(rejected), tuple(rejected_everywhere(cut)))
 
 
 def used_buckets(data: PlannedData) -> list[Bucket]:
@@ -144,7 +147,9 @@ def scored(
     counts = score(list(recognised(data, found, tokenizer)), normaliser=normaliser)
     rejected = data.rejections.entries + found.rejected
     confidence = confidence_report(*judged_words(data, found, tokenizer, normaliser))
-    return counts | {"confidence": confidence, "rejected": len(rejected)}, Recognition(found.transcripts, rejected)
+    return counts | {"confidence": confidence, "rejected": len(rejected)}, Recognition(
+        found.transcripts, rejected, found.cut
+    )
 
 
 def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[Recognised]:

@@ -197,4 +197,4 @@ def recognise_all(
             transcripts[row] = each.transcript
         else:
             rejected.append(Rejected(utterances[row].id, each.utterance.location, each.reason, "audio"))
-    return Recognition(transcripts, rejected)
+    return Recognition(transcripts, rejected, found.cut)

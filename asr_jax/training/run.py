@@ -101,17 +101,21 @@ def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
         os.fsync(file.fileno())
 
 
-def rejected_utterances(folder: Path) -> set[tuple[str, str]]:
+def rejected_utterances(folder: Path, *, is_used: bool = False) -> set[tuple[str, str]]:
     """Returns id and location of the utterances in rejected.jsonl.
 
-    Incomplete lines are ignored, as are lines of removed characters, whose utterances are used.
+    Incomplete lines are ignored.
+
+    Args:
+        folder: Folder of the run.
+        is_used: Whether to return the utterances of the stage `used` instead of the rejected ones.
     """
     utterances = set()
     for path in filter(Path.exists, (folder / FORMER_REJECTED, folder / REJECTED)):
         for line in path.read_text().splitlines():
             with contextlib.suppress(ValueError):
                 entry = json.loads(line)
-                if entry.get("stage") != "text":
+                if (entry.get("stage") == "used") == is_used:
                     utterances.add((entry["id"], entry["location"]))
     return utterances
 

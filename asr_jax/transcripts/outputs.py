@@ -84,7 +84,7 @@ def open_output(
             f"{len(recordings)} recordings: expected --out FOLDER, since a file of {form} contains only one"
         )
     if out and out.exists() and not force:
-        raise UserError(f"{out} is there already: choose another --out, or overwrite it with --force")
+        raise UserError(f"{out} already exists: choose another --out, or overwrite it with --force")
     return OneFile(form, out, recordings)
 
 

@@ -80,7 +80,7 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
     assert (tmp_path / "grids" / "r4.TextGrid").read_text() == "kept"
     with pytest.raises(UserError, match=r"4 recordings: expected --out FOLDER.* textgrid "):
         main([run, "--data", str(manifest), "--format", "textgrid"])
-    with pytest.raises(UserError, match=r"all\.ctm is there already"):
+    with pytest.raises(UserError, match=r"all\.ctm already exists"):
         main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
 
 

@@ -149,7 +149,7 @@ def test_nothing_is_compiled_or_written(manifest, tmp_path, capsys, caplog):
 
 def test_the_validation_set_may_be_missing(manifest, tmp_path, capsys):
     gone = str(tmp_path / "gone.jsonl")
-    assert "an epoch: 60 entries" in printed(capsys, *arguments(manifest, tmp_path, "--data.validation", gone))
+    assert "an epoch: 60 utterances" in printed(capsys, *arguments(manifest, tmp_path, "--data.validation", gone))
     with pytest.raises(UserError, match=r"gone\.jsonl: no such file"):
         command.main(arguments(gone, tmp_path))
 
@@ -242,5 +242,5 @@ def test_a_higher_limit_trains_and_names_the_characters(german):
     numbers = {part.part: part.number for part in removed.parts}
     assert numbers == {"ü": 6, "ß": 6, "ö": 3, "ä": 3, "5": 3, ".": 3, "!": 3}
     entry = removed.entries()[0].to_json()
-    assert entry["stage"] == "text"
+    assert entry["stage"] == "used"
     assert (entry["value"], entry["id"]) == ("ü", "train-1")

@@ -114,7 +114,7 @@ def test_one_file_for_all_is_whole_or_not_there(run, folder, capsys):
     assert [line.split("\t")[0] for line in out.read_text().splitlines()] == [
         f"{folder}/in/a.flac", f"{folder}/in/long.flac"
     ]  # fmt: skip
-    with pytest.raises(UserError, match=r"all\.txt is there already"):
+    with pytest.raises(UserError, match=r"all\.txt already exists"):
         main([run, str(folder / "in"), "--out", str(out)])
     with pytest.raises(UserError, match="is not a run"):
         main([str(folder), str(folder / "in" / "a.flac"), "--out", str(folder / "other.txt")])

@@ -264,7 +264,7 @@ def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
     output = capsys.readouterr().out
     assert "gradient norm" in output
     assert "nothing was written" in output
-    planned = plan.plan(run)
+    planned = plan.plan(run).train
     (row,) = plan.bucket_rows(planned)
     assert (row["labels"], row["rows"]) == (0, 8)
     assert planned.rejections.utterances == {}

@@ -398,8 +398,8 @@ def test_unreadable_files_are_listed_and_counted(data, tmp_path):
     data = replace(data, train=(str(manifest),), tokenizer=letters, max_removed_share=0.05)
     train(experiment(data, tmp_path / "run", training=settings))
     lines = [json.loads(line) for line in (tmp_path / "run/rejected.jsonl").read_text().splitlines()]
-    rejected = [line for line in lines if line["stage"] != "text"]
-    assert [(line["id"], line["value"]) for line in lines if line["stage"] == "text"] == [(rows[0]["id"], "é")]
+    rejected = [line for line in lines if line["stage"] != "used"]
+    assert [(line["id"], line["value"]) for line in lines if line["stage"] == "used"] == [(rows[0]["id"], "é")]
     warning = next(event for event in events(tmp_path / "run", "warning") if event["detector"] == "removed_characters")
     assert "'é' (LATIN SMALL LETTER E WITH ACUTE): 1 times in 1 text" in warning["message"]
     assert sorted(entry["location"] for entry in rejected) == sorted(

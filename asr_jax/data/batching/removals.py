@@ -86,7 +86,7 @@ class Removed:
             Rejected(
                 each.id, each.location,
                 f"character removed by {each.by}, {each.number} times in {each.texts} texts, first in {each.text!r}",
-                "text", each.part,
+                "used", each.part,
             )
             for each in self.parts
         ]  # fmt: skip

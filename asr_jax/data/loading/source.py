@@ -30,6 +30,9 @@ shared memory is to create and remove: if all arrays are shared, workers read a 
 # Tolerated difference between the duration in the manifest and a shorter signal. If the difference exceeds both limits,
 # a part of the signal is missing.
 SLACK_S, SLACK_SHARE = 0.5, 0.1
+# Tolerated difference between the duration in the manifest and a longer signal, because durations are rounded. If the
+# difference exceeds both limits, the utterance is the part of the signal up to the duration.
+LONGER_S, LONGER_SHARE = 0.05, 0.01
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,9 @@ class LoadedBatch:
     batch: Batch
     position: int
     rejected: tuple[Rejected, ...]
-    """Utterances whose audio is missing, damaged, too long or too short; their rows have weight 0."""
+    """Utterances whose audio is missing, damaged or too short; their rows have weight 0."""
+    cut: tuple[Rejected, ...] = ()
+    """Utterances whose audio is longer than the manifest's duration and is used up to it."""
 
 
 @runtime_checkable
@@ -76,35 +81,58 @@ class BatchSource:
         tokens = np.zeros((num_rows, bucket.num_tokens), np.int32)
         lengths, token_lengths = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         weights = np.zeros(num_rows, np.float32)
-        rejected = []
+        rejected, cut = [], []
         for i in np.flatnonzero(planned.rows >= 0):
             row = int(planned.rows[i])
             location = columns.locations.text(int(utterances.rows[row]))  # building the Utterance takes 3 % of the time
             try:
-                signal = self._read(location, float(planned.speeds[i]), int(self._index.lengths[row]), bucket.length)
+                length = int(self._index.lengths[row])
+                signal, whole_s = self._read(location, float(planned.speeds[i]), length, bucket.length)
             except AudioError as error:
                 rejected.append(Rejected(utterances[row].id, location, error.reason, "audio"))
                 continue
+            if whole_s:
+                reason = (
+                    f"longer than its manifest says: {whole_s:.2f} s, of which {length / scale.per_s:.2f} s are used"
+                )
+                cut.append(Rejected(utterances[row].id, location, reason, "used"))
             labels = self._index.labels_of(row)
             signals[i, : len(signal)], lengths[i] = signal, len(signal)
             tokens[i, : len(labels)], token_lengths[i] = labels, len(labels)
             weights[i] = 1
         audio, features = (None, signals) if scale.of_features else (signals, None)
         batch = Batch(audio, features, lengths, tokens, token_lengths, weights, planned.rows)
-        return LoadedBatch(batch, int(position), tuple(rejected))
+        return LoadedBatch(batch, int(position), tuple(rejected), tuple(cut))
 
     def _read(
         self, location: str, speed: float, length: int, room: int
-    ) -> Int16[np.ndarray, " S"] | Float32[np.ndarray, "T F"]:
-        """Samples or features of an utterance.
+    ) -> tuple[Int16[np.ndarray, " S"] | Float32[np.ndarray, "T F"], float]:
+        """Reads samples or features of an utterance.
+
+        A duration without an offset is that of the part from the beginning of the file, as in NeMo. Audio is cut after
+        it, unless the duration is only rounded.
+
+        Args:
+            location: Location of the signal.
+            speed: Speed factor.
+            length: Length in the manifest, in samples or frames.
+            room: Length of the bucket, in samples or frames.
+
+        Returns:
+            The signal, and the duration of the whole audio in seconds if it was cut; 0 if it was not.
 
         Raises:
-            AudioError: If there are more than `room` of them or considerably fewer than `length / speed`, or they
-                cannot be read.
+            AudioError: If there are considerably fewer samples than `length / speed`, more features than `room`, or
+                they cannot be read.
         """
         scale = self._index.scale
         place = Location.parse(location)
         signal = place.features() if scale.of_features else place.audio(rate_hz=int(scale.per_s), speed=speed)
+        more = len(signal) * speed - length
+        if not scale.of_features and more > max(LONGER_S * scale.per_s, LONGER_SHARE * length):
+            return signal[: min(round(length / speed), room)], len(signal) * speed / scale.per_s
+        if not scale.of_features:
+            signal = signal[:room]
         if len(signal) > room:
             raise AudioError(
                 location,
@@ -119,7 +147,7 @@ class BatchSource:
                 f"{length / speed / scale.per_s:.2f} s; the file may be truncated: copy it again, or correct the "
                 "duration in the manifest",
             )
-        return signal
+        return signal, 0.0
 
 
 @contextmanager
@@ -182,6 +210,7 @@ class _PlainSource:
         return {
             "arrays": vars(loaded.batch), "position": loaded.position,
             "rejected": tuple((each.id, each.location, each.reason) for each in loaded.rejected),
+            "cut": tuple((each.id, each.location, each.reason) for each in loaded.cut),
         }  # fmt: skip
 
 
@@ -191,7 +220,8 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
     if copy:
         arrays = {name: None if array is None else np.array(array) for name, array in arrays.items()}
     rejected = tuple(Rejected(name, where, reason, "audio") for name, where, reason in plain["rejected"])
-    return LoadedBatch(Batch(**arrays), plain["position"], rejected)
+    cut = tuple(Rejected(name, where, reason, "used") for name, where, reason in plain["cut"])
+    return LoadedBatch(Batch(**arrays), plain["position"], rejected, cut)
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:

@@ -29,10 +29,11 @@ class Utterance:
     """Number of values per frame of ready features; 0 for audio."""
 
 
-Stage = Literal["manifest", "filter", "audio", "result", "text"]
+Stage = Literal["manifest", "filter", "audio", "result", "used"]
 """Stage in which an utterance is rejected. manifest: the manifest's line or row is not valid. filter: the utterance is
-outside of a limit. audio: audio or features cannot be read. result: there is no transcript or alignment. text: a
-character is removed from texts; the line names the first utterance, which is not rejected."""
+outside of a limit. audio: audio or features cannot be read. result: there is no transcript or alignment. used: the
+utterance is used, but not all of it: characters of its text are removed (the line names the first such utterance), or
+its audio is longer than the manifest's duration."""
 
 
 @dataclass(frozen=True, slots=True)
