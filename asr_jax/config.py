@@ -240,11 +240,20 @@ MAY_CHANGE = (
     "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
     "training.alarm_updates",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
-    "data.workers", "data.threads", "data.cache", "data.max_removed_share", "model.encoder.remat",
+    "data.workers", "data.threads", "data.cache", "data.check_all", "data.max_removed_share", "model.encoder.remat",
     "model.heads.*.decoding",
 )  # fmt: skip
 # Settings that may differ between the processes of a run.
-OF_MACHINE = ("run_dir", "fresh", "data.train", "data.validation", "data.workers", "data.threads", "data.cache")
+OF_MACHINE = (
+    "run_dir",
+    "fresh",
+    "data.train",
+    "data.validation",
+    "data.workers",
+    "data.threads",
+    "data.cache",
+    "data.check_all",
+)
 
 
 def wrong_types(settings: Any, name: str = "") -> list[str]:

@@ -27,6 +27,7 @@ from asr_jax.core.run_folder import EXPERIMENT
 # Short forms of frequently used flags.
 ALIASES = {
     "--data": "--data.train",
+    "--check": "--data.check-all",
     "--log-every": "--training.log-every",
     "--epochs-this-job": "--training.epochs-this-job",
     "--init-from": "--init.path",
@@ -180,7 +181,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
     arguments = [_whole(_of_primary(_plain(argument), default), fields) for argument in arguments]
     for i, argument in enumerate(arguments):
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
-        if argument in ("--fresh", "--dry-run") and is_last:
+        if argument in ("--fresh", "--dry-run", ALIASES["--check"]) and is_last:
             arguments[i] = f"{argument}=True"
     if asks_for_help(arguments) and isinstance(default, Experiment):
         print(help_text(default, usage=f"{prog} {of}", shows_all="--help-all" in arguments))

@@ -20,6 +20,8 @@ class ConvertOptions:
     OUT.wrd and, if it does not exist, dict.ltr.txt)."""
     role: Literal["train", "validation"] = "train"
     """Set to convert if an input is a folder with both sets."""
+    check: bool = False
+    """Open the audio of all utterances and name each that cannot be read or has another duration."""
     force: bool = False
     """Overwrite an existing OUT."""
 
@@ -36,6 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(ConvertOptions, arguments, prog="python -m asr_jax.convert", about=__doc__)
     _check(options)
 
+    from asr_jax.data.manifests.checking import check_audio
     from asr_jax.data.manifests.manifest import write_manifest
     from asr_jax.data.manifests.progress import in_threads
     from asr_jax.data.manifests.readers.fairseq import at_16_khz, write_fairseq
@@ -54,6 +57,14 @@ def main(arguments: Sequence[str]) -> None:
         raise
     for entry in utterances.rejected:
         print(f"rejected {entry.id}: {entry.location}: {entry.reason}")
+    if options.check:
+        for check in check_audio(utterances, options.inputs, opens_all=True):
+            for line in check.named((*check.unreadable, *check.differing)):
+                print(line)
+            print(
+                f"{check.path}: {check.num_opened} utterances checked, {len(check.unreadable)} cannot be read, "
+                f"{len(check.differing)} have another duration than in the manifest"
+            )
     kept = f"; embedded data in {unpacked}" if unpacked.exists() else ""
     print(
         f"{len(utterances)} utterances, {utterances.hours:.2f} h, to {options.out}{kept}; "

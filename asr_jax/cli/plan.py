@@ -97,7 +97,7 @@ def plan(experiment: Experiment) -> Plan:
     from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
     from asr_jax.training.run import find_run
-    from asr_jax.training.setup import count_removed_of, make_tokenizer
+    from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer
 
     folder, data, warnings = find_run(experiment), experiment.data, list[str]()
     try:
@@ -115,6 +115,12 @@ def plan(experiment: Experiment) -> Plan:
         sub_batches=experiment.model.sub_batches,
     )  # fmt: skip
     removed = count_removed_of(sets, planned, tokenizer, data)
+    for check in check_sets(sets, data):
+        try:
+            check.refuse()
+            warnings += check.lines()
+        except UserError as error:
+            warnings.append(f"training would stop, because {error}")
     warnings += find_overlap(sets.train, sets.validation).lines()
     for name, of_set in removed.items():
         try:

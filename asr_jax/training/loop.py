@@ -388,6 +388,8 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
         if removed.spoken:
             message = "\n".join([share_removed(removed, name), *removed.lines()])
             log.write("warning", detector="removed_characters", set=name, share=removed.share, message=message)
+    for message in (line for check in setup.audio for line in check.lines()):
+        log.write("warning", detector="audio", message=message)
     for message in setup.overlap.lines():
         log.write("warning", detector="overlap", message=message)
     if rejections.utterances and changed is None:

@@ -24,6 +24,7 @@ from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels,
 from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
 from asr_jax.data.batching.overlap import Overlap, find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_removed
+from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
 from asr_jax.metrics.measure import Measure
@@ -62,6 +63,8 @@ class Setup:
     """Characters that are removed from the texts, by the name of the set."""
     overlap: Overlap
     """Utterances of the validation set that the training set also has."""
+    audio: tuple[AudioCheck, ...]
+    """Results of opening the audio of some utterances of each input."""
 
     @property
     def model(self) -> Recogniser:
@@ -119,6 +122,9 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         raise UserError(f"init.path {experiment.init.path}: no such file or folder; expected the path of weights")
     mesh = data_mesh()
     sets = read_sets(data, seed=experiment.seed)
+    audio = check_sets(sets, data)
+    for check in audio:
+        check.refuse()
     tokenizer = make_tokenizer(data, folder, sets.train)
     model = make_model(experiment, tokenizer)
     front_end = experiment.model.front_end
@@ -168,7 +174,14 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         sounds=sounds,
         removed=removed,
         overlap=find_overlap(sets.train, sets.validation),
+        audio=tuple(audio),
     )
+
+
+def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:
+    """Opens the audio of some utterances of each input, or of all with data.check_all."""
+    both = ((sets.train, data.train), (sets.validation, data.train if sets.is_split else data.validation or data.train))
+    return [check for of, paths in both for check in check_audio(of, paths, opens_all=data.check_all)]
 
 
 def count_removed_of(sets: Sets, train: PlannedData, tokenizer: Tokenizer, data: Data) -> dict[str, Removed]:

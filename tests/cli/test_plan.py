@@ -18,10 +18,17 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.mixing import Mixing
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.training import setup
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 
 CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
+
+
+@pytest.fixture(autouse=True)
+def without_audio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifests of these tests name no audio files; tests/data/manifests/test_checking.py opens some."""
+    monkeypatch.setattr(setup, "check_audio", lambda utterances, inputs, opens_all: [])
 
 
 def write_manifest(path: Path, durations: np.ndarray, source: str = "") -> str:
@@ -61,10 +68,10 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     given = arguments(manifest, tmp_path, "--data.validation", validation)
     output = printed(capsys, *given)
     experiment = parse_experiment(given, prog="")
-    setup = set_up(experiment, find_run(experiment))
-    plan = setup.train.plan
-    assert command.plan(experiment).train.fingerprint() == setup.train.fingerprint()
-    assert row(output, manifest)[1:3] == ["60", f"{setup.train.index.hours:.4g}"]
+    made = set_up(experiment, find_run(experiment))
+    plan = made.train.plan
+    assert command.plan(experiment).train.fingerprint() == made.train.fingerprint()
+    assert row(output, manifest)[1:3] == ["60", f"{made.train.index.hours:.4g}"]
     assert row(output, "too long")[:4] == ["too", "long", "2", f"{85 / 3600:.4g}"]
     assert row(output, "too short")[2] == "1"
     for bucket, num in zip(plan.buckets, plan.batches_by_bucket().tolist(), strict=True):
@@ -72,8 +79,8 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
         assert cells[1:3] == [str(bucket.num_tokens), str(bucket.batch_size)]
         assert cells[5] == str(num)
     assert f"padding: {plan.padding_share:.1%} of all batches, in 2 shapes" in output
-    assert f"h in {plan.batches_per_epoch} batches, {setup.updates_per_epoch:g} updates" in output
-    assert f"the run: 6 updates, {6 / setup.updates_per_epoch:.4g} epochs" in output
+    assert f"h in {plan.batches_per_epoch} batches, {made.updates_per_epoch:g} updates" in output
+    assert f"the run: 6 updates, {6 / made.updates_per_epoch:.4g} epochs" in output
 
 
 def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
@@ -84,7 +91,7 @@ def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
         audio = sum(int(lengths[b.rows[b.rows >= 0]].sum()) for b in batches)
         room = sum(len(b.rows) for b in batches) * planned.plan.buckets[k].length
         assert shown["padding_share"] == pytest.approx(1 - audio / room)
-        assert shown["entries"] == sum(int((b.rows >= 0).sum()) for b in batches)
+        assert shown["utterances"] == sum(int((b.rows >= 0).sum()) for b in batches)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -231,9 +238,9 @@ def test_removed_characters_are_in_the_plan_and_stop_training(german, capsys):
 
 def test_a_normaliser_that_removes_nothing_trains(german):
     experiment = parse_experiment([*german[:-1], "lower.v1"], prog="")
-    setup = set_up(experiment, find_run(experiment))
-    assert not any(of_set.parts for of_set in setup.removed.values())
-    assert set("öüßä5.!") < set(filter(None, setup.tokenizer.symbols))
+    made = set_up(experiment, find_run(experiment))
+    assert not any(of_set.parts for of_set in made.removed.values())
+    assert set("öüßä5.!") < set(filter(None, made.tokenizer.symbols))
 
 
 def test_a_higher_limit_trains_and_names_the_characters(german):

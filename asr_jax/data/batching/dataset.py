@@ -47,6 +47,8 @@ class Data:
     """Maximum number of training utterances, evenly spread over the training set. 0: all."""
     max_validation_samples: int = 0
     """Maximum number of validation utterances, evenly spread over the validation set. 0: all."""
+    check_all: bool = False
+    """Whether the audio of all utterances is opened before training, instead of some of each input."""
     trim_db: float = 0.0
     """Threshold for trimming silence at both ends of training utterances, in dB below their loudest part. 0: no
     trimming. 60 is QuartzNet's."""

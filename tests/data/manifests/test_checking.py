@@ -1,0 +1,76 @@
+"""Audio that is missing or has another duration is found before training, with its line in the manifest."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asr_jax.audio.io import write_flac
+from asr_jax.cli import convert
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.checking import AudioCheck, check_audio
+from asr_jax.data.manifests.reading import read_utterances
+
+RATE = 16000
+
+
+def manifest(folder: Path, num: int = 60, **changes: dict[str, Any]) -> str:
+    """Writes a manifest of 1 s of audio; `changes` has other fields by line, such as `line_3={"duration": 2.0}`."""
+    write_flac(folder / "good.flac", np.ones(RATE, np.int16), RATE)
+    lines = [
+        {"id": f"u{i}", "audio_path": "good.flac", "text": "a", "duration": 1.0} | changes.get(f"line_{i + 1}", {})
+        for i in range(num)
+    ]
+    path = folder / "train.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def check(path: str, **options: Any) -> AudioCheck:
+    (found,) = check_audio(read_utterances([path]), [path], **options)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"audio_path": "gone.flac"}, "no such file"),
+        ({"duration": 1.06}, "the manifest has 1.06 s, the audio has 1.00 s"),
+        ({"duration": 0.9}, "the manifest has 0.90 s, the audio has 1.00 s"),
+        ({"duration": 1.04}, ""),
+        ({"duration": 0.5, "offset": 0.2}, ""),
+        ({"duration": 0.9, "offset": 0.2}, "the manifest has 0.90 s from 0.2 s, the audio has 1.00 s"),
+    ],
+)
+def test_a_problem_is_named_with_its_line(tmp_path, fields, reason):
+    found = check(manifest(tmp_path, num=5, line_3=fields))
+    name = fields.get("audio_path", "good.flac")
+    problems = [line for each in (found.unreadable, found.differing) for line in found.named(each)]
+    assert problems == [f"{found.path}:3: {tmp_path / name}: {reason}"] * bool(reason)
+    assert len(found.lines()) == bool(reason)
+    found.refuse()
+
+
+def test_some_of_each_input_are_opened_or_all(tmp_path):
+    path = manifest(tmp_path, line_6={"audio_path": "gone.flac"})  # one in six is not opened
+    assert (check(path).num_opened, check(path).num_utterances) == (50, 60)
+    assert not check(path).unreadable
+    assert [each.id for each in check(path, opens_all=True).unreadable] == ["u5"]
+
+
+def test_an_input_of_wrong_paths_is_refused(tmp_path):
+    wrong = {f"line_{i}": {"audio_path": f"wrong/{i}.flac"} for i in range(1, 61)}
+    with pytest.raises(
+        UserError, match=r"50 of 50 opened .*cannot be read.*\n.*train.jsonl:1: .*1.flac"
+    ):
+        check(manifest(tmp_path, **wrong)).refuse()
+
+
+def test_convert_checks_all(tmp_path, capsys):
+    path = manifest(tmp_path, num=3, line_2={"audio_path": "gone.flac"})
+    convert.main([path, str(tmp_path / "out.jsonl"), "--check"])
+    output = capsys.readouterr().out
+    assert f"{path}:2: {tmp_path / 'gone.flac'}: no such file" in output
+    assert "3 utterances checked, 1 cannot be read, 0 have another duration" in output
