@@ -14,6 +14,7 @@ from jaxtyping import Float32, Int16, Shaped
 from asr_jax.audio.checks import Part, check_part, check_values, check_whole, promised_samples
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.pyav import SUFFIXES, decode_with_pyav, probe_with_pyav
+from asr_jax.audio.wav import with_unknown_size
 
 __all__ = ["AudioError", "AudioInfo", "Named", "PathLike", "probe", "read_audio", "write_flac"]
 
@@ -147,6 +148,8 @@ def opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
     try:
         # soundfile raises a TypeError for names that end in .raw, because it needs their format as an argument.
         sound = soundfile.SoundFile(file)
+        if not sound.frames and sound.format.startswith("WAV") and (whole := _with_unknown_size(file)):
+            sound = soundfile.SoundFile(whole)
     except (soundfile.LibsndfileError, TypeError) as error:
         raise AudioError(name_of(file), _why_not_opened(file, error)) from None
     try:
@@ -154,6 +157,13 @@ def opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
             yield sound
     except soundfile.LibsndfileError as error:
         raise AudioError(name_of(file), f"truncated or damaged ({_words(error)}); copy the file again") from None
+
+
+def _with_unknown_size(file: PathLike | Named) -> io.BytesIO | None:
+    """Content of a WAV file whose header has a size of 0 bytes although samples follow; None for other files."""
+    with again(file) as content:
+        whole = with_unknown_size(content.read())
+    return io.BytesIO(whole) if whole else None
 
 
 def _why_not_opened(file: PathLike | Named, error: Exception) -> str:

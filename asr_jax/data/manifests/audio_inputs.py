@@ -12,8 +12,8 @@ from asr_jax.audio.io import AudioError
 from asr_jax.audio.pyav import SUFFIXES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import unique
-from asr_jax.data.manifests.inputs import READERS
-from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.inputs import READERS, local_input
+from asr_jax.data.manifests.locations import Location, local_path
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
@@ -82,6 +82,7 @@ def with_durations(entries: Iterable[Utterance | Rejected]) -> list[Utterance | 
 
 
 def _of(given: str, read_stdin: Callable[[int], bytes], unpack_to: str) -> Iterator[Utterance | Rejected]:
+    given = local_input(given)
     if given == STDIN:
         yield from _of_stdin(read_stdin, f"{unpack_to}.audio")
     elif given.lower().endswith(LISTS) and os.path.isfile(given):
@@ -139,7 +140,11 @@ def _of_list(path: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
 
 def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Utterance | Rejected]:
     """Utterances of a line of a list: an audio file or a folder of audio."""
-    where = Location.parse(line)
+    try:
+        where = Location.parse(local_path(line))
+    except ValueError as error:
+        yield Rejected(line, line, str(error))
+        return
     there = (os.path.join(root, where.path) for root in roots)
     path = next(filter(os.path.exists, there), where.path)
     path = path if os.path.isabs(where.path) else os.path.normpath(path)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns
-from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.locations import Location, local_path
 from asr_jax.data.manifests.measuring import Measured, Row, measure
 from asr_jax.data.manifests.progress import with_bar
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
@@ -93,7 +93,7 @@ def _listed(
     """Utterances and rejected utterances as in the manifest."""
     utterances, rejected = list[Utterance](), list[Rejected]()
     for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
-        entry = _printable(entry)
+        entry = _local(_printable(entry))
         if isinstance(entry, Utterance):
             utterances.append(entry)
         else:
@@ -114,6 +114,16 @@ def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
     if (name, location) == (entry.id, entry.location) and "\0" not in location:
         return entry
     return Rejected(name, location, "its name is not UTF-8, or has a zero byte; rename the file")
+
+
+def _local(entry: Utterance | Rejected) -> Utterance | Rejected:
+    """Resolves `~` and file:// in the location of an utterance. Returns a Rejected for other URLs."""
+    if isinstance(entry, Rejected) or not (entry.location.startswith("~") or "://" in entry.location):
+        return entry
+    try:
+        return replace(entry, location=local_path(entry.location))
+    except ValueError as error:
+        return Rejected(entry.id, entry.location, str(error))
 
 
 def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.locations import local_path
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
 from asr_jax.data.manifests.readers.fields import EXAMPLE
@@ -75,6 +76,7 @@ def has_validation(folder: str, options: ReadOptions | None = None) -> bool:
     """Whether the folder has several sets, including one for validation. False if `resolve` raises an error."""
     options = options or ReadOptions()
     try:
+        folder = local_input(folder)
         return (
             os.path.isdir(folder)
             and not KALDI.matches(folder)
@@ -84,7 +86,20 @@ def has_validation(folder: str, options: ReadOptions | None = None) -> bool:
         return False
 
 
+def local_input(path: str) -> str:
+    """Resolves `~` and file:// in the path of an input.
+
+    Raises:
+        UserError: If it is a URL of another scheme.
+    """
+    try:
+        return local_path(path)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
 def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
+    path = local_input(path)
     if not os.path.exists(path):
         if found := sorted({*glob.glob(path, recursive=True)} - {path}):  # a dangling link finds itself
             return [file for name in found for file in _expanded(name, role, options)]

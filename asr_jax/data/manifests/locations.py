@@ -26,6 +26,7 @@ from jaxtyping import Float32, Int16
 from asr_jax.audio.io import AudioError, AudioInfo, Named, PathLike, probe, read_audio
 from asr_jax.audio.streaming import stream_audio
 
+URL = re.compile(r"([a-z][a-z0-9+.-]+)://(.*)", re.IGNORECASE | re.DOTALL)
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 _PART = rf"(?:bytes=\d+\+\d+|name=[^&#]+|channel=\d+|seconds={_NUMBER}\+(?:{_NUMBER}~?)?|features=\d+x\d+\.[a-z0-9]+)"
 _PARTS = re.compile(rf"{_PART}(?:&{_PART})*")
@@ -37,6 +38,22 @@ OF_THE_CACHE = (
     "; it was unpacked from a table into the cache, and is restored when the table is read again (for example by "
     "python -m asr_jax.plan)"
 )
+
+
+def local_path(path: str) -> str:
+    """Resolves `~`, `~user` and `file://` at the beginning of a path. Other paths are returned unchanged.
+
+    Raises:
+        ValueError: If the path is a URL of another scheme, such as s3:// or https://.
+    """
+    if found := URL.match(path):
+        if found[1].lower() != "file":
+            raise ValueError(
+                f"{found[1]}:// addresses are not read: download the files, or mount them as a folder, and give local "
+                "paths"
+            )
+        path = unquote(found[2].removeprefix("localhost"))
+    return os.path.expanduser(path) if path.startswith("~") else path
 
 
 @dataclass(frozen=True, slots=True)

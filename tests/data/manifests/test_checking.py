@@ -62,9 +62,7 @@ def test_some_of_each_input_are_opened_or_all(tmp_path):
 
 def test_an_input_of_wrong_paths_is_refused(tmp_path):
     wrong = {f"line_{i}": {"audio_path": f"wrong/{i}.flac"} for i in range(1, 61)}
-    with pytest.raises(
-        UserError, match=r"50 of 50 opened .*cannot be read.*\n.*train.jsonl:1: .*1.flac"
-    ):
+    with pytest.raises(UserError, match=r"50 of 50 opened .*cannot be read.*\n.*train.jsonl:1: .*1.flac"):
         check(manifest(tmp_path, **wrong)).refuse()
 
 

@@ -93,9 +93,10 @@ def seconds(fields: Fields, names: Sequence[str]) -> float:
 
 
 def duration_s(fields: Fields) -> float:
-    """Duration in seconds. NaN if there is none."""
+    """Duration in seconds. NaN if there is none, or if it is 0, which stands for an unknown duration."""
     value = seconds(fields, DURATION)
-    return seconds(fields, DURATION_MS) / 1000 if math.isnan(value) else value
+    value = seconds(fields, DURATION_MS) / 1000 if math.isnan(value) else value
+    return value or math.nan
 
 
 def count(fields: Fields, names: Sequence[str]) -> int | None:

@@ -15,6 +15,7 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 AUDIO_ENDINGS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".sph")
 TEXT_ENDINGS = (".txt", ".lab", ".transcript")
 TOKEN_ENDINGS = (".tokens", ".tok")
+ABOUT = ("readme", "license", "licence", "copying", "changelog", "about", "version", "requirements")
 SIDECARS = TEXT_ENDINGS + TOKEN_ENDINGS
 
 
@@ -44,6 +45,15 @@ def read_folder(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
                 yield _utterance(name, os.path.relpath(name, folder), there, options)
             except InvalidEntry as error:
                 yield Rejected(os.path.relpath(name, folder), name, str(error))
+    stems = {os.path.splitext(name)[0] for name in there if name.lower().endswith(AUDIO_ENDINGS)}
+    for name in sorted(there):
+        if name.lower().endswith(SIDECARS) and os.path.splitext(name)[0] not in stems and not is_about(name):
+            yield Rejected(os.path.relpath(name, folder), name, "a text without audio beside it")
+
+
+def is_about(path: str) -> bool:
+    """Whether a file describes a folder, such as README.txt, and is not the text of an utterance."""
+    return os.path.splitext(os.path.basename(path))[0].lower() in ABOUT
 
 
 FOLDER = Reader("folder of audio", is_audio, files, read_folder)

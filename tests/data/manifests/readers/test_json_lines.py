@@ -176,7 +176,7 @@ BROKEN_LINES = [
     (json.dumps(LINE | {"text": "\ud83d"}), '"text" is "\\ud83d"', "an unpaired surrogate"),
     (json.dumps(LINE | {"source": ["x"]}), '"source" is ["x"]', "expected a string"),
     (json.dumps(LINE | {"offset": -1}), "an offset of -1 s", "expected an offset of 0 or more"),
-    (json.dumps(LINE | {"offset": 1, "duration": 0}), "a duration of 0 s", "a duration above 0"),
+    (json.dumps(LINE | {"offset": 1, "duration": -2}), "a duration of -2 s", "a duration above 0"),
     (json.dumps(LINE | {"channel": -1}), '"channel" is -1', "whole number"),
     (json.dumps(LINE | {"tokens": ["he", "llo"]}), 'tokens are ["he", "llo"]', "whole numbers"),
     (json.dumps(LINE | {"tokens": [-1]}), "tokens are [-1]", "from 0"),
