@@ -203,7 +203,7 @@ def table(ending: str, between: str) -> Callable[[Path, Lines], Path]:
 
     def whole(folder: Path, lines: Lines) -> Path:
         rows = [list(lines[0]), *([str(value) for value in item.values()] for item in lines)]
-        (folder / f"m.{ending}").write_text("\n".join(between.join(row) for row in rows))
+        (folder / f"m.{ending}").write_text("\n".join(between.join(row) for row in [*rows[:-1], rows[-1][:-1]]))
         return folder / f"m.{ending}"
 
     return whole

@@ -133,7 +133,7 @@ def _utterance(
 
 def _lacking(fields: Fields, name: str, others: Sequence[str]) -> str:
     if name in fields:
-        return f'"{name}" is {fields[name]!r}. Expected {f.EXAMPLE}'
+        return f'"{name}" is {f.shown(fields[name])}; expected {f.EXAMPLE}'
     there = ", ".join(map(repr, fields)) or "none"
-    found = next((hint for hint in (nearest(other, fields) for other in (name, *others)) if hint), "")
-    return f'no "{name}" among its fields ({there}){found} Expected {f.EXAMPLE}'
+    found = next((hint for hint in (nearest(other, fields) for other in (name, *others)) if hint), "").rstrip("?")
+    return f'no "{name}" among its fields ({there}){found}; expected {f.EXAMPLE}'

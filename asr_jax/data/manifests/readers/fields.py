@@ -11,9 +11,11 @@ import numpy as np
 from asr_jax.data.manifests.locations import Location
 
 ID = ("id", "utt_id", "utterance_id", "key", "sample_id")
-TEXT = ("text", "transcript", "transcription", "sentence", "normalized_text")
+TEXT = ("text", "transcript", "transcription", "sentence", "normalized_text", "txt", "wrd", "words")
 LABELS = ("tokens", "target", "targets", "labels", "label_ids")
-AUDIO_PATH = ("audio_path", "audio_filepath", "path", "file", "file_path")
+AUDIO_PATH = (
+    "audio_path", "audio_filepath", "path", "file", "file_path", "file_name", "filename", "wav_filename", "wav_path",
+)  # fmt: skip
 AUDIO = ("audio", "audio_bytes", "bytes", "wav", "audio_data", "audio.bytes")
 FEATURES = ("features", "input_features", "feature", "fbank", "filterbank")
 FEATURES_PATH = ("features_path",)

@@ -1,12 +1,12 @@
 """Readers of text tables: TSV of ready features, and TSV or CSV with a header line (Common Voice and others).
 
-Lines of features are `features_path⇥rows⇥cols⇥tokens⇥text` with an optional text, and have no header line. TSV has no
-quotes: values are the characters between tabs.
+Lines of features are `features_path⇥rows⇥cols⇥tokens⇥text` with an optional text, and have no header line. Values
+between tabs have no quotes.
 """
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries
@@ -17,7 +17,27 @@ from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 ENDINGS = (".tsv", ".csv")
+TAB = "\t"
+SEPARATORS = (TAB, ",", ";", "|")
+MAX_LINES = 50
+"""Maximum number of lines of a row with line ends in quotes."""
 NO_END = "the last line has no newline: the file may be truncated; if it is complete, add a newline at its end"
+
+
+class BadLine(InvalidEntry):
+    """Line that is not UTF-8 or may be truncated."""
+
+    def __init__(self, line: bytes, reason: str, uncut: str | None = None) -> None:
+        """Initialises the error.
+
+        Args:
+            line: Bytes of the line.
+            reason: Message of the error.
+            uncut: Text of a line that may be truncated, because it has no line end. None: the line is not UTF-8.
+        """
+        super().__init__(reason)
+        self.uncut = uncut
+        self.first_word = (line.split() or [b""])[0].decode(errors="replace")
 
 
 def is_text_table(path: str) -> bool:
@@ -27,6 +47,9 @@ def is_text_table(path: str) -> bool:
 def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     """Reads a TSV or CSV file.
 
+    The separator is the tab, comma, semicolon or vertical bar that results in the most known names in the header line.
+    CSV values may be in quotes and then contain line ends.
+
     Args:
         path: File to read.
         unpacked: File for unpacked bytes. Text tables contain none.
@@ -35,21 +58,55 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
     Raises:
         UserError: If the file cannot be read.
     """
+    separator = separator_of(path)
     names: list[str] | None = None
-    for number, line in text_lines(path):
+    for number, line in _rows(path, separator):
         place = f"{path}:{number}"
         try:
-            if isinstance(line, InvalidEntry):
+            if isinstance(line, BadLine) and (line.uncut is None or names is None):
                 raise line
-            values = _values(path, line)
-            if number == 1 and _is_names(values):
+            text = line.uncut if isinstance(line, BadLine) else line
+            values = _values(text or "", separator)
+            if number == 1 and _num_names(values) >= 2:
                 names = [value.strip().lower() for value in values]
             elif names is None:
+                if separator != TAB and number == 1:
+                    raise UserError(_no_names(path, values))
                 yield _of_features(values)
+            elif isinstance(line, BadLine) and len(values) < len(names):
+                raise line
             else:
                 yield _of_names(names, values, unpacked, options, place)
         except InvalidEntry as error:
             yield Rejected(place, place, str(error))
+
+
+def separator_of(path: str) -> str:
+    """Separator of the columns, from the header line; without known names, that of the file's ending."""
+    with open(path, "rb") as file:
+        header = file.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n")
+    usual = TAB if path.lower().endswith(".tsv") else ","
+    return max((usual, *SEPARATORS), key=lambda separator: _num_names(header.replace('"', "").split(separator)))
+
+
+def _rows(path: str, separator: str) -> Iterator[tuple[int, str | BadLine]]:
+    """Rows that are not blank, with the number of their first line. Lines of an open quote are joined."""
+    open_rows: list[tuple[int, str | BadLine]] = []
+    for number, line in all_lines(path):
+        text = line.uncut if isinstance(line, BadLine) else line
+        if not open_rows and (separator == TAB or text is None or text.count('"') % 2 == 0):
+            if text is None or text.strip():
+                yield number, line
+            continue
+        open_rows.append((number, line))
+        parts = [each.uncut if isinstance(each, BadLine) else each for _, each in open_rows]
+        if None in parts or len(parts) > MAX_LINES:  # a quote that is never closed: each line is a row
+            yield from ((number, each) for number, each in open_rows if isinstance(each, BadLine) or each.strip())
+            open_rows = []
+        elif sum(part.count('"') for part in parts if part) % 2 == 0:
+            yield open_rows[0][0], "\n".join(part or "" for part in parts)
+            open_rows = []
+    yield from ((number, each) for number, each in open_rows if isinstance(each, BadLine) or each.strip())
 
 
 def with_clips(path: str) -> tuple[str, ...]:
@@ -59,14 +116,6 @@ def with_clips(path: str) -> tuple[str, ...]:
 
 
 TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips)
-
-
-class BadLine(InvalidEntry):
-    """Line that is not UTF-8 or may be truncated."""
-
-    def __init__(self, line: bytes, reason: str) -> None:
-        super().__init__(reason)
-        self.first_word = (line.split() or [b""])[0].decode(errors="replace")
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
@@ -85,7 +134,7 @@ def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                     is_cut = number > 1 and not line.endswith(b"\n")
-                    yield number, BadLine(line, NO_END) if is_cut else text
+                    yield number, BadLine(line, NO_END, text) if is_cut else text
                 except UnicodeDecodeError as error:
                     yield number, BadLine(line, not_utf8(line, error))
     except FileNotFoundError:
@@ -94,19 +143,28 @@ def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _values(path: str, line: str) -> list[str]:
-    if path.lower().endswith(".tsv"):
-        return line.split("\t")
+def _values(line: str, separator: str) -> list[str]:
+    if separator == TAB:
+        return line.split(TAB)
     try:
-        return next(csv.reader([line], strict=True))
+        return next(csv.reader([line], delimiter=separator, strict=True))
     except csv.Error as error:
         raise InvalidEntry(
             f"not a line of CSV ({error}); expected one utterance per line, and quotes in pairs"
         ) from None
 
 
-def _is_names(values: list[str]) -> bool:
-    return len(f.KNOWN & {value.strip().lower() for value in values}) >= 2
+def _num_names(values: Sequence[str]) -> int:
+    return len(f.KNOWN & {value.strip().lower() for value in values})
+
+
+def _no_names(path: str, values: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, values[:8])) + (" …" if len(values) > 8 else "")
+    return (
+        f"{path}:1: the columns {shown} have fewer than two known names; expected a header line such as "
+        "audio_path,text,duration (also wav_filename,transcript; file_name,transcription; ID,wav,wrd): add it, or "
+        "rename the columns"
+    )
 
 
 def _of_features(values: list[str]) -> Utterance:

@@ -238,6 +238,6 @@ def test_what_is_no_table_is_named(tmp_path: Path, kind: str) -> None:
         path.write_bytes(data)
         with pytest.raises(UserError, match=r"not a complete (Parquet|Arrow) file"):
             read(tmp_path, path)
-    (parquet if kind == "parquet" else stream)(path, {"wave": [1], "words": ["a"]})
-    with pytest.raises(UserError, match=r"none of its columns \(wave, words\) is known"):
+    (parquet if kind == "parquet" else stream)(path, {"wave": [1], "noise": ["a"]})
+    with pytest.raises(UserError, match=r"none of its columns \(wave, noise\) is known"):
         read(tmp_path, path)

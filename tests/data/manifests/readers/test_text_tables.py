@@ -108,7 +108,7 @@ def test_features_with_names_and_without_texts(tmp_path: Path) -> None:
     ("path", "lines"),
     [
         ("m.tsv", [*[GOOD] * 20, "a\t1\t1\t1\tte"]),
-        ("n.csv", ["path,text,duration", *["a.wav,b,1"] * 20, "a.wav,b,1"]),
+        ("n.csv", ["path,text,duration", *["a.wav,b,1"] * 20, "a.wav,b"]),
     ],
 )
 def test_a_cut_last_row_is_named(tmp_path: Path, path: str, lines: list[str]) -> None:
@@ -118,6 +118,36 @@ def test_a_cut_last_row_is_named(tmp_path: Path, path: str, lines: list[str]) ->
     (rejected,) = utterances.rejected
     assert rejected.location == f"{tmp_path / path}:{len(lines)}"
     assert "the last line has no newline: the file may be truncated" in rejected.reason
+
+
+@pytest.mark.parametrize("separator", [",", ";", "|", "\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_separators_quoted_line_ends_and_no_final_line_end(tmp_path: Path, separator: str, end: str) -> None:
+    is_csv = separator != "\t"
+    text = f'"two{end}lines{separator} ""and"" more"' if is_csv else "one line"
+    rows = [("wav_filename", "wav_filesize", "transcript"), ("a.wav", "6044", text), ("b.wav", "6044", "last")]
+    for name in "ab":
+        write(tmp_path / f"{name}.wav", noise(1))
+    path = tmp_path / "train.csv"
+    path.write_bytes(end.join(separator.join(row) for row in rows).encode())
+    utterances = read(tmp_path, path)
+    expected = f'two\nlines{separator} "and" more' if is_csv else "one line"
+    assert [utterance.text for utterance in utterances] == [expected, "last"]
+    assert not utterances.rejected
+    check_conversion(tmp_path, path)
+
+
+def test_line_numbers_after_a_quoted_line_end(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav", noise(1))
+    (tmp_path / "t.csv").write_text('path,text\n"a.wav","b\nc"\na.wav,d\na.wav,e,f\n')
+    utterances = read(tmp_path, tmp_path / "t.csv")
+    assert [entry.location for entry in utterances.rejected] == [f"{tmp_path}/t.csv:5"]
+
+
+def test_columns_without_known_names_are_named(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("sound,speech\na.wav,b\n")
+    with pytest.raises(UserError, match=r"t.csv:1: the columns 'sound', 'speech' have fewer than two known names"):
+        read(tmp_path, tmp_path / "t.csv")
 
 
 def test_one_row_alone_needs_no_line_end(tmp_path: Path) -> None:
