@@ -23,7 +23,7 @@ from asr_jax.data.manifests.measuring import Measured
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
-VERSION = 4
+VERSION = 5
 """Version of the readers and the columns. With another version, everything is read again."""
 CACHE = "ASR_JAX_INDEX_CACHE"
 """Environment variable for the folder of the cache. Not set: the user's cache folder."""

@@ -11,6 +11,7 @@ from typing import Literal
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import local_path
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
+from asr_jax.data.manifests.readers.corpora import AN4, LIBRISPEECH, an4_set, subsets
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
 from asr_jax.data.manifests.readers.fields import EXAMPLE
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
@@ -21,7 +22,7 @@ from asr_jax.data.manifests.readers.text_tables import TEXT_TABLE
 from asr_jax.data.manifests.readers.webdataset import TAR
 
 Role = Literal["train", "validation"]
-READERS = (KALDI, JSON, FAIRSEQ, TEXT_TABLE, PARQUET, ARROW, TAR, FOLDER)
+READERS = (KALDI, JSON, FAIRSEQ, TEXT_TABLE, PARQUET, ARROW, TAR, AN4, LIBRISPEECH, FOLDER)
 """Readers in order of precedence: the first one that matches a path reads it."""
 
 STEMS = {"train": ("train",), "validation": ("val", "validation", "valid", "dev")}
@@ -29,6 +30,8 @@ MANIFESTS = (".jsonl", ".json", ".jsonl.gz", ".tsv", ".csv", ".parquet")
 # Files of the first kind that a folder contains are its data. A folder without any of them is a folder of audio.
 KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".tar",))
 TABLES = (".csv", ".tsv")
+# Tables of Hugging Face's audiofolder and of LJSpeech, beside the audio.
+METADATA = ("metadata.csv", "metadata.tsv")
 # Files of Hugging Face's `datasets`, of our runs, and of rejected utterances.
 NOT_DATA = re.compile(
     r"(dataset_info|dataset_infos|dataset_dict|state|experiment)\.json|(cache-|tmp).*\.arrow|(.*\.)?(rejected|skipped|rejects)\.jsonl"
@@ -77,11 +80,11 @@ def has_validation(folder: str, options: ReadOptions | None = None) -> bool:
     options = options or ReadOptions()
     try:
         folder = local_input(folder)
-        return (
-            os.path.isdir(folder)
-            and not KALDI.matches(folder)
-            and bool(_set_of(folder, "validation", _data_files(folder, options)[0], options))
-        )
+        if not os.path.isdir(folder) or KALDI.matches(folder):
+            return False
+        if corpus := _of_corpus(folder, "validation"):
+            return corpus != _of_corpus(folder, "train")
+        return bool(_set_of(folder, "validation", _data_files(folder, options)[0], options))
     except UserError:
         return False
 
@@ -106,6 +109,8 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
         raise UserError(f"{path}: no such file or folder; check the path (relative paths start at {os.getcwd()})")
     if not os.path.isdir(path) or KALDI.matches(path):
         return [path]
+    if corpus := _of_corpus(path, role):
+        return corpus
     files, others = _data_files(path, options)
     chosen = _set_of(path, role, files, options)
     if chosen is not None:
@@ -135,6 +140,25 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
         f"{path} has nothing to read: expected manifests ({', '.join(MANIFESTS)}), Parquet, Arrow or tar files, "
         f"Kaldi's wav.scp, or audio ({', '.join(AUDIO_ENDINGS)})"
     )
+
+
+def _of_corpus(path: str, role: Role) -> list[str]:
+    """Paths of a role in a corpus as it is distributed, or in a folder with `metadata.csv`. Empty for other folders.
+
+    Raises:
+        UserError: If the corpus has no set for the role.
+    """
+    if AN4.matches(path):
+        return [an4_set(path, role)]
+    if table := next((name for name in METADATA if os.path.isfile(os.path.join(path, name))), ""):
+        return [os.path.join(path, table)]
+    if not LIBRISPEECH.matches(path) or not (sets := [each for each in subsets(path) if LIBRISPEECH.matches(each)]):
+        return [path] * LIBRISPEECH.matches(path)
+    stem = "train" if role == "train" else "dev"
+    chosen = [each for each in sets if os.path.basename(each).startswith(stem)]
+    if not chosen:
+        raise UserError(f"{path} has no subset {stem}-…: {_listed(path, sets)}")
+    return chosen
 
 
 def _set_of(folder: str, role: Role, files: list[str], options: ReadOptions) -> list[str] | None:
@@ -182,7 +206,9 @@ def _named(folder: str, role: Role, options: ReadOptions) -> list[str]:
 
 def _is_data_folder(path: str, options: ReadOptions) -> bool:
     """Whether a folder has data. A folder of audio counts only if one for validation or test is beside it."""
-    if KALDI.matches(path) or _data_files(path, options)[0]:
+    if KALDI.matches(path) or _data_files(path, options)[0] or LIBRISPEECH.matches(path):
+        return True
+    if any(os.path.isfile(os.path.join(path, name)) for name in METADATA):
         return True
     folder = os.path.dirname(path)
     beside = any(os.path.isdir(os.path.join(folder, stem)) for stem in (*STEMS["validation"], "test"))

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,8 @@ from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
 
+ROOT = re.compile(r"^(\{\w+\}|\$\{?\w+\}?)/+")
+"""Placeholder of the root folder in the paths of SpeechBrain, such as `{data_root}/` or `$data_root/`."""
 # Hop in seconds of features without a duration; nearly every front-end has it.
 HOP_S = 0.01
 
@@ -45,6 +48,7 @@ def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
 
 def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:
     embedded, audio_path = _embedded(fields, name)
+    audio_path = ROOT.sub("", audio_path)
     if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping | list):
         raise InvalidEntry(f'audio is {f.shown(value)[:60]}; expected a path or, in a table, {{"bytes": …, "path": …}}')
     if embedded is None and not audio_path:

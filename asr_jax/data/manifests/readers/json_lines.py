@@ -4,6 +4,7 @@ Our own lines are `{"audio_path": "a.flac", "text": "hello", "duration": 1.5}`, 
 offset channel tokens`, or with `features_path rows cols` instead of `audio_path`.
 """
 
+import glob
 import gzip
 import json
 import os
@@ -15,8 +16,9 @@ from typing import Any
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries, lhotse, quartznet
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
+from asr_jax.data.manifests.readers.nemo_tars import NemoTars
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
@@ -25,7 +27,18 @@ MARK = b"\xef\xbb\xbf"
 
 
 def is_json(path: str) -> bool:
+    if path.lower().endswith(".list") and os.path.isfile(path):  # WeNet's; other lists have a path per line
+        with open(path, "rb") as file:
+            return file.read(1) == b"{"
     return path.lower().endswith(ENDINGS) and not os.path.isdir(path)
+
+
+def files(path: str, options: ReadOptions) -> list[str]:
+    """The file, and supervisions of lhotse or tars of NeMo that belong to it."""
+    folder, name = os.path.split(path)
+    supervisions = os.path.join(folder, name.replace("recordings", "supervisions"))
+    tars = sorted(glob.glob(os.path.join(glob.escape(folder), "audio_*.tar"))) if "tarred" in name else []
+    return [path, *([supervisions] if supervisions != path and os.path.exists(supervisions) else []), *tars]
 
 
 def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool = False) -> Entries:
@@ -40,14 +53,24 @@ def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool
     Raises:
         UserError: If the file cannot be read.
     """
-    for number, value in _objects(path):
+    of_recordings: dict[str, list[f.Fields]] = {}
+    tarred = NemoTars()
+    for number, value in objects(path):
         place = f"{path}:{number}"
         try:
             if isinstance(value, InvalidEntry):
                 raise value
             if not isinstance(value, dict):
                 raise InvalidEntry(f"a JSON {type(value).__name__}; expected an object: {f.EXAMPLE}")
-            if "supervisions" in value or "tracks" in value:
+            if "recording_id" in value and "audio_path" not in value:
+                continue  # a supervision of lhotse, which is read with its recording
+            if "sources" in value and "sampling_rate" in value:
+                of_recordings = of_recordings or lhotse.supervisions_beside(path)
+                for cut in lhotse.cuts_of(value, of_recordings):
+                    yield from lhotse.utterances(cut, options)
+            elif "shard_id" in value:
+                yield tarred.utterance(value, path, options)
+            elif "supervisions" in value or "tracks" in value:
                 yield from lhotse.utterances(value, options)
             elif "files" in value and "transcript" in value:
                 yield from quartznet.utterances(value, once=once)
@@ -58,8 +81,8 @@ def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool
             yield Rejected(name if isinstance(name, str) else place, place, str(error))
 
 
-JSON = Reader("JSON", is_json, this_file, read_json)
-JSON_ONCE = Reader("JSON at one speed", is_json, this_file, partial(read_json, once=True))
+JSON = Reader("JSON", is_json, files, read_json)
+JSON_ONCE = Reader("JSON at one speed", is_json, files, partial(read_json, once=True))
 """Reader for validation and evaluation, which count an utterance once."""
 
 
@@ -76,7 +99,7 @@ def _name(fields: dict[str, Any], place: str) -> str:
     return path if isinstance(path, str) and path else place
 
 
-def _objects(path: str) -> Iterator[tuple[int, Any]]:
+def objects(path: str) -> Iterator[tuple[int, Any]]:
     """Yields values with their line, or position in the array, from 1. A line that is not JSON is an InvalidEntry."""
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
@@ -85,6 +108,10 @@ def _objects(path: str) -> Iterator[tuple[int, Any]]:
             if start.startswith(b"["):
                 yield from enumerate(_array(path, file.read()), 1)
                 return
+            if start.startswith(b"{") and (named := _named(file)):
+                yield from named
+                return
+            file.seek(0)
             for number, line in enumerate(file, 1):
                 if line := line.strip():
                     yield number, _value(line.removeprefix(MARK) if number == 1 else line)
@@ -93,6 +120,32 @@ def _objects(path: str) -> Iterator[tuple[int, Any]]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path}: cannot be read as a manifest: {reason}; check that it is complete") from None
+
+
+def _named(file: Any) -> list[tuple[int, Any]]:
+    """Objects of a file `{id: {…}, …}`, as SpeechBrain writes it. Empty for other files."""
+    try:
+        json.loads(file.readline())
+        return []  # an object on one line
+    except ValueError:
+        file.seek(0)
+    try:
+        whole = json.loads(file.read().decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return []
+    if not whole or not all(isinstance(value, dict) for value in whole.values()):
+        return []
+    return [(number, speechbrain(name, value)) for number, (name, value) in enumerate(whole.items(), 1)]
+
+
+def speechbrain(name: str, fields: dict[str, Any]) -> dict[str, Any] | InvalidEntry:
+    """Fields of an object of SpeechBrain, whose `length` is in seconds. An InvalidEntry for parts of files."""
+    found = {"id": name} | fields
+    if "length" in found and "duration" not in found:
+        found["duration"] = found.pop("length")
+    if isinstance(found.get("wav"), dict):
+        return InvalidEntry('"wav" has start and stop in samples; expected a path of a whole file')
+    return found
 
 
 def _value(line: bytes) -> Any:

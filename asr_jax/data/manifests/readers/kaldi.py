@@ -27,6 +27,9 @@ HARMLESS = {
     "sph2pipe": r"-f (wav|rif|sph)|-p|-c ?[12]",
 }
 
+LEVELS = 3
+"""Number of folders above the parent folder that paths may be relative to. ESPnet's are `dump/raw/train`."""
+
 Table = Mapping[str, str | InvalidEntry]
 
 
@@ -39,7 +42,12 @@ def files(path: str, options: ReadOptions) -> list[str]:
 
 
 def roots(path: str) -> tuple[str, ...]:
-    return beside(os.path.join(path, "wav.scp"))
+    """Folders that paths may be relative to: those of `beside`, and the folders above, as in ESPnet's dumps."""
+    folder, parent, current = beside(os.path.join(path, "wav.scp"))
+    above = [parent]
+    for _ in range(LEVELS):
+        above.append(os.path.dirname(above[-1]))
+    return folder, *above, current
 
 
 def read_kaldi(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:

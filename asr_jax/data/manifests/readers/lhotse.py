@@ -5,8 +5,10 @@ Ready features of lhotse are ignored, and audio is read instead.
 """
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 
+from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -58,6 +60,45 @@ def utterances(cut: Fields, options: ReadOptions) -> Iterator[Utterance]:
             duration_s=part_s,
             speaker=f.string(supervision, f.SPEAKER),
         )
+
+
+def supervisions_beside(path: str) -> dict[str, list[Fields]]:
+    """Supervisions by recording, from the file beside the recordings, such as `supervisions.jsonl.gz`.
+
+    Raises:
+        UserError: If there is no such file.
+    """
+    from asr_jax.data.manifests.readers.json_lines import objects
+
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, name.replace("recordings", "supervisions"))
+    if beside == path or not os.path.exists(beside):
+        raise UserError(
+            f"{path} has recordings of lhotse without texts: expected the supervisions in {beside}; or pass cuts"
+        )
+    found: dict[str, list[Fields]] = {}
+    for _, value in objects(beside):
+        if isinstance(value, dict):
+            found.setdefault(str(value.get("recording_id")), []).append(value)
+    return found
+
+
+def cuts_of(recording: Fields, supervisions: Mapping[str, Sequence[Fields]]) -> Iterator[Fields]:
+    """Yields a cut for each supervision of a recording.
+
+    Raises:
+        InvalidEntry: If the recording has no supervision.
+    """
+    own = supervisions.get(str(recording.get("id")), ())
+    if not own:
+        raise InvalidEntry("a recording without a supervision")
+    for each in own:
+        channel = each.get("channel", 0)
+        yield {
+            "id": each.get("id"), "start": each.get("start"), "duration": each.get("duration"),
+            "channel": channel[0] if isinstance(channel, list) else channel,
+            "recording": recording, "supervisions": [each],
+        }  # fmt: skip
 
 
 def _span(item: Fields) -> tuple[float, float]:

@@ -59,16 +59,20 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
         UserError: If the file cannot be read.
     """
     separator = separator_of(path)
+    is_ljspeech = _is_ljspeech(path)
+    separator = TAB if is_ljspeech else separator  # its texts have quotes that are not those of CSV
     names: list[str] | None = None
     for number, line in _rows(path, separator):
         place = f"{path}:{number}"
         try:
-            if isinstance(line, BadLine) and (line.uncut is None or names is None):
+            if isinstance(line, BadLine) and (line.uncut is None or (names is None and not is_ljspeech)):
                 raise line
             text = line.uncut if isinstance(line, BadLine) else line
             values = _values(text or "", separator)
             if number == 1 and _num_names(values) >= 2:
                 names = [value.strip().lower() for value in values]
+            elif names is None and is_ljspeech:
+                yield _of_ljspeech(text or "", path)
             elif names is None:
                 if separator != TAB and number == 1:
                     raise UserError(_no_names(path, values))
@@ -152,6 +156,23 @@ def _values(line: str, separator: str) -> list[str]:
         raise InvalidEntry(
             f"not a line of CSV ({error}); expected one utterance per line, and quotes in pairs"
         ) from None
+
+
+def _is_ljspeech(path: str) -> bool:
+    """Whether a file is LJSpeech's `metadata.csv`: `ID|text|normalised text` without a header, audio in `wavs`."""
+    if not os.path.isdir(os.path.join(os.path.dirname(os.path.abspath(path)), "wavs")):
+        return False
+    with open(path, "rb") as file:
+        values = file.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n").split("|")
+    return len(values) in (2, 3) and not _num_names(values)
+
+
+def _of_ljspeech(line: str, path: str) -> Utterance:
+    """Utterance of a line `ID|text|normalised text`; the normalised text is used."""
+    name, *texts = line.split("|")
+    if not 1 <= len(texts) <= 2:
+        raise InvalidEntry(f"{len(texts) + 1} columns; expected ID|text|normalised text")
+    return Utterance(id=name, location=os.path.join("wavs", f"{name}.wav"), text=texts[-1] or texts[0])
 
 
 def _num_names(values: Sequence[str]) -> int:
