@@ -1,5 +1,6 @@
 """Converts manifests or data folders to JSONL, or to fairseq's lists: `python -m asr_jax.convert IN … OUT`."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     _check(options)
 
     from asr_jax.data.manifests.checking import check_audio
+    from asr_jax.data.manifests.inputs import described
     from asr_jax.data.manifests.manifest import write_manifest
     from asr_jax.data.manifests.progress import in_threads
     from asr_jax.data.manifests.readers.fairseq import at_16_khz, write_fairseq
@@ -55,6 +57,8 @@ def main(arguments: Sequence[str]) -> None:
     except BaseException:
         unpacked.unlink(missing_ok=True)  # no manifest refers to it
         raise
+    for line in described(options.inputs, options.role):
+        print(line, file=sys.stderr)
     for entry in utterances.rejected:
         print(f"rejected {entry.id}: {entry.location}: {entry.reason}")
     if options.check:

@@ -22,6 +22,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.batching.removals import Removed, count_removed
+from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.inference.calibration import calibrate
@@ -87,6 +88,8 @@ def main(arguments: Sequence[str]) -> None:
             check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)))
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
+    for line in described(options.data, "validation", how):
+        print(line, file=sys.stderr)
     if options.log_probs:
         check_ids(options.log_probs, utterances)
     results = []

@@ -21,6 +21,7 @@ from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed
+from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.reading import Utterances
 
 LISTED = 20
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str]) -> None:
 
     planned, removed, warnings = plan(experiment)
     console = console_for()
+    for line in described(experiment.data.train):
+        say(console, f"train: {line}")
     print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
     print_table(rejected_rows(planned), title="rejected", console=console)
     print_table(removed_rows(removed), title="characters removed from texts", console=console)

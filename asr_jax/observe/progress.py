@@ -73,6 +73,7 @@ class ProgressView:
             "checkpoint_saved": self._checkpoint_saved,
             "recompiled": self._recompiled,
             "warning": self._warning,
+            "data": lambda data: self._say(f"{data['set']}: {data['message']}"),
             "run_complete": self._run_complete,
         }
 

@@ -24,6 +24,8 @@ from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, REJECTED, TENSORBOARD, TOKENIZER
 from asr_jax.data.batching.removals import share_removed
 from asr_jax.data.loading.source import BatchSource, open_batches
+from asr_jax.data.manifests.inputs import Role, described
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
 from asr_jax.observe.curves import draw_curves
 from asr_jax.observe.detectors import Detectors
@@ -384,6 +386,11 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     )  # fmt: skip
     for name, old, new in changed or ():
         log.write("setting_changed", setting=name, old=old, new=new)
+    data = setup.experiment.data
+    roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))
+    for role, paths in roles:
+        for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
+            log.write("data", set=role, message=line)
     for name, removed in setup.removed.items():
         if removed.spoken:
             message = "\n".join([share_removed(removed, name), *removed.lines()])

@@ -75,6 +75,18 @@ def resolve(
     ]
 
 
+def described(paths: Sequence[str], role: Role = "train", options: ReadOptions | None = None) -> list[str]:
+    """One line for each input: the path that is read, if it is another one, and its format."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for number, file, reader in resolve(paths, role, options):
+        found.setdefault(paths[number], []).append((file, reader.name))
+    return [
+        f"{path}: read as {', '.join(sorted({name for _, name in of_path}))}"
+        + ("" if of_path[0][0] == path else f" from {of_path[0][0]}" + (f" … ({len(of_path)})" * (len(of_path) > 1)))
+        for path, of_path in found.items()
+    ]
+
+
 def has_validation(folder: str, options: ReadOptions | None = None) -> bool:
     """Whether the folder has several sets, including one for validation. False if `resolve` raises an error."""
     options = options or ReadOptions()
