@@ -85,7 +85,8 @@ class Training:
     """Number of consecutive validations without a lower error rate (or loss, see keep_best) after which the run ends.
     0: no early stopping."""
     max_hours: float = 0.0
-    """Hours after which a job saves a checkpoint and ends; the same command continues the run. 0: no limit."""
+    """Hours after which a job saves a checkpoint and ends; the same command continues the run. Several processes check
+    the time every log_every updates, one process after every update. 0: no limit."""
     epochs_this_job: float = 0.0
     """Number of epochs after which a job saves a checkpoint and ends. The learning rate schedule does not depend on it.
     0: no limit."""
@@ -160,6 +161,31 @@ class Init:
                 raise ValueError(f"new: {pattern!r} is not a regular expression: {error}") from error
 
 
+RESUMABLE = ("optim", "training", "model.augment")
+"""Settings that `Resume.allow` can name. A change of others, such as the model's sizes, does not fit a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Changes of settings with which a run may be continued."""
+
+    allow: tuple[str, ...] = ()
+    """Settings, or groups of them, that may differ from those of the run: optim, training, model.augment, or fields in
+    them such as optim.schedule.peak_lr. The optimizer state is kept."""
+
+    def __post_init__(self) -> None:
+        for name in self.allow:
+            if not is_among(name, RESUMABLE):
+                raise ValueError(
+                    f"allow: {name!r} cannot change when a run continues; expected {', '.join(RESUMABLE)}, or fields "
+                    "in them"
+                )
+
+    def allows(self, name: str) -> bool:
+        """Returns whether the setting may change. The optimizer itself may not: its state would not fit."""
+        return name != "optim.class" and is_among(name, self.allow)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """All settings of a run. The run's folder and every checkpoint contain them as JSON."""
@@ -178,6 +204,8 @@ class Experiment:
     """Low-rank adaptation, for fine-tuning."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
     """Length, precision, validation and logging."""
+    resume: Resume = Resume()
+    """Changes of settings with which the run may be continued."""
     seed: int = 0
     """Random seed of initial parameters, data order, augmentation and dropout."""
     run_dir: str = ""
@@ -232,7 +260,7 @@ INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 # Settings that may change when a run continues. They affect its length, output and speed, but not the updates so far.
 # A change of any other setting is refused.
 MAY_CHANGE = (
-    "run_dir", "fresh", "dry_run",
+    "run_dir", "fresh", "dry_run", "resume",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
     "training.save_minutes", "training.num_samples", "training.max_rejected", "training.max_failed",
     "training.keep_last", "training.keep_best", "training.milestones", "training.validate_epochs",

@@ -79,7 +79,7 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     try:
         main(sys.argv[1:] if arguments is None else arguments)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(error if error.is_planned else f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except AudioError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -28,7 +28,7 @@ from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
-from asr_jax.inference.recognition import judged_words, predictions, scored
+from asr_jax.inference.recognition import judged_words, predictions, scored, worst
 from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.search.base import Decoding
@@ -49,6 +49,8 @@ class EvaluateOptions(RecognitionOptions):
     """Grouping of the rows below the row of each set."""
     normaliser: str = ""
     """Normaliser of references and hypotheses in scoring. Default: the normaliser of the run's tokenizer."""
+    worst: Annotated[int, arg(metavar="N")] = 0
+    """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     calibrate: bool = False
     """Calibrate the confidence of words on these sets and store the calibration in the run."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
@@ -147,6 +149,9 @@ def evaluate_run(
         windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
         removed = count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser))
         sets[manifest] = counts | {"windowed_ids": windowed, "removed": removed_json(removed)}
+        if options.worst > 0:
+            most = worst(data, found, trained.tokenizer, normaliser=normaliser, number=options.worst)
+            sets[manifest] |= {"worst": most}
         recognised.append((data, found))
         for each in found.rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
@@ -225,6 +230,8 @@ def check_names(options: EvaluateOptions) -> None:
         UserError: If the normaliser is unknown, a set or a run is given twice, or the prediction files of two runs
             would have the same name.
     """
+    if options.worst < 0:
+        raise UserError(f"--worst {options.worst}: expected 0 or more")
     if options.normaliser and options.normaliser not in NORMALISERS:
         raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
     if len(set(options.data)) < len(options.data):

@@ -6,6 +6,7 @@ from typing import Any
 
 from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.observe.tables import console_for, percent, print_table, say
+from asr_jax.observe.transcripts import aligned_lines
 from asr_jax.text.removed import is_spoken
 
 
@@ -70,6 +71,8 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
             if removed := about_removed(manifest, counts["removed"], result["normaliser"]):
                 say(console, removed, style="bold yellow")
             say(console, about_confidence(manifest, counts["confidence"], is_calibrated=result["calibrated"]))
+            for line in about_worst(manifest, counts.get("worst", ())):
+                say(console, line)
         for line in after_calibration(result.get("calibration")):
             say(console, line)
     return [manifest for result in results for manifest, counts in result["sets"].items() if counts["wer"] is None]
@@ -133,6 +136,16 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
     if ids := counts["windowed_ids"]:
         text += f"; {len(ids)} longer than {WHOLE} × the longest of training, recognised in windows: {some(ids)}"
     return text
+
+
+def about_worst(manifest: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the utterances with the most word errors, each with its reference and hypothesis in aligned columns."""
+    if rows:
+        yield f"{manifest}: {len(rows)} utterances with the most word errors:"
+    for row in rows:
+        counts = f"S {row['substitutions']}  D {row['deletions']}  I {row['insertions']}  of {row['words']} words"
+        yield f"{row['id']}: {counts}, {row['location']}"
+        yield from (f"  {line}" for line in aligned_lines(row["reference"], row["hypothesis"]))
 
 
 def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) -> str:

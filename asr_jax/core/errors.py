@@ -12,6 +12,8 @@ class UserError(Exception):
     """
 
     exit_code = 2
+    is_planned = False
+    """Whether the command ended as requested, as after a time limit. Its message is then not marked as an error."""
 
 
 class RunError(UserError):

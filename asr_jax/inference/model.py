@@ -23,7 +23,7 @@ def make_model(experiment: Experiment, tokenizer: Tokenizer) -> Recogniser:
 
 
 NOT_IN_PROGRAMS = (
-    "name", "run_dir", "fresh", "dry_run", "init", "seed", "data",
+    "name", "run_dir", "fresh", "dry_run", "resume", "init", "seed", "data",
     *(
         f"training.{name}"
         for name in (

@@ -18,7 +18,7 @@ from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
 from asr_jax.inference.decoder import Decoder, Emitted, without_labels
 from asr_jax.metrics.confidence import confidence_report
-from asr_jax.metrics.errors import right_words
+from asr_jax.metrics.errors import right_words, word_errors
 from asr_jax.metrics.scoring import Recognised, score
 from asr_jax.text.normalise import normalise
 from asr_jax.text.tokenizers import Tokenizer
@@ -238,8 +238,37 @@ def predictions(
             "speaker": each.speaker,
             "duration_s": None if math.isnan(each.duration_s) else each.duration_s,
             "normaliser": normaliser,
+            **word_counts(each, normaliser),
             **to_json(found.transcripts[row]),
         }
+
+
+def word_counts(recognised: Recognised, normaliser: str) -> dict[str, int]:
+    """Returns the word errors of an utterance after normalising: substitutions, deletions, insertions and words."""
+    counts = word_errors(normalise(recognised.reference, normaliser), normalise(recognised.hypothesis, normaliser))
+    return {name: getattr(counts, name) for name in ("substitutions", "deletions", "insertions", "words")}
+
+
+def worst(data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normaliser: str, number: int) -> list[Any]:
+    """Returns the utterances with the most word errors, the worst first.
+
+    Args:
+        data: The planned set.
+        found: Transcripts of the set.
+        tokenizer: Tokenizer of the run.
+        normaliser: Name of the normaliser of references and hypotheses.
+        number: Largest number of utterances.
+
+    Returns:
+        For each utterance: id, location, normalised reference and hypothesis, and its `word_counts`.
+    """
+    rows = list[dict[str, Any]]()
+    for row, each in zip(sorted(found.transcripts), recognised(data, found, tokenizer), strict=True):
+        counts = word_counts(each, normaliser)
+        if counts["substitutions"] + counts["deletions"] + counts["insertions"]:
+            texts = {name: normalise(getattr(each, name), normaliser) for name in ("reference", "hypothesis")}
+            rows.append({"id": each.id, "location": data.index.utterances[row].location, **texts, **counts})
+    return sorted(rows, key=lambda row: -(row["substitutions"] + row["deletions"] + row["insertions"]))[:number]
 
 
 def reference(utterance: Utterance, tokenizer: Tokenizer) -> str:

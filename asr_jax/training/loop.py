@@ -16,7 +16,19 @@ import numpy as np
 from jax.stages import Compiled
 
 from asr_jax.checkpoints.store import Checkpoints, newest, refuse_damaged, restore_meta
-from asr_jax.config import Experiment, differences, from_json, is_of_machine, leaves, save_experiment
+from asr_jax.config import (
+    RESUMABLE,
+    Experiment,
+    Resume,
+    differences,
+    from_json,
+    is_among,
+    is_of_machine,
+    leaves,
+    load_experiment,
+    may_change,
+    save_experiment,
+)  # fmt: skip
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import agree, is_main, on_main, together
@@ -50,7 +62,7 @@ from asr_jax.training.saving import Saver
 from asr_jax.training.setup import ADDED, Setup, set_up
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
-from asr_jax.training.timetable import ALL_DONE, JOB_DONE, Timetable
+from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
 from asr_jax.training.validation import NO_GAIN, Validator
 
 # Number of updates that are dispatched ahead. The device does not become idle, and its memory holds only a few batches.
@@ -173,7 +185,7 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
     save_plan(setup.train, folder)
     if setup.sets.is_split and not done:
         save_split(setup.sets, folder)
-    save_experiment(setup.experiment, folder / EXPERIMENT)
+    save_experiment(replace(setup.experiment, resume=Resume()), folder / EXPERIMENT)  # allowed for this job only
     return {"changed": changed, "refused": refused}
 
 
@@ -199,8 +211,12 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
                 "started with, or start a new run in another folder with --fresh True"
             )
     changed = differences(from_json(meta["experiment"]), setup.experiment)
-    folders.refuse_changes(setup.folder, changed)
-    return [change for change in changed if change[0] not in ("run_dir", "fresh")]
+    # A job may have accepted changes and ended before its first checkpoint.
+    accepted = load_experiment(setup.folder / EXPERIMENT) if (setup.folder / EXPERIMENT).is_file() else None
+    since = differences(accepted, setup.experiment) if accepted else [("", None, None)]
+    is_accepted = all(may_change(name) for name, _, _ in since)
+    folders.refuse_changes(setup.folder, changed, Resume(RESUMABLE) if is_accepted else setup.experiment.resume)
+    return [change for change in changed if not is_among(change[0], ("run_dir", "fresh", "resume"))]
 
 
 def _train(
@@ -228,6 +244,14 @@ def _train(
         of_model = setup.recipe.of_model(shapes.state)
         given = together(lambda: read_initial_weights(experiment, setup.tokenizer, of_model))
         agree({"initial weights": given.digest()})
+    first = checkpoints.latest or 0
+    timetable = Timetable(
+        training, groups, first=first, num_updates=setup.num_updates, began_s=began_s,
+        owes_validation=saver.owes_validation,
+    )  # fmt: skip
+    if timetable.is_over():  # before the compilation, which can take minutes
+        log.write("job_stopped", update=first, reason=HOURS_OVER)
+        raise Stopped(_stopped(setup, HOURS_OVER, first), HOURS_OVER)
     validator = Validator(setup, log, shapes, best=saver.best, num=saver.num_without_gain)
     with ThreadPoolExecutor(1) as pool:
         drawing = pool.submit(beginning.compile) if checkpoints.latest is None else None
@@ -239,11 +263,7 @@ def _train(
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
-    timetable = Timetable(
-        training, groups, first=update, num_updates=setup.num_updates, began_s=began_s,
-        owes_validation=saver.owes_validation,
-    )  # fmt: skip
-    timed, first, accumulated = reporter.throughput.timed, update, steps.begin(state)
+    timed, accumulated = reporter.throughput.timed, steps.begin(state)
     signals.wait_for_save()
     with ExitStack() as stack:
         stack.enter_context(profile := Profile(training.profile, setup.folder, log))
@@ -325,11 +345,15 @@ def _ended(
         log.write("run_complete", reason=ends, **summary)
         return summary
     log.write("job_stopped", update=update, reason=ends)
-    saved = f"saved after update {update}" if update else "no update was done, nothing was saved"
-    message = f"{ends}: {saved}; python -m asr_jax.train --run-dir {setup.folder} continues the run"
+    message = _stopped(setup, ends, update)
     if ends == JOB_DONE:
         return {"continues": message}
     raise Stopped(message, ends)
+
+
+def _stopped(setup: Setup, reason: str, update: int) -> str:
+    saved = f"saved after update {update}" if update else "no update was done, nothing was saved"
+    return f"{reason}: {saved}; python -m asr_jax.train --run-dir {setup.folder} continues the run"
 
 
 def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validator) -> CompiledSteps:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from asr_jax.checkpoints.store import newest
-from asr_jax.config import Experiment, differences, load_experiment, may_change
+from asr_jax.config import RESUMABLE, Experiment, Resume, differences, is_among, load_experiment, may_change
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import (
@@ -37,7 +37,7 @@ def find_run(experiment: Experiment) -> Path:
     if before.exists() and not was_saved(folder):
         return folder  # without a checkpoint, other settings lose nothing
     if before.exists():  # fails before any data are read; checkpoints are compared later
-        refuse_changes(folder, differences(load_experiment(before), experiment))
+        refuse_changes(folder, differences(load_experiment(before), experiment), experiment.resume)
     elif folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: expected the folder of a run; choose another --run-dir")
     elif folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
@@ -45,14 +45,30 @@ def find_run(experiment: Experiment) -> Path:
     return folder
 
 
-def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]]) -> None:
-    """Raises a UserError if a setting in `changed`, (name, old, new), must not change when a run continues."""
-    lines = [f"  {name}: {_short(old)} before, {_short(new)} now" for name, old, new in changed if not may_change(name)]
-    if lines:
-        raise UserError(
-            f"{folder} has a run with other settings:\n" + "\n".join(lines)
-            + "\nuse the same settings to continue it, --fresh True to start a new run, or another --run-dir"
-        )  # fmt: skip
+def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], resume: Resume) -> None:
+    """Checks the settings that differ from those of the run.
+
+    Args:
+        folder: Folder of the run.
+        changed: Name, former value and new value of each setting that differs.
+        resume: Changes that are allowed.
+
+    Raises:
+        UserError: If a setting must not change when a run continues. The message has the ways to continue.
+    """
+    refused = [each for each in changed if not (may_change(each[0]) or resume.allows(each[0]))]
+    if not refused:
+        return
+    lines = [f"  {name}: {_short(old)} before, {_short(new)} now" for name, old, new in refused]
+    groups = dict.fromkeys(next((g for g in RESUMABLE if is_among(name, (g,))), "") for name, _, _ in refused)
+    keeps = "" not in groups and not any(name == "optim.class" for name, _, _ in refused)
+    ways = [f"  continue it with the new settings and its optimizer state: --resume.allow {' '.join(groups)}"] * keeps
+    ways += [
+        f"  start a new run from its weights, with new optimizer state: --init-from {folder} --run-dir {folder}-2",
+        f"  start a new run from random weights: --fresh True --run-dir {folder}",
+        "  continue it unchanged: use the former settings",
+    ]
+    raise UserError("\n".join([f"{folder} has a run with other settings:", *lines, "Ways to go on:", *ways]))
 
 
 def was_saved(folder: Path) -> bool:

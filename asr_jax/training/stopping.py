@@ -15,8 +15,11 @@ REQUEUE = 75
 class Stopped(RunError):
     """Raised when a job ends before the run is complete, after it has saved a checkpoint of its updates.
 
-    The exit code is 130 after Ctrl-C, as in shells, and `REQUEUE` after a signal of a scheduler or a time limit.
+    Its message is not marked as an error. The exit code is 130 after Ctrl-C, as in shells, and `REQUEUE` after a signal
+    of a scheduler or a time limit.
     """
+
+    is_planned = True
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)

@@ -3,6 +3,8 @@
 import time
 from dataclasses import dataclass
 
+import jax
+
 from asr_jax.config import Training
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import on_main
@@ -116,12 +118,13 @@ class Timetable:
         at_epoch = new and training.validate_epochs and self._groups.ends_epoch(update)
         validates = update == self._num_updates or regular or at_epoch
         at_line = validates or update % training.log_every == 0 or bool(ends) or signal
-        if not ends and update > self._first and at_line and self._is_over():
+        # Several processes have to agree, which waits for the device. They check at the lines of the log only.
+        if not ends and update > self._first and (at_line or jax.process_count() == 1) and self.is_over():
             ends = HOURS_OVER
         samples = bool(training.sample_every) and new and update % training.sample_every == 0 and not validates
         return Due(ends, validates, samples, at_line or bool(ends))
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         """Returns whether training.max_hours have passed on the main process. All processes must call it together."""
         limit_s = 3600 * self._training.max_hours
         return bool(limit_s and on_main(lambda: time.monotonic() - self._began_s > limit_s))

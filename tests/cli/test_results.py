@@ -40,6 +40,17 @@ def test_removed_characters_are_named_below_the_table(capsys):
     assert "warning" not in printed(capsys, "lower.v1")
 
 
+def test_the_worst_utterances(capsys):
+    found = result("lower.v1")
+    row = {"id": "u7", "location": "/u7.wav", "reference": "a b c", "hypothesis": "a x c d", "words": 3}
+    found["sets"]["test"]["worst"] = [row | {"substitutions": 1, "deletions": 0, "insertions": 1}]
+    show([found], by="source")
+    output = capsys.readouterr().out
+    assert "test: 1 utterances with the most word errors:" in output
+    assert "u7: S 1  D 0  I 1  of 3 words, /u7.wav" in output
+    assert "ref" in output
+
+
 def test_a_table_never_mixes_normalisers_in_silence(capsys):
     output = printed(capsys, "english_letters.v1", "lower.v1")
     assert "warning: the rates are not comparable" in output

@@ -16,7 +16,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.io import write_flac
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.cli import average
-from asr_jax.config import Experiment, Init, Training, load_experiment
+from asr_jax.config import Experiment, Init, Resume, Training, load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.data.batching.buckets import Buckets
@@ -29,7 +29,7 @@ from asr_jax.observe.health import health
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
-from asr_jax.optim.optimizers import NEVER, AdamW
+from asr_jax.optim.optimizers import NEVER, AdamW, Muon
 from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.hypotheses import Search
@@ -39,6 +39,7 @@ from asr_jax.training import loop, preview
 from asr_jax.training.loop import train
 from asr_jax.training.run import held
 from asr_jax.training.stopping import Signals, Stopped
+from asr_jax.training.timetable import Timetable
 from tests.support import skip_without_float16
 from tests.training.toy import toy_model
 
@@ -141,12 +142,42 @@ def test_a_run_ends_at_the_end_of_an_epoch_of_its_job_and_goes_on_exactly(data, 
         np.testing.assert_array_equal(found[path], leaf, err_msg=path)
 
 
-def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path):
-    with pytest.raises(Stopped, match=r"training\.max_hours .* saved after update 1") as caught:
-        train(experiment(data, tmp_path / "run", training=training(max_hours=1e-9)))
+def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path, monkeypatch):
+    run = experiment(data, tmp_path / "run", training=training(max_hours=1e-9, log_every=3))
+    with pytest.raises(Stopped, match=r"training\.max_hours .* no update was done") as caught:  # before compiling
+        train(run)
     assert caught.value.exit_code == 75
+    assert caught.value.is_planned
+    assert not events(tmp_path / "run", "compile_start")
     assert health(tmp_path / "run" / "events.jsonl")[0].startswith("ended: stopped (training.max_hours")
+    over = iter([False])  # over after the first update, which is not at a line of the log
+    monkeypatch.setattr(Timetable, "is_over", lambda timetable: next(over, True))
+    with pytest.raises(Stopped, match=r"training\.max_hours .* saved after update 1"):
+        train(run)
     assert events(tmp_path / "run", "checkpoint_saved")
+
+
+def test_a_run_continues_with_another_rate_if_that_is_allowed(data, tmp_path):
+    run = experiment(data, tmp_path / "run", training=training(num_updates=2, validate_every=2))
+    train(run)
+    schedule = WarmupHoldDecay(peak_lr=1e-3, warmup_updates=2, decay="none")
+    slower = replace(run, optim=AdamW(schedule=schedule), training=replace(run.training, num_updates=3))
+    with pytest.raises(UserError) as error:
+        train(slower)
+    lines = str(error.value).splitlines()
+    assert lines[1] == "  optim.schedule.peak_lr: 0.005 before, 0.001 now"
+    assert lines[3].endswith("--resume.allow optim")
+    assert f"--init-from {tmp_path / 'run'} --run-dir {tmp_path / 'run'}-2" in lines[4]
+    train(replace(slower, resume=Resume(("optim",))))
+    changed = [event for event in events(tmp_path / "run", "setting_changed") if event["setting"].startswith("optim")]
+    assert [(e["setting"], e["old"], e["new"]) for e in changed] == [("optim.schedule.peak_lr", 0.005, 0.001)]
+    assert events(tmp_path / "run", "train_step")[-1]["learning_rate"] == pytest.approx(1e-3)
+    assert load_experiment(tmp_path / "run" / "experiment.json").resume == Resume()
+    with pytest.raises(UserError, match=r"peak_lr: 0.001 before, 0.005 now"):
+        train(run)
+    other = replace(slower, optim=Muon(schedule=schedule), resume=Resume(("optim",)))
+    with pytest.raises(UserError, match=r"optim.class: .*\n(.*\n)*Ways to go on:\n  start a new run from its weights"):
+        train(other)
 
 
 def test_a_signal_breaks_a_validation_off_and_the_next_job_makes_up_for_it(data, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.presets import PRESETS
 from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp
 from asr_jax.audio.stages import NormaliseByDataSet
-from asr_jax.config import Experiment, Init, Training, from_json, is_among, leaves, to_json
+from asr_jax.config import Experiment, Init, Resume, Training, from_json, is_among, leaves, to_json
 from asr_jax.core.errors import UserError
 from asr_jax.core.programs import TRACED
 from asr_jax.data.batching.buckets import Buckets
@@ -110,7 +110,7 @@ def test_fields_that_are_left_out_change_no_program():
     changed = {
         "name": "other", "run_dir": "elsewhere", "fresh": True, "seed": 3, "dry_run": True,
         "data": Data(train=("other",), validation=("v",), speeds=(0.9,)),
-        "init": Init(path="weights", new=("heads_.*",)),
+        "init": Init(path="weights", new=("heads_.*",)), "resume": Resume(("optim",)),
         "training": Training(
             num_updates=11, num_epochs=2.0, validate_every=3, validate_epochs=True, validate_live=False,
             validate_loss=True, sample_every=4, save_minutes=1.0, keep_last=5, keep_best=6, milestones=(7,),
@@ -123,7 +123,7 @@ def test_fields_that_are_left_out_change_no_program():
     both = [dict(leaves(each)) for each in others]
     left_out = {name for name in both[0].keys() | both[1].keys() if is_among(name, NOT_IN_PROGRAMS)}
     same = {name for name in left_out if both[0].get(name) == both[1].get(name)}
-    assert {name for name in same if not name.startswith(("data.", "init."))} == set()
+    assert {name for name in same if not name.startswith(("data.", "init.", "resume."))} == set()
     recipes = [make_recipe(each, make_model(each, TOKENIZER), RunLength(10, 5)) for each in others]
     texts = [lower_beginning(recipe, seed=0).as_text() for recipe in recipes]
     assert texts[0] == texts[1]

@@ -61,4 +61,4 @@ def test_why_a_job_ends():
     assert [part.due(update, signal=False).ends for update in (6, 11, 12)] == ["", "", JOB_DONE]
     assert [due(epochs_this_job=0.01).due(update, signal=False).ends for update in (0, 1)] == ["", JOB_DONE]
     over = due(max_hours=1e-12)
-    assert [over.due(update, signal=False).ends for update in (0, 4, 5)] == ["", "", HOURS_OVER]
+    assert [over.due(update, signal=False).ends for update in (0, 1, 5)] == ["", HOURS_OVER, HOURS_OVER]

@@ -1,0 +1,44 @@
+"""List of the commands: `python -m asr_jax` prints it, and `asr-jax COMMAND …` runs one of them."""
+
+import runpy
+import sys
+
+from asr_jax.core.errors import nearest
+
+COMMANDS = {
+    "train": "Trains a model, or continues a run",
+    "plan": "Plans the training data without training: batches, padding, rejected utterances, removed characters",
+    "evaluate": "Computes error rates of runs on manifests",
+    "transcribe": "Transcribes audio files, folders, lists and manifests; writes JSON, SRT, VTT, CTM and TextGrid",
+    "align": "Aligns texts with audio, or segments long audio by its text",
+    "compare": "Compares the predictions of two runs, with a significance test",
+    "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",
+    "tokenizer": "Trains a SentencePiece tokenizer",
+    "average": "Averages checkpoints of a run, and exports weights",
+    "extract_features": "Computes features, encoder outputs or codes of a set",
+    "feature_statistics": "Computes mean and deviation of the features of a set",
+    "augment": "Writes augmented audio, to listen to",
+    "benchmark": "Measures the speed of training, data, front-ends and inference",
+    "quickstart": "Trains on synthetic speech, evaluates and transcribes, in minutes",
+}
+"""Commands with their summaries, the most used first."""
+
+
+def run() -> None:
+    """Runs the command in the arguments of the process; prints the list without arguments."""
+    name = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
+    if name in COMMANDS:
+        sys.argv = [f"python -m asr_jax.{name}", *sys.argv[2:]]
+        runpy.run_module(f"asr_jax.{name}", run_name="__main__", alter_sys=True)
+        return
+    if name and name not in ("__help", "_h", "help"):
+        print(f"error: {sys.argv[1]} is not a command{nearest(name, COMMANDS)}; the commands are:", file=sys.stderr)
+        print(listing(), file=sys.stderr)
+        sys.exit(2)
+    print(f"usage: asr-jax COMMAND …, or python -m asr_jax.COMMAND …; COMMAND --help lists its options\n\n{listing()}")
+
+
+def listing() -> str:
+    """One line for each command: its name and its summary."""
+    width = max(map(len, COMMANDS))
+    return "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
