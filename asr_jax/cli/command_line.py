@@ -19,6 +19,7 @@ import tyro
 
 from asr_jax.audio.io import AudioError
 from asr_jax.cli.field_help import help_text
+from asr_jax.cli.synonyms import meant_by
 from asr_jax.config import FORMER_FIELDS, Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
@@ -314,6 +315,8 @@ def _unknown(argument: str, fields: set[str]) -> str:
     if not argument.startswith("--"):
         return f"{argument!r} does not belong to a field: expected --field.name before it"
     flag = argument.partition("=")[0]
+    if suggestion := meant_by(flag):
+        return f"{flag} is not a field{suggestion}"
     if meant := _meant(flag, fields):
         return f"{flag} is not a field; expected one of {', '.join(meant)}"
     suggestion = nearest(flag.removeprefix("--"), [known.removeprefix("--") for known in fields])
