@@ -76,7 +76,13 @@ def resolve(
 
 
 def described(paths: Sequence[str], role: Role = "train", options: ReadOptions | None = None) -> list[str]:
-    """One line for each input: the path that is read, if it is another one, and its format."""
+    """Describes inputs with one line each: the path that is read, if it is another one, and its format.
+
+    Args:
+        paths: Files, folders and glob patterns.
+        role: Set that is read from folders of several sets.
+        options: Options of reading. None: the defaults.
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     for number, file, reader in resolve(paths, role, options):
         found.setdefault(paths[number], []).append((file, reader.name))
