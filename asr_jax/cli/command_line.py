@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import tyro
 
 from asr_jax.audio.io import AudioError
-from asr_jax.cli.field_help import help_text
+from asr_jax.cli.field_help import help_on, help_text
 from asr_jax.cli.synonyms import meant_by
 from asr_jax.config import FORMER_FIELDS, Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
@@ -50,8 +50,9 @@ DECODING = "--decoding."
 
 SHORT = (
     "Short forms: " + ", ".join(f"{short} for {field}" for short, field in ALIASES.items())
-    + ". asr_jax.train also accepts --show schedule. Classes, such as those of the optimizer, its schedule and the "
-    "encoder, are chosen in the config file. --decoding.FIELD sets a field of the decoding of the primary head."
+    + ". --help WORD searches the names and texts of all fields. asr_jax.train also accepts --show schedule. Classes, "
+    "such as those of the optimizer, its schedule and the encoder, are chosen in the config file. --decoding.FIELD "
+    "sets a field of the decoding of the primary head."
 )  # fmt: skip
 
 # Errors of the operating system that the user can fix; they are reported without a traceback.
@@ -106,7 +107,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
 
     `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
     equivalent to `--model.encoder.dim 256` if no other part of the model has a field `dim`. `--help` prints the common
-    fields and `--help-all` all of them, each with its type, its description and its value in that file, and exits.
+    fields, `--help-all` all of them, and `--help WORD` the fields with a word in their name or text, each with its
+    type, its description and its value in that file, and exits.
 
     Raises:
         UserError: If fields are unknown or values are invalid. The message names all of them, with the nearest known
@@ -150,7 +152,8 @@ def parse_with_experiment[Options](
         UserError: If `parse_known` or `parse_experiment` rejects the arguments.
     """
     if asks_for_help(arguments):
-        print_help(kind, prog=prog, about=about)
+        if not _help_word(arguments):
+            print_help(kind, prog=prog, about=about)
         parse_experiment(arguments, prog=prog)  # exits
     options, rest = parse_known(kind, arguments, prog=prog)
     return options, parse_experiment(rest, prog=prog)
@@ -184,6 +187,9 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
         if argument in ("--fresh", "--dry-run", ALIASES["--check"]) and is_last:
             arguments[i] = f"{argument}=True"
+    if (word := _help_word(arguments)) and isinstance(default, Experiment):
+        print(help_on(default, word))
+        sys.exit(0)
     if asks_for_help(arguments) and isinstance(default, Experiment):
         print(help_text(default, usage=f"{prog} {of}", shows_all="--help-all" in arguments))
         print(f"\n{SHORT}")
@@ -198,6 +204,12 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
             + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help-all lists all fields"
         )
     return _parse(arguments, default, prog=prog)
+
+
+def _help_word(arguments: Sequence[str]) -> str:
+    """Word after --help; empty if there is none."""
+    after = [arguments[i + 1] for i, each in enumerate(arguments[:-1]) if each in ("-h", "--help", "--help-all")]
+    return next((word for word in after if not word.startswith("-")), "")
 
 
 def load_config(path: str, *, init_from: str = "") -> Experiment:

@@ -9,7 +9,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
+from asr_jax.cli.synonyms import MEANT
 from asr_jax.config import Experiment
+from asr_jax.core.errors import nearest
 
 MOST_USED = (
     "data.train", "data.validation", "run_dir", "init.path", "training.num_updates", "training.num_epochs",
@@ -65,6 +67,29 @@ def help_text(experiment: Experiment, *, usage: str, shows_all: bool) -> str:
         elif more:
             lines += ["", f"{title}: {more} fields with --help-all"]
     return "\n".join(lines)
+
+
+def help_on(experiment: Experiment, word: str) -> str:
+    """Help text of the fields whose name or first sentence contains a word, or that another system calls so.
+
+    Args:
+        experiment: Settings whose values are shown.
+        word: The word, in any case.
+    """
+    wanted, meant = word.lower().replace("-", "_"), MEANT.get(word.lower().replace("_", "-"), "")
+    fields, spoken = list(described(experiment)), wanted.replace("_", " ")
+    found = [
+        field for field in fields
+        if wanted in field.name.lower() or spoken in field.text.lower() or f"--{_flag(field.name)}" == meant
+    ]  # fmt: skip
+    if not found:
+        words = {part for field in fields for part in field.name.split(".")}
+        return f"no setting has {word!r} in its name or text{nearest(wanted, words)}"
+    return "\n".join([f"Settings with {word!r}:", *map(_line, found)])
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def described(settings: Any, prefix: str = "") -> Iterator[Field]:
@@ -138,7 +163,7 @@ def _is_only_in_all(name: str) -> bool:
 
 def _line(field: Field) -> str:
     shown = " ".join(map(str, field.value)) if isinstance(field.value, tuple) else str(field.value)
-    flag = f"  --{field.name.replace('_', '-')} {field.kind}"
+    flag = f"  --{_flag(field.name)} {field.kind}"
     value = f"[{shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + '…'}]"
     line = f"{flag:<50} " + (f"{value} " if shown not in ("", "None") else "") + field.text
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

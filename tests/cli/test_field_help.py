@@ -1,6 +1,9 @@
-from asr_jax.cli.command_line import field_flags, load_config
+import pytest
+
+from asr_jax.cli.command_line import field_flags, load_config, parse_experiment
 from asr_jax.cli.field_help import MOST_USED, described, help_text
 
+CONFIG = "configs/read_speech.py"
 QUARTZNET = load_config("configs/quartznet_librispeech.py")
 
 
@@ -36,3 +39,27 @@ def test_every_field_of_every_config_has_a_text():
     for name in ("zipformer", "quartznet_librispeech", "wav2vec2_pretrain", "w2v_bert_finetune", "digits"):
         for field in described(load_config(f"configs/{name}.py")):
             assert field.text, field.name
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("WARMUP", "--optim.schedule.warmup-updates"),
+        ("learning-rate", "--optim.schedule.peak-lr"),
+        ("num_workers", "--data.workers"),  # a word of another system
+        ("highest learning rate", "--optim.schedule.peak-lr"),
+    ],
+)
+def test_help_on_a_word(word, found, capsys):
+    with pytest.raises(SystemExit):
+        parse_experiment(["--config", CONFIG, "--help", word], prog="python -m asr_jax.train")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"Settings with {word!r}:"
+    assert any(line.startswith(f"  {found} ") for line in lines)
+    assert len(lines) < 20
+
+
+def test_help_on_an_unknown_word(capsys):
+    with pytest.raises(SystemExit):
+        parse_experiment(["--config", CONFIG, "--help", "acumulate"], prog="")
+    assert "no setting has 'acumulate' in its name or text; did you mean 'accumulate'?" in capsys.readouterr().out
