@@ -32,7 +32,7 @@ Decoding: the decoding of the run's validation. --decoding.FIELD VALUE changes a
   --decoding.kind beam --decoding.beam-width 20
   --decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5
   --decoding.reranking.kenlm lm.arpa
-  --decoding.hot-words anna otto (takes all values up to the next flag)
+  --decoding.hot-words anna:8 otto (takes all values up to the next flag; WORD:WEIGHT, or the default weight)
   --decoding.lexicon words.txt
 
 python -m asr_jax.train --config FILE --help-all lists all fields."""

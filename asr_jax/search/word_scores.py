@@ -33,7 +33,8 @@ class Fusion:
     """Path of a list with a word at the start of each line. Words that are in this list and in the language model are
     known. Empty: all words of the language model."""
     hot_words: tuple[str, ...] = ()
-    """Words to favour, whether or not the language model contains them."""
+    """Words to favour, whether or not the language model contains them. `WORD:WEIGHT` has another weight than
+    `hot_word_weight`."""
     hot_word_weight: float = 10.0
     """Score added for each hot word. While a word is open, the share of its letters that are present is added."""
     lexicon: str = ""
@@ -49,6 +50,7 @@ class Fusion:
 
     def __post_init__(self) -> None:
         check_numbers(self, "lm_weight", "word_bonus", "unknown_score", "hot_word_weight")
+        hot_word_weights(self)
         if self.lookahead and not (self.lexicon and self.kenlm):
             raise ValueError("lookahead: expected a lexicon and a language model; set lexicon and kenlm")
         if self.unit == "labels" and (self.lexicon or self.hot_words):
@@ -63,6 +65,21 @@ class Fusion:
         return WordScores(self) if self.kenlm or self.hot_words or self.lexicon else None
 
 
+def hot_word_weights(settings: Fusion) -> dict[str, float]:
+    """Returns the score of each hot word: the number after its colon, otherwise `hot_word_weight`."""
+    found: dict[str, float] = {}
+    for entry in settings.hot_words:
+        words, _, number = entry.rpartition(":")
+        try:
+            weight = float(number) if words else settings.hot_word_weight
+        except ValueError:
+            words, weight = "", settings.hot_word_weight
+        if not math.isfinite(weight):
+            raise ValueError(f"hot_words: {entry!r} has the weight {number}; expected a finite number")
+        found |= dict.fromkeys((words or entry).split(), weight)
+    return found
+
+
 class WordScores:
     """Scores of words in sequence. A state contains the context of the language model."""
 
@@ -70,7 +87,8 @@ class WordScores:
         self.settings = settings
         self.model: Any = load_kenlm(settings.kenlm) if settings.kenlm else None
         self.lexicon = listed_words(settings.lexicon) if settings.lexicon else frozenset()
-        self.hot_words = frozenset(word for words in settings.hot_words for word in words.split())
+        self.hot_words = hot_word_weights(settings)
+        """Score of each hot word."""
         self.known = self._known_words() if self.model else None
         """Known words. None: without `known_words`, a binary model does not list its words, so every open word is
         treated as unknown; finished words are looked up."""
@@ -108,7 +126,7 @@ class WordScores:
         """Returns the score of a word without a language model."""
         if not self.may_be(word):
             return -math.inf
-        return self.settings.hot_word_weight if word in self.hot_words else 0.0
+        return self.hot_words.get(word, 0.0)
 
     def end(self, state: Any) -> float:
         """Returns the score of the end of the sentence."""
@@ -175,12 +193,12 @@ class WordScores:
             score = self._alone(word) if self.settings.lookahead else 0.0
             for part in _beginnings(word):
                 found[part] = max(score, found.get(part, -math.inf))
-        shortest: dict[str, int] = {}
-        for word in sorted(self.hot_words & self.lexicon if self.lexicon else self.hot_words, key=len):
-            for part in _beginnings(word):
-                shortest.setdefault(part, len(word))
-        for part, num_letters in shortest.items():
-            found[part] = found.get(part, 0.0) + self.settings.hot_word_weight * len(part) / num_letters
+        best: dict[str, str] = {}  # of the hot words with a beginning, the one with the largest score per letter
+        for word in sorted(self.hot_words, key=lambda word: -abs(self.hot_words[word]) / len(word)):
+            for part in _beginnings(word) if word in self.lexicon or not self.lexicon else ():
+                best.setdefault(part, word)
+        for part, word in best.items():
+            found[part] = found.get(part, 0.0) + self.hot_words[word] * len(part) / len(word)
         return found
 
     def _alone(self, word: str) -> float:

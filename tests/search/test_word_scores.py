@@ -34,6 +34,14 @@ def test_hot_words_add_by_the_share_of_their_letters():
     assert [scores.by_lists(word) for word in ("cat", "catc", "the")] == [6, 0, 6]
 
 
+def test_hot_words_with_weights_of_their_own():
+    scores = Fusion(hot_words=("cat:9", "catch", "a:b", "the end:-2"), hot_word_weight=5.0).build()
+    assert [scores.by_lists(word) for word in ("cat", "catch", "a:b", "the", "end", "a")] == [9, 5, 5, -2, -2, 0]
+    assert [scores.open(part) for part in ("c", "cat", "catc", "th")] == pytest.approx([3, 9, 4, -4 / 3])
+    with pytest.raises(ValueError, match="'cat:inf' has the weight inf"):
+        Fusion(hot_words=("cat:inf",))
+
+
 def test_a_lexicon_allows_no_other_words(tmp_path):
     (tmp_path / "lexicon").write_text("cat  c a t\n\nthe  t h e\n")
     scores = Fusion(lexicon=str(tmp_path / "lexicon")).build()
