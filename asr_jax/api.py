@@ -31,6 +31,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.precision import Precision
 from asr_jax.core.processes import join
 from asr_jax.data.batching.evaluation import NoUtterances
+from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.audio_inputs import with_durations
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.reading import Utterances, read_utterances
@@ -159,15 +160,17 @@ class Run:
             The figures of `python -m asr_jax.evaluate --json`: `run`, `checkpoint`, `weights`, `precision`, `head`,
             `decoding`, `normaliser`, `calibrated`; `wer` and `cer` (fractions, None if the references have no words),
             `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`, and the same
-            by source, speaker and length.
+            by source, speaker and length; `removed`, the characters that the normaliser removes from the references.
 
         Raises:
             UserError: If the manifest cannot be read.
         """
-        data = self.trained.plan(read_utterances([os.fspath(manifest)], role="validation"), has_windows=True)
+        utterances = read_utterances([os.fspath(manifest)], role="validation")
+        data = self.trained.plan(utterances, has_windows=True)
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
-        return self.trained.description(self._decoder) | counts
+        removed = count_removed(utterances, self.trained.tokenizer)
+        return self.trained.description(self._decoder) | counts | {"removed": removed.to_json()}
 
     @overload
     def align(self, audio: Audio, text: str, *, rate_hz: int | None = None) -> Transcript: ...  # type: ignore[overload-overlap]

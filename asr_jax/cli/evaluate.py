@@ -148,7 +148,7 @@ def evaluate_run(
         counts, found = scored(data, everything, trained.tokenizer, normaliser=normaliser)
         windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
         removed = count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser))
-        sets[manifest] = counts | {"windowed_ids": windowed, "removed": removed_json(removed)}
+        sets[manifest] = counts | {"windowed_ids": windowed, "removed": removed.to_json()}
         if options.worst > 0:
             most = worst(data, found, trained.tokenizer, normaliser=normaliser, number=options.worst)
             sets[manifest] |= {"worst": most}
@@ -177,15 +177,6 @@ def evaluate_run(
             head=trained.other_than_primary(head),
         )  # fmt: skip
     return result
-
-
-def removed_json(removed: Removed) -> dict[str, Any]:
-    """Share of the references' characters that the normaliser removes, and each of them with its occurrences."""
-    parts = [
-        {"character": part.part, "times": part.number, "texts": part.texts, "id": part.id, "text": part.text}
-        for part in removed.parts
-    ]
-    return {"share": removed.share, "characters": parts}
 
 
 def recognises(run: Path) -> bool:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from asr_jax.cli.evaluate import removed_json
 from asr_jax.cli.results import show
 from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.reading import Utterances
@@ -19,7 +18,7 @@ def result(normaliser: str) -> dict[str, Any]:
     removed = count_removed(Utterances.of([Utterance("u", "/u.wav", text, 2.0)]), tokenizer)
     counts = score([Recognised("u", text, "der zug nach k ln f hrt")], normaliser=normaliser)
     confidence = {"words": 0}
-    of_set = counts | {"rejected": 0, "windowed_ids": [], "confidence": confidence, "removed": removed_json(removed)}
+    of_set = counts | {"rejected": 0, "windowed_ids": [], "confidence": confidence, "removed": removed.to_json()}
     return {
         "run": "runs/a", "checkpoint": 1, "weights": "averaged", "precision": "f32", "head": "ctc", "calibrated": False,
         "decoding": "greedy", "normaliser": normaliser, "sets": {"test": of_set},

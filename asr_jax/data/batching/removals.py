@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -79,6 +80,14 @@ class Removed:
         ]
         more = len(self.spoken) - SHOWN
         return shown + ([f"  and {more} other character{'s' * (more > 1)}"] if more > 0 else [])
+
+    def to_json(self) -> dict[str, Any]:
+        """`share`, and under `characters` each removed part with its occurrences and its first text."""
+        parts = [
+            {"character": part.part, "times": part.number, "texts": part.texts, "id": part.id, "text": part.text}
+            for part in self.parts
+        ]
+        return {"share": self.share, "characters": parts}
 
     def entries(self) -> list[Rejected]:
         """Lines for rejected.jsonl, one for each part, with its first utterance. The utterances are not rejected."""
