@@ -47,6 +47,13 @@ def deciding(figures: Mapping[str, Any]) -> Mapping[str, Any]:
     return by_set(figures)[figures.get("best_of", ALL)]
 
 
+def without_value(figures: Mapping[str, Any]) -> list[str]:
+    """Returns the sets that choose the best checkpoint and of which no utterance could be measured."""
+    parts, best_of, measure = by_set(figures), figures.get("best_of", ALL), measure_of(figures)
+    counting = figures["sets"] if best_of == MEAN else {best_of: parts[best_of]}
+    return [name for name, each in counting.items() if not each.get("utterances") or each[measure] is None]
+
+
 def deciding_text(figures: Mapping[str, Any]) -> str:
     """Returns the measure that chooses the best checkpoint as text, such as `WER 8.12 %` or `WER 8.12 % (mean)`."""
     measure, of = measure_of(figures), figures.get("best_of", ALL)

@@ -24,7 +24,7 @@ from asr_jax.inference.recognition import (
     samples,
     used_buckets,
 )
-from asr_jax.metrics.measure import ALL, MEAN, by_set, deciding, mean_of
+from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
 from asr_jax.metrics.scoring import score
 from asr_jax.observe.events import EventLog
 from asr_jax.training.beginning import Beginning
@@ -146,25 +146,15 @@ class Validator:
         if of_sets:
             sets = dict(zip(setup.set_names, of_sets, strict=True))
             figures |= {"sets": sets, "mean": mean_of(of_sets), "best_of": setup.best_of}
-        self._check(figures)
-        epoch = setup.groups.epoch(update)
-        self._log.write("validation", update=update, weights=name, epoch=epoch, **figures)
-        return figures
-
-    def _check(self, figures: dict[str, Any]) -> None:
-        """Raises a RunError if no utterance was measured of a set that the best checkpoint is chosen by."""
-        setup, parts = self._setup, by_set(figures)
-        counting = setup.set_names if setup.best_of == MEAN else (setup.best_of,)
-        missing = [
-            name for name in counting
-            if not parts[name].get("utterances") or (setup.measure == "wer" and parts[name]["wer"] is None)
-        ]  # fmt: skip
-        if missing:
+        if missing := without_value(figures):
             names = "" if missing == [ALL] else f" {', '.join(missing)}"
             raise RunError(
                 f"no utterance of the validation set{names} could be measured: its audio cannot be read, or its texts "
                 f"are empty; see {setup.folder / REJECTED}"
             )
+        epoch = setup.groups.epoch(update)
+        self._log.write("validation", update=update, weights=name, epoch=epoch, **figures)
+        return figures
 
     def _measured(self, weights: Tree, is_stopped: Callable[[], bool]) -> dict[str, dict[str, Any]]:
         """Returns the loss, its terms and the metrics, by set and of all sets; empty if the loss is not computed."""

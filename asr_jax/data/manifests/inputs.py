@@ -43,7 +43,7 @@ OF_A_SET = re.compile(rf"(?:.*[-_])?({_SET})(?:[-_.]?\d+(?:-of-\d+)?)?(?:\.[a-z.
 # Examples: `train-clean-100.jsonl`, `dev_other-000001.tar`. The name of the set is followed by the number of the file.
 OF_A_NAMED_SET = re.compile(rf"((?:{_SET})[-_].+?)(?:[-_.](?:0\d*|\d{{4,}}|\d+-of-\d+))?(?:\.[a-z.]+)?")
 # Ending of a manifest's or an archive's name, which is no part of the name of its set.
-ENDING = re.compile(r"(\.jsonl\.gz|\.(jsonl|json|list|tsv|csv|parquet|arrow|tar))$")
+ENDING = re.compile(r"(\.jsonl\.gz|\.(jsonl|json|list|tsv|csv|parquet|arrow|tar))$", re.IGNORECASE)
 LISTED = 20
 logger = logging.getLogger(__name__)
 
