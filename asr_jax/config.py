@@ -72,9 +72,9 @@ class Training:
     """Number of checkpoints with the lowest validation WER to keep; without a recognising head, with the lowest
     loss."""
     best_of: str = ALL
-    """Validation set whose WER (or loss) chooses the best checkpoint and counts for patience: its name, all or mean.
-    The name of a set is that of its file or folder. all: all utterances of all sets together. mean: the unweighted mean
-    of the sets."""
+    """Choice of the best checkpoint: all, mean or a set's name. It is the one with the lowest WER (or loss) of all
+    utterances of all validation sets together, of the unweighted mean of the sets, or of the set with this name, which
+    is that of its file or folder. patience counts by the same."""
     milestones: tuple[int, ...] = ()
     """Updates whose checkpoints are never deleted, if a checkpoint is saved after them."""
     log_every: int = 50

@@ -54,9 +54,9 @@ class Saver:
             self.num_without_gain, self.best = meta["num_without_gain"], best
         elif best is not None and is_same:
             self.forgets = (
-                f"the best validation {NAMES[measure]}, {shown(measure, best)}, is that of training.best_of {of_before} "
-                f"and is not comparable with those of {of_now}: the best {NAMES[measure]} and the count for patience "
-                "are reset"
+                f"the best validation {NAMES[measure]}, {shown(measure, best)}, is that of training.best_of "
+                f"{of_before} and is not comparable with those of {of_now}: the best {NAMES[measure]} and the count "
+                "for patience are reset"
             )
         elif best is not None:
             self.forgets = (
