@@ -100,6 +100,7 @@ def test_live_and_averaged_weights_are_validated_and_the_run_is_reported(plain, 
     assert [(data["update"], data["weights"]) for data in validations] == [
         (2, "live"), (2, "ema"), (4, "live"), (4, "ema"),
     ]  # fmt: skip
+    assert not {"sets", "mean", "best_of"} & validations[-1].keys()  # there is one set
     starts = events(plain, "batch_start")
     assert [data["update"] for data in starts] == [1, 2, 3, 4]
     assert starts[0]["batches"][0]["shape"][0] == 4
