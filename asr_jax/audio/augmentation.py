@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.stages import risen
+from asr_jax.core.random_streams import row_keys
 
 Drawn = dict[str, Array]
 """Random values drawn for a row or a batch: a dict from the name of a quantity to its array."""
@@ -94,12 +95,12 @@ class Augmentation:
             Values of `draw` for each row, and `applied`, which is True for the rows that are augmented.
         """
 
-        def of_row(number: Int[Array, ""], length: Int[Array, ""]) -> Drawn:
-            of_chance, of_rest = jax.random.split(jax.random.fold_in(key, number))
+        def of_row(key: PRNGKeyArray, length: Int[Array, ""]) -> Drawn:
+            of_chance, of_rest = jax.random.split(key)
             applied = jax.random.bernoulli(of_chance, float(self.probability))
             return {"applied": applied} | self.draw(of_rest, values.shape[1:], length, step=step)
 
-        return jax.vmap(of_row)(jnp.arange(len(values)), lengths)
+        return jax.vmap(of_row)(row_keys(key, len(values)), lengths)
 
     def changed(
         self, values: Float[Array, "B ..."], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds

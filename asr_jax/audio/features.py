@@ -11,6 +11,7 @@ from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.spectrum import Edges, Window, extended, mel_energies, pre_emphasised, window_means, windows
 from asr_jax.audio.stages import Stage
 from asr_jax.core.batch import Frames, length_mask
+from asr_jax.core.random_streams import row_keys
 
 FULL_SCALE = 32768.0
 SAMPLES_AT_A_TIME = (6 * 16000, 48 * 16000)
@@ -127,7 +128,7 @@ class FrontEnd:
         Returns:
             Frames with their lengths; padding frames are undefined. `stacked` applies the remaining stages.
         """
-        keys = _keys_of_rows(key, len(audio)) if self.dither and key is not None else None
+        keys = row_keys(key, len(audio)) if self.dither and key is not None else None
         group = self._rows_at_a_time(*audio.shape)
         if group == len(audio):
             return self._frames(audio, lengths, keys, step)
@@ -340,8 +341,3 @@ class KaldiFbank(MelFrontEnd):
         bank = mel_bank(self.num_mels, fft_length, self.rate_hz, *self.band_hz, scale="kaldi", equal_area=False)
         mels = mel_energies(frames, window=self.window, length=window, bank=bank, power=self.power)
         return jnp.log(jnp.maximum(mels, FLOAT_EPSILON))
-
-
-def _keys_of_rows(key: PRNGKeyArray, num_rows: int) -> Shaped[PRNGKeyArray, " B"]:
-    """Returns a random key for each row, independent of the number of rows."""
-    return jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.arange(num_rows))

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, no_such_tap
 from asr_jax.core.errors import check_numbers
+from asr_jax.core.random_streams import row_keys
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.losses.contrastive import Distractors, contrastive_loss, counted, draw_distractors
@@ -198,8 +199,9 @@ class ContrastiveHead(Head):
         if settings.codebook_negatives:
             drawn = draws.codes
             if drawn is None:
-                shape = (*masked.shape, settings.codebook_negatives, settings.quantizer.groups)
-                drawn = jax.random.randint(self.make_rng("dropout"), shape, 0, settings.quantizer.entries)
+                shape = (masked.shape[1], settings.codebook_negatives, settings.quantizer.groups)
+                keys, entries = row_keys(self.make_rng("dropout"), len(masked)), settings.quantizer.entries
+                drawn = jax.vmap(lambda key: jax.random.randint(key, shape, 0, entries))(keys)
             codes.append(drawn)
             vectors.append(self._projected(self.quantizer.values(drawn)))
         if not codes:

@@ -17,6 +17,7 @@ from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.losses.consistency import view_divergence
 from asr_jax.losses.ctc import ctc_loss, is_feasible
+from asr_jax.nn.stochastic import Dropout
 from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_greedy import greedy_search
@@ -87,13 +88,13 @@ class CTCHead(Head):
         return self.settings.tap
 
     def setup(self) -> None:
-        self.dropout = nn.Dropout(self.settings.dropout)
+        self.dropout = Dropout(self.settings.dropout)
         # float32 for any dtype of the encoder, because rounding of logits may change the best label.
         self.output = nn.Dense(self.vocab_size, dtype=jnp.float32)
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         frames = encoded.at(self.tap)
-        logits = self.output(self.dropout(frames.values, deterministic=step is None))
+        logits = self.output(self.dropout(frames.values, step=step))
         losses, feasible = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id)
         rows, weight = batch.weights, self._weight(frames.lengths, feasible, batch)
         terms = {

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import global_batch
@@ -31,7 +30,7 @@ class Losses:
     """The compiled model with the losses and metrics of its heads, without augmentation and dropout.
 
     A model with masked pre-training masks frames here as well. The mask and other random numbers of heads depend only
-    on the position of the batch in the plan. A quantiser uses the most likely entries.
+    on the utterances. A quantiser uses the most likely entries.
 
     Args:
         model: The model.
@@ -52,8 +51,7 @@ class Losses:
     ) -> None:
         self.mesh, self.scales = mesh, scales
         self._model = model.clone(sub_batches=1)  # micro-batches are needed only in training
-        position = jax.ShapeDtypeStruct((), jnp.int32)
-        self._programs = ByShape("losses", self._sums, variables, position, mesh=mesh, programs=programs)
+        self._programs = ByShape("losses", self._sums, variables, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Starts to compile for the shapes of buckets."""
@@ -63,24 +61,23 @@ class Losses:
         """Waits until all prepared shapes are compiled."""
         self._programs.wait()
 
-    def __call__(self, variables: Tree, batch: Batch, position: int) -> tuple[Sums, Sums]:
+    def __call__(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
         """Computes loss terms and metrics.
 
         Args:
             variables: Variables of the model.
             batch: Global batch.
-            position: Position of the batch in the plan.
 
         Returns:
             Terms and metrics. They are on the device, and may still be being computed.
         """
-        terms, metrics = self._programs(variables, batch, np.int32(position))
+        terms, metrics = self._programs(variables, batch)
         return terms, metrics
 
-    def _sums(self, variables: Tree, batch: Batch, position: Int[Array, ""]) -> tuple[Sums, Sums]:
+    def _sums(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
         streams = {}
         if self._model.needs_mask:
-            streams = random_streams(jax.random.key_data(jax.random.key(0, impl=GENERATOR)), position)
+            streams = random_streams(jax.random.key_data(jax.random.key(0, impl=GENERATOR)), jnp.int32(0))
         sums: Any = self._model.apply(variables, batch, step=None, rngs=streams)
         terms = batch_denominators(self._model, batch, streams)
         return {name: sums[name] for name in terms}, {name: sums[name] for name in sums if name not in terms}
@@ -125,7 +122,7 @@ def measure(
         for loaded in batches:
             rejected += loaded.rejected
             utterances += int(np.count_nonzero(loaded.batch.weights))
-            found.append(losses(variables, global_batch(loaded.batch, losses.mesh), loaded.position))
+            found.append(losses(variables, global_batch(loaded.batch, losses.mesh)))
             jax.block_until_ready(found[-2:-1])  # bounds the number of batches on the device
     terms, metrics = (_means(each) for each in zip(*jax.device_get(found), strict=True))
     every = rejected_everywhere(rejected) + list(_not_computed(data))

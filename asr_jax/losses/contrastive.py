@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from asr_jax.core.random_streams import uniform_of_rows
+
 
 class Distractors(NamedTuple):
     """N distractors of each frame."""
@@ -96,7 +98,11 @@ def draw_distractors(
     count = jnp.sum(flat, axis=1)[:, None, None]
     places = jnp.argsort(~flat, axis=1, stable=True)
     rank = (jnp.cumsum(flat, axis=1) - 1)[..., None]
-    drawn = jax.random.uniform(key, (*flat.shape, num)) * (count - 1)
+    if same_row:
+        uniform = uniform_of_rows(key, (*flat.shape, num))
+    else:
+        uniform = jax.random.uniform(key, (*flat.shape, num))
+    drawn = uniform * (count - 1)
     drawn = jnp.minimum(jnp.floor(drawn).astype(jnp.int32), jnp.maximum(count - 2, 0))
     drawn = jnp.where(count > 1, drawn + (drawn >= rank), 0)
     found = jnp.take_along_axis(places[:, None], drawn, axis=2)

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.pytrees import Tree
+from asr_jax.core.random_streams import utterances_of_rows
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -162,9 +164,10 @@ class Recogniser(nn.Module):
             step: Number of applied updates while training; None in evaluation.
         """
         encoded = self.encode(batch, step=step)
-        if encoded.views > 1:
-            batch = repeated(batch.replace(weights=batch.weights / encoded.views), encoded.views)
-        sums = {name: head(encoded, batch, step=step) for name, head in self.heads.items()}
+        with _random_rows(batch, encoded.views):
+            if encoded.views > 1:
+                batch = repeated(batch.replace(weights=batch.weights / encoded.views), encoded.views)
+            sums = {name: head(encoded, batch, step=step) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in sums.items() for term, value in terms.items()}
 
     def encode(self, batch: Batch, *, step: Int[Array, ""] | None) -> Encoded:
@@ -175,10 +178,12 @@ class Recogniser(nn.Module):
         """
         frames = self.augmented(batch, step=step)
         views, parts = (1, 1) if step is None else (self.views, self.sub_batches)
-        if isinstance(self.encoder, MaskingEncoder):
-            encoded = self.encoder(frames, step=step, mask=self._mask(frames.lengths, frames.values.shape[1], parts))
-        else:
-            encoded = self.encoder(frames, step=step)
+        with _random_rows(batch, views):
+            if isinstance(self.encoder, MaskingEncoder):
+                mask = self._mask(frames.lengths, frames.values.shape[1], parts)
+                encoded = self.encoder(frames, step=step, mask=mask)
+            else:
+                encoded = self.encoder(frames, step=step)
         return encoded.replace(views=views, sub_batches=parts)
 
     def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
@@ -195,15 +200,19 @@ class Recogniser(nn.Module):
         else:
             assert batch.audio is not None, "a batch has audio or features"
             samples = batch.audio.astype(jnp.float32)
-            if step is not None:
-                for augmentation in of_audio:
-                    samples = augmentation(samples, batch.lengths, self.make_rng("augment"), step=step, sounds=sounds)
-            key = self.make_rng("dither") if step is not None and self.front_end.dither else None
-            frames = self.front_end.before_stacking(samples, batch.lengths, step=step, key=key)
+            with _random_rows(batch):
+                if step is not None:
+                    for augmentation in of_audio:
+                        key = self.make_rng("augment")
+                        samples = augmentation(samples, batch.lengths, key, step=step, sounds=sounds)
+                dither = self.make_rng("dither") if step is not None and self.front_end.dither else None
+                frames = self.front_end.before_stacking(samples, batch.lengths, step=step, key=dither)
         if step is not None:
             own = _own(of_frames)
-            frames = self._changed(frames, of_frames[: len(of_frames) - len(own)], step=step, sounds=sounds)
-            frames = self._changed(repeated(frames, self.views), own, step=step, sounds=sounds)
+            with _random_rows(batch):
+                frames = self._changed(frames, of_frames[: len(of_frames) - len(own)], step=step, sounds=sounds)
+            with _random_rows(batch, self.views):
+                frames = self._changed(repeated(frames, self.views), own, step=step, sounds=sounds)
         if batch.features is None:
             frames = self.front_end.stacked(frames, step=step)
         return jax.lax.stop_gradient(frames)
@@ -260,7 +269,8 @@ class Recogniser(nn.Module):
         num_frames, size = batch.lengths, batch.signal.shape[1]
         if batch.features is None:
             num_frames, size = (self.front_end.output_length(number) for number in (num_frames, size))
-        lengths, mask = self._lengths(num_frames), self._mask(num_frames, size, self.sub_batches)
+        with _random_rows(batch):
+            lengths, mask = self._lengths(num_frames), self._mask(num_frames, size, self.sub_batches)
         denominators = {name: head.denominators(lengths, batch, mask=mask) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in denominators.items() for term, value in terms.items()}
 
@@ -344,6 +354,16 @@ class Recogniser(nn.Module):
 def _own(of_frames: Sequence[Augmentation]) -> list[Augmentation]:
     """Returns the augmentations that are drawn for each view: from the first one that keeps time alignment on."""
     return list(itertools.dropwhile(lambda each: each.moves_frames, of_frames))
+
+
+def _random_rows(batch: Batch, views: int = 1) -> AbstractContextManager[None]:
+    """Sets the keys of rows (`core.random_streams`) for a batch of which each row is repeated `views` times."""
+    rows = (
+        batch.utterances
+        if views == 1
+        else jnp.repeat(batch.utterances, views) * views + jnp.tile(jnp.arange(views), len(batch.utterances))
+    )
+    return utterances_of_rows(rows)
 
 
 def repeated(rows: Tree, times: int) -> Tree:

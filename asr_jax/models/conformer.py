@@ -23,6 +23,7 @@ from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
 from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 FastSize = Literal["small", "medium", "large", "xlarge", "xxlarge"]
@@ -223,7 +224,7 @@ class ConformerEncoder(Encoder):
         relative = settings.positions == "rel_pos"
         if not relative:
             x += positions[None]
-        x = nn.Dropout(settings.input_dropout)(x, deterministic=step is None)
+        x = Dropout(settings.input_dropout)(x, step=step)
         allowed = length_mask(lengths, x.shape[1])[:, None]
         layers = nn.scan(
             rematerialised(ConformerLayer, settings.remat),
@@ -252,7 +253,7 @@ class ConformerEncoder(Encoder):
             encodings = relative_sinusoids(num_frames, width)
         else:
             encodings = sinusoids(np.arange(num_frames, dtype=np.float64), width)
-        dropout = nn.Dropout(self.settings.position_dropout)
+        dropout = nn.Dropout(self.settings.position_dropout)  # shared by the rows
         return dropout(jnp.asarray(encodings, self.dtype), deterministic=step is None)
 
     def _tied_biases(self) -> tuple[Float[Array, "H C"], Float[Array, "H C"]] | None:
@@ -307,4 +308,4 @@ class ConformerLayer(nn.Module):
         return layer_norm(1e-5, name=name)(x).astype(x.dtype)
 
     def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
-        return nn.Dropout(self.settings.dropout)(x, deterministic=step is None)
+        return Dropout(self.settings.dropout)(x, step=step)

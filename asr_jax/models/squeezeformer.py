@@ -34,6 +34,7 @@ from asr_jax.nn.squeezeformer_layer import (
     Variant,
     peer_lengths,
 )
+from asr_jax.nn.stochastic import Dropout
 from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 STACKS = ("stack_0", "stack_1", "stack_2")
@@ -385,5 +386,5 @@ class Embedding(nn.Module):
         if settings.positions == "abs_pos":
             places = np.arange(x.shape[1], dtype=np.float64)
             x += jnp.asarray(sinusoids(places, settings.dim), self.dtype)[None]
-        x = nn.Dropout(settings.dropout)(x, deterministic=step is None)
+        x = Dropout(settings.dropout)(x, step=step)
         return layer_norm(settings.details.eps, name="norm")(x).astype(x.dtype)

@@ -23,7 +23,7 @@ from asr_jax.nn.positions import relative_sinusoids, rotated
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.stochastic import unless_left_out
+from asr_jax.nn.stochastic import Dropout, unless_left_out
 from asr_jax.nn.striding import GatedConv, gated_length
 
 Positions = Literal["relative_key", "relative", "rotary", "none"]
@@ -215,9 +215,9 @@ class W2VBertEncoder(Encoder):
         settings.check_frames(frames.values)
         x = layer_norm(settings.norm_eps, name="embed_norm")(frames.values)
         x = Linear(settings.dim, dtype=self.dtype, name="embed")(x)
-        x = nn.Dropout(settings.input_dropout)(x, deterministic=step is None)
+        x = Dropout(settings.input_dropout)(x, step=step)
         x = zero_padding(self._masked(x, lengths, step), lengths)
-        x = embedded = nn.Dropout(settings.dropout)(x, deterministic=step is None)
+        x = embedded = Dropout(settings.dropout)(x, step=step)
         layers = nn.scan(
             rematerialised(W2VBertLayer, settings.remat),
             variable_axes={"params": 0},
@@ -270,7 +270,7 @@ class W2VBertEncoder(Encoder):
                 settings.feedforward_dim, settings.activation_dropout, dtype=self.dtype, activation="relu",
                 name="intermediate",
             )  # fmt: skip
-            x += 0.5 * nn.Dropout(settings.dropout)(module(x, step=step), deterministic=step is None)
+            x += 0.5 * Dropout(settings.dropout)(module(x, step=step), step=step)
         if settings.output_dim != settings.dim:
             x = Linear(settings.output_dim, dtype=self.dtype, name="adapter_embed")(x)
             x = layer_norm(settings.norm_eps, name="adapter_embed_norm")(x).astype(x.dtype)
@@ -350,7 +350,7 @@ class W2VBertLayer(nn.Module):
         return layer_norm(self.settings.norm_eps, name=name)(x).astype(x.dtype)
 
     def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return nn.Dropout(rate)(x, deterministic=step is None)
+        return Dropout(rate)(x, step=step)
 
 
 class Adapter(nn.Module):
@@ -376,7 +376,7 @@ class Adapter(nn.Module):
             settings.num_heads, dropout=settings.attention_dropout, dtype=self.dtype, name="attention"
         )
         attended = attention(attended, None, allowed, step=step)
-        x += nn.Dropout(settings.convolution_dropout)(attended, deterministic=step is None)
+        x += Dropout(settings.convolution_dropout)(attended, step=step)
         module = ConformerFeedForward(
             settings.feedforward_dim,
             settings.activation_dropout,
@@ -385,7 +385,7 @@ class Adapter(nn.Module):
             name="feed_forward",
         )
         fed = module(layer_norm(settings.norm_eps, name="feed_forward_norm")(x).astype(x.dtype), step=step)
-        return x + nn.Dropout(settings.dropout)(fed, deterministic=step is None)
+        return x + Dropout(settings.dropout)(fed, step=step)
 
     def _shortened(self, name: str, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B S D"]:
         settings = self.settings

@@ -25,6 +25,7 @@ from asr_jax.nn.positional_conv import PositionalConv
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.stochastic import Dropout
 from asr_jax.nn.transformer import LayerSizes, Lengthen, Resample, Shorten, Transformer, shortened
 from asr_jax.nn.waveform_convs import ConvExtractor, ConvLayer, ExtractorNorm, extracted
 
@@ -261,8 +262,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
         self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int
     ) -> Bool[Array, "B T"]:
         lengths, size = self.output_length(lengths), self.output_length(size)
-        masks = jax.vmap(lambda key, lengths: self.settings.time_mask(key, lengths, size))
-        return masks(jax.random.split(key, sub_batches), lengths.reshape(sub_batches, -1)).reshape(-1, size)
+        return self.settings.time_mask(key, lengths, size, sub_batches=sub_batches)
 
     @nn.compact
     def __call__(
@@ -368,4 +368,4 @@ class Wav2Vec2Encoder(MaskingEncoder):
         return Transformer(sizes, num_layers, name=name)
 
     def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return nn.Dropout(rate)(x, deterministic=step is None)
+        return Dropout(rate)(x, step=step)

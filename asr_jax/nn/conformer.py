@@ -17,6 +17,7 @@ from asr_jax.nn.normalization import BatchNorm, layer_norm
 from asr_jax.nn.positions import clipped_distances, relative_shift
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
 
 # Added to the scores of masked keys. It is finite, which keeps the softmax of a query without valid keys finite. Its
 # exp is exactly 0, and its sum with any score rounds to it in float32.
@@ -100,7 +101,7 @@ class RelativeAttention(nn.Module):
         weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
         if self.blind == "zeros":
             weights = jnp.where(allowed[:, None], weights, 0)
-        weights = nn.Dropout(self.dropout)(weights, deterministic=step is None)
+        weights = Dropout(self.dropout)(weights, step=step)
         mixed = jnp.einsum("bhts,bshc->bthc", weights, value).reshape(*x.shape[:2], width)
         return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
 
@@ -177,7 +178,7 @@ class ConformerFeedForward(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
         hidden = Linear(self.hidden_dim, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
         hidden = ACTIVATIONS[self.activation](hidden)
-        hidden = nn.Dropout(self.dropout)(hidden, deterministic=step is None)
+        hidden = Dropout(self.dropout)(hidden, step=step)
         return Linear(x.shape[-1], use_bias=self.use_bias, dtype=self.dtype, name="out")(hidden)
 
 

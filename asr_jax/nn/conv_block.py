@@ -15,6 +15,7 @@ from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.normalization import BatchNorm, GroupNorm
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
 from asr_jax.nn.time_conv import (
     DepthwiseTimeConv,
     Pointwise,
@@ -212,7 +213,7 @@ class Block(nn.Module):
         for number, source in enumerate(inputs if block.residual != "none" else ()):
             side = Projection(block, policy, name=f"residual_{number}")(source, given, lengths, step)
             y = jnp.maximum(y, side) if block.residual == "max" else y + side
-        y = nn.Dropout(block.dropout)(policy.activate(y), deterministic=step is None)
+        y = Dropout(block.dropout)(policy.activate(y), step=step)
         return y, lengths
 
 
@@ -228,7 +229,7 @@ class ConvLayer(nn.Module):
     def __call__(self, carry: Given, step: Step) -> tuple[Kept, None]:
         block, policy, (x, lengths) = self.block, self.policy, carry
         if self.activates:
-            x = nn.Dropout(block.dropout)(policy.activate(x), deterministic=step is None)
+            x = Dropout(block.dropout)(policy.activate(x), step=step)
         x = policy.masked(x.astype(policy.dtype), lengths)
         lengths = strided(lengths, self.stride)
         window = TimeWindow(block.kernel_size, self.stride, block.dilation, block.padding)

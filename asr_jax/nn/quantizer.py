@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.random_streams import row_keys
 from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.schedules import Step
@@ -109,7 +110,9 @@ class GumbelQuantizer(nn.Module):
         best, probabilities = jnp.argmax(logits, axis=-1), jax.nn.softmax(logits)
         if step is None:
             return Quantized(self.values(best), best, best, probabilities)
-        noise = jax.random.gumbel(self.make_rng("dropout"), logits.shape) if noise is None else noise
+        if noise is None:
+            keys = row_keys(self.make_rng("dropout"), len(logits))
+            noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:]))(keys)
         soft = jax.nn.softmax((logits + noise) / settings.temperature(step))
         codes = jnp.argmax(soft, axis=-1)
         drawn = jax.nn.one_hot(codes, settings.entries)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from asr_jax.core.random_streams import row_keys
+
 
 @dataclass(frozen=True)
 class SpanMask:
@@ -45,13 +47,16 @@ class SpanMask:
                 "1, 0 and 0"
             )
 
-    def __call__(self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int) -> Bool[Array, "B size"]:
+    def __call__(
+        self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int = 1
+    ) -> Bool[Array, "B size"]:
         """Draws a mask for each row.
 
         Args:
             key: Random key.
             lengths: Length of each row in frames. Rows of length 0 are not masked, and `same_count` ignores them.
             size: Length of the padded rows in frames.
+            sub_batches: Number of micro-batches, of equal numbers of rows, to each of which `same_count` applies.
 
         Returns:
             True for masked frames, which are within the row's length.
@@ -59,15 +64,16 @@ class SpanMask:
         if not self.probability:
             return jnp.zeros((len(lengths), size), bool)
 
-        def of_row(number: Array, length: Array) -> tuple[Array, Array]:
-            keys = jax.random.split(jax.random.fold_in(key, number), 4)
+        def of_row(key: Array, length: Array) -> tuple[Array, Array]:
+            keys = jax.random.split(key, 4)
             return self._row(keys[0], keys[1], keys[2], length, size), jax.random.uniform(keys[3], (size,))
 
-        masks, scores = jax.vmap(of_row)(jnp.arange(len(lengths)), lengths)
+        masks, scores = jax.vmap(of_row)(row_keys(key, len(lengths)), lengths)
         if not self.same_count:
             return masks
-        counts = jnp.where(lengths > 0, masks.sum(axis=1), size)
-        return masks & (_ranks(jnp.where(masks, scores, 2.0)) < jnp.min(counts))
+        counts = jnp.where(lengths > 0, masks.sum(axis=1), size).reshape(sub_batches, -1)
+        least = jnp.repeat(counts.min(axis=1), len(lengths) // sub_batches)
+        return masks & (_ranks(jnp.where(masks, scores, 2.0)) < least[:, None])
 
     def _row(
         self, of_num: Array, of_starts: Array, of_lengths: Array, length: Int[Array, ""], size: int

@@ -19,6 +19,7 @@ from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
 
 Variant = Literal["paper", "nemo", "rust"]
 
@@ -152,7 +153,7 @@ class SqueezeformerLayer(nn.Module):
         return ScaleBias(name=f"{name}_scale")(x) if self.sizes.adaptive_scale else x
 
     def _added(self, x: Array, y: Array, step: Step, name: str) -> Array:
-        x += nn.Dropout(self.sizes.dropout)(y, deterministic=step is None)
+        x += Dropout(self.sizes.dropout)(y, step=step)
         return layer_norm(self.sizes.details.eps, name=f"{name}_norm")(x).astype(x.dtype)
 
 

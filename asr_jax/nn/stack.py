@@ -13,7 +13,7 @@ from asr_jax.core.batch import length_mask
 from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.remat import rematerialised
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import Regulariser, dropout, kept
+from asr_jax.nn.stochastic import Regulariser, kept_of_rows
 from asr_jax.nn.subsampling import Downsample, upsample
 from asr_jax.nn.zipformer_layer import Bypass, Policy, Shared, StackSizes, ZipformerLayer
 
@@ -78,7 +78,7 @@ class ZipformerStack(nn.Module):
         positions = jnp.asarray(compact_positions(num_frames, self.policy.positions_dim), self.policy.dtype)
         if step is None or not self.policy.skip:
             return positions
-        return dropout(positions, self.make_rng("dropout"), rate=POSITION_DROPOUT)
+        return nn.Dropout(POSITION_DROPOUT)(positions, deterministic=False)  # shared by the rows
 
     def _allowed(self, num_frames: int, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
         """Keys (last axis) within the row's length and, with chunks, in the query's chunk or its left context."""
@@ -135,8 +135,8 @@ def feature_masks(
     """
     if key is None:
         return [None] * len(widths)
-    drawn = kept(key, MASKED_FEATURES, (2, num_rows, 1, 1))
-    first, second = drawn[0], drawn[0] & drawn[1]
+    drawn = kept_of_rows(key, MASKED_FEATURES, (num_rows, 2, 1))
+    first, second = drawn[:, :1], drawn[:, :1] & drawn[:, 1:]
     masks: list[Float[Array, "B 1 _"] | None] = []
     for width, always in zip(widths, unmasked, strict=True):
         channel = jnp.arange(width)[None, None]

@@ -9,6 +9,7 @@ import jax
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from asr_jax.core.random_streams import uniform_of_rows
 from asr_jax.nn.gradients import limit_values, penalize_large, scale_gradient
 from asr_jax.nn.regularizers import Mask, balance, whiten
 from asr_jax.nn.schedules import Schedule, Step, Value, at, over_training, piecewise_linear
@@ -36,22 +37,51 @@ def kept(key: PRNGKeyArray, rate: float | Float[Array, "..."], shape: tuple[int,
     return jax.random.uniform(key, shape) >= rate
 
 
-def dropout(
-    x: Float[Array, "..."], key: PRNGKeyArray, *, rate: float | Float[Array, ""], shared_axis: int | None = None
-) -> Float[Array, "..."]:
-    """Sets values to 0 with a probability of `rate` and divides the others by 1 - rate.
+def kept_of_rows(key: PRNGKeyArray, rate: float | Float[Array, "..."], shape: tuple[int, ...]) -> Bool[Array, "B ..."]:
+    """Draws booleans as `kept`, with a key for each row, see `core.random_streams.row_keys`.
 
     Args:
-        x: Values.
+        key: Random key.
+        rate: Probability of False; broadcasts to `shape`.
+        shape: Shape of the result. The first axis has the rows.
+    """
+    return uniform_of_rows(key, shape) >= rate
+
+
+def dropout(
+    x: Float[Array, "B ..."], key: PRNGKeyArray, *, rate: float | Float[Array, ""], shared_axis: int | None = None
+) -> Float[Array, "B ..."]:
+    """Sets values to 0 with a probability of `rate` and divides the others by 1 - rate.
+
+    Each row is drawn with its own key, see `core.random_streams.row_keys`.
+
+    Args:
+        x: Values. The first axis has the rows.
         key: Random key.
         rate: Probability of a value to be set to 0.
-        shared_axis: Axis along which all values share one draw. None: each value has its own.
+        shared_axis: Axis, other than the first, along which all values share one draw. None: each value has its own.
 
     Returns:
         Values in the dtype of `x`.
     """
     shape = [1 if axis == shared_axis else size for axis, size in enumerate(x.shape)]
-    return x * (kept(key, rate, tuple(shape)) / (1.0 - rate)).astype(x.dtype)
+    return x * (kept_of_rows(key, rate, tuple(shape)) / (1.0 - rate)).astype(x.dtype)
+
+
+class Dropout(nn.Module):
+    """Dropout with a random key for each row, from the stream "dropout".
+
+    Differs from: `flax.linen.Dropout`, which draws for the whole array, so that the draws of a row depend on its place
+    in the batch.
+    """
+
+    rate: float
+    """Probability of a value to be set to 0. At 0, nothing is drawn."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B ..."], *, step: Step) -> Float[Array, "B ..."]:
+        """Applies dropout to `x` in training, which `step` is not None in."""
+        return dropout(x, self.make_rng("dropout"), rate=self.rate) if self.rate and step is not None else x
 
 
 def unless_left_out(

@@ -16,7 +16,7 @@ from asr_jax.nn.activations import swoosh_l, swoosh_r
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.schedules import Step, over_training
-from asr_jax.nn.stochastic import Regulariser, dropout, kept
+from asr_jax.nn.stochastic import Regulariser, dropout, kept_of_rows
 
 SKIP_CONVNEXT = over_training(0.2, 0.015)
 FEWEST_FRAMES = 9
@@ -130,7 +130,7 @@ class ConvNeXt(nn.Module):
         y = swoosh_l(regularise.balance(y, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0))
         y = Linear(channels, 0.01, dtype=self.dtype, name="project")(y)
         if step is not None and self.skip:
-            y *= kept(self.make_rng("dropout"), SKIP_CONVNEXT(step), (len(x), 1, 1, 1)).astype(y.dtype)
+            y *= kept_of_rows(self.make_rng("dropout"), SKIP_CONVNEXT(step), (len(x), 1, 1, 1)).astype(y.dtype)
         y = regularise.balance(x + y, min_positive=0.4, max_positive=0.6, min_abs=1.0, max_abs=6.0)
         return regularise.whiten(y, limit=5.0)
 

@@ -16,7 +16,7 @@ from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import rotated
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import unless_left_out
+from asr_jax.nn.stochastic import Dropout, unless_left_out
 
 MASKED_SCORE = -1e10
 INITIAL_DEVIATION = 0.02
@@ -117,7 +117,7 @@ class TransformerLayer(nn.Module):
         return layer_norm(1e-5, name=name)(x).astype(x.dtype)
 
     def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return nn.Dropout(rate)(x, deterministic=step is None)
+        return Dropout(rate)(x, step=step)
 
 
 class MultiHeadAttention(nn.Module):
@@ -165,7 +165,7 @@ class MultiHeadAttention(nn.Module):
             scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32)
             scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
             weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
-            weights = nn.Dropout(self.dropout)(weights, deterministic=step is None)
+            weights = Dropout(self.dropout)(weights, step=step)
             mixed = jnp.einsum("bhts,bshc->bthc", weights, value)
         mixed = mixed.reshape(x.shape)
         return Linear(x.shape[-1], deviation=INITIAL_DEVIATION, dtype=self.dtype, name="out")(mixed)

@@ -21,7 +21,7 @@ from asr_jax.nn.linear import per_channel
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
-from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
+from asr_jax.nn.stochastic import Regulariser, kept, kept_of_rows, whitening_limit
 
 SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
 SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
@@ -138,8 +138,8 @@ class ZipformerLayer(nn.Module):
             return dict.fromkeys(parts, 1.0)
         convolution, feed_forward = SKIP_CONVOLUTION(step), SKIP_FEED_FORWARD(step)
         rates = [SKIP_ATTENTION(step), convolution, convolution, feed_forward, feed_forward, skip_rate]
-        drawn = kept(self.make_rng("dropout"), jnp.stack(rates)[:, None], (len(parts), len(x)))
-        return dict(zip(parts, drawn.astype(x.dtype)[:, :, None, None], strict=True))
+        drawn = kept_of_rows(self.make_rng("dropout"), jnp.stack(rates), (len(x), len(parts)))
+        return dict(zip(parts, drawn.T.astype(x.dtype)[:, :, None, None], strict=True))
 
     def _first_head(self, weights: Float[Array, "B T T"], step: Step) -> Float[Array, "B T T"]:
         """Returns the weights of the first head or, in some calls in training, uniform weights over the same keys."""

@@ -104,12 +104,12 @@ def compile_steps(
     same = replicated(mesh)
     state, average, sums = shapes
 
-    def denominators_of(batch: Batch, key: UInt32[Array, "2"], position: Int[Array, ""]) -> Denominators:
-        return batch_denominators(recipe.model, batch, random_streams(key, position))
+    def denominators_of(batch: Batch, key: UInt32[Array, "2"], updates: Int[Array, ""]) -> Denominators:
+        return batch_denominators(recipe.model, batch, random_streams(key, updates))
 
     example = abstract_batch(buckets[0], mesh, scale)
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
-    denominators = abstract(jax.eval_shape(denominators_of, example, state.key, position), same)
+    denominators = abstract(jax.eval_shape(denominators_of, example, state.key, state.updates), same)
     empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(recipe, s, sums), state), same)
     on_device = jax.device_put(dict(sounds), same)
 
@@ -143,7 +143,7 @@ def compile_steps(
         adding = compiling("add_denominators", added_denominators, [denominators] * num_batches)
         of_batches = {
             bucket: compiling(
-                "batch_denominators", denominators_of, abstract_batch(bucket, mesh, scale), state.key, position
+                "batch_denominators", denominators_of, abstract_batch(bucket, mesh, scale), state.key, state.updates
             )
             for bucket in ordered
         }

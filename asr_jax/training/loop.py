@@ -310,7 +310,7 @@ def _train(
                 shards = [global_batch(loaded.batch, setup.mesh) for loaded in group]
                 numbers = [np.int32(loaded.position) for loaded in group]
                 parts = list(zip(numbers, buckets, shards, strict=True))
-                each = [steps.denominators[bucket](batch, state.key, number) for number, bucket, batch in parts]
+                each = [steps.denominators[bucket](batch, state.key, state.updates) for _, bucket, batch in parts]
                 denominators = steps.add_denominators(
                     each + [steps.no_denominators] * (training.accumulate - len(each))
                 )

@@ -92,7 +92,7 @@ def dry_run(experiment: Experiment) -> None:
         found: dict[str, Any] = {}
         if position is not None:
             batch = global_batch(source[position].batch, setup.mesh)
-            denominators = steps.denominators[bucket](batch, state.key, np.int32(position))
+            denominators = steps.denominators[bucket](batch, state.key, state.updates)
             accumulated = steps.accumulate[bucket](state, steps.begin(state), batch, denominators, np.int32(position))
             loss = total_loss(jax.device_get(accumulated.sums), jax.device_get(denominators), setup.recipe.scales)
             norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(accumulated.grads))]

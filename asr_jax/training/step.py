@@ -112,7 +112,7 @@ def accumulate(
         accumulated: Sums over the previous batches of the update.
         batch: Batch on all devices.
         denominators: Denominator of each loss term over the whole update.
-        position: Position of the batch in the plan, which determines its random numbers.
+        position: Position of the batch in the plan.
         sounds: Recordings that augmentations add.
     """
     trained, frozen = recipe.split(state.params)
@@ -120,7 +120,7 @@ def accumulate(
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
         params = recipe.lora.merged(join(trained, frozen))
         variables = {"params": params, "batch_stats": accumulated.batch_stats, "sounds": dict(sounds)}
-        streams = random_streams(state.key, position)
+        streams = random_streams(state.key, state.updates)
         sums, changed = recipe.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
         loss = total_loss(sums, denominators, recipe.scales)
         return scaled * loss, (sums, changed.get("batch_stats", {}))

@@ -117,7 +117,7 @@ class Steps:
     def __init__(self, head: Contrastive, *, sub_batches: int = 1) -> None:
         self.recipe = recipe = recipe_of(head, sub_batches=sub_batches)
         self.weights = jax.jit(
-            lambda key, batch, place: batch_denominators(recipe.model, batch, random_streams(key, place))
+            lambda state, batch: batch_denominators(recipe.model, batch, random_streams(state.key, state.updates))
         )
         self._accumulate = jax.jit(partial(accumulate, recipe))
 
@@ -126,7 +126,7 @@ class Steps:
         mesh = data_mesh(num_devices)
         state = jax.device_put(state, replicated(mesh))
         spread = [(jnp.int32(number), global_batch(batch, mesh)) for number, batch in enumerate(batches)]
-        each = [self.weights(state.key, batch, place) for place, batch in spread]
+        each = [self.weights(state, batch) for _, batch in spread]
         weights = jax.tree.map(lambda *of_batches: sum(of_batches), *each)
         metrics = ("accuracy", "code_perplexity", "prob_perplexity", "diversity")
         names = {*weights, *(f"pretrain/{name}" for name in metrics)}

@@ -124,15 +124,23 @@ def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
     assert int(after.updates) == int(state.updates) + 1
 
 
-def test_dropout_depends_on_the_position_in_the_plan_alone():
+def test_dropout_depends_on_the_update_and_the_utterance_alone():
+    """An update in two batches, with its rows in another order, has the gradient of one batch."""
     parts = Parts(toy_model(dropout=0.5).build(vocab_size=6, blank_id=5, precision="f32"))
     batch = toy_batch(seed=9)
+    halves = [jax.tree.map(lambda array, rows=rows: array[np.array(rows)], batch) for rows in ((3, 0), (2, 1))]
     weights = parts.weights(batch)
-    found = [
-        parts.accumulate(parts.state, parts.zeros, batch, weights, np.int32(p)).sums["ctc/loss"] for p in (3, 3, 4)
-    ]
-    losses = [float(each.total) for each in found]
-    assert losses[0] == losses[1] != losses[2]
+
+    def gradient(state, *batches):
+        found = parts.zeros
+        for position, each in enumerate(batches):
+            found = parts.accumulate(state, found, each, weights, np.int32(position))
+        return found.grads
+
+    whole, split = gradient(parts.state, batch), gradient(parts.state, *halves)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), split, whole)
+    other = gradient(parts.state.replace(updates=parts.state.updates + 1), batch)
+    assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(*map(jax.tree.leaves, (whole, other)), strict=True))
 
 
 def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch():

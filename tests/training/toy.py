@@ -11,6 +11,7 @@ from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Encoder, EncoderSettings, Model
 from asr_jax.nn.normalization import BatchNorm
+from asr_jax.nn.stochastic import Dropout
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ToyEncoder(Encoder):
             lengths = self.output_length(frames.lengths)
             pairs = BatchNorm(name="norm")(pairs, lengths, use_running=step is None)
         hidden = nn.tanh(nn.Dense(self.settings.dim, dtype=self.dtype, name="hidden")(pairs))
-        hidden = nn.Dropout(self.settings.dropout, deterministic=step is None)(hidden)
+        hidden = Dropout(self.settings.dropout)(hidden, step=step)
         for kind, num_frames in self.settings.poison:
             hit = jnp.any(frames.lengths == num_frames) & (step is not None)
             if kind == "loss":

@@ -48,14 +48,14 @@ class Stepping:
         self._state = state.replace(updates=jnp.int32(SETTLED))
         self._batch = _batch(settings.front_end, rows, seconds, labels, vocabulary)
         self.num_frames = int(self._batch.signal.shape[1])
-        streams = random_streams(state.key, jnp.int32(0))
+        streams = random_streams(state.key, state.updates)
         sums = jax.eval_shape(lambda: model.apply(recipe.of_model(state), self._batch, step=None, rngs=streams))
         denominators = batch_denominators(model, self._batch, streams)
         self._zeros = nothing_accumulated(recipe, self._state, sums)
         self._arguments = (self._state, self._zeros, self._batch, denominators, jnp.int32(0))
 
         def forward(state: Any, batch: Batch) -> Any:
-            streams = random_streams(state.key, jnp.int32(0))
+            streams = random_streams(state.key, state.updates)
             return model.apply(recipe.of_model(state), batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
 
         self._function = functools.partial(accumulate, recipe)

@@ -33,7 +33,6 @@ def main(arguments: Sequence[str]) -> None:
 def step_times(setup: Setup) -> list[dict[str, Any]]:
     """Measures each part of a step; returns one row for each bucket, in milliseconds."""
     import jax
-    import jax.numpy as jnp
     import numpy as np
 
     from asr_jax.core.meshes import global_batch
@@ -52,7 +51,7 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
     source, rows = BatchSource(setup.train.index, setup.train.plan), []
 
     def forward(params: Any, batch: Any, method: str) -> Any:
-        streams = random_streams(state.key, jnp.int32(0))
+        streams = random_streams(state.key, state.updates)
         variables = {"params": params, "batch_stats": state.batch_stats, "sounds": setup.sounds}
         if method == "features":
             return setup.model.apply(variables, batch, step=state.updates, method="augmented", rngs=streams)
@@ -63,7 +62,7 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
         position = next(p for p in range(setup.train.plan.batches_per_epoch) if setup.train.plan[p].bucket == k)
         read_ms = _median_ms(source.__getitem__, position)
         batch = global_batch(source[position].batch, setup.mesh)
-        denominators = steps.denominators[bucket](batch, state.key, np.int32(0))
+        denominators = steps.denominators[bucket](batch, state.key, state.updates)
         features_ms = _median_ms(jitted, state.params, batch, "features")
         forward_ms = _median_ms(jitted, state.params, batch, "loss")
         zeros = steps.begin(state)

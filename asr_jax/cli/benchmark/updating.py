@@ -196,7 +196,7 @@ def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict
         shards = [(bucket, global_batch(batch, mesh)) for bucket, batch in group]
         placed = [(np.int32(next(number)), bucket, batch) for bucket, batch in shards]
         denominators = steps.add_denominators(
-            [steps.denominators[bucket](batch, state.key, place) for place, bucket, batch in placed]
+            [steps.denominators[bucket](batch, state.key, state.updates) for _, bucket, batch in placed]
         )
         for position, bucket, batch in placed:
             accumulated = steps.accumulate[bucket](state, accumulated, batch, denominators, position)
