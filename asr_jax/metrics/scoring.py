@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from asr_jax.metrics.bootstrap import Bootstrap, percentiles, rates, resampled, resampling_units, sums_by
-from asr_jax.metrics.errors import EDITS, ErrorCounts, count_errors
+from asr_jax.metrics.errors import EDITS, Alignment, ErrorCounts, count_errors
 from asr_jax.text.normalise import normalise
 
 COUNTS = (*EDITS, "utterances", "utterances_with_errors", "empty_references", "empty_hypotheses")
@@ -36,13 +36,20 @@ class Recognised:
     """Name of the set; needed if the ids of several sets may be equal."""
 
 
-def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Bootstrap | None = None) -> dict[str, Any]:
+def score(
+    recognised: Sequence[Recognised],
+    *,
+    normaliser: str,
+    bootstrap: Bootstrap | None = None,
+    alignment: Alignment = "fewest_edits",
+) -> dict[str, Any]:
     """Computes the rates and counts of a set.
 
     Args:
         recognised: Utterances of the set.
         normaliser: Name of the normaliser for references and hypotheses.
         bootstrap: Settings of the intervals. None: the defaults.
+        alignment: Alignment by which word errors are counted.
 
     Returns:
         A JSON object:
@@ -50,7 +57,7 @@ def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Boots
         - `wer`, `cer`, `mer` (match error rate), `wil` (word information lost) and `COUNTS`, for the set and for each
           row of `by_source`, `by_speaker` and `by_length`. `wer` and `cer` are None without reference words. Groups
           without a name have the key `""`.
-        - `normaliser`.
+        - `normaliser` and `alignment`.
         - `wer_interval`, `cer_interval`: lower and upper bound; None with fewer than two units.
         - `bootstrap`: its settings, a description of the units (`over`) and their number (`units`).
         - `empty_reference_ids`, `empty_hypothesis_ids`.
@@ -58,7 +65,7 @@ def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Boots
     Raises:
         UserError: If the normaliser is unknown.
     """
-    counts = count_utterances(recognised, normaliser=normaliser)
+    counts = count_utterances(recognised, normaliser=normaliser, alignment=alignment)
     empty = {what: counts[:, COUNTS.index(what)].nonzero()[0].tolist() for what in COUNTS[-2:]}
     durations_s = np.array([utterance.duration_s for utterance in recognised], np.float64)
     classes = np.where(np.isnan(durations_s), -1, np.searchsorted(LENGTHS_S, durations_s, side="right"))
@@ -66,6 +73,7 @@ def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Boots
     return {
         **_row(counts.sum(axis=0)),
         "normaliser": normaliser,
+        "alignment": alignment,
         **_intervals(counts, [utterance.speaker for utterance in recognised], bootstrap or Bootstrap()),
         "empty_reference_ids": [recognised[row].id for row in empty["empty_references"]],
         "empty_hypothesis_ids": [recognised[row].id for row in empty["empty_hypotheses"]],
@@ -75,12 +83,21 @@ def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Boots
     }
 
 
-def count_utterances(recognised: Sequence[Recognised], *, normaliser: str) -> Int64[np.ndarray, "N 12"]:
-    """Returns the `COUNTS` of each utterance after normalising references and hypotheses."""
+def count_utterances(
+    recognised: Sequence[Recognised], *, normaliser: str, alignment: Alignment = "fewest_edits"
+) -> Int64[np.ndarray, "N 12"]:
+    """Returns the `COUNTS` of each utterance after normalising references and hypotheses.
+
+    Args:
+        recognised: Utterances.
+        normaliser: Name of the normaliser for references and hypotheses.
+        alignment: Alignment by which word errors are counted.
+    """
     tidy = functools.partial(normalise, name=normaliser)
     edits = count_errors(
         [tidy(utterance.reference) for utterance in recognised],
         [tidy(utterance.hypothesis) for utterance in recognised],
+        alignment=alignment,
     )
     substitutions, deletions, insertions, words = edits.T[:4]
     errors = substitutions + deletions + insertions

@@ -120,7 +120,10 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
     oldest = min((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     command = ["asr_jax.evaluate", folder, oldest, "--data", corpus / "validation.jsonl", "--json", out]
     beam = ["--decoding.kind", "beam", "--decoding.search.beam-width", "4"]
-    output = run(*command, *beam, "--precision", "bf16", "--predictions", lines, "--calibrate").stdout
+    output = run(
+        *command, *beam, "--precision", "bf16", "--predictions", lines, "--calibrate", "--alignment", "sclite"
+    ).stdout
+    assert output.count("word errors by sclite's alignment") == 2
     first, second = json.loads(out.read_text())["runs"]
     assert (second["checkpoint"], second["weights"]) == (int(oldest.name), "averaged")
     assert (first["precision"], first["decoding"], first["calibrated"]) == ("bf16", "beam 4", False)
@@ -130,7 +133,11 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
     assert len(json.loads((folder / "calibration.json").read_text())) == 2
     written = {f"toy-{result['checkpoint']}.jsonl" for result in (first, second)}
     assert {path.name for path in lines.iterdir()} == written
-    row = json.loads((lines / f"toy-{first['checkpoint']}.jsonl").read_text().splitlines()[0])
+    rows = [json.loads(line) for line in (lines / f"toy-{first['checkpoint']}.jsonl").read_text().splitlines()]
+    of_set = first["sets"][str(corpus / "validation.jsonl")]
+    assert (first["alignment"], of_set["alignment"]) == ("sclite", "sclite")
+    assert sum(each["insertions"] for each in rows) == of_set["insertions"]
+    row = rows[0]
     assert row["alternatives"][0]["text"] == row["hypothesis"] == " ".join(word["text"] for word in row["words"])
 
 
