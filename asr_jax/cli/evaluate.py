@@ -143,7 +143,7 @@ def evaluate_run(
         frame_s = decoder.search.writer.times.shift_s
         log_probs = LogProbs(options.log_probs, trained.tokenizer, frame_s=frame_s)
     normaliser = options.normaliser or trained.tokenizer.normaliser
-    how = {"normaliser": normaliser, "alignment": options.alignment}
+    how: dict[str, Any] = {"normaliser": normaliser, "alignment": options.alignment}
     sets, recognised = {}, []
     for manifest, of_set in utterances.items():
         data = trained.plan(of_set, has_windows=True)

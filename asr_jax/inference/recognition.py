@@ -263,8 +263,8 @@ def word_counts(recognised: Recognised, normaliser: str, alignment: Alignment = 
         normaliser: Name of the normaliser for both.
         alignment: Alignment by which word errors are counted.
     """
-    texts = (normalise(text, normaliser) for text in (recognised.reference, recognised.hypothesis))
-    counts = word_errors(*texts, alignment=alignment)
+    reference, hypothesis = (normalise(text, normaliser) for text in (recognised.reference, recognised.hypothesis))
+    counts = word_errors(reference, hypothesis, alignment)
     return {name: getattr(counts, name) for name in ("substitutions", "deletions", "insertions", "words")}
 
 
