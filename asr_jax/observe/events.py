@@ -33,7 +33,8 @@ EVENTS: dict[str, str] = {
     "voided": "updates with values that are not finite changed nothing: update, count, updates, path of their batches",
     "profile": "an XLA trace is written: path",
     "recompiled": "a function is compiled after the first update: function, seconds, reason",
-    "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, learning_rate, "
+    "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, metrics (also "
+    "the quantiser's temperature in the last update), learning_rate, "
     "gradient_norm (before clipping), voided (updates so far that changed nothing), loss_scale (float16), "
     "throughput {metrics/throughput.py: rates}",
     "validation_start": "a validation starts: update, set, weights, utterances",

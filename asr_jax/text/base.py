@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+from jaxtyping import Int64
+
 from asr_jax.core.files import write_whole
 from asr_jax.text.normalise import normalise
 from asr_jax.text.removed import removed_characters
@@ -58,6 +61,14 @@ class Tokenizer:
     def unknown_id(self) -> int | None:
         """Id of the unknown label; None if text outside of the vocabulary is an error."""
         return None
+
+    @functools.cached_property
+    def num_letters(self) -> Int64[np.ndarray, " V"]:
+        """Number of letters of each label, with the word boundaries that it contains: 4 for the piece `▁the`."""
+        return np.array([self._num_letters(symbol) if symbol else 0 for symbol in self.symbols], np.int64)
+
+    def _num_letters(self, symbol: str) -> int:
+        return len(symbol)
 
     def digest(self) -> str:
         """Returns a hash that is equal for tokenizers that encode texts to the same ids."""

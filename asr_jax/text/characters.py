@@ -95,6 +95,9 @@ class WordTokenizer(ListedTokenizer):
             raise UserError("all training texts are empty: expected at least one word for the vocabulary")
         return cls(symbols=(*found, None), normaliser=normaliser)
 
+    def _num_letters(self, symbol: str) -> int:
+        return len(symbol) + 1
+
     def _encode(self, text: str) -> list[int]:
         return self._looked_up(text.split())
 
@@ -124,6 +127,9 @@ class IdTokenizer(ListedTokenizer):
         if blank >= size:
             raise UserError(f"blank_id {blank}: the largest id is {largest_id}; expected at most {largest_id + 1}")
         return cls(symbols=tuple(None if i == blank else str(i) for i in range(size)), normaliser="none")
+
+    def _num_letters(self, symbol: str) -> int:
+        return 0  # unknown
 
     def _encode(self, text: str) -> list[int]:
         return self._looked_up(text.split())

@@ -104,6 +104,8 @@ class UpdateReport(Node):
     """As in `Accumulated`."""
     loss_scale: Float[Array, ""]
     """Scale of the loss after the update."""
+    scheduled: dict[str, Float[Array, ""]]
+    """Values of the heads that change with the number of updates, as they were in the update."""
 
 
 def added_denominators(each: list[Denominators]) -> Denominators:
@@ -209,6 +211,8 @@ def apply_update(
         The next state, the next averaged parameters, zeros to accumulate into, and the report of the update.
     """
     norm, rate = optax.tree.norm(accumulated.grads), recipe.updater.rate(state.updates)
+    of_heads = {name: head.scheduled(state.updates) for name, head in recipe.model.heads.items()}
+    scheduled = {f"{name}/{which}": value for name, each in of_heads.items() for which, value in each.items()}
     finite = (accumulated.bad_position < 0) & _all_finite([norm])
     trained, frozen = recipe.split(state.params)
     changes, opt_state = recipe.updater.update(accumulated.grads, state.opt_state, trained, updates=state.updates)
@@ -224,8 +228,9 @@ def apply_update(
     if recipe.loss_scale:  # a voided update also changes the scale
         state = state.replace(scaling=recipe.loss_scale.next(state.scaling, finite))
     report = UpdateReport(
-        accumulated.sums, norm, rate, state.updates, finite, applied, accumulated.bad_position, state.scaling.scale
-    )
+        accumulated.sums, norm, rate, state.updates, finite, applied, accumulated.bad_position, state.scaling.scale,
+        scheduled,
+    )  # fmt: skip
     return state, average, nothing_accumulated(recipe, state, accumulated.sums), report
 
 

@@ -63,6 +63,9 @@ def test_training_leaves_a_whole_run(trained):
     steps = events(trained, "train_step")
     assert [step["update"] for step in steps] == [2, 3, 4, 6]
     assert all(step["losses"]["total"] > 0 and step["throughput"]["padding_share"] < 1 for step in steps)
+    speed = steps[-1]["throughput"]
+    assert speed["letters_per_s"] == speed["tokens_per_s"] > 0 == speed["masked_frames_per_s"]
+    assert speed["feature_values_per_s"] > 20 * 95 * speed["audio_s_per_s"]
     assert steps[-1]["losses"]["total"] < steps[0]["losses"]["total"]
     validations = events(trained, "validation")
     assert [(v["update"], v["weights"]) for v in validations] == [(3, "live"), (3, "ema"), (6, "live"), (6, "ema")]
