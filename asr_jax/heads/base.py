@@ -57,7 +57,7 @@ class Head(nn.Module):
 
     @nn.nowrap
     def scheduled(self, step: Int[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Returns values that change with the number of updates applied before, such as a temperature, by name."""
+        """Returns values that change with the number of updates applied before, such as a temperature."""
         return {}
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
