@@ -1,7 +1,7 @@
 """Recognition of sets: the forward pass in the shapes of training, transcripts and their error rates."""
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -150,7 +150,9 @@ def scored(
         that the plan rejected.
     """
     normaliser = normaliser or tokenizer.normaliser
-    counts = score(list(recognised(data, found, tokenizer)), normaliser=normaliser, alignment=alignment)
+    counts = score(
+        list(recognised(data, found, tokenizer, has_tokens=True)), normaliser=normaliser, alignment=alignment
+    )
     rejected = data.rejections.entries + found.rejected
     confidence = confidence_report(*judged_words(data, found, tokenizer, normaliser))
     return counts | {"confidence": confidence, "rejected": len(rejected)}, Recognition(
@@ -158,19 +160,24 @@ def scored(
     )
 
 
-def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[Recognised]:
+def recognised(
+    data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, has_tokens: bool = False
+) -> Iterator[Recognised]:
     """Yields reference and hypothesis of every recording that was read, in the order of the index.
 
     Args:
         data: The planned set.
         found: Transcripts of the set.
         tokenizer: Tokenizer of the run.
+        has_tokens: Whether the label ids of both texts are included.
     """
     for row, transcript in sorted(found.transcripts.items()):
         utterance = data.index.utterances[row]
+        text = reference(utterance, tokenizer)
+        tokens = (reference_tokens(utterance, tokenizer), transcript.tokens) if has_tokens else ((), ())
         yield Recognised(
-            utterance.id, reference(utterance, tokenizer), transcript.text,
-            source=utterance.source, speaker=utterance.speaker, duration_s=utterance.duration_s,
+            utterance.id, text, transcript.text, source=utterance.source, speaker=utterance.speaker,
+            duration_s=utterance.duration_s, reference_tokens=tokens[0], hypothesis_tokens=tokens[1],
         )  # fmt: skip
 
 
@@ -301,5 +308,17 @@ def worst(
 
 def reference(utterance: Utterance, tokenizer: Tokenizer) -> str:
     """Returns the reference text. Token ids are decoded if there is no text, or if the tokenizer is of ids."""
+    labels = _labels_that_count(utterance, tokenizer)
+    return utterance.text if labels is None else tokenizer.decode(labels)
+
+
+def reference_tokens(utterance: Utterance, tokenizer: Tokenizer) -> Sequence[int]:
+    """Returns the label ids of the reference; -1 for parts that are not in the vocabulary."""
+    labels = _labels_that_count(utterance, tokenizer)
+    return tokenizer.scored_ids(utterance.text) if labels is None else labels
+
+
+def _labels_that_count(utterance: Utterance, tokenizer: Tokenizer) -> tuple[int, ...] | None:
+    """Returns the token ids of the manifest that are used instead of the text; None: the text is used."""
     ids_count = not utterance.text or tokenizer.kind == "ids"
-    return tokenizer.decode(utterance.labels) if utterance.labels is not None and ids_count else utterance.text
+    return utterance.labels if ids_count else None

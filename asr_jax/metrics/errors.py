@@ -18,6 +18,8 @@ EDITS = (
     "character_substitutions", "character_deletions", "character_insertions", "characters",
 )  # fmt: skip
 """Columns of `count_errors`: edits and reference length, in words and in characters."""
+TOKEN_EDITS = ("token_substitutions", "token_deletions", "token_insertions", "tokens")
+"""Columns of `count_token_errors`: edits and reference length, in labels of the model."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,18 @@ def count_edits(
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
+def count_token_errors(
+    references: Sequence[Sequence[int]], hypotheses: Sequence[Sequence[int]]
+) -> Int64[np.ndarray, "N 4"]:
+    """Counts the `TOKEN_EDITS` of each utterance: substitutions, deletions, insertions and the reference length.
+
+    Raises:
+        ValueError: If the numbers of references and hypotheses differ.
+    """
+    rows = [_edits(reference, hypothesis) for reference, hypothesis in zip(references, hypotheses, strict=True)]
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
 def right_words(reference: Sequence[str], hypothesis: Sequence[str]) -> Bool[np.ndarray, " H"]:
     """Returns for each word of a hypothesis whether it is right, by an alignment with the fewest edits."""
     is_right = np.ones(len(hypothesis), bool)
@@ -143,11 +157,11 @@ def right_words(reference: Sequence[str], hypothesis: Sequence[str]) -> Bool[np.
     return is_right
 
 
-def _edits(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, int, int, int]:
+def _edits(reference: Sequence[str | int], hypothesis: Sequence[str | int]) -> tuple[int, int, int, int]:
     """Returns substitutions, deletions, insertions and the reference length of an alignment with the fewest edits.
 
     If there are several such alignments, RapidFuzz chooses one, as in jiwer. RapidFuzz compares 64-bit hashes of the
-    words; collisions within an utterance are not expected.
+    units; collisions within an utterance are not expected.
     """
     edits = Levenshtein.editops(reference, hypothesis)
     surplus = len(reference) - len(hypothesis)  # deletions less insertions

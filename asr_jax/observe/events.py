@@ -39,7 +39,7 @@ EVENTS: dict[str, str] = {
     "throughput {metrics/throughput.py: rates}",
     "validation_start": "a validation starts: update, set, weights, utterances",
     "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), decoding (its digest), "
-    "wer, cer, substitutions, deletions, insertions, words, utterances, rejected, by_source, empty_share, and "
+    "wer, cer, ter, substitutions, deletions, insertions, words, utterances, rejected, by_source, empty_share, and "
     "the other results of `score` in metrics/scoring.py, samples [{id, reference, hypothesis}]; with "
     "training.validate_loss or without a recognising head: loss, losses {term: ..}, metrics, loss_utterances",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",

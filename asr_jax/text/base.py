@@ -83,6 +83,13 @@ class Tokenizer:
         """
         return self._encode(normalise(text, self.normaliser))
 
+    def scored_ids(self, text: str) -> list[int]:
+        """Returns the ids of the normalised text for scoring; -1 for each part that is not in the vocabulary."""
+        try:
+            return self.encode(text)
+        except OutOfVocabulary as error:
+            return [-1] * len(error.missing)
+
     def without_label(self, text: str) -> set[str]:
         """Returns the characters or words of the normalised text that have no label, or only the unknown label."""
         try:

@@ -108,6 +108,8 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert sets[str(test)]["words"] == sum(len(utterance.text.split()) for utterance in utterances)
     assert sets[str(test)]["by_source"].keys() == {"noise"}
     assert sets[str(test)]["normaliser"] == "lower.v1"
+    (last,) = [each for each in events(trained, "validation") if (each["update"], each["weights"]) == (6, "ema")]
+    assert 0 < last["ter"] == sets[str(validation)]["ter"]
     assert sets[str(test)]["by_speaker"].keys() == {utterance.speaker for utterance in utterances}
     assert all(f"  {utterance.speaker} " in output for utterance in utterances)
     low, high = sets[str(test)]["wer_interval"]
