@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from tyro.conf import Positional, arg
 
+from asr_jax.cli.over_runs import over_runs, show_over_runs
 from asr_jax.cli.recognition_options import ABOUT_DECODING, RecognitionOptions, decoding_of, load, parse_recognition
 from asr_jax.cli.results import numbers, show
 from asr_jax.config import load_experiment
@@ -110,8 +111,12 @@ def main(arguments: Sequence[str]) -> None:
             check_options_of_losses(run, options, flags)
             results.append(evaluate_losses(load(run, options), utterances))
     nothing = show(results, by=options.by)
+    summary = over_runs(results)
+    show_over_runs(summary)
     if options.json:
-        options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
+        options.json.write_text(
+            json.dumps({"runs": results, "over_runs": summary}, indent=2, ensure_ascii=False) + "\n"
+        )
     if nothing:
         raise RunError(f"{', '.join(nothing)}: no utterance could be scored; the reasons are above")
     num_rejected, num_scored = max(numbers(result["sets"]) for result in results)

@@ -129,7 +129,12 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
         *command, *beam, "--precision", "bf16", "--predictions", lines, "--calibrate", "--alignment", "sclite"
     ).stdout
     assert output.count("word errors by sclite's alignment") == 2
-    first, second = json.loads(out.read_text())["runs"]
+    found = json.loads(out.read_text())
+    first, second = found["runs"]
+    row = found["over_runs"][0]
+    assert (row["measure"], row["runs"], row["head"]) == ("wer", 2, "ctc")
+    assert row["mean"] == pytest.approx((first["sets"][row["set"]]["wer"] + second["sets"][row["set"]]["wer"]) / 2)
+    assert "over all runs" in output
     assert (second["checkpoint"], second["weights"]) == (int(oldest.name), "averaged")
     assert (first["precision"], first["decoding"], first["calibrated"]) == ("bf16", "beam 4", False)
     assert f"toy {oldest.name}" in output
