@@ -26,7 +26,7 @@ from asr_jax.optim.optimizers import AdamW, Optimizer
 from asr_jax.search.base import Decoding
 
 NOT_NEGATIVE = (
-    "keep_best", "num_samples", "max_rejected", "save_minutes", "sample_every", "patience", "max_hours",
+    "keep_best", "num_samples", "max_rejected", "save_minutes", "save_epochs", "sample_every", "patience", "max_hours",
     "epochs_this_job", "alarm_wer", "alarm_updates",
 )  # fmt: skip
 
@@ -65,7 +65,10 @@ class Training:
     sample_every: int = 0
     """Number of updates between samples of validation transcripts. 0: only at validations."""
     save_minutes: float = 15.0
-    """Minutes between checkpoints if validations are further apart. 0: checkpoints only after validations."""
+    """Minutes between checkpoints if validations are further apart. 0: no checkpoints by time."""
+    save_epochs: int = 0
+    """Number of epochs between checkpoints at the end of an epoch, in addition to those after validations and by time.
+    0: no checkpoints by epochs."""
     keep_last: int = 2
     """Number of newest checkpoints to keep, in addition to the best ones and the milestones."""
     keep_best: int = 1
@@ -268,10 +271,10 @@ INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 MAY_CHANGE = (
     "run_dir", "fresh", "dry_run", "resume",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
-    "training.save_minutes", "training.num_samples", "training.max_rejected", "training.max_failed",
-    "training.keep_last", "training.keep_best", "training.best_of", "training.milestones", "training.validate_epochs",
-    "training.validate_live", "training.validate_loss", "training.sample_every", "training.patience",
-    "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
+    "training.save_minutes", "training.save_epochs", "training.num_samples", "training.max_rejected",
+    "training.max_failed", "training.keep_last", "training.keep_best", "training.best_of", "training.milestones",
+    "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.sample_every",
+    "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
     "training.alarm_updates",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.max_removed_share", "model.encoder.remat",

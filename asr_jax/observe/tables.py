@@ -96,6 +96,6 @@ def _cell(name: str, value: Any) -> str:
         return str(value)
     if unit in ("bytes", "flops"):
         return quantity(value, {"bytes": "B", "flops": "FLOP"}[unit])
-    if unit in ("share", "wer", "cer") or name == "accuracy":
+    if unit in ("share", "wer", "cer", "ter") or name == "accuracy":
         return percent(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

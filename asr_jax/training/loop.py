@@ -293,7 +293,7 @@ def _train(
             elif not signal and due.samples:
                 validator.show_samples(average, update)
             ends = signal or due.ends or validator.no_gain()
-            if summary or (update > first and (ends or (due.at_line and saver.is_overdue()))):
+            if summary or (update > first and (ends or due.saves or (due.at_line and saver.is_overdue()))):
                 saver.save(
                     update, state, average, summary=summary, best=validator.best,
                     num_without_gain=validator.num_without_gain,

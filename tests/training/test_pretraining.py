@@ -129,6 +129,18 @@ def test_the_validation_loss_is_what_the_best_checkpoint_goes_by(pretrained):
     assert (pretrained / "curves.png").stat().st_size > 5000
 
 
+def test_events_have_the_temperature_and_the_masked_frames(pretrained):
+    quantizer = MODEL.heads["pretrain"].quantizer
+    for number, event in enumerate(events(pretrained, "train_step")):
+        temperature = event["metrics"]["pretrain/temperature"]
+        assert temperature == pytest.approx(quantizer.start_temperature * quantizer.decay**number, rel=1e-6)
+    speed = events(pretrained, "train_step")[-1]["throughput"]
+    assert 0.2 * speed["frames_per_s"] < speed["masked_frames_per_s"] < 0.8 * speed["frames_per_s"]
+    assert speed["per_device"]["masked_frames_per_s"] == speed["masked_frames_per_s"] / len(jax.devices())
+    assert speed["feature_values_per_s"] == pytest.approx(16000 * speed["audio_s_per_s"])
+    assert speed["tokens_per_s"] == speed["letters_per_s"] == 0
+
+
 @pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_bit(folder, pretrained, tmp_path, monkeypatch):
     run = experiment(folder, tmp_path / "run")
