@@ -21,7 +21,7 @@ from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.run_folder import EXPERIMENT
-from asr_jax.data.batching.removals import Removed, count_removed
+from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances

@@ -219,7 +219,10 @@ def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number:
 def predictions(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normaliser: str
 ) -> Iterator[dict[str, Any]]:
-    """Yields a JSON object per recording that was read: original texts, name of the normaliser, words and n-best list.
+    """Yields a JSON object per recording that was read: original texts, word errors, words and n-best list.
+
+    The errors are `substitutions`, `deletions`, `insertions`, `reference_words` (their number) and `wer` (None without
+    reference words), after normalising. `words` are the recognised words.
 
     Args:
         data: The planned set.
@@ -229,6 +232,8 @@ def predictions(
     """
     rows = sorted(found.transcripts)
     for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
+        counts = word_counts(each, normaliser)
+        num_words, num_errors = counts.pop("words"), sum(counts.values())
         yield {
             "id": each.id,
             "location": data.index.utterances[row].location,
@@ -238,13 +243,18 @@ def predictions(
             "speaker": each.speaker,
             "duration_s": None if math.isnan(each.duration_s) else each.duration_s,
             "normaliser": normaliser,
-            **word_counts(each, normaliser),
+            **counts,
+            "reference_words": num_words,  # `words` has the recognised ones
+            "wer": round(num_errors / num_words, 6) if num_words else None,
             **to_json(found.transcripts[row]),
         }
 
 
 def word_counts(recognised: Recognised, normaliser: str) -> dict[str, int]:
-    """Returns the word errors of an utterance after normalising: substitutions, deletions, insertions and words."""
+    """Returns the errors of an utterance after normalising, and its number of reference words.
+
+    The keys are `substitutions`, `deletions`, `insertions` and `words`.
+    """
     counts = word_errors(normalise(recognised.reference, normaliser), normalise(recognised.hypothesis, normaliser))
     return {name: getattr(counts, name) for name in ("substitutions", "deletions", "insertions", "words")}
 

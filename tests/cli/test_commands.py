@@ -112,6 +112,13 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert re.search(rf"{re.escape(str(test))}.*95 %.*\b{len(sets[str(test)]['by_speaker'])} speakers", output)
     predicted = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["id"] for line in predicted} >= {utterance.id for utterance in utterances}
+    of_test = [line for line in predicted if line["set"] == str(test)]
+    for name, column in (("words", "reference_words"), ("deletions", "deletions"), ("insertions", "insertions")):
+        assert sum(line[column] for line in of_test) == sets[str(test)][name]
+    for line in of_test:
+        errors = line["substitutions"] + line["deletions"] + line["insertions"]
+        assert line["wer"] == pytest.approx(errors / line["reference_words"], abs=1e-6)
+        assert [word["text"] for word in line["words"]] == line["hypothesis"].split()
 
 
 def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained, corpus, tmp_path):
