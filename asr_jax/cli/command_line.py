@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import io
 import itertools
+import logging
 import os
 import re
 import signal
@@ -23,6 +24,8 @@ from asr_jax.cli.field_help import help_on, help_text
 from asr_jax.cli.synonyms import meant_by, plain_word
 from asr_jax.config import FORMER_FIELDS, Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
+from asr_jax.core.names import counted
+from asr_jax.core.native import native_log
 from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
 from asr_jax.core.run_folder import EXPERIMENT
 
@@ -79,8 +82,13 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     """
     # Tracing creates millions of objects; with the default thresholds, garbage collection takes 25 % of the time.
     gc.set_threshold(100_000, 20, 100)
+    with native_log(), _warnings_printed():
+        _call(main, sys.argv[1:] if arguments is None else arguments)
+
+
+def _call(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
     try:
-        main(sys.argv[1:] if arguments is None else arguments)
+        main(arguments)
     except UserError as error:
         print(error if error.is_planned else f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -99,6 +107,20 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+@contextlib.contextmanager
+def _warnings_printed() -> Iterator[None]:
+    """Prints warnings that this package logs as `warning: …`, without the name of their module."""
+    logger, handler = logging.getLogger("asr_jax"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("warning: %(message)s"))
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
 
 
 def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
@@ -203,7 +225,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         problems = [problem.replace(_of_primary(DECODING, default), DECODING) for problem in problems]
     if problems:
         raise UserError(
-            f"{len(problems)} setting{'s' * (len(problems) > 1)} of {of} cannot be used:\n"
+            f"{counted(len(problems), 'setting')} of {of} cannot be used:\n"
             + "\n".join(f"  {problem}" for problem in problems)
             + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help-all lists all fields"
         )

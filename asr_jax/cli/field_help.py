@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, 
 from asr_jax.cli.synonyms import MEANT, NO_SETTING, matching, meant_by, spellings
 from asr_jax.config import Experiment
 from asr_jax.core.errors import nearest
+from asr_jax.core.names import counted
 
 MOST_USED = (
     "data.train", "data.validation", "run_dir", "init.path", "training.num_updates", "training.num_epochs",
@@ -65,7 +66,7 @@ def help_text(experiment: Experiment, *, usage: str, shows_all: bool) -> str:
             lines += ["", f"{title}:", *map(_line, shown)]
             lines += [f"  … and {more} more with --help-all"] * bool(more)
         elif more:
-            lines += ["", f"{title}: {more} fields with --help-all"]
+            lines += ["", f"{title}: {counted(more, 'field')} with --help-all"]
     return "\n".join(lines)
 
 

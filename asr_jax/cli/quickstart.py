@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.cli.command_line import load_config
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 
 CONFIG = "configs/quickstart.py"
@@ -77,7 +78,7 @@ def train(config: str) -> dict[str, Any]:
     _say(f"python -m asr_jax.train --config {config}")
     summary = train_run(parse_experiment(["--config", config], prog="python -m asr_jax.train"))
     if summary.get("already"):
-        print(f"already trained: {summary['update']} updates in {summary['folder']}")
+        print(f"already trained: {counted(summary['update'], 'update')} in {summary['folder']}")
     return summary
 
 

@@ -136,7 +136,7 @@ def plain_message(text: str) -> str:
         r"no type matching \{None\}\W(INT|FLOAT|\w+) could be instantiated from \[('.*?')\].*", _not_of_type, message
     )
     message = re.sub(
-        r"invalid choice ('.*?') for argument '(--[\w.-]+)'. Expected one of \((.*?)\)\.?", _of_choices, message
+        r"invalid choice ('.*?') for argument '([\w.-]+)'. Expected one of \((.*?)\)\.?", _of_choices, message
     )
     message = re.sub(
         r"Could not find valid parse for arguments: \[(.*?)\]", r"\1 is not of the type of this field", message
