@@ -46,6 +46,11 @@ def trained(corpus, tmp_path_factory):
     output = run(*command).stdout
     assert "validation WER" in output
     assert "Compiled, one row per bucket" in output
+    assert f"tensorboard --logdir {folder.parent}" in output
+    assert re.search(r"size: .* of which checkpoints .* \(after updates 3, 6\)", output)
+    assert re.search(r"caches: .*B in .*; python -m asr_jax.clean lists and removes them", output)
+    assert re.search(r"update 6/6 .* left 0:00:00 ", output)  # a file has the time left in its lines
+    assert not (folder / "native.log").exists()
     assert "already trained: 6 updates" in run(*command).stdout
     return folder
 
@@ -183,3 +188,5 @@ def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, cor
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == paths
     assert str(broken) in done.stderr
     assert str(empty) in done.stderr
+    assert "5 recordings: 3 transcribed, 2 rejected; " in done.stderr
+    assert "error: 2 of 5 recordings could not be transcribed" in done.stderr

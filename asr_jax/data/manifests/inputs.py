@@ -86,7 +86,8 @@ def described(paths: Sequence[str], role: Role = "train", options: ReadOptions |
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for number, file, reader in resolve(paths, role, options):
-        found.setdefault(paths[number], []).append((file, reader.name))
+        name = JSON.name if reader is JSON_ONCE else reader.name  # speeds are those of QuartzNet's manifests only
+        found.setdefault(paths[number], []).append((file, name))
     return [
         f"{path}: read as {', '.join(sorted({name for _, name in of_path}))}"
         + ("" if of_path[0][0] == path else f" from {of_path[0][0]}" + (f" … ({len(of_path)})" * (len(of_path) > 1)))
