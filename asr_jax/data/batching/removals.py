@@ -167,8 +167,9 @@ def check_removed(removed: Removed, *, limit: float, what: str) -> None:
 def share_removed(removed: Removed, what: str) -> str:
     """Returns a sentence with the share of removed characters of a set."""
     number = sum(each.number * len(each.part) for each in removed.spoken)
+    share, are = f"{100 * removed.share:.2g} %", "is" if number == 1 else "are"
     return (
-        f"{number:,} of {removed.num_chars:,} characters ({100 * removed.share:.2g} %) of the {what} texts are removed "
+        f"{number:,} of {removed.num_chars:,} characters ({share}) of the {what} texts {are} removed "
         "by the normaliser or the vocabulary"
     )
 
