@@ -31,6 +31,8 @@ def main(arguments: Sequence[str]) -> None:
     corpus = Path(experiment.data.train[0]).parent.parent
     run, test = experiment.folder, corpus / "manifests" / "test.jsonl"
 
+    from asr_jax.observe.tensorboard import command_for
+
     made = speak(corpus)
     summary = train(CONFIG)
     scores, checkpoint = evaluate(run, test, summary["checkpoint"])
@@ -58,8 +60,9 @@ def main(arguments: Sequence[str]) -> None:
         ("events", run / "events.jsonl"),
         ("curves", run / "curves.png"),
         ("summary", run / "summary.json"),
+        ("TensorBoard", command_for(run)),
     ):
-        print(f"  {name:<11}{place}")
+        print(f"  {name:<13}{place}")
     print(f"done in {time.monotonic() - started:.0f} s; README.md describes training on your own recordings")
 
 

@@ -97,7 +97,6 @@ def main(arguments: Sequence[str]) -> None:
             rejected = [entry for entry in measured if isinstance(entry, Rejected)]
             _say_rejected(rejected)
             broken = _transcribe(options, flags, measured, output, labels, folder)
-            _say_rejected(broken[len(rejected) :])
             places: list[Output | PseudoLabels] = [output, labels] if labels else [output]
             for entry, place in itertools.product(broken, places):
                 place.reject(entry.id, entry.location, entry.reason)
@@ -211,6 +210,7 @@ def _transcribe(
             if output.goes_on:
                 print(f"{options.out} is incomplete: the same command continues with the rest", file=sys.stderr)
             raise
+    _say_rejected(broken[len(entries) - len(utterances) :])
     numbers = f"{len(entries) - len(broken):,} transcribed, {len(broken):,} rejected"
     print(f"{counted(len(entries), 'recording')}: {numbers}; {meter}, {meter.took_s:.1f} s", file=sys.stderr)
     return broken
