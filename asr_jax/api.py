@@ -28,6 +28,7 @@ from asr_jax.audio.io import write_flac
 from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.names import counted
 from asr_jax.core.precision import Precision
 from asr_jax.core.processes import join
 from asr_jax.data.batching.evaluation import NoUtterances
@@ -201,7 +202,10 @@ class Run:
         texts = [text] if isinstance(text, str) else list(text)
         with _utterances(audio, rate_hz) as utterances:
             if len(texts) != len(utterances):
-                raise UserError(f"{len(texts)} texts for {len(utterances)} recordings: expected one text per recording")
+                raise UserError(
+                    f"{counted(len(texts), 'text')} for {counted(len(utterances), 'recording')}: expected one text for "
+                    "each recording"
+                )
             labelled = [replace(utterance, text=each) for utterance, each in zip(utterances, texts, strict=True)]
             try:
                 data = aligning.plan(self.trained, Utterances.of(labelled))

@@ -23,6 +23,7 @@ from asr_jax.audio.io import probe
 from asr_jax.cli.recognition_options import RecognitionOptions, load, maker_of, parse_recognition
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.names import counted
 from asr_jax.data.batching.evaluation import NoUtterances
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.manifests.manifest import manifest_fields
@@ -146,10 +147,8 @@ def align(options: AlignOptions, utterances: Utterances) -> None:
     output = open_output(options.format or "json", options.out, list(utterances), force=options.force, maker=maker)
     todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
     if len(todo) < len(utterances):
-        print(
-            f"{len(utterances) - len(todo)} utterances are already in {options.out} (--force overwrites them)",
-            file=sys.stderr,
-        )
+        done = counted(len(utterances) - len(todo), "utterance")
+        print(f"already in {options.out}: {done} of {len(utterances)} (--force overwrites)", file=sys.stderr)
     if len(utterances) and not todo:
         return
     with output:
@@ -170,7 +169,7 @@ def align(options: AlignOptions, utterances: Utterances) -> None:
         leave_out(rejected, output)
     if rejected:
         num = len(utterances) + len(utterances.rejected)
-        raise RunError(f"{len(rejected)} of {num} utterances could not be aligned; the reasons are above")
+        raise RunError(f"{len(rejected)} of {counted(num, 'utterance')} could not be aligned; the reasons are above")
 
 
 def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) -> None:
@@ -213,7 +212,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> None:
         print(f"median score of the aligned pieces: {statistics.median(scores):.2f}")
     if rejected:
         num = len(utterances) + len(utterances.rejected)
-        raise RunError(f"{len(rejected)} of {num} utterances could not be segmented; the reasons are above")
+        raise RunError(f"{len(rejected)} of {counted(num, 'utterance')} could not be segmented; the reasons are above")
 
 
 def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:
@@ -228,7 +227,7 @@ def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:
 
 def about(pieces: Sequence[UtterancePiece]) -> str:
     hours = sum(piece.utterance.duration_s for piece in pieces) / 3600
-    return f"{len(pieces)} pieces ({hours:.2f} h)"
+    return f"{counted(len(pieces), 'piece')} ({hours:.2f} h)"
 
 
 def of_rejections(rejections: Rejections) -> list[tuple[str, str, str]]:

@@ -25,6 +25,7 @@ from asr_jax.audio.sounds import read_sounds
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.models.base import Model
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
         experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
         speeds=experiment.data.speeds, speed_jitter=experiment.data.speed_jitter,
     )  # fmt: skip
-    print(f"{options.out}: {written} utterances")
+    print(f"{options.out}: {counted(written, 'utterance')}")
 
 
 def show(

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 
 
@@ -66,12 +67,12 @@ def main(arguments: Sequence[str]) -> None:
             for line in check.named((*check.unreadable, *check.differing)):
                 print(line)
             print(
-                f"{check.path}: {check.num_opened} utterances checked, {len(check.unreadable)} cannot be read, "
-                f"{len(check.differing)} have another duration than in the manifest"
+                f"{check.path}: {counted(check.num_opened, 'utterance')} checked, {len(check.unreadable)} cannot be "
+                f"read, {len(check.differing)} have another duration than in the manifest"
             )
     kept = f"; embedded data in {unpacked}" if unpacked.exists() else ""
     print(
-        f"{len(utterances)} utterances, {utterances.hours:.2f} h, to {options.out}{kept}; "
+        f"{counted(len(utterances), 'utterance')}, {utterances.hours:.2f} h, to {options.out}{kept}; "
         f"{len(utterances.rejected)} rejected"
     )
 

@@ -21,6 +21,7 @@ from asr_jax.cli.results import numbers, show
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
+from asr_jax.core.names import counted
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.inputs import described
@@ -122,8 +123,8 @@ def main(arguments: Sequence[str]) -> None:
     num_rejected, num_scored = max(numbers(result["sets"]) for result in results)
     if num_rejected:
         raise RunError(
-            f"{num_rejected} of {num_rejected + num_scored} utterances could not be evaluated and are not part of the "
-            "rates; the reasons are above"
+            f"{num_rejected} of {counted(num_rejected + num_scored, 'utterance')} could not be evaluated and "
+            f"{'is' if num_rejected == 1 else 'are'} not part of the rates; the reasons are above"
         )
 
 

@@ -23,6 +23,7 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.loading.extraction import Extractor, extract
@@ -97,7 +98,9 @@ def main(arguments: Sequence[str]) -> None:
         print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
         raise
     if unread:
-        raise RunError(f"{unread} utterances are rejected; *.rejected.jsonl beside the output lists them with reasons")
+        raise RunError(
+            f"rejected: {counted(unread, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
+        )
 
 
 def _check_one(options: Mapping[str, object]) -> None:

@@ -17,6 +17,7 @@ from tyro.conf import arg
 
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 
 
@@ -61,5 +62,6 @@ def main(arguments: Sequence[str]) -> None:
         options.out, json.dumps({"mean": found.mean, "deviation": found.deviation, "frames": num_frames}) + "\n"
     )
     print(
-        f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {len(rejected)} utterances could not be read"
+        f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {counted(len(rejected), 'utterance')} could "
+        "not be read"
     )

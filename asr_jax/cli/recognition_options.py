@@ -13,6 +13,7 @@ from tyro.conf import arg
 
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.cli.command_line import parse_fields
+from asr_jax.cli.synonyms import option_meant_by
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
@@ -70,7 +71,7 @@ def parse_recognition[Options: RecognitionOptions](
         UserError: If `parse` rejects the options, or the device is not available.
     """
     others, flags = parted(arguments)
-    options = parse(kind, others, prog=prog, about=about)
+    options = parse(kind, others, prog=prog, about=about, meant=option_meant_by)
     use_device(options.device)
     return options, flags
 

@@ -31,6 +31,7 @@ from asr_jax.cli.recognition_options import (
 )
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.audio_inputs import listed, read_stdin, with_durations
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.transcription import Transcriber
@@ -83,10 +84,8 @@ def main(arguments: Sequence[str]) -> None:
         output = _output(options, flags, entries)
         todo = [entry for entry in entries if not output.has(entry.id)]
         if len(todo) < len(entries):
-            print(
-                f"{len(entries) - len(todo)} recordings are already in {options.out} (--force overwrites them)",
-                file=sys.stderr,
-            )
+            done = counted(len(entries) - len(todo), "recording")
+            print(f"already in {options.out}: {done} of {len(entries)} (--force overwrites)", file=sys.stderr)
         if not todo:
             return
         with output, ExitStack() as stack:
@@ -98,7 +97,6 @@ def main(arguments: Sequence[str]) -> None:
             rejected = [entry for entry in measured if isinstance(entry, Rejected)]
             _say_rejected(rejected)
             broken = _transcribe(options, flags, measured, output, labels, folder)
-            _say_rejected(broken[len(rejected) :])
             places: list[Output | PseudoLabels] = [output, labels] if labels else [output]
             for entry, place in itertools.product(broken, places):
                 place.reject(entry.id, entry.location, entry.reason)
@@ -106,7 +104,7 @@ def main(arguments: Sequence[str]) -> None:
             print(labels.summary(), file=sys.stderr)
         if len(rejected) == len(entries):
             raise UserError("no input is readable audio; the reasons are above")
-        failed = RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
+        failed = RunError(f"{len(broken)} of {counted(len(todo), 'recording')} could not be transcribed")
         if len(broken) == len(todo):
             raise failed
     if broken:
@@ -212,7 +210,9 @@ def _transcribe(
             if output.goes_on:
                 print(f"{options.out} is incomplete: the same command continues with the rest", file=sys.stderr)
             raise
-    print(f"{len(utterances)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
+    _say_rejected(broken[len(entries) - len(utterances) :])
+    numbers = f"{len(entries) - len(broken):,} transcribed, {len(broken):,} rejected"
+    print(f"{counted(len(entries), 'recording')}: {numbers}; {meter}, {meter.took_s:.1f} s", file=sys.stderr)
     return broken
 
 

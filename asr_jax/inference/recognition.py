@@ -237,7 +237,10 @@ def predictions(
     normaliser: str,
     alignment: Alignment = "fewest_edits",
 ) -> Iterator[dict[str, Any]]:
-    """Yields a JSON object per recording that was read: original texts, name of the normaliser, words and n-best list.
+    """Yields a JSON object per recording that was read: original texts, word errors, words and n-best list.
+
+    The errors are `substitutions`, `deletions`, `insertions`, `reference_words` (their number) and `wer` (None without
+    reference words), after normalising. `words` are the recognised words.
 
     Args:
         data: The planned set.
@@ -248,6 +251,8 @@ def predictions(
     """
     rows = sorted(found.transcripts)
     for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
+        counts = word_counts(each, normaliser, alignment)
+        num_words, num_errors = counts.pop("words"), sum(counts.values())
         yield {
             "id": each.id,
             "location": data.index.utterances[row].location,
@@ -257,7 +262,9 @@ def predictions(
             "speaker": each.speaker,
             "duration_s": None if math.isnan(each.duration_s) else each.duration_s,
             "normaliser": normaliser,
-            **word_counts(each, normaliser, alignment),
+            **counts,
+            "reference_words": num_words,  # `words` has the recognised ones
+            "wer": round(num_errors / num_words, 6) if num_words else None,
             **to_json(found.transcripts[row]),
         }
 

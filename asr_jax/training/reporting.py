@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from asr_jax.core.errors import RunError
+from asr_jax.core.native import native_problems
 from asr_jax.core.processes import gathered, is_main, on_main
 from asr_jax.core.run_folder import REJECTED, VOIDED
 from asr_jax.core.sums import merge
@@ -96,6 +97,12 @@ def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) ->
                 "rejected", count=len(new), reasons=Counter(each.reason for each in new),
                 files=[each.location for each in new[:3]], path=folder / REJECTED,
             )  # fmt: skip
+
+
+def report_native(log: EventLog) -> None:
+    """Writes a warning with new problems that native libraries, such as CUDA, report."""
+    if is_main() and (message := native_problems()):
+        log.write("warning", detector="native libraries", message=message)
 
 
 def _key(rejected: Rejected) -> tuple[str, str]:
@@ -188,6 +195,7 @@ class Reporter:
             gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,
             throughput=self.throughput.rates(), **scaling,
         )  # fmt: skip
+        report_native(self._log)
         self._save_voided(first, reports)
         self._warn(first, reports)
         for report in reports[self._num_counted :]:

@@ -8,6 +8,7 @@ import jax
 
 from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
+from asr_jax.core.names import counted
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import REJECTED
 from asr_jax.data.batching.dataset import PlannedData
@@ -120,7 +121,7 @@ class Validator:
         patience = self._setup.experiment.training.patience
         if not patience or self.num_without_gain < patience:
             return ""
-        return f"{NO_GAIN} in {self.num_without_gain} validations"
+        return f"{NO_GAIN} in {counted(self.num_without_gain, 'validation')}"
 
     def show_samples(self, average: Tree, update: int) -> None:
         """Writes a samples event with transcripts of the first batch of the validation set."""

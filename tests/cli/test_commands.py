@@ -46,6 +46,11 @@ def trained(corpus, tmp_path_factory):
     output = run(*command).stdout
     assert "validation WER" in output
     assert "Compiled, one row per bucket" in output
+    assert f"tensorboard --logdir {folder.parent}" in output
+    assert re.search(r"size: .* of which checkpoints .* \(after updates 3, 6\)", output)
+    assert re.search(r"caches: .*B in .*; python -m asr_jax.clean lists and removes them", output)
+    assert re.search(r"update 6/6 .* left 0:00:00 ", output)  # a file has the time left in its lines
+    assert not (folder / "native.log").exists()
     assert "already trained: 6 updates" in run(*command).stdout
     return folder
 
@@ -117,6 +122,13 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert re.search(rf"{re.escape(str(test))}.*95 %.*\b{len(sets[str(test)]['by_speaker'])} speakers", output)
     predicted = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["id"] for line in predicted} >= {utterance.id for utterance in utterances}
+    of_test = [line for line in predicted if line["set"] == str(test)]
+    for name, column in (("words", "reference_words"), ("deletions", "deletions"), ("insertions", "insertions")):
+        assert sum(line[column] for line in of_test) == sets[str(test)][name]
+    for line in of_test:
+        errors = line["substitutions"] + line["deletions"] + line["insertions"]
+        assert line["wer"] == pytest.approx(errors / line["reference_words"], abs=1e-6)
+        assert [word["text"] for word in line["words"]] == line["hypothesis"].split()
 
 
 def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained, corpus, tmp_path):
@@ -193,3 +205,5 @@ def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, cor
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == paths
     assert str(broken) in done.stderr
     assert str(empty) in done.stderr
+    assert "5 recordings: 3 transcribed, 2 rejected; " in done.stderr
+    assert "error: 2 of 5 recordings could not be transcribed" in done.stderr

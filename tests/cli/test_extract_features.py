@@ -149,12 +149,12 @@ def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_
     copy = tmp_path / "cut.flac"
     copy.write_bytes((folder / "2.flac").read_bytes()[:3000])
     (shards / "a.jsonl").write_text((shards / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
-    with pytest.raises(RunError, match="1 utterances"):
+    with pytest.raises(RunError, match="rejected: 1 utterance;"):
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "0000-a.parquet", "0000-a.rejected.jsonl", "0001-b.parquet",
     ]  # fmt: skip
-    with pytest.raises(RunError, match="1 utterances"):  # also reported for existing files
+    with pytest.raises(RunError, match="rejected: 1 utterance;"):  # also reported for existing files
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
     rejected = json.loads((tmp_path / "out/0000-a.rejected.jsonl").read_text())
     assert (rejected["id"], rejected["location"]) == ("u2", str(copy))

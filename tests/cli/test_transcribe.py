@@ -66,7 +66,7 @@ def test_folders_in_every_format(run, folder, capsys):
     names = ["a.flac", "long.flac", "deep/b.wav"]
     assert [line.split("\t")[0] for line in lines] == [f"{audio}/{name}" for name in names]
     assert f"rejected {audio}/none.wav: not audio" in errors
-    assert "3 recordings, 11.3 s of 11.3 s of audio" in errors
+    assert "4 recordings: 3 transcribed, 1 rejected; 11.3 s of 11.3 s of audio" in errors
     texts = dict(line.split("\t") for line in lines)
     with pytest.raises(RunError):
         main([run, str(audio), "--format", "json"])
@@ -100,8 +100,8 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     capsys.readouterr()
     main([run, str(folder / "in"), "--format", "vtt", "--out", str(out)])
     errors = printed(capsys)[1]
-    assert f"2 recordings are already in {out}" in errors
-    assert "1 recordings, 9.5 s" in errors
+    assert f"already in {out}: 2 recordings of 3 (--force overwrites)" in errors
+    assert "1 recording: 1 transcribed, 0 rejected; 9.5 s" in errors
     assert (out / "a.vtt").read_text() == "kept"
     assert not (out / "rejected.jsonl").exists()
     main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--force"])

@@ -107,7 +107,8 @@ def test_live_and_averaged_weights_are_validated_and_the_run_is_reported(plain, 
     lines = health(plain / "events.jsonl")
     assert lines[0].startswith("ended: complete (all updates done); 4 updates in 1 job")
     assert [line.partition(":")[0] for line in lines[1:]] == [
-        "time in training", "detectors", "updates that changed nothing", "rejected utterances", "best checkpoint",
+        "time in training", "detectors", "updates that changed nothing", "rejected utterances", "size",
+        "best checkpoint",
     ]  # fmt: skip
     assert "updates that changed nothing: 0; programs compiled after the first update: 0" in lines
 
@@ -219,7 +220,7 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_
     settings = training(num_updates=9, validate_every=1, patience=1, keep_best=1, keep_last=1)
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
     assert train(run)["update"] == 2
-    assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validations"
+    assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validation"
     beam = CTCDecoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
     assert "--training.patience N" in train(run.with_decoding(replace(run.primary_decoding)))["already"]
     capsys.readouterr()
@@ -435,7 +436,7 @@ def test_unreadable_files_are_listed_and_counted(data, tmp_path):
     rejected = [line for line in lines if line["stage"] != "used"]
     assert [(line["id"], line["value"]) for line in lines if line["stage"] == "used"] == [(rows[0]["id"], "é")]
     warning = next(event for event in events(tmp_path / "run", "warning") if event["detector"] == "removed_characters")
-    assert "'é' (LATIN SMALL LETTER E WITH ACUTE): 1 times in 1 text" in warning["message"]
+    assert "'é' (LATIN SMALL LETTER E WITH ACUTE): 1 time in 1 text" in warning["message"]
     assert sorted(entry["location"] for entry in rejected) == sorted(
         [rows[1]["audio_path"], str(short), f"{manifest}:{len(rows) + 1}"]
     )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.locations import Location, local_path
@@ -193,5 +194,6 @@ def unique_ids(utterances: Sequence[Utterance]) -> list[Utterance]:
             renamed.append(utterance.id)
             utterance = replace(utterance, id=name)
         result.append(utterance)
-    logger.warning("%d utterances with repeated ids (first: %s) are renamed to #2, #3 …", len(renamed), renamed[0])
+    are = "has the id of another one, and its id" if len(renamed) == 1 else "have ids of others, and their ids"
+    logger.warning("%s %s got #2, #3 … (first: %s)", counted(len(renamed), "utterance"), are, renamed[0])
     return result

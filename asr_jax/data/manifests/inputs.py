@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import local_path
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.readers.corpora import AN4, LIBRISPEECH, an4_set, subsets
@@ -88,7 +89,8 @@ def described(paths: Sequence[str], role: Role = "train", options: ReadOptions |
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for number, file, reader in resolve(paths, role, options):
-        found.setdefault(paths[number], []).append((file, reader.name))
+        name = JSON.name if reader is JSON_ONCE else reader.name  # speeds are those of QuartzNet's manifests only
+        found.setdefault(paths[number], []).append((file, name))
     return [
         f"{path}: read as {', '.join(sorted({name for _, name in of_path}))}"
         + ("" if of_path[0][0] == path else f" from {of_path[0][0]}" + (f" … ({len(of_path)})" * (len(of_path) > 1)))
@@ -164,8 +166,8 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
         return [file for name in chosen for file in (_expanded(name, role, options) if os.path.isdir(name) else [name])]
     if files and others:
         _warn(
-            f"{path}: only {len(files)} files such as {os.path.basename(files[0])} are read; {len(others)} files of "
-            f"another kind, such as {os.path.basename(others[0])}, are ignored: give the paths of the files to read"
+            f"{path}: {_such_as(files)} {'is' if len(files) == 1 else 'are'} read, and {_such_as(others)} "
+            f"{'is' if len(others) == 1 else 'are'} ignored: give the paths of the files to read"
         )
     has_audio = any(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(path))
     for name in files:
@@ -227,6 +229,11 @@ def _set_name(path: str) -> str:
         if found := OF_A_SET.fullmatch(part) or OF_A_NAMED_SET.fullmatch(part):
             return found[1]
     return ""
+
+
+def _such_as(files: list[str]) -> str:
+    name = os.path.basename(files[0])
+    return name if len(files) == 1 else f"{counted(len(files), 'file')} such as {name}"
 
 
 def _listed(folder: str, files: list[str]) -> str:
