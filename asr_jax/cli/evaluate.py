@@ -15,13 +15,20 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.recognition_options import ABOUT_DECODING, RecognitionOptions, decoding_of, load, parse_recognition
+from asr_jax.cli.recognition_options import (
+    ABOUT_DECODING,
+    RecognitionOptions,
+    decoding_of,
+    load,
+    parse_recognition,
+    print_differing,
+)
 from asr_jax.cli.results import numbers, show
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.run_folder import EXPERIMENT
-from asr_jax.data.batching.removals import Removed, count_removed
+from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
@@ -88,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
     for out, is_folder in outs:
         if out:
             check_writable(out, is_folder=is_folder)
-    how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)))
+    how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
     for line in described(options.data, "validation", how):
         print(line, file=sys.stderr)
@@ -155,8 +162,7 @@ def evaluate_run(
         recognised.append((data, found))
         for each in found.rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
-        for each in found.cut:
-            print(f"warning: {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+        print_differing(found.differing)
     if log_probs:
         log_probs.close()
     if options.predictions:
@@ -207,8 +213,9 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
     """Computes the losses of weights without a recognising head; returns a description and the losses of each set."""
     losses, sets = trained.losses(), {}
     for manifest, of_set in utterances.items():
-        figures, rejected = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
+        figures, rejected, differing = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
         sets[manifest] = figures
+        print_differing(differing)
         for each in rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
     return trained.description() | {"sets": sets}

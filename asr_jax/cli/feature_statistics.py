@@ -36,6 +36,8 @@ class StatisticsOptions:
     """Approximate hours of audio to use, evenly spaced in the data; 0: all."""
     workers: int = 0
     """Number of processes that read audio; 0: threads."""
+    allow_pipes: bool = False
+    """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str]) -> None:
 
     front_end = load_config(options.config).model.front_end if options.config else preset(options.preset)
     found, num_frames, rejected = bin_statistics(
-        options.data, front_end, max_hours=options.max_hours, workers=options.workers
+        options.data, front_end, max_hours=options.max_hours, workers=options.workers, allow_pipes=options.allow_pipes
     )
     for entry in rejected:
         print(f"rejected {entry.location}: {entry.reason}", file=sys.stderr)

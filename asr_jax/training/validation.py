@@ -23,7 +23,7 @@ from asr_jax.inference.recognition import (
 )
 from asr_jax.observe.events import EventLog
 from asr_jax.training.beginning import Beginning
-from asr_jax.training.reporting import report_rejected
+from asr_jax.training.reporting import report_differing, report_rejected
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
@@ -147,9 +147,12 @@ class Validator:
         if not self._losses or not setup.for_losses:
             return {}
         threads = setup.experiment.data.threads
-        figures, rejected = measure(self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped)
+        figures, rejected, differing = measure(
+            self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped
+        )
         if not setup.recognises:  # otherwise `_recognised` reports them
             report_rejected(setup.folder, self._log, rejected)
+            report_differing(setup.folder, self._log, differing)
         return figures | {"loss_utterances": figures["utterances"]}
 
     def _recognised(self, weights: Tree, num_samples: int, is_stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -162,6 +165,7 @@ class Validator:
             self._decoder, weights, setup.validation, workers=0, threads=threads, is_stopped=is_stopped
         )
         report_rejected(setup.folder, self._log, found.rejected)
+        report_differing(setup.folder, self._log, found.differing)
         empty_share = counts["empty_hypotheses"] / max(counts["utterances"], 1)
         figures = {name: value for name, value in counts.items() if name not in LEFT_OUT}
         shown = samples(setup.validation, found, setup.tokenizer, num_samples)

@@ -49,6 +49,9 @@ class Data:
     """Maximum number of validation utterances, evenly spread over the validation set. 0: all."""
     check_all: bool = False
     """Whether the audio of all utterances is opened before training, instead of some of each input."""
+    allow_pipes: bool = False
+    """Whether commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp, are run to read the
+    audio: without a shell, and only programs that decode audio. If not, such utterances are rejected."""
     trim_db: float = 0.0
     """Threshold for trimming silence at both ends of training utterances, in dB below their loudest part. 0: no
     trimming. 60 is QuartzNet's."""
@@ -152,7 +155,7 @@ def read_training(data: Data, *, seed: int) -> Utterances:
 
 
 def _options(data: Data) -> ReadOptions:
-    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none")
+    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none", allow_pipes=data.allow_pipes)
 
 
 def _read_training(

@@ -76,6 +76,7 @@ def extract(
     max_duration_s: float,
     max_samples: int = 0,
     workers: int = 0,
+    allow_pipes: bool = False,
 ) -> int:
     """Writes the frames of all utterances of some inputs to one file.
 
@@ -89,6 +90,7 @@ def extract(
         max_duration_s: Maximum duration of an utterance in seconds.
         max_samples: Maximum number of utterances of each input, from its start. 0: all.
         workers: Number of processes that read audio. 0: threads of this process read it.
+        allow_pipes: Whether commands in the place of files are run.
 
     Returns:
         Number of rejected utterances, without those that are outside of a limit.
@@ -96,7 +98,8 @@ def extract(
     Raises:
         UserError: If no utterance is left, if the file has other features, or if another process is writing it.
     """
-    index, rejections = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples)
+    options = ReadOptions(texts_may_lack=tokenizer is None, allow_pipes=allow_pipes)
+    index, rejections = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples, options)
     digest = _digest(extractor.made_of, index, tokenizer, rejections.entries)
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
     if _is_done(out, digest):
@@ -124,9 +127,14 @@ def extract(
 
 
 def _index(
-    paths: Sequence[str], front_end: FrontEnd, tokenizer: Tokenizer | None, max_duration_s: float, max_samples: int
+    paths: Sequence[str],
+    front_end: FrontEnd,
+    tokenizer: Tokenizer | None,
+    max_duration_s: float,
+    max_samples: int,
+    options: ReadOptions,
 ) -> tuple[Index, Rejections]:
-    utterances = read_utterances(paths, options=ReadOptions(texts_may_lack=tokenizer is None))
+    utterances = read_utterances(paths, options=options)
     if max_samples:
         input_of = utterances.columns.input_of[utterances.rows]
         first = np.searchsorted(input_of, input_of)  # utterances are in the order of the inputs

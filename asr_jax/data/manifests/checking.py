@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.durations import OVERSHOOT, tolerated_s
 from asr_jax.data.manifests.locations import AudioError, Location
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.reading import Utterances
@@ -16,8 +17,6 @@ OPENED = 50
 """Number of utterances of each input that are opened."""
 TOO_MANY = 0.5
 """Share of the opened utterances of an input that cannot be read at which the input as a whole is wrong."""
-DIFFERENCE_S, DIFFERENCE_SHARE = 0.05, 0.01
-"""Tolerated difference between the durations of a manifest and of the audio. A larger one exceeds both limits."""
 SHOWN = 3
 TEXT_FILES = (".jsonl", ".json", ".ndjson", ".tsv", ".csv", ".list", ".manifest")
 
@@ -106,10 +105,10 @@ def _checked(utterance: Utterance) -> Rejected | None:
         whole_s = replace(place, start_s=0.0, length_s=None, may_overshoot=False).info().duration_s
     except AudioError as error:
         return Rejected(utterance.id, where, error.reason, "audio")
-    tolerated = max(DIFFERENCE_S, DIFFERENCE_SHARE * utterance.duration_s)
+    tolerated = tolerated_s(utterance.duration_s)
     is_part = bool(place.start_s) or place.length_s is not None
     difference = whole_s - place.start_s - utterance.duration_s
-    if -difference > tolerated * (10 if place.may_overshoot else 1) or (difference > tolerated and not is_part):
+    if -difference > tolerated * (OVERSHOOT if place.may_overshoot else 1) or (difference > tolerated and not is_part):
         part = f" from {place.start_s:g} s" * is_part
         reason = f"the manifest has {utterance.duration_s:.2f} s{part}, the audio has {whole_s:.2f} s"
         return Rejected(utterance.id, where, reason, "used")

@@ -30,6 +30,8 @@ class ReadOptions:
     texts_may_lack: bool = False
     """Whether utterances without a text are read, with an empty text: for transcription, and for training on audio
     alone."""
+    allow_pipes: bool = False
+    """Whether commands in the place of files are run, as `ffmpeg -i a.m4a -f wav - |` (see `data.manifests.pipes`)."""
     walked: dict[str, list[str]] = field(default_factory=dict, compare=False)
     """Files of each folder that is already walked. To walk a million files takes seconds."""
 
