@@ -25,6 +25,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.data.batching.evaluation import NoUtterances
 from asr_jax.data.batching.filters import Rejections
+from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.manifest import manifest_fields
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
@@ -132,7 +133,10 @@ def read(options: AlignOptions) -> Utterances:
     """Reads the utterances of --data, or of AUDIO and --text."""
     if options.data:
         how = ReadOptions(allow_pipes=options.allow_pipes)
-        return read_utterances(options.data, role="validation", options=how)
+        utterances = read_utterances(options.data, role="validation", options=how)
+        for line in described(options.data, "validation", how):
+            print(line, file=sys.stderr)
+        return utterances
     assert options.text is not None
     assert options.audio is not None
     try:

@@ -32,7 +32,8 @@ from asr_jax.cli.recognition_options import (
 )
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
-from asr_jax.data.manifests.audio_inputs import listed, read_stdin, with_durations
+from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
@@ -81,6 +82,8 @@ def main(arguments: Sequence[str]) -> None:
     check(options)
     with _kept(options) as folder:
         entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder), allow_pipes=options.allow_pipes)
+        for line in formats(options.inputs, ReadOptions(texts_may_lack=True, allow_pipes=options.allow_pipes)):
+            print(line, file=sys.stderr)
         output = _output(options, flags, entries)
         todo = [entry for entry in entries if not output.has(entry.id)]
         if len(todo) < len(entries):

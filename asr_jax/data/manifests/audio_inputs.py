@@ -12,12 +12,13 @@ from asr_jax.audio.io import AudioError
 from asr_jax.audio.pyav import SUFFIXES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import unique
-from asr_jax.data.manifests.inputs import READERS, local_input
+from asr_jax.data.manifests.inputs import READERS, described, local_input
 from asr_jax.data.manifests.locations import Location, local_location
 from asr_jax.data.manifests.pipes import is_pipe
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
+from asr_jax.data.manifests.readers.json_lines import is_json
 from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.reading import read_once
 from asr_jax.data.manifests.utterances import Rejected, Utterance
@@ -67,6 +68,12 @@ def listed(
     return [replace(entry, id=name) for entry, name in zip(entries, names, strict=True)]
 
 
+def formats(inputs: Iterable[str], options: ReadOptions) -> list[str]:
+    """Describes the inputs that are read as manifests or data folders, one line each."""
+    local = [local_input(given) for given in inputs if given != STDIN and not is_pipe(given)]
+    return described([given for given in local if _is_set(given, options)], "validation", options)
+
+
 def read_stdin(num_bytes: int) -> bytes:
     """Reads up to `num_bytes` bytes of standard input. -1: all.
 
@@ -97,17 +104,29 @@ def _of(
         yield from _of_stdin(read_stdin, f"{unpack_to}.audio", options)
     elif is_pipe(given):
         yield from _of_line(given, (os.curdir,), unpack_to, options)
-    elif given.lower().endswith(LISTS) and os.path.isfile(given):
+    elif _is_list(given):
         yield from _of_list(given, unpack_to, options)
     elif os.path.isdir(given):
         yield from _of_folder(given, unpack_to, options)
     elif not os.path.exists(given) and (found := sorted(glob.glob(given, recursive=True))):
         for number, path in enumerate(found):
             yield from _of(path, read_stdin, f"{unpack_to}.{number}", options)
-    elif any(reader.matches(given) for reader in READERS if reader is not FOLDER):
+    elif _is_set(given, options):
         yield from _of_manifest(given, unpack_to, options)
     else:
         yield _audio(given)
+
+
+def _is_list(path: str) -> bool:
+    return path.lower().endswith(LISTS) and os.path.isfile(path) and not is_json(path)
+
+
+def _is_set(path: str, options: ReadOptions) -> bool:
+    """Whether a path is a manifest, or a folder that is read as a data set: Kaldi's, or one without audio."""
+    if os.path.isdir(path):
+        return KALDI.matches(path) or not any(name.lower().endswith(IN_FOLDERS) for name in options.walk(path))
+    is_there = os.path.exists(path) and not _is_list(path)
+    return is_there and any(reader.matches(path) for reader in READERS if reader is not FOLDER)
 
 
 def _of_stdin(read_stdin: Callable[[int], bytes], path: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
@@ -169,12 +188,11 @@ def _of_line(line: str, roots: tuple[str, ...], unpack_to: str, options: ReadOpt
 
 def _of_folder(folder: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
     """All audio files in a folder, with relative paths as ids. If there are none, the folder is read as a data set."""
-    is_set = KALDI.matches(folder)
-    paths = [] if is_set else [path for path in options.walk(folder) if path.lower().endswith(IN_FOLDERS)]
-    if paths:
-        yield from (_audio(path, name=os.path.relpath(path, folder)) for path in paths)
-    else:
+    if _is_set(folder, options):
         yield from _of_manifest(folder, unpack_to, options)
+    else:
+        paths = (path for path in options.walk(folder) if path.lower().endswith(IN_FOLDERS))
+        yield from (_audio(path, name=os.path.relpath(path, folder)) for path in paths)
 
 
 def _of_manifest(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:

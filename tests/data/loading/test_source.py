@@ -157,7 +157,7 @@ def test_a_duration_that_was_rounded_is_not_too_long(tmp_path: Path) -> None:
     ("duration_s", "num", "speed", "reason"),
     [
         (5.0, 8000, 1.0, "shorter than its manifest says: 0.50 s of 5.00 s; the file may be truncated"),
-        (5.0, 8000, 1.1, "shorter than its manifest says: 0.45 s of 4.55 s; the file may be truncated"),
+        (5.0, 8000, 1.1, "shorter than its manifest says: 0.50 s of 5.00 s; the file may be truncated"),
         (1.0, 7840, 1.0, "shorter than its manifest says: 0.49 s of 1.00 s"),
         (1.0, 8160, 1.0, ""),  # 0.5 s of rounding and padding
         (6.0, 5.45 * RATE, 1.0, ""),  # a tenth

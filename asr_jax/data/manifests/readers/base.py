@@ -70,6 +70,8 @@ class Reader:
     read individually are unpacked. Raises UserError if the path as a whole cannot be read."""
     roots: Callable[[str], tuple[str, ...]] = beside
     """Folders that relative locations may start from. All start from the first folder in which a file exists."""
+    details: Callable[[str], str] = lambda path: ""
+    """Returns the format of a path more exactly than `name`, with the columns that are used. Empty: only `name`."""
 
 
 def this_file(path: str, options: ReadOptions) -> list[str]:

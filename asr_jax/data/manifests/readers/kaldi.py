@@ -108,7 +108,7 @@ def _signal(name: str, tables: Mapping[str, Table]) -> tuple[Location, float]:
     if tables["segments"]:
         return _segment(_value(tables["segments"], name), tables["wav.scp"])
     length = _value(tables["utt2dur"], name) or _value(tables["reco2dur"], name)
-    return _location(_value(tables["wav.scp"], name)), _number(length, "duration") if length else math.nan
+    return _location(_value(tables["wav.scp"], name)), (_number(length, "duration") if length else 0) or math.nan
 
 
 def _segment(line: str, recordings: Table) -> tuple[Location, float]:

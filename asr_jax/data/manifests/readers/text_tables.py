@@ -13,6 +13,7 @@ from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file
 from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
+from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -119,7 +120,19 @@ def with_clips(path: str) -> tuple[str, ...]:
     return folder, os.path.join(folder, "clips"), *others
 
 
-TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips)
+def details(path: str) -> str:
+    """Separator of a table and the columns that are used."""
+    if _is_ljspeech(path):
+        return "table of LJSpeech (ID|text|normalised text)"
+    separator = separator_of(path)
+    with open(path, "rb") as file:
+        header = file.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n")
+    names = [value.strip().strip('"').lower() for value in header.split(separator)]
+    return f"table separated by {NAMES[separator]} ({f.used(names) or 'features'})"
+
+
+NAMES = {TAB: "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
+TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips, details)
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
@@ -172,7 +185,8 @@ def _of_ljspeech(line: str, path: str) -> Utterance:
     name, *texts = line.split("|")
     if not 1 <= len(texts) <= 2:
         raise InvalidEntry(f"{len(texts) + 1} columns; expected ID|text|normalised text")
-    return Utterance(id=name, location=os.path.join("wavs", f"{name}.wav"), text=texts[-1] or texts[0])
+    file = name if name.lower().endswith(AUDIO_ENDINGS) else f"{name}.wav"
+    return Utterance(id=name, location=os.path.join("wavs", file), text=texts[-1] or texts[0])
 
 
 def _num_names(values: Sequence[str]) -> int:
