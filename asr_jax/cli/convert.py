@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> None:
     for entry in utterances.rejected:
         print(f"rejected {entry.id}: {entry.location}: {entry.reason}")
     if options.check:
-        for check in check_audio(utterances, options.inputs, opens_all=True):
+        for check in check_audio(utterances, options.inputs, role=options.role, opens_all=True):
             for line in check.named((*check.unreadable, *check.differing)):
                 print(line)
             print(

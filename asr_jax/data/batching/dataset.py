@@ -125,6 +125,8 @@ class Sets:
     validation: Utterances
     is_split: bool
     """Whether the validation set is a part of the given training set."""
+    validation_paths: tuple[str, ...] = ()
+    """Paths that the validation set is read from, in the order of `Columns.input_of`."""
 
 
 def read_sets(data: Data, *, seed: int) -> Sets:
@@ -140,7 +142,7 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     if validation is None:
         validation = _read(data, validation_inputs, options)
     validation = _some(validation, data.max_validation_samples)
-    return Sets(train, validation, is_split=not validation_of)
+    return Sets(train, validation, is_split=not validation_of, validation_paths=validation_of or data.train)
 
 
 def read_training(data: Data, *, seed: int) -> Utterances:

@@ -1,13 +1,16 @@
 """Check of the audio of a set before training: some files of each input are opened, or all of them."""
 
+import gzip
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.durations import OVERSHOOT, tolerated_s
+from asr_jax.data.manifests.inputs import Role, resolve
 from asr_jax.data.manifests.locations import AudioError, Location
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.reading import Utterances
@@ -18,7 +21,8 @@ OPENED = 50
 TOO_MANY = 0.5
 """Share of the opened utterances of an input that cannot be read at which the input as a whole is wrong."""
 SHOWN = 3
-TEXT_FILES = (".jsonl", ".json", ".ndjson", ".tsv", ".csv", ".list", ".manifest")
+WAV_SCP = "wav.scp"
+TEXT_FILES = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".tsv", ".csv", ".list", ".manifest", WAV_SCP)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,9 @@ class AudioCheck:
     """Utterances whose audio cannot be read."""
     differing: tuple[Rejected, ...]
     """Utterances whose duration in the manifest differs from that of the audio."""
+
+    role: Role = "train"
+    """Set that is read from the input if it is a folder of several sets."""
 
     def lines(self) -> list[str]:
         """Warnings: one line for each kind of problem, with its number and the first utterances."""
@@ -61,14 +68,16 @@ class AudioCheck:
 
     def named(self, found: Sequence[Rejected]) -> list[str]:
         """One line for each utterance: line of the manifest, location and reason."""
-        lines = _lines(self.path)
-        return [f"{_place(self.path, lines, each)}{each.location}: {each.reason}" for each in found]
+        lines = _lines(self.path, self.role) if found else {}
+        return [f"{_place(lines, each)}{each.location}: {each.reason}" for each in found]
 
     def _shown(self, found: Sequence[Rejected]) -> list[str]:
         return self.named(found[:SHOWN])
 
 
-def check_audio(utterances: Utterances, inputs: Sequence[str], *, opens_all: bool = False) -> list[AudioCheck]:
+def check_audio(
+    utterances: Utterances, inputs: Sequence[str], *, role: Role = "train", opens_all: bool = False
+) -> list[AudioCheck]:
     """Opens the audio of OPENED utterances of each input, evenly spread over it.
 
     Only headers are read where they have the duration.
@@ -76,6 +85,7 @@ def check_audio(utterances: Utterances, inputs: Sequence[str], *, opens_all: boo
     Args:
         utterances: The set.
         inputs: Paths of the inputs, in the order of `Columns.input_of`.
+        role: Set that is read from folders of several sets.
         opens_all: Whether all utterances are opened.
 
     Returns:
@@ -90,7 +100,8 @@ def check_audio(utterances: Utterances, inputs: Sequence[str], *, opens_all: boo
         chosen = [utterances[place] for place in places[np.arange(num) * len(places) // num].tolist()]
         found = [each for each in in_threads(_checked, chosen, "audio") if each]
         unreadable = tuple(each for each in found if each.stage == "audio")
-        checks.append(AudioCheck(path, num, len(places), unreadable, tuple(e for e in found if e.stage == "used")))
+        differing = tuple(each for each in found if each.stage == "used")
+        checks.append(AudioCheck(path, num, len(places), unreadable, differing, role))
     return checks
 
 
@@ -115,20 +126,28 @@ def _checked(utterance: Utterance) -> Rejected | None:
     return None
 
 
-def _lines(path: str) -> list[str]:
-    """Lines of an input that is a text file; otherwise empty."""
-    if not path.lower().endswith(TEXT_FILES) or not os.path.isfile(path):
-        return []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return list(file)
+def _lines(path: str, role: Role) -> dict[str, list[str]]:
+    """Lines of the text files that an input is read from."""
+    found: dict[str, list[str]] = {}
+    with suppress(UserError):
+        for _, file, _ in resolve([path], role):
+            name = os.path.join(file, WAV_SCP) if os.path.isdir(file) else file
+            if name.lower().endswith(TEXT_FILES) and os.path.isfile(name):
+                with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as lines:
+                    found[name] = [line.decode(errors="replace") for line in lines]
+    return found
 
 
-def _place(path: str, lines: Sequence[str], rejected: Rejected) -> str:
+def _place(lines: Mapping[str, Sequence[str]], rejected: Rejected) -> str:
     """Manifest and line of an utterance, such as `train.jsonl:12: `. Empty if no line has the name of its file.
 
-    The line is the first one that has the name of the file and, if there is one with both, the id.
+    The line is the first one that has the name of the file (with or without its ending) and, if there is one with both,
+    the id.
     """
     name = os.path.basename(Location.parse(rejected.location).path)
-    found = [number for number, line in enumerate(lines, 1) if name in line]
-    with_id = next((number for number in found if rejected.id in lines[number - 1]), 0)
-    return f"{path}:{with_id or found[0]}: " if found else ""
+    for wanted in (name, os.path.splitext(name)[0]):
+        for path, of_path in lines.items():
+            if found := [number for number, line in enumerate(of_path, 1) if wanted in line]:
+                with_id = next((number for number in found if rejected.id in of_path[number - 1]), 0)
+                return f"{path}:{with_id or found[0]}: "
+    return ""

@@ -37,7 +37,7 @@ TIMEOUT_S = 600.0
 """Time in seconds after which a command is ended."""
 SHOWN = 300
 """Number of characters of a program's error output that are shown."""
-ALLOWING = "--allow-pipes runs commands (from Python: ReadOptions(allow_pipes=True))"
+ALLOWING = "allow it with --allow-pipes (from Python: ReadOptions(allow_pipes=True))"
 _NUMBER = re.compile(r"\d+(\.\d+)?[a-zA-Z]{0,2}")
 _ENDING = re.compile(r"\.\w*[a-zA-Z]\w*$")
 _SHELL = ";&|<>()"
@@ -77,7 +77,7 @@ def parsed(text: str, *, is_allowed: bool) -> Pipe:
     stages = _stages(text)
     path = _input(text, stages)
     if not is_allowed:
-        raise ValueError(f"the command {text!r}: {ALLOWING}; or run it and give the path of its output")
+        raise ValueError(f"the command {text!r} is not run: {ALLOWING}, or run it and give the path of its output")
     stages[0] = [INPUT if word == path else word for word in stages[0]]
     return Pipe(path, " | ".join(map(shlex.join, stages)))
 

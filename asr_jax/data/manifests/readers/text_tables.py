@@ -63,19 +63,20 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
     is_ljspeech = _is_ljspeech(path)
     separator = TAB if is_ljspeech else separator  # its texts have quotes that are not those of CSV
     names: list[str] | None = None
-    for number, line in _rows(path, separator):
+    for row, (number, line) in enumerate(_rows(path, separator)):
+        is_first = row == 0
         place = f"{path}:{number}"
         try:
             if isinstance(line, BadLine) and (line.uncut is None or (names is None and not is_ljspeech)):
                 raise line
             text = line.uncut if isinstance(line, BadLine) else line
             values = _values(text or "", separator)
-            if number == 1 and _num_names(values) >= 2:
+            if is_first and _num_names(values) >= 2:
                 names = [value.strip().lower() for value in values]
             elif names is None and is_ljspeech:
                 yield _of_ljspeech(text or "", path)
             elif names is None:
-                if separator != TAB and number == 1:
+                if separator != TAB and is_first:
                     raise UserError(_no_names(path, values))
                 yield _of_features(values)
             elif isinstance(line, BadLine) and len(values) < len(names):
@@ -88,10 +89,16 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
 
 def separator_of(path: str) -> str:
     """Separator of the columns, from the header line; without known names, that of the file's ending."""
-    with open(path, "rb") as file:
-        header = file.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n")
+    header = _header(path)
     usual = TAB if path.lower().endswith(".tsv") else ","
     return max((usual, *SEPARATORS), key=lambda separator: _num_names(header.replace('"', "").split(separator)))
+
+
+def _header(path: str) -> str:
+    """First line that is not blank, without byte-order mark and line end."""
+    with open(path, "rb") as file:
+        lines = (line.decode("utf-8-sig", "replace") for line in iter(lambda: file.readline(1 << 20), b""))
+        return next((line.rstrip("\r\n") for line in lines if line.strip()), "")
 
 
 def _rows(path: str, separator: str) -> Iterator[tuple[int, str | BadLine]]:
@@ -125,8 +132,7 @@ def details(path: str) -> str:
     if _is_ljspeech(path):
         return "table of LJSpeech (ID|text|normalised text)"
     separator = separator_of(path)
-    with open(path, "rb") as file:
-        header = file.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n")
+    header = _header(path)
     names = [value.strip().strip('"').lower() for value in header.split(separator)]
     return f"table separated by {NAMES[separator]} ({f.used(names) or 'features'})"
 
@@ -164,7 +170,7 @@ def _values(line: str, separator: str) -> list[str]:
     if separator == TAB:
         return line.split(TAB)
     try:
-        return next(csv.reader([line], delimiter=separator, strict=True))
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
     except csv.Error as error:
         raise InvalidEntry(
             f"not a line of CSV ({error}); expected one utterance per line, and quotes in pairs"
@@ -175,8 +181,7 @@ def _is_ljspeech(path: str) -> bool:
     """Whether a file is LJSpeech's `metadata.csv`: `ID|text|normalised text` without a header, audio in `wavs`."""
     if not os.path.isdir(os.path.join(os.path.dirname(os.path.abspath(path)), "wavs")):
         return False
-    with open(path, "rb") as file:
-        values = file.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n").split("|")
+    values = _header(path).split("|")
     return len(values) in (2, 3) and not _num_names(values)
 
 
