@@ -50,6 +50,7 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--out {options.out}: the folder {options.out.parent} does not exist; create it first")
 
     from asr_jax.audio.presets import preset
+    from asr_jax.cli.recognition_options import print_differing
     from asr_jax.core.files import write_whole
     from asr_jax.data.loading.statistics import bin_statistics
 
@@ -57,11 +58,11 @@ def main(arguments: Sequence[str]) -> None:
     found, num_frames, rejected = bin_statistics(
         options.data, front_end, max_hours=options.max_hours, workers=options.workers, allow_pipes=options.allow_pipes
     )
-    for entry in rejected:
+    unread = [entry for entry in rejected if entry.stage != "used"]
+    for entry in unread:
         print(f"rejected {entry.location}: {entry.reason}", file=sys.stderr)
+    print_differing([entry for entry in rejected if entry.stage == "used"])
     write_whole(
         options.out, json.dumps({"mean": found.mean, "deviation": found.deviation, "frames": num_frames}) + "\n"
     )
-    print(
-        f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {len(rejected)} utterances could not be read"
-    )
+    print(f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {len(unread)} utterances could not be read")

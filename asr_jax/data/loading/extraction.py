@@ -117,13 +117,20 @@ def extract(
     lines = rejected_path.read_text(encoding="utf-8").splitlines() if rejected_path.exists() else []
     if not lines:
         rejected_path.unlink(missing_ok=True)
-    unread = [entry for entry in map(json.loads, lines) if entry.get("limit") is None]
-    if num_filtered := len(lines) - len(unread):
+    entries = list(map(json.loads, lines))
+    num_filtered = sum(entry.get("limit") is not None for entry in entries)
+    num_differing = sum(entry.get("stage") == "used" for entry in entries)
+    if num_differing:
+        print(
+            f"{out}: {num_differing} utterances have another duration in the manifest than their audio; they are "
+            f"listed in {rejected_path} (stage used)"
+        )
+    if num_filtered:
         print(
             f"{out}: {num_filtered} utterances are longer than --max-duration-s {max_duration_s:g}; they are listed in "
             f"{rejected_path}"
         )
-    return len(unread)
+    return len(entries) - num_filtered - num_differing
 
 
 def _index(
@@ -238,9 +245,9 @@ def _write_part(part: Path, index: Index, batches: Iterator[LoadedBatch], num_ro
 def _features(
     batches: Iterator[LoadedBatch], extractor: Extractor, rejected: list[Rejected]
 ) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
-    """Yields frames by row of the index. Utterances that cannot be read are added to `rejected`."""
+    """Yields frames by row of the index. Utterances that cannot be read or have another duration go to `rejected`."""
     for loaded in batches:
-        rejected += loaded.rejected
+        rejected += [*loaded.rejected, *loaded.differing]
         assert loaded.batch.audio is not None, "expected an index of audio"
         frames = extractor.compute(loaded.batch.audio, loaded.batch.lengths)
         values, lengths = np.asarray(frames.values, extractor.dtype), np.asarray(frames.lengths)

@@ -46,7 +46,8 @@ def bin_statistics(
         allow_pipes: Whether commands in the place of files are run.
 
     Returns:
-        Normalisation with the statistics, number of frames, and utterances that could not be read.
+        Normalisation with the statistics, number of frames, and utterances that could not be read or have another
+        duration than in the manifest (stage `used`).
 
     Raises:
         UserError: If there are ready features, if no audio can be read, or if a bin is constant.
@@ -74,7 +75,7 @@ def bin_statistics(
     rejected: list[Rejected] = []
     with open_batches(BatchSource(index, plan), stop=num, workers=workers) as batches:
         for loaded in with_bar(batches, num, "batches"):
-            rejected += loaded.rejected
+            rejected += [*loaded.rejected, *loaded.differing]
             frames = compute(loaded.batch.audio, loaded.batch.lengths)
             values, lengths = np.asarray(frames.values, np.float64), np.asarray(frames.lengths)
             for row in np.flatnonzero(loaded.batch.weights):
