@@ -88,6 +88,8 @@ class LongAudio:
         """Shape of batches of windows."""
         self.longest_s = max(size, shapes[-1].longest) / rate_hz
         """Longest audio in seconds that fits the shapes of training, or a window if this is longer."""
+        self._computed = 0
+        """Number of samples of the current recording that `tell` was called with."""
         self.blocks: dict[str, UtteranceBlocks] = {}
         """Audio of the recordings by id. Its duration is known after the last window of a recording."""
 
@@ -157,7 +159,9 @@ class LongAudio:
                 yield utterance, window
                 continue
             num, first = self.num_frames(len(window.samples)), window.first_frame
-            self._tell((self.windows.step if first else len(window.samples)) / self._scale.per_s)
+            end = first * self.windows.per_frame + len(window.samples)
+            self._tell((end - (self._computed if first else 0)) / self._scale.per_s)
+            self._computed = end
             yield (
                 utterance,
                 Emission(

@@ -117,7 +117,7 @@ class Transcriber:
                     found[utterance.id] = Transcribed(
                         decoded, result.transcripts.get(row), reasons.get(utterance.id, ""), differing.get(utterance.id)
                     )
-            self._tell(sum(utterance.duration_s for utterance in plain))
+            self._tell(sum(each.utterance.duration_s for each in found.values() if each.transcript))
         return found
 
     def of_windows(
