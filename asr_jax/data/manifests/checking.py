@@ -1,8 +1,6 @@
 """Check of the audio of a set before training: some files of each input are opened, or all of them."""
 
-import gzip
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -11,6 +9,7 @@ import numpy as np
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.durations import OVERSHOOT, tolerated_s
 from asr_jax.data.manifests.inputs import Role, resolve
+from asr_jax.data.manifests.lines import Lines, lines_of, place_in
 from asr_jax.data.manifests.locations import AudioError, Location
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.reading import Utterances
@@ -21,8 +20,6 @@ OPENED = 50
 TOO_MANY = 0.5
 """Share of the opened utterances of an input that cannot be read at which the input as a whole is wrong."""
 SHOWN = 3
-WAV_SCP = "wav.scp"
-TEXT_FILES = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".tsv", ".csv", ".list", ".manifest", WAV_SCP)
 
 
 @dataclass(frozen=True)
@@ -68,8 +65,10 @@ class AudioCheck:
 
     def named(self, found: Sequence[Rejected]) -> list[str]:
         """One line for each utterance: line of the manifest, location and reason."""
-        lines = _lines(self.path, self.role) if found else {}
-        return [f"{_place(lines, each)}{each.location}: {each.reason}" for each in found]
+        lines: Lines = {}
+        with suppress(UserError):  # the input may be gone
+            lines = lines_of([file for _, file, _ in resolve([self.path], self.role)] if found else [])
+        return [f"{place_in(lines, each)}{each.location}: {each.reason}" for each in found]
 
     def _shown(self, found: Sequence[Rejected]) -> list[str]:
         return self.named(found[:SHOWN])
@@ -124,30 +123,3 @@ def _checked(utterance: Utterance) -> Rejected | None:
         reason = f"the manifest has {utterance.duration_s:.2f} s{part}, the audio has {whole_s:.2f} s"
         return Rejected(utterance.id, where, reason, "used")
     return None
-
-
-def _lines(path: str, role: Role) -> dict[str, list[str]]:
-    """Lines of the text files that an input is read from."""
-    found: dict[str, list[str]] = {}
-    with suppress(UserError):
-        for _, file, _ in resolve([path], role):
-            name = os.path.join(file, WAV_SCP) if os.path.isdir(file) else file
-            if name.lower().endswith(TEXT_FILES) and os.path.isfile(name):
-                with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as lines:
-                    found[name] = [line.decode(errors="replace") for line in lines]
-    return found
-
-
-def _place(lines: Mapping[str, Sequence[str]], rejected: Rejected) -> str:
-    """Manifest and line of an utterance, such as `train.jsonl:12: `. Empty if no line has the name of its file.
-
-    The line is the first one that has the name of the file (with or without its ending) and, if there is one with both,
-    the id.
-    """
-    name = os.path.basename(Location.parse(rejected.location).path)
-    for wanted in (name, os.path.splitext(name)[0]):
-        for path, of_path in lines.items():
-            if found := [number for number, line in enumerate(of_path, 1) if wanted in line]:
-                with_id = next((number for number in found if rejected.id in of_path[number - 1]), 0)
-                return f"{path}:{with_id or found[0]}: "
-    return ""

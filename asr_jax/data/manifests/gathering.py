@@ -11,6 +11,7 @@ from dataclasses import replace
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns
+from asr_jax.data.manifests.lines import lines_of, place_in
 from asr_jax.data.manifests.locations import Location, local_location
 from asr_jax.data.manifests.measuring import Measured, Row, measure
 from asr_jax.data.manifests.progress import with_bar
@@ -137,7 +138,8 @@ def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -
     """
     if num_utterances and len(rejected) <= max(MAX_REJECTED, MAX_REJECTED_SHARE * (num_utterances + len(rejected))):
         return
-    reasons = "\n".join(f"{entry.location}: {entry.reason}" for entry in rejected[:3])
+    lines = lines_of([path])
+    reasons = "\n".join(f"{place_in(lines, entry)}{entry.location}: {entry.reason}" for entry in rejected[:3])
     if not num_utterances and len(rejected) <= 3:
         raise UserError(reasons)
     raise UserError(

@@ -1,6 +1,7 @@
 """Audio that is missing or has another duration is found before training, with its line in the manifest."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,12 @@ def test_lines_of_folders(tmp_path):
     (speech / "wavs/L1.wav").unlink()
     (found,) = check_audio(utterances, [str(speech)])
     assert found.named(found.unreadable) == [f"{speech}/metadata.csv:1: {speech}/wavs/L1.wav: no such file"]
+
+
+def test_lines_of_audio_without_durations(tmp_path):
+    """Such audio is opened when the manifest is read."""
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(f'{{"audio_path": "wrong/{i}.flac", "text": "a"}}\n' for i in range(20)))
+    expected = f"{path}:1: {tmp_path}/wrong/0.flac: no duration in the manifest, and the audio: no such file"
+    with pytest.raises(UserError, match=re.escape(expected)):
+        read_utterances([path])
