@@ -33,6 +33,7 @@ from asr_jax.core.run_folder import EXPERIMENT
 ALIASES = {
     "--data": "--data.train",
     "--check": "--data.check-all",
+    "--allow-pipes": "--data.allow-pipes",
     "--log-every": "--training.log-every",
     "--epochs-this-job": "--training.epochs-this-job",
     "--init-from": "--init.path",
@@ -211,7 +212,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
     arguments = [_whole(_of_primary(_plain(argument), default), fields) for argument in arguments]
     for i, argument in enumerate(arguments):
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
-        if argument in ("--fresh", "--dry-run", ALIASES["--check"]) and is_last:
+        if argument in ("--fresh", "--dry-run", ALIASES["--check"], ALIASES["--allow-pipes"]) and is_last:
             arguments[i] = f"{argument}=True"
     if (word := _help_word(arguments)) and isinstance(default, Experiment):
         print(help_on(default, word))

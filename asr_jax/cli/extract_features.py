@@ -66,6 +66,8 @@ class ExtractOptions:
     """Maximum number of utterances of each input, counted from its beginning; 0: all."""
     jobs: int = 0
     """Number of processes that read audio; 0: threads."""
+    allow_pipes: bool = False
+    """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
     @property
     def source(self) -> Path | None:
@@ -145,7 +147,7 @@ def _extractor(options: ExtractOptions) -> Callable[..., int]:
 
     return functools.partial(
         extract, extractor=_frames(options), tokenizer=tokenizer, max_duration_s=options.max_duration_s,
-        max_samples=options.max_samples, workers=options.jobs,
+        max_samples=options.max_samples, workers=options.jobs, allow_pipes=options.allow_pipes,
     )  # fmt: skip
 
 

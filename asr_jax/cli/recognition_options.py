@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.inference.trained import Trained, load_trained, run_and_checkpoint, weights_of
 from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
@@ -51,6 +53,8 @@ class RecognitionOptions:
     """Precision of the computation. Default: the precision of training."""
     device: Literal["cpu", "gpu", "tpu"] | None = None
     """Kind of device to compute on. Default: JAX's default device."""
+    allow_pipes: bool = False
+    """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
 
 def parse_recognition[Options: RecognitionOptions](
@@ -160,6 +164,17 @@ def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
         return default
     decoding: Decoding = parse_fields(flags, _with_name(default), prog="", of="the decoding").decoding
     return decoding
+
+
+def print_differing(entries: Sequence[Rejected]) -> None:
+    """Prints the utterances whose audio has another duration than in the manifest, with their number."""
+    for each in entries:
+        print(f"warning: {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+    if entries:
+        print(
+            f"warning: {len(entries)} utterances have another duration in the manifest than their audio",
+            file=sys.stderr,
+        )
 
 
 def load(run: Path, options: RecognitionOptions) -> Trained:

@@ -104,19 +104,23 @@ def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Ev
 
 def _rejected(events: Sequence[Event]) -> str:
     reasons: Counter[str] = Counter()
-    path = ""
+    path, num_differing = "", 0
     for place, event in enumerate(events):
         if event["event"] == "run_start":
             after = next((e["event"] for e in events[place + 1 :] if e["event"] in ("resumed", "train_step")), "")
             if after != "resumed":  # restarted before the first checkpoint
                 reasons.clear()
+                num_differing = 0
         if event["event"] in ("rejected", "skipped"):  # "skipped" is the former name
             reasons.update(event["data"].get("reasons", {}))
             path = event["data"].get("path", path)
+        if event["event"] == "differing":
+            num_differing += event["data"]["count"]
+    more = f"; utterances of another duration than in the manifest: {num_differing}" if num_differing else ""
     if not reasons:
-        return "rejected utterances: none"
+        return f"rejected utterances: none{more}"
     parts = ", ".join(f"{num} {reason}" for reason, num in reasons.most_common(5))
-    return f"rejected utterances: {sum(reasons.values())}: {parts}; all in {path}"
+    return f"rejected utterances: {sum(reasons.values())}: {parts}; all in {path}{more}"
 
 
 def _size(folder: Path) -> str:

@@ -69,6 +69,7 @@ class ProgressView:
             "profile": lambda data: self._say(f"trace in {data['path']}: open it with xprof or Perfetto"),
             "job_stopped": lambda data: self._say(f"stopped after update {data['update']:,}: {data['reason']}"),
             "rejected": self._rejected,
+            "differing": self._differing,
             "train_step": self._train_step,
             "validation_start": lambda data: self._bar.update(
                 self._task, description=f"validating {validation_name(data)}"
@@ -120,6 +121,14 @@ class ProgressView:
             self._say(f"  {file}", style="yellow")
         if data["count"] > len(data.get("files", [])) and "path" in data:
             self._say(f"  … all of them in {data['path']}", style="yellow")
+
+    def _differing(self, data: Data) -> None:
+        self._say(
+            f"{data['count']:,} utterances have another duration in the manifest than their audio, such as "
+            f"{data['files'][0]}: {data['reason']}; all of them are in {data['path']} (stage used). Correct their "
+            "durations if the audio belongs to the text",
+            style="yellow",
+        )
 
     def _train_step(self, data: Data) -> None:
         self._first = self._first or data

@@ -172,13 +172,14 @@ def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_pa
     write_flac(tmp_path / "long.flac", np.concatenate(audio), 16000)
     text, length_s = " ".join(utterance.text for utterance in several), sum(map(len, audio)) / 16000
     write_manifest(
-        tmp_path / "m.jsonl", [Utterance("joined", str(tmp_path / "long.flac"), text, length_s), *utterances]
+        tmp_path / "m.jsonl", [Utterance("joined", str(tmp_path / "long.flac"), text, length_s + 0.4), *utterances]
     )
     command = ["asr_jax.evaluate", trained, "--data", tmp_path / "m.jsonl", "--predictions", lines, "--json", out]
     output = run(*command, "--live", "--log-probs", folder).stdout
     assert re.search(r"\b1 .*windows.*: joined", " ".join(output.split()))
     counts = json.loads(out.read_text())["runs"][0]["sets"][str(tmp_path / "m.jsonl")]
     assert (counts["windowed_ids"], counts["utterances"], counts["rejected"]) == (["joined"], len(utterances) + 1, 0)
+    assert counts["differing"] == 1
     assert counts["words"] == sum(len(each.text.split()) for each in (*several, *utterances))
     labels = json.loads((folder / "labels.json").read_text())
     predicted = {row["id"]: row["hypothesis"] for row in map(json.loads, lines.read_text().splitlines())}

@@ -30,6 +30,8 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
         steps(log, 20, 30, voided=2)  # update 20 is repeated
         log.write("warning", message="a checkpoint was refused")
         log.write("rejected", count=3, reasons={"too long": 2, "no such file": 1}, path="rejected.jsonl")
+        for count in (2, 3):
+            log.write("differing", count=count, files=["a.flac"], reason="longer …", path="rejected.jsonl")
         log.write("voided", update=25, count=2, updates=[24, 25], path="voided.jsonl")
         log.write("warning", update=25, detector="loss spike", message="…")
         log.write("warning", update=25, detector="not finite", message="…")
@@ -43,7 +45,7 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
     assert re.search(r"0:01:00.*waiting 25 %.*host 25 %.*device 50 %.*waiting.*0:00:15.*compiling.*0:00:28", time)
     assert re.search(r"loss spike ×1 .*\b25\b.*not finite ×1 .*\b25\b.*other ×1", detectors)
     assert re.search(r"\b2\b.*voided\.jsonl.*\b0\b", voided)
-    assert re.search(r"\b3\b.*\b2 too long.*\b1 no such file.*rejected\.jsonl", rejected)
+    assert re.search(r"\b3\b.*\b2 too long.*\b1 no such file.*rejected\.jsonl; .*another duration.*: 5$", rejected)
     assert re.search(r"WER 20\.00 %.*\b30\b.*checkpoints/30", best)
     assert re.fullmatch(r"size: [\d.]+ kB", size)
     for update in (4, 30):

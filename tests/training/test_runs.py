@@ -426,15 +426,27 @@ def test_unreadable_files_are_listed_and_counted(data, tmp_path):
     rows[0]["text"] += "é"
     rows[1]["audio_path"] += ".gone"
     rows[2]["audio_path"] = str(short)
+    rows[3]["duration"] += 0.1
+    validation = [json.loads(line) for line in Path(data.validation[0]).read_text().splitlines()]
+    for row in validation:
+        row["audio_path"] = str(Path(data.validation[0]).parent / row["audio_path"])
+    validation[0]["duration"] += 0.1
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in validation))
     manifest = tmp_path / "train.jsonl"
     manifest.write_text("\n".join(map(json.dumps, rows)) + '\n{"audio_path": "cut\n')
     settings = training(num_updates=0, num_epochs=2.0)
     letters = TokenizerSettings(normaliser="english_letters.v1")
     data = replace(data, train=(str(manifest),), tokenizer=letters, max_removed_share=0.05)
+    data = replace(data, validation=(str(tmp_path / "validation.jsonl"),))
     train(experiment(data, tmp_path / "run", training=settings))
     lines = [json.loads(line) for line in (tmp_path / "run/rejected.jsonl").read_text().splitlines()]
     rejected = [line for line in lines if line["stage"] != "used"]
-    assert [(line["id"], line["value"]) for line in lines if line["stage"] == "used"] == [(rows[0]["id"], "é")]
+    of_used = [line for line in lines if line["stage"] == "used"]
+    assert [(line["id"], line["value"]) for line in of_used if "value" in line] == [(rows[0]["id"], "é")]
+    differing = {line["id"]: line["reason"] for line in of_used if "value" not in line}
+    assert differing.keys() == {rows[3]["id"], validation[0]["id"]}
+    assert all(reason.startswith("shorter than its manifest says: ") for reason in differing.values())
+    assert sum(event["count"] for event in events(tmp_path / "run", "differing")) == 2
     warning = next(event for event in events(tmp_path / "run", "warning") if event["detector"] == "removed_characters")
     assert "'é' (LATIN SMALL LETTER E WITH ACUTE): 1 time in 1 text" in warning["message"]
     assert sorted(entry["location"] for entry in rejected) == sorted(

@@ -23,7 +23,7 @@ from asr_jax.data.manifests.measuring import Measured
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
-VERSION = 5
+VERSION = 6
 """Version of the readers and the columns. With another version, everything is read again."""
 CACHE = "ASR_JAX_INDEX_CACHE"
 """Environment variable for the folder of the cache. Not set: the user's cache folder."""
@@ -79,7 +79,8 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
         trim_db: Threshold of trimming in dB.
         options: Options of reading.
     """
-    digest = hashlib.sha256(f"{VERSION} {trim_db}{' texts may lack' if options.texts_may_lack else ''}".encode())
+    how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes
+    digest = hashlib.sha256(f"{VERSION} {trim_db}{how}".encode())
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
         for name in reader.files(path, options):
