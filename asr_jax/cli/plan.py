@@ -7,6 +7,7 @@ nothing and writes nothing except the cache of the manifests.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -55,6 +56,9 @@ def main(arguments: Sequence[str]) -> None:
     console = console_for()
     for line in described(experiment.data.train):
         say(console, f"train: {line}")
+    with suppress(UserError):  # a warning has the reason
+        for line in described(experiment.data.validation, "validation"):
+            say(console, f"validation: {line}")
     print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
     print_table(rejected_rows(planned), title="rejected", console=console)
     print_table(removed_rows(removed), title="characters removed from texts", console=console)

@@ -28,7 +28,7 @@ CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
 @pytest.fixture(autouse=True)
 def without_audio(monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifests of these tests name no audio files; tests/data/manifests/test_checking.py opens some."""
-    monkeypatch.setattr(setup, "check_audio", lambda utterances, inputs, opens_all: [])
+    monkeypatch.setattr(setup, "check_audio", lambda utterances, inputs, role, opens_all: [])
 
 
 def write_manifest(path: Path, durations: np.ndarray, source: str = "") -> str:
@@ -67,6 +67,8 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     validation = write_manifest(tmp_path / "data" / "dev.jsonl", np.full(4, 1.0))
     given = arguments(manifest, tmp_path, "--data.validation", validation)
     output = printed(capsys, *given)
+    for name, path in (("train", manifest), ("validation", validation)):
+        assert f"{name}: {path}: read as JSON (id, audio_path, text, duration)" in output
     experiment = parse_experiment(given, prog="")
     made = set_up(experiment, find_run(experiment))
     plan = made.train.plan

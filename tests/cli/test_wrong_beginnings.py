@@ -154,6 +154,21 @@ CASES = {
         ["gone.jsonl: no such file or folder", "prepare_librispeech.py", "--data.train", "quickstart.sh"],
     ),
     "no validation manifest": (lambda place: new(place, **{"data.validation": "gone.jsonl"}), 2, ["gone.jsonl: no such file or folder"]),
+    "a training set at a URL": (
+        lambda place: new(place, **{"data.train": "s3://bucket/train.jsonl"}), 2, ["s3:// addresses are not read: download the files"],
+    ),
+    "audio at URLs": (
+        lambda place: new(place, **with_lines(place, lambda row: row | {"audio_path": "https://host/a.wav"})), 2,
+        ["changed.jsonl:1: https://host/a.wav: https:// addresses are not read"],
+    ),
+    "commands in the place of files": (
+        lambda place: new(place, **with_lines(place, lambda row: row | {"audio_path": "ffmpeg -i a.m4a -f wav - |"})), 2,
+        ["the command 'ffmpeg -i a.m4a -f wav - |' is not run: allow it with --allow-pipes"],
+    ),
+    "commands that are allowed and fail": (
+        lambda place: new(place, "--allow-pipes", **with_lines(place, lambda row: row | {"audio_path": f"gunzip -c {place}/audio/1.flac |"})), 2,
+        ["8 of 8 opened utterances (of 8) cannot be read", "gunzip failed with exit code 1: gzip: ", "not in gzip format"],
+    ),
     "an empty manifest": (lambda place: new(place, **{"data.train": write(place / "none.jsonl", "")}), 2, ["has no utterances", "audio_path"]),
     "a folder for a manifest": (lambda place: new(place, **{"data.train": place / "audio"}), 2, ["no text beside the audio"]),
     "a manifest that is not JSON": (lambda place: new(place, **{"data.train": write(place / "m.jsonl", "a,b\n")}), 2, ["m.jsonl:1: not JSON"]),

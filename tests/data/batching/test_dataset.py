@@ -65,6 +65,8 @@ def test_a_folder_of_manifests_has_both_sets(tmp_path: Path, name: str, inner: s
     sets = read_sets(Data(train=(str(tmp_path),)), seed=0)
     assert (ids(sets.train), ids(sets.validation), sets.is_split) == (["a", "b"], ["c"], False)
     elsewhere = write(tmp_path / "else.jsonl", ["e"])
+    sets = read_sets(Data(train=(elsewhere, str(tmp_path))), seed=0)
+    assert sets.validation_paths == (str(tmp_path),)  # the only one that `input_of` counts
     sets = read_sets(Data(train=(str(tmp_path),), validation=(elsewhere,)), seed=0)
     assert ids(sets.validation) == ["e"]
 
