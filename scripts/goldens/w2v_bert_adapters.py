@@ -25,8 +25,8 @@ TINY = {
     "feature_projection_input_dim": 8, "conv_depthwise_kernel_size": 3, "left_max_position_embeddings": 4,
     "right_max_position_embeddings": 2, "vocab_size": 7, "pad_token_id": 0, "add_adapter": True,
     "num_adapter_layers": 2, "output_hidden_size": 12, "use_intermediate_ffn_before_adapter": True,
-    "apply_spec_augment": False, "mask_time_prob": 0.0, "layerdrop": 0.0, "conformer_conv_dropout": 0.0, "ctc_loss_reduction": "sum",
-    "ctc_zero_infinity": True,
+    "apply_spec_augment": False, "mask_time_prob": 0.0, "layerdrop": 0.0, "conformer_conv_dropout": 0.0,
+    "ctc_loss_reduction": "sum", "ctc_zero_infinity": True,
 }  # fmt: skip
 
 
