@@ -54,7 +54,7 @@ class Encoded(struct.PyTreeNode):
     mask: Bool[Array, "B T"] | None = None
     """True for frames that the encoder masked (masked pre-training). None: no frame was masked."""
     shared: dict[str, Tree] = struct.field(default_factory=dict)
-    """Parameters of modules of the encoder that heads use as well, by name."""
+    """Parameters of modules of the encoder that heads use as well, each with a name."""
     sub_batches: int = struct.field(pytree_node=False, default=1)
     """Number of micro-batches, of equal numbers of rows, that the batch consists of."""
     views: int = struct.field(pytree_node=False, default=1)
