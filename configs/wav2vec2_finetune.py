@@ -35,7 +35,7 @@ from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NEVER, FairseqAdam
 from asr_jax.optim.schedules import TriStage
-from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
+from asr_jax.pretrained.encoders import ctc_of, describes_itself, encoder_of, front_end_of
 from asr_jax.pretrained.wav2vec2 import OF_PRETRAINING
 from asr_jax.text.tokenizers import TokenizerSettings
 
@@ -72,11 +72,11 @@ RECIPE = os.environ.get("RECIPE", "base_960h")
 def experiment(init_from: str = "") -> Experiment:
     if RECIPE not in RECIPES:
         raise ValueError(f"RECIPE is {RECIPE}: expected one of {', '.join(RECIPES)}")
-    recipe, run = RECIPES[RECIPE], experiment_of(init_from)
+    recipe, run, head = RECIPES[RECIPE], experiment_of(init_from), CTC()
     if run:
         encoder, front_end = run.model.encoder, run.model.front_end
     elif describes_itself(init_from):
-        encoder, front_end = encoder_of(init_from), front_end_of(init_from)
+        encoder, front_end, head = encoder_of(init_from), front_end_of(init_from), ctc_of(init_from)
     else:
         encoder = Wav2Vec2.large() if recipe.is_large else Wav2Vec2.base_hourglass()
         front_end = wav2vec2(normalise=recipe.is_large)
@@ -98,7 +98,7 @@ def experiment(init_from: str = "") -> Experiment:
                 extractor_gradient=0.0,
                 taps=(),
             ),
-            heads={"ctc": CTC(dropout=0.0, weight_by="utterances")},
+            heads={"ctc": replace(head, dropout=0.0, weight_by="utterances")},
         ),
         data=Data(
             train=(f"{MANIFESTS}/{recipe.train}.jsonl",),

@@ -25,6 +25,7 @@ if [ "${1:-}" = --peers ]; then
         /icefall/utils.py /egs/librispeech/ASR/zipformer /egs/librispeech/ASR/transducer_stateless
     peer DeepLearningExamples NVIDIA/DeepLearningExamples 729963dd47e7c8bd462ad10bfac7a7b0b604e6dd \
         /PyTorch/SpeechRecognition/QuartzNet /PyTorch/SpeechRecognition/wav2vec2/common /PyTorch/SpeechRecognition/wav2vec2/wav2vec2
+    peer fairseq facebookresearch/fairseq 3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99 /fairseq/data/data_utils.py
     peer NeMo NVIDIA/NeMo 8cfedd7203462cb251a914e700e5605444277561 /nemo/collections/asr
 elif [ $# -gt 0 ]; then
     echo "setup_reference.sh $*: expected --peers or nothing" >&2

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Int16, Int32, Real, Shaped
 
-from asr_jax.core.pytrees import AnyArray
+from asr_jax.core.pytrees import AnyArray, Tree
 
 
 class Batch(struct.PyTreeNode):
@@ -53,6 +53,8 @@ class Encoded(struct.PyTreeNode):
     taps: dict[str, Frames] = struct.field(default_factory=dict)
     mask: Bool[Array, "B T"] | None = None
     """True for frames that the encoder masked (masked pre-training). None: no frame was masked."""
+    shared: dict[str, Tree] = struct.field(default_factory=dict)
+    """Parameters of modules of the encoder that heads use as well, each with a name."""
     sub_batches: int = struct.field(pytree_node=False, default=1)
     """Number of micro-batches, of equal numbers of rows, that the batch consists of."""
     views: int = struct.field(pytree_node=False, default=1)

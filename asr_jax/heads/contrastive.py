@@ -17,7 +17,7 @@ from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.losses.contrastive import Distractors, contrastive_loss, counted, draw_distractors
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.quantizer import GumbelQuantizer, Quantized, Quantizer, perplexity
+from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer, Quantized, Quantizer, perplexity
 from asr_jax.nn.schedules import Step
 
 FEATURES, EXTRACTOR = "features", "extractor"
@@ -35,6 +35,9 @@ class Contrastive(HeadSettings):
     """Settings of the quantiser of the target features."""
     codes_dim: int = 256
     """Dimension of quantised features."""
+    same_quantizer: bool = False
+    """Whether the quantiser is that of the encoder's input (Wav2Vec2.quantized_input), whose settings and dimension
+    must then be `quantizer` and `codes_dim`. Its noise is drawn for the targets separately."""
     dim: int = 256
     """Dimension in which targets and predictions are compared."""
     num_negatives: int = 100
@@ -127,7 +130,8 @@ class ContrastiveHead(Head):
 
     def setup(self) -> None:
         settings = self.settings
-        self.quantizer = GumbelQuantizer(settings.quantizer, settings.codes_dim)
+        if not settings.same_quantizer:
+            self.quantizer = GumbelQuantizer(settings.quantizer, settings.codes_dim)
         self.targets = Linear(settings.dim)
         self.predictions = Linear(settings.dim)
         if settings.gated_targets:
@@ -139,7 +143,8 @@ class ContrastiveHead(Head):
         weights = encoded.mask * batch.weights[:, None]
         masked = weights > 0
         features = encoded.at(FEATURES).values.astype(jnp.float32)
-        quantized = self.quantizer(features, step=step, noise=draws.noise)
+        quantizer = self._quantizer(encoded)
+        quantized = quantizer(features, step=step, noise=draws.noise)
         targets, eligible = self._projected(quantized.values), masked
         if settings.from_everywhere:
             eligible = self._counted_frames(frames, batch) > 0
@@ -149,7 +154,7 @@ class ContrastiveHead(Head):
             self._within(draws, eligible),
             equal=jnp.all(quantized.codes[:, :, None] == quantized.codes[:, None], axis=-1),
             temperature=settings.temperature,
-            others=self._others(draws, quantized, targets, masked),
+            others=self._others(draws, quantizer, quantized, targets, masked),
         )
         num = jnp.sum(weights)
         terms = {
@@ -171,7 +176,31 @@ class ContrastiveHead(Head):
     def emit(self, encoded: Encoded) -> Frames:
         """Returns the most probable codes `[B T G]`, int32, with their lengths."""
         features = encoded.at(FEATURES)
-        return Frames(self.quantizer(features.values.astype(jnp.float32), step=None).codes, features.lengths)
+        codes = self._quantizer(encoded)(features.values.astype(jnp.float32), step=None).codes
+        return Frames(codes, features.lengths)
+
+    def _quantizer(self, encoded: Encoded) -> GumbelQuantizer:
+        """Returns the quantiser of the targets with its parameters."""
+        settings = self.settings
+        if not settings.same_quantizer:
+            return self.quantizer
+        if QUANTIZER not in encoded.shared:
+            raise ValueError(
+                "same_quantizer is True, but the encoder has no quantiser: expected quantized_input True in the encoder"
+            )
+        params, shape = encoded.shared[QUANTIZER], self._codebook_shape()
+        if params["codebook"].shape != shape:
+            raise ValueError(
+                f"same_quantizer is True, but the encoder's codebook has the shape {params['codebook'].shape} and the "
+                f"head's {shape}: expected the same quantizer and codes_dim in both"
+            )
+        rngs = {"dropout": self.make_rng("dropout")} if self.has_rng("dropout") else {}
+        return GumbelQuantizer(settings.quantizer, settings.codes_dim, parent=None).bind({"params": params}, rngs=rngs)
+
+    @nn.nowrap
+    def _codebook_shape(self) -> tuple[int, int, int]:
+        quantizer = self.settings.quantizer
+        return quantizer.groups, quantizer.entries, self.settings.codes_dim // quantizer.groups
 
     def _terms(self) -> list[str]:
         factors = {"loss": 1.0, "diversity": self.settings.diversity, "penalty": self.settings.penalty}
@@ -190,7 +219,12 @@ class ContrastiveHead(Head):
         return counted(places, eligible.shape[1])
 
     def _others(
-        self, draws: Draws, quantized: Quantized, targets: Float[Array, "B T D"], masked: Bool[Array, "B T"]
+        self,
+        draws: Draws,
+        quantizer: GumbelQuantizer,
+        quantized: Quantized,
+        targets: Float[Array, "B T D"],
+        masked: Bool[Array, "B T"],
     ) -> Distractors | None:
         """Returns the distractors from the batch and the codebooks; None if there are none."""
         settings, codes, vectors = self.settings, [], []
@@ -208,7 +242,7 @@ class ContrastiveHead(Head):
                 keys, entries = row_keys(self.make_rng("dropout"), len(masked)), settings.quantizer.entries
                 drawn = jax.vmap(lambda key: jax.random.randint(key, shape, 0, entries))(keys)
             codes.append(drawn)
-            vectors.append(self._projected(self.quantizer.values(drawn)))
+            vectors.append(self._projected(quantizer.values(drawn)))
         if not codes:
             return None
         equal = jnp.all(jnp.concatenate(codes, axis=2) == quantized.codes[:, :, None], axis=-1)

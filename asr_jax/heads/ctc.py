@@ -43,6 +43,11 @@ class CTC(HeadSettings):
     uses 0.2."""
     consistency_warmup: int = 2000
     """Number of updates over which the factor `consistency` rises linearly from 0."""
+    blank_weight: float = 0.0
+    """Value that is added to the logit of the blank, or that replaces it (`blank_mode`), in training and in search. 0:
+    the logit is unchanged in both modes, as in fairseq."""
+    blank_mode: Literal["add", "set"] = "add"
+    """Use of blank_weight."""
     decoding: CTCDecoding = CTCDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -51,6 +56,7 @@ class CTC(HeadSettings):
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
         check_numbers(self, "consistency", "consistency_warmup", least=0)
+        check_numbers(self, "blank_weight")
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         if self.tap != OUTPUT and self.tap not in taps:
@@ -94,7 +100,7 @@ class CTCHead(Head):
 
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         frames = encoded.at(self.tap)
-        logits = self.output(self.dropout(frames.values, step=step))
+        logits = self._logits(self.dropout(frames.values, step=step))
         losses, feasible = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id)
         rows, weight = batch.weights, self._weight(frames.lengths, feasible, batch)
         terms = {
@@ -150,4 +156,11 @@ class CTCHead(Head):
     def emit(self, encoded: Encoded) -> Frames:
         """Returns log-probabilities `[B T V]`, float32, with their lengths."""
         frames = encoded.at(self.tap)
-        return Frames(jax.nn.log_softmax(self.output(frames.values)), frames.lengths)
+        return Frames(jax.nn.log_softmax(self._logits(frames.values)), frames.lengths)
+
+    def _logits(self, values: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        logits, weight = self.output(values), self.settings.blank_weight
+        if not weight:
+            return logits
+        of_blank = logits.at[..., self.blank_id]
+        return of_blank.add(weight) if self.settings.blank_mode == "add" else of_blank.set(weight)

@@ -24,7 +24,7 @@ from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.stochastic import Dropout, unless_left_out
-from asr_jax.nn.striding import GatedConv, gated_length
+from asr_jax.nn.striding import GatedConv, gated_length, gated_length_of_peer
 
 Positions = Literal["relative_key", "relative", "rotary", "none"]
 RATES = ("input_dropout", "dropout", "activation_dropout", "attention_dropout", "convolution_dropout", "layer_drop")
@@ -93,7 +93,8 @@ class W2VBert(EncoderOfMels):
     """Whether a half-step feed-forward module precedes the adapters."""
     mask_padding: bool = True
     """Whether the output of an utterance is independent of padding. Otherwise padding enters the adapters, as in
-    transformers, and changes the last frames of an utterance."""
+    transformers, and changes the last frames of an utterance; all frames if adapter_kernel_size // 2 and
+    adapter_stride // 2 differ, because attention then attends to padding."""
     remat: Remat = "elementwise"
     """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
     decreasing memory."""
@@ -274,9 +275,12 @@ class W2VBertEncoder(Encoder):
         if settings.output_dim != settings.dim:
             x = Linear(settings.output_dim, dtype=self.dtype, name="adapter_embed")(x)
             x = layer_norm(settings.norm_eps, name="adapter_embed_norm")(x).astype(x.dtype)
+        sizes, attended = (settings.adapter_kernel_size, settings.adapter_stride), lengths
         for number in range(settings.num_adapters):
-            x = Adapter(settings, self.dtype, name=f"adapter_{number}")(x, lengths, step=step)
-            lengths = gated_length(lengths, settings.adapter_kernel_size, settings.adapter_stride)
+            shorter = gated_length(lengths, *sizes)
+            attended = shorter if settings.mask_padding else gated_length_of_peer(attended, *sizes)
+            x = Adapter(settings, self.dtype, name=f"adapter_{number}")(x, lengths, attended, step=step)
+            lengths = shorter
         return Frames(x, lengths)
 
 
@@ -366,12 +370,24 @@ class Adapter(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
+    def __call__(
+        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], keys: Int[Array, " B"], *, step: Step
+    ) -> Float[Array, "B S D"]:
+        """Applies the adapter.
+
+        Args:
+            x: Input frames.
+            lengths: Number of valid frames of each row.
+            keys: Number of output frames of each row that attention may attend to, which may exceed S.
+            step: Step of the schedules while training; None in evaluation, without dropout.
+
+        Returns:
+            Output frames.
+        """
         settings = self.settings
         attended = self._shortened("attention", x, lengths)
         x = self._shortened("residual", x, lengths)
-        lengths = gated_length(lengths, settings.adapter_kernel_size, settings.adapter_stride)
-        allowed = length_mask(lengths, x.shape[1])[:, None]
+        allowed = length_mask(keys, x.shape[1])[:, None]
         attention = RelativeAttention(
             settings.num_heads, dropout=settings.attention_dropout, dtype=self.dtype, name="attention"
         )

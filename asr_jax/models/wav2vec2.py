@@ -18,10 +18,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from asr_jax.audio.features import FrontEnd, Waveform
 from asr_jax.core.batch import Encoded, Frames, zero_padding
 from asr_jax.models.base import EncoderSettings, MaskingEncoder
+from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.gradients import scale_gradient
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positional_conv import PositionalConv
+from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.span_masks import SpanMask
@@ -79,6 +81,12 @@ class Wav2Vec2(EncoderSettings):
     """Number of values per frame of the front-end: 1 for samples."""
     projected: bool = True
     """Whether features are projected to dim. Otherwise their width must be dim."""
+    quantized_input: bool = False
+    """Whether the input of the layers is quantised, before it is projected. Training draws the entries."""
+    input_quantizer: Quantizer = Quantizer()
+    """Settings of the quantiser of quantized_input."""
+    input_codes_dim: int = 256
+    """Width of the quantised input. Must be a multiple of input_quantizer.groups."""
     dim: int = 768
     """Width of the layers and of the output. Must be a multiple of num_heads and of position_groups."""
     num_layers: int = 12
@@ -87,6 +95,8 @@ class Wav2Vec2(EncoderSettings):
     """Number of attention heads."""
     feedforward_dim: int = 3072
     """Hidden width of the feed-forward modules."""
+    activation: ActivationName = "gelu"
+    """Activation of the feed-forward modules. The extractor and the positional convolution always have GELU."""
     norm_first: bool = False
     """Whether norms precede the modules of a layer, with another norm after the last layer. Otherwise norms follow the
     modules."""
@@ -135,7 +145,15 @@ class Wav2Vec2(EncoderSettings):
         object.__setattr__(self, "extractor", tuple(ConvLayer(*layer) for layer in self.extractor))
         known = {"features", *(f"layer_{number}" for number in self.tapped_layers())}
         known |= {"extractor"} if self.extractor else set()
-        sizes = ("num_features", "dim", "num_layers", "num_heads", "feedforward_dim", "position_kernel")
+        sizes = (
+            "num_features",
+            "dim",
+            "num_layers",
+            "num_heads",
+            "feedforward_dim",
+            "position_kernel",
+            "input_codes_dim",
+        )
         checks = {f"{name} is {getattr(self, name)}, expected at least 1": getattr(self, name) >= 1 for name in sizes}
         checks |= {
             f"{name} is {getattr(self, name)}, expected at least 0 and less than 1": 0 <= getattr(self, name) < 1
@@ -152,6 +170,9 @@ class Wav2Vec2(EncoderSettings):
             f"features have {self.feature_dim} values, expected dim, {self.dim}, because projected is False": (
                 self.projected or self.feature_dim == self.dim
             ),
+            f"input_codes_dim is {self.input_codes_dim}, expected a multiple of input_quantizer.groups, "
+            f"{self.input_quantizer.groups}": self.input_codes_dim % self.input_quantizer.groups == 0,
+            "projected is False, expected True with quantized_input": self.projected or not self.quantized_input,
             "taps has extractor, but the encoder has no extractor: remove the tap, and set penalty=0 in a pre-training "
             "head": bool(self.extractor) or "extractor" not in self.taps,
             f"num_features is {self.num_features}, expected 1 with an extractor, which reads samples": (
@@ -271,9 +292,14 @@ class Wav2Vec2Encoder(MaskingEncoder):
         settings = self.settings
         lengths = self.output_length(frames.lengths)
         x, taps = self._features(frames, lengths, step)
+        shared = {}
+        if settings.quantized_input:
+            quantizer = GumbelQuantizer(settings.input_quantizer, settings.input_codes_dim, name="input_quantizer")
+            x = quantizer(self._dropout(x, settings.input_dropout, step), step=step).values.astype(self.dtype)
+            shared = {QUANTIZER: quantizer.variables["params"]}
         if settings.projected:
             x = Linear(settings.dim, dtype=self.dtype, name="project")(x)
-        x = self._dropout(x, settings.input_dropout, step)
+        x = x if settings.quantized_input else self._dropout(x, settings.input_dropout, step)
         x = zero_padding(self._masked(x, mask, step), lengths)
         x += PositionalConv(settings.position_kernel, settings.position_groups, name="positions")(x)
         norm = layer_norm(1e-5, name="norm")
@@ -282,7 +308,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
         x = norm(x).astype(x.dtype) if settings.norm_first else x
         taps |= dict(zip((f"layer_{number}" for number in settings.tapped_layers()), inner, strict=False))
         named = {name: Frames(taps[name], lengths) for name in settings.taps}
-        return Encoded(frames=Frames(x, lengths), taps=named, mask=mask)
+        return Encoded(frames=Frames(x, lengths), taps=named, mask=mask, shared=shared)
 
     def output_length(self, num_frames: Any) -> Any:
         return extracted(num_frames, self.settings.extractor)
@@ -354,6 +380,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
         sizes = LayerSizes(
             num_heads=settings.num_heads,
             feedforward_dim=settings.feedforward_dim,
+            activation=settings.activation,
             norm_first=settings.norm_first,
             dropout=settings.dropout,
             attention_dropout=settings.attention_dropout,

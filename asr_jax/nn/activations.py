@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-ActivationName = Literal["relu", "clipped_relu", "hardtanh", "selu", "silu", "gelu", "gelu_tanh", "identity"]
+ActivationName = Literal["relu", "clipped_relu", "hardtanh", "selu", "silu", "gelu", "gelu_tanh", "tanh", "identity"]
 """Name of an activation in `ACTIVATIONS`.
 
 clipped_relu is relu clipped at 20. hardtanh clips to [-1, 1]. gelu_tanh is the tanh approximation of gelu.
@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "gelu": lambda x: gelu(x),
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "tanh": jnp.tanh,
     "identity": lambda x: x,
 }
 

@@ -14,6 +14,9 @@ from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.schedules import Step
 
+QUANTIZER = "quantizer"
+"""Name of an encoder's quantiser in `Encoded.shared`."""
+
 
 @dataclass(frozen=True)
 class Quantizer:

@@ -1,10 +1,12 @@
 """Random spans of masked frames or channels, as in wav2vec 2.0, with static shapes."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from asr_jax.core.random_streams import row_keys
@@ -18,7 +20,12 @@ class SpanMask:
     distinct starts and may overlap. The masked proportion is therefore less than `probability`: 49 % with 0.65 and a
     length of 10.
 
-    Source: compute_mask_indices in fairseq/data/data_utils.py; Baevski et al. 2020 (arXiv:2006.11477), section 3.1.
+    Without `overlap`, spans are placed one after the other, the longest first, in a part of the row that is still free
+    and long enough, with a probability that is proportional to the part's length. Spans that find no such part are not
+    placed.
+
+    Source: compute_mask_indices in fairseq/data/data_utils.py at commit 3d262bb2; Baevski et al. 2020
+    (arXiv:2006.11477), section 3.1. Differs from: with `min_space` 0, fairseq fails if a part is as long as a span.
     """
 
     probability: float = 0.65
@@ -37,6 +44,12 @@ class SpanMask:
     draws_last_start: bool = False
     """Whether a span may end with the last frame of a row, as in Hugging Face's code. Otherwise a frame is left behind
     it, as in fairseq."""
+    overlap: bool = True
+    """Whether spans may overlap. Otherwise at least `min_space` frames are between them (fairseq's no_mask_overlap)."""
+    min_space: int = 1
+    """Minimum number of frames between two spans that do not overlap."""
+    dropout: float = 0.0
+    """Proportion of the masked frames of each row that are unmasked at random (fairseq's mask_dropout)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
@@ -45,6 +58,11 @@ class SpanMask:
             raise ValueError(
                 f"length is {self.length}, min_spans is {self.min_spans} and other is {self.other}, expected at least "
                 "1, 0 and 0"
+            )
+        if self.min_space < 0 or not 0 <= self.dropout < 1:
+            raise ValueError(
+                f"min_space is {self.min_space} and dropout is {self.dropout}, expected at least 0, and at least 0 and "
+                "less than 1"
             )
 
     def __call__(
@@ -69,11 +87,15 @@ class SpanMask:
             return self._row(keys[0], keys[1], keys[2], length, size), jax.random.uniform(keys[3], (size,))
 
         masks, scores = jax.vmap(of_row)(row_keys(key, len(lengths)), lengths)
-        if not self.same_count:
+        if not self.same_count and not self.dropout:
             return masks
-        counts = jnp.where(lengths > 0, masks.sum(axis=1), size).reshape(sub_batches, -1)
-        least = jnp.repeat(counts.min(axis=1), len(lengths) // sub_batches)
-        return masks & (_ranks(jnp.where(masks, scores, 2.0)) < least[:, None])
+        kept = masks.sum(axis=1)
+        if self.same_count:
+            counts = jnp.where(lengths > 0, kept, size).reshape(sub_batches, -1)
+            kept = jnp.repeat(counts.min(axis=1), len(lengths) // sub_batches)
+        if self.dropout:
+            kept -= jnp.asarray(np.rint(np.arange(size + 1) * self.dropout), jnp.int32)[kept]
+        return masks & (_ranks(jnp.where(masks, scores, 2.0)) < kept[:, None])
 
     def _row(
         self, of_num: Array, of_starts: Array, of_lengths: Array, length: Int[Array, ""], size: int
@@ -81,6 +103,8 @@ class SpanMask:
         expected = self.probability * length / self.length
         num = jnp.floor(expected + jax.random.uniform(of_num)).astype(jnp.int32)
         num = jnp.maximum(num, self.min_spans)
+        if not self.overlap:
+            return self._apart(of_starts, of_lengths, num, length, size)
         place, spans = jnp.arange(size), self._lengths(of_lengths, size)
         least = jnp.min(jnp.where(place < num, spans, size))
         places = length - least + self.draws_last_start
@@ -92,6 +116,41 @@ class SpanMask:
         ends = jax.lax.cummax(jnp.where(is_start, place + spans[ranks], 0))
         return (place < ends) & (place < length)
 
+    def _apart(
+        self, of_starts: Array, of_lengths: Array, num: Int[Array, ""], length: Int[Array, ""], size: int
+    ) -> Bool[Array, " size"]:
+        """Places `num` spans that do not overlap, the longest first."""
+        most = max(math.floor(self.probability * size / self.length) + 1, self.min_spans)
+        exists = jnp.arange(most) < num
+        spans = jnp.where(exists, self._lengths(of_lengths, most), 0)
+        spans = jnp.where((jnp.sum(spans) == 0) & (jnp.arange(most) == 0), jnp.minimum(self.length, length - 1), spans)
+        shortest = jnp.min(jnp.where(exists, spans, size))
+        spans = -jnp.sort(-jnp.where(exists, spans, -1))
+        draws = jax.random.uniform(of_starts, (most, 2))
+
+        def placed(number: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+            begins, ends, starts, is_full = state
+            span, (of_part, of_start) = spans[number], draws[number]
+            room = jnp.where(ends - begins >= jnp.maximum(span + self.min_space, 1), ends - begins, 0)
+            is_full |= (jnp.sum(room) == 0) | (span < 0)
+            part = jnp.argmax(jnp.cumsum(room) > _below(jnp.sum(room), of_part))
+            begin, end = begins[part], ends[part]
+            start = begin + _below(end - span - begin, of_start)
+            left = jnp.where(start - begin - self.min_space >= shortest, start - self.min_space + 1, begin)
+            behind = start + span + self.min_space
+            right = jnp.where(end - behind > shortest, end, behind)
+            begins, ends = (
+                jnp.where(is_full, old, old.at[part].set(one).at[number + 1].set(other))
+                for old, one, other in ((begins, begin, behind), (ends, left, right))
+            )
+            return begins, ends, starts.at[number].set(jnp.where(is_full, size, start)), is_full
+
+        nothing = jnp.zeros(most + 1, jnp.int32)
+        state = nothing, nothing.at[0].set(length), jnp.full(most, size, jnp.int32), jnp.zeros((), bool)
+        _, _, starts, _ = jax.lax.fori_loop(0, most, placed, state)
+        place = jnp.arange(size)[:, None]
+        return jnp.any((place >= starts[None]) & (place < (starts + spans)[None]), axis=1)
+
     def _lengths(self, key: Array, size: int) -> Int[Array, " size"]:
         """Draws the length of each span, in frames."""
         if self.selection == "static":
@@ -102,6 +161,11 @@ class SpanMask:
             drawn = self.length + self.other * jax.random.normal(key, (size,))
             return jnp.maximum(jnp.round(drawn).astype(jnp.int32), 1)
         return jax.random.poisson(key, self.length, (size,))
+
+
+def _below(bound: Int[Array, ""], uniform: Array) -> Int[Array, ""]:
+    """Integer below `bound`, at least 0, for a uniform number in [0, 1)."""
+    return jnp.clip(jnp.floor(uniform * bound).astype(jnp.int32), 0, jnp.maximum(bound - 1, 0))
 
 
 def _ranks(scores: Array) -> Int[Array, "B size"]:

@@ -98,21 +98,42 @@ class HalvingConv(nn.Module):
 
 
 def gated_length(num_frames: Any, kernel_size: int, stride: int) -> Any:
-    """Number of output frames of `GatedConv`.
+    """Number of frames of `GatedConv`'s output for the frames of an utterance.
+
+    If the halves of kernel size and stride differ, this is the smaller one of the number of frames that the convolution
+    gives for the utterance alone and the length that transformers computes for it.
 
     Args:
         num_frames: Number of input frames; an int or an array.
         kernel_size: Taps of the convolution.
         stride: Stride of the convolution in frames.
     """
-    return ((num_frames + 2 * (kernel_size // 2) - kernel_size) // stride + 1) * (num_frames > 0)
+    return _windows(num_frames, kernel_size, stride, 2 * min(kernel_size // 2, stride // 2))
+
+
+def gated_length_of_peer(num_frames: Any, kernel_size: int, stride: int) -> Any:
+    """Length that transformers computes for `GatedConv`'s output and masks attention with.
+
+    It may exceed the number of frames that exist.
+
+    Args:
+        num_frames: Number of input frames; an int or an array.
+        kernel_size: Taps of the convolution.
+        stride: Stride of the convolution in frames.
+    """
+    return _windows(num_frames, kernel_size, stride, 2 * (kernel_size // 2))
+
+
+def _windows(num_frames: Any, kernel_size: int, stride: int, zeros: int) -> Any:
+    """Number of windows of a convolution over frames and zeros; at least 0, and 0 without frames."""
+    found = (num_frames + zeros - kernel_size) // stride + 1
+    return found * (found > 0) * (num_frames > 0)
 
 
 class GatedConv(nn.Module):
-    """Strided convolution over time with stride // 2 zero frames before the input, and a gated linear unit.
+    """Strided convolution over time with stride // 2 zero frames at both ends, and a gated linear unit.
 
-    Source: `Wav2Vec2BertAdapterLayer` in transformers 5.23. Differs from: if kernel_size // 2 and stride // 2 differ,
-    the number of output frames in transformers can differ by one from the lengths that it computes.
+    Source: `Wav2Vec2BertAdapterLayer` in transformers 5.23.
     """
 
     kernel_size: int
@@ -125,8 +146,10 @@ class GatedConv(nn.Module):
         initial = uniform((size * width) ** -0.5)
         kernel = self.param("kernel", initial, (size, width, 2 * width)).astype(self.dtype)
         bias = self.param("bias", initial, (2 * width,))
-        num = gated_length(num_frames, size, stride)
-        behind = (num - 1) * stride + size - num_frames - stride // 2
+        num = _windows(num_frames, size, stride, 2 * (stride // 2))
+        if not num:
+            raise ValueError(f"an adapter needs batches of at least {size} frames, got {num_frames}: pad the batch")
+        behind = (num - 1) * stride + size - num_frames - stride // 2  # negative if the last frames are not used
         pads = ((0, 0, 0), (stride // 2, behind, 0), (0, 0, 0))
         x = jax.lax.pad(x.astype(self.dtype), jnp.zeros((), self.dtype), pads)
         # One product of matrices: XLA's convolutions and their gradients are several times slower on CPUs.

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
-from asr_jax.nn.activations import gelu
+from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import rotated
@@ -41,6 +41,8 @@ class LayerSizes(NamedTuple):
     remat: Remat
     gives_taps: bool
     dtype: DTypeLike
+    activation: ActivationName = "gelu"
+    """Activation of the feed-forward module."""
 
 
 @struct.dataclass
@@ -105,7 +107,7 @@ class TransformerLayer(nn.Module):
         x += self._dropout(attention(y, shared.allowed, step=shared.step), sizes.dropout, shared.step)
         x = x if sizes.norm_first else self._norm("attention_norm", x)
         y = self._norm("norm", x) if sizes.norm_first else x
-        y = gelu(self._linear("in", sizes.feedforward_dim, y))
+        y = ACTIVATIONS[sizes.activation](self._linear("in", sizes.feedforward_dim, y))
         y = self._linear("out", x.shape[-1], self._dropout(y, sizes.activation_dropout, shared.step))
         x += self._dropout(y, sizes.dropout, shared.step)
         return x if sizes.norm_first else self._norm("norm", x)

@@ -62,6 +62,8 @@ class Description(NamedTuple):
     front_end: Callable[[Path], FrontEnd]
     """`front_end(path)` returns the front-end that the model was trained with. It raises a UserError if this package
     has no such front-end."""
+    ctc: Callable[[Path], CTC] = lambda path: CTC()
+    """`ctc(path)` returns the settings of the model's CTC head; the defaults if the file does not contain them."""
 
 
 def listed(name: str) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import EncoderSettings
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description, listed
@@ -39,6 +40,15 @@ def front_end_of(path: str | Path) -> FrontEnd:
         UserError: If the model's front-end is a different one.
     """
     return _description(Path(path)).front_end(Path(path))
+
+
+def ctc_of(path: str | Path) -> CTC:
+    """Returns the settings of the CTC head of a model of `encoder_of`: of fairseq, its dropout and weight of the blank.
+
+    Raises:
+        UserError: If the settings cannot be read.
+    """
+    return _description(Path(path)).ctc(Path(path))
 
 
 def _description(path: Path) -> Description:

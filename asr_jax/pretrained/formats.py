@@ -11,6 +11,7 @@ from safetensors.numpy import save
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Format, NamedWeights, Paths, Symbols, listed
@@ -54,6 +55,12 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
         UserError: If the system has no such model, or no name for one of the weights.
     """
     known = _format(model, names)
+    for name, head in model.heads.items():
+        if isinstance(head, CTC) and head.blank_weight and names != "fairseq":
+            raise UserError(
+                f"heads.{name}.blank_weight is {head.blank_weight:g}, expected 0: {known.of} has no such setting; use "
+                "--names fairseq, and set blank_weight and blank_mode there"
+            )
     return known.export(weights, model.encoder, **known.heads(model))
 
 

@@ -10,6 +10,7 @@ from safetensors.numpy import save
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.nn.activations import ActivationName
 from asr_jax.text.vocabularies import BOUNDARY
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -19,6 +20,11 @@ SPAN_MASKS = {"time_mask": "time", "channel_mask": "feature"}
 """Axes of the masks in names of settings, such as mask_time_prob, by our fields."""
 SPANS = {"probability": "prob", "length": "length", "min_spans": "min_masks"}
 """Parts of those names, by our fields."""
+ACTIVATIONS: dict[str, ActivationName] = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu", "selu": "selu", "tanh": "tanh", "linear": "identity",
+}  # fmt: skip
+"""Activations by transformers' names."""
 PAD, UNKNOWN, BEGIN, END = "<pad>", "<unk>", "<s>", "</s>"
 
 
@@ -40,6 +46,18 @@ def read_json(file: Path) -> dict[str, Any]:
 def model_type(folder: Path) -> str:
     """Returns `model_type` of the folder's config.json; empty if there is none."""
     return str(read_json(folder / CONFIG).get("model_type", "")) if (folder / CONFIG).is_file() else ""
+
+
+def activation(name: ActivationName) -> str:
+    """Returns transformers' name of an activation.
+
+    Raises:
+        UserError: If transformers does not have it.
+    """
+    theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())} | {"silu": "swish"}
+    if name not in theirs_of:
+        raise UserError(f"activation is {name}: expected one of {', '.join(theirs_of)}")
+    return theirs_of[name]
 
 
 def front_end_settings(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
-from asr_jax.nn.activations import ActivationName
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
@@ -43,10 +42,6 @@ SETTINGS = {
 }  # fmt: skip
 CHOICES = {"activation": "hidden_act", "adapter_activation": "adapter_act"}
 OF_ADAPTERS = ("add_adapter", "num_adapter_layers", "use_intermediate_ffn_before_adapter", "output_hidden_size")
-ACTIVATIONS: dict[str, ActivationName] = {
-    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu", "selu": "selu",
-}  # fmt: skip
 WITHOUT_EFFECT = (
     r"_.*|model_type|architectures|(torch_)?dtype|transformers_version|return_dict|output_(attentions|hidden_states)"
     r"|vocab_size|(pad|bos|eos|sep)_token_id|id2label|label2id|problem_type|initializer_range|max_source_positions"
@@ -68,7 +63,7 @@ def w2v_bert_of(path: str | Path, **changes: Any) -> W2VBert:
     config = huggingface.read_json(file)
     expected = {
         "model_type": MODEL_TYPE, "position_embeddings_type": ("relative_key", "relative", "rotary", None),
-        **dict.fromkeys(CHOICES.values(), tuple(ACTIVATIONS)),
+        **dict.fromkeys(CHOICES.values(), tuple(huggingface.ACTIVATIONS)),
     }  # fmt: skip
     spans = [
         f"mask_{axis}_{theirs}" for axis in huggingface.SPAN_MASKS.values() for theirs in huggingface.SPANS.values()
@@ -90,7 +85,7 @@ def w2v_bert_of(path: str | Path, **changes: Any) -> W2VBert:
 
 def _settings(config: Mapping[str, Any]) -> W2VBert:
     ours: dict[str, Any] = {name: config[theirs] for name, theirs in SETTINGS.items()}
-    ours |= {name: ACTIVATIONS[config[theirs]] for name, theirs in CHOICES.items()}
+    ours |= {name: huggingface.ACTIVATIONS[config[theirs]] for name, theirs in CHOICES.items()}
     for name, axis in huggingface.SPAN_MASKS.items():
         found = {part: config[f"mask_{axis}_{theirs}"] for part, theirs in huggingface.SPANS.items()}
         ours[name] = replace(getattr(W2VBert, name), **found)
@@ -147,9 +142,6 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
     Raises:
         UserError: If transformers does not have one of the activations.
     """
-    theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())} | {"silu": "swish"}
-    if unknown := {settings.activation, settings.adapter_activation} - theirs_of.keys():
-        raise UserError(f"activation is {', '.join(unknown)}: expected one of {', '.join(theirs_of)}")
     masks = {
         f"mask_{axis}_{theirs}": getattr(getattr(settings, name), part)
         for name, axis in huggingface.SPAN_MASKS.items()
@@ -162,7 +154,7 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
         "ctc_zero_infinity": True,  # as in this package's CTC loss
         "ctc_loss_reduction": "mean",
         **{theirs: getattr(settings, ours) for ours, theirs in SETTINGS.items()},
-        **{theirs: theirs_of[getattr(settings, ours)] for ours, theirs in CHOICES.items()},
+        **{theirs: huggingface.activation(getattr(settings, ours)) for ours, theirs in CHOICES.items()},
         **masks,
         "position_embeddings_type": None if settings.positions == "none" else settings.positions,
         "add_adapter": settings.num_adapters > 0,

@@ -13,6 +13,7 @@ import numpy as np
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.nn.quantizer import Quantizer
 from asr_jax.pretrained.base import Format, ctc_head
 from asr_jax.pretrained.keymap import CONV_1D, LINEAR, SAME, Layout, NamedWeights, Row, export_params, find_params
 from asr_jax.pretrained.wav2vec2_huggingface import folder_files
@@ -84,7 +85,12 @@ def rows(
     table = [Row("mask_emb", f"{ours}/mask"), *_module("layer_norm", f"{ours}/feature_norm", "scale")]
     table += _extractor_rows(settings, f"{ours}/extractor")
     if settings.projected:
-        table += _module("post_extract_proj", f"{ours}/project", "kernel", LINEAR)
+        theirs = "project_inp" if settings.quantized_input else "post_extract_proj"
+        table += _module(theirs, f"{ours}/project", "kernel", LINEAR)
+    if settings.quantized_input:
+        table += _quantizer_rows(
+            "input_quantizer", f"{ours}/input_quantizer", settings.input_quantizer, settings.input_codes_dim
+        )
     table += [
         Row("encoder.pos_conv.0.weight_g", f"{ours}/positions/gain", GAIN),
         Row("encoder.pos_conv.0.weight_v", f"{ours}/positions/direction", CONV_1D),
@@ -100,7 +106,7 @@ def rows(
         table += _module("encoder.downsample_layer.linear", f"{ours}/shorten/project", "kernel", LINEAR)
         table += _module("encoder.upsample_layer.linear", f"{ours}/lengthen/project", "kernel", LINEAR)
     if contrastive:
-        table += _contrastive_rows(f"params/{contrastive[0]}", contrastive[1])
+        table += _contrastive_rows(f"params/{contrastive[0]}", contrastive[1], f"{ours}/input_quantizer")
     if ctc_head:
         table += _module("proj", f"params/{ctc_head}/output", "kernel", LINEAR)
     return table if names == "fairseq" else [Row(_renamed(row.theirs), *list(vars(row).values())[1:]) for row in table]
@@ -128,15 +134,21 @@ def _extractor_rows(settings: Wav2Vec2, ours: str) -> list[Row]:
     return table
 
 
-def _contrastive_rows(ours: str, settings: Contrastive) -> list[Row]:
-    quantizer = settings.quantizer
-    shape = (quantizer.groups, quantizer.entries, settings.codes_dim // quantizer.groups)
+def _quantizer_rows(theirs: str, ours: str, settings: Quantizer, width: int) -> list[Row]:
+    shape = (settings.groups, settings.entries, width // settings.groups)
     codebook = Layout(lambda x: x.reshape(shape), lambda x: x.reshape(1, -1, x.shape[-1]))
-    table = [Row("quantizer.vars", f"{ours}/quantizer/codebook", codebook)]
-    inner, last = quantizer.depth - 1, f".{quantizer.depth - 1}" if quantizer.depth > 1 else ""
+    table = [Row(f"{theirs}.vars", f"{ours}/codebook", codebook)]
+    inner, last = settings.depth - 1, f".{settings.depth - 1}" if settings.depth > 1 else ""
     for number in range(inner):
-        table += _module(f"quantizer.weight_proj.{number}.0", f"{ours}/quantizer/inner_{number}", "kernel", LINEAR)
-    table += _module(f"quantizer.weight_proj{last}", f"{ours}/quantizer/logits", "kernel", LINEAR)
+        table += _module(f"{theirs}.weight_proj.{number}.0", f"{ours}/inner_{number}", "kernel", LINEAR)
+    return table + _module(f"{theirs}.weight_proj{last}", f"{ours}/logits", "kernel", LINEAR)
+
+
+def _contrastive_rows(ours: str, settings: Contrastive, of_input: str) -> list[Row]:
+    """Returns the rows of a contrastive head; `of_input` is the path of the encoder's quantiser."""
+    # fairseq stores a quantiser of input and targets under both names.
+    quantizer = of_input if settings.same_quantizer else f"{ours}/quantizer"
+    table = _quantizer_rows("quantizer", quantizer, settings.quantizer, settings.codes_dim)
     table += _module("project_q", f"{ours}/targets", "kernel", LINEAR)
     table += _module("final_proj", f"{ours}/predictions", "kernel", LINEAR)
     if settings.gated_targets:

@@ -10,7 +10,9 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.errors import UserError
 from asr_jax.heads.contrastive import Contrastive
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import BASE_EXTRACTOR, Hourglass, Wav2Vec2
+from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.waveform_convs import ConvLayer
@@ -22,6 +24,13 @@ FAIRSEQ_EPS = 1e-5
 """Epsilon added to the variance of the samples: both systems normalise them with PyTorch's layer norm."""
 
 
+ACTIVATIONS: dict[str, ActivationName] = {
+    "gelu": "gelu", "gelu_accurate": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu", "tanh": "tanh",
+    "linear": "identity",
+}  # fmt: skip
+"""Activations by fairseq's names."""
+
+
 class Settings(NamedTuple):
     """Settings of a model, read from a file."""
 
@@ -30,6 +39,8 @@ class Settings(NamedTuple):
     """Settings of the pre-training head; None if the file has none."""
     normalise: bool | None
     """Whether samples are normalised; None if the file does not contain this setting."""
+    ctc: CTC = CTC()
+    """Settings of the CTC head of a fine-tuned model: its dropout rate and the weight of the blank."""
 
 
 def settings_of_checkpoint(path: Path) -> Settings:
@@ -88,25 +99,28 @@ def settings_of_fairseq(config: Mapping[str, Any], path: Any, *, normalise: bool
         UserError: If a setting is not supported.
     """
     expected = {
-        "extractor_mode": ("default", "layer_norm"), "activation_fn": "gelu", "layer_type": "transformer",
-        "quantize_targets": True, "quantize_input": False, "same_quantizer": False, "pos_conv_depth": 1,
-        "no_mask_overlap": False, "no_mask_channel_overlap": False, "mask_dropout": 0.0, "attn_type": "",
+        "extractor_mode": ("default", "layer_norm"), "activation_fn": tuple(ACTIVATIONS), "layer_type": "transformer",
+        "quantize_targets": True, "pos_conv_depth": 1, "blank_mode": ("add", "set"), "attn_type": "",
         "pos_enc_type": "abs", "adp_num": (-1, None), "use_spectrogram_features": False,
         "hourglass_resample": ("naive", "linear"), "mha": ("fairseq", "pyt"),
     }  # fmt: skip
     check_settings(path, "model", config, expected)
     get = config.get
     layers = conv_layers(get("conv_feature_layers"), path)
-    dim = get("encoder_embed_dim", 768)
+    dim, quantized_input = get("encoder_embed_dim", 768), bool(get("quantize_input", False))
     encoder = Wav2Vec2(
         extractor=layers,
         extractor_norm="layer" if get("extractor_mode", "default") == "layer_norm" else "group",
         extractor_bias=get("conv_bias", False),
-        projected=layers[-1].channels != dim,
+        projected=quantized_input or layers[-1].channels != dim,
+        quantized_input=quantized_input,
+        input_quantizer=_quantizer(config),
+        input_codes_dim=get("latent_dim", 0) or (_final_dim(config, dim) if get("same_quantizer") else dim),
         dim=dim,
         num_layers=get("encoder_layers", 12),
         num_heads=get("encoder_attention_heads", 12),
         feedforward_dim=get("encoder_ffn_embed_dim", 3072),
+        activation=ACTIVATIONS[get("activation_fn", "gelu")],
         norm_first=get("layer_norm_first", False),
         position_kernel=get("conv_pos", 128),
         position_groups=get("conv_pos_groups", 16),
@@ -124,7 +138,10 @@ def settings_of_fairseq(config: Mapping[str, Any], path: Any, *, normalise: bool
         extractor_gradient=get("feature_grad_mult", 1.0),
         taps=("features", "extractor"),
     )
-    return Settings(encoder, _contrastive(config, dim), normalise)
+    ctc = CTC(
+        dropout=get("final_dropout", 0.0), blank_weight=get("blank_weight", 0.0), blank_mode=get("blank_mode", "add")
+    )
+    return Settings(encoder, _contrastive(config, dim), normalise, ctc)
 
 
 def conv_layers(expression: str | None, path: Any) -> tuple[ConvLayer, ...]:
@@ -169,30 +186,46 @@ def _hourglass(expression: str | None, resample: Any) -> Hourglass:
 
 
 def _mask(config: Mapping[str, Any], prefix: str, *, probability: float, min_spans: int) -> SpanMask:
+    get, of_frames = config.get, prefix == "mask"
     return SpanMask(
-        probability=config.get(f"{prefix}_prob", probability),
-        length=config.get(f"{prefix}_length", 10),
+        probability=get(f"{prefix}_prob", probability),
+        length=get(f"{prefix}_length", 10),
         min_spans=min_spans,
-        same_count=config.get("require_same_masks", True),
-        selection=config.get(f"{prefix}_selection", "static"),
-        other=config.get(f"{prefix}_other", 0.0),
+        same_count=get("require_same_masks", True) if of_frames else True,
+        selection=get(f"{prefix}_selection", "static"),
+        other=get(f"{prefix}_other", 0.0),
+        overlap=not get(f"no_{prefix}_overlap", False),
+        min_space=get(f"{prefix}_min_space", 1),
+        dropout=get("mask_dropout", 0.0) if of_frames else 0.0,
+    )
+
+
+def _final_dim(config: Mapping[str, Any], dim: int) -> int:
+    """Returns the dimension in which targets and predictions are compared; `dim` is the width of the layers."""
+    found: int = config.get("final_dim", 0) or dim
+    return found
+
+
+def _quantizer(config: Mapping[str, Any]) -> Quantizer:
+    """Returns the settings of the quantisers of targets and input, which are equal."""
+    start, end, decay = _temperatures(config.get("latent_temp", (2.0, 0.5, 0.999995)))
+    return Quantizer(
+        groups=config.get("latent_groups", 2),
+        entries=config.get("latent_vars", 320),
+        depth=config.get("quantizer_depth", 1),
+        factor=config.get("quantizer_factor", 3),
+        start_temperature=start,
+        end_temperature=end,
+        decay=decay,
     )
 
 
 def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive:
-    final = config.get("final_dim", 0) or dim
-    start, end, decay = _temperatures(config.get("latent_temp", (2.0, 0.5, 0.999995)))
+    final = _final_dim(config, dim)
     return Contrastive(
-        quantizer=Quantizer(
-            groups=config.get("latent_groups", 2),
-            entries=config.get("latent_vars", 320),
-            depth=config.get("quantizer_depth", 1),
-            factor=config.get("quantizer_factor", 3),
-            start_temperature=start,
-            end_temperature=end,
-            decay=decay,
-        ),
+        quantizer=_quantizer(config),
         codes_dim=config.get("latent_dim", 0) or final,
+        same_quantizer=bool(config.get("quantize_input", False) and config.get("same_quantizer", False)),
         dim=final,
         num_negatives=config.get("num_negatives", 100),
         across_negatives=config.get("cross_sample_negatives", 0),
@@ -221,5 +254,6 @@ DESCRIPTIONS = (
     Description(
         ".pt", lambda path: path.suffix == ".pt", _encoder_of,
         lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS),
+        lambda path: settings_of_checkpoint(path).ctc,
     ),
 )  # fmt: skip

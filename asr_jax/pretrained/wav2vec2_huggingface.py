@@ -55,10 +55,12 @@ RATES = {
 QUANTIZER = {"groups": "num_codevector_groups", "entries": "num_codevectors_per_group"}
 EXTRACTOR = {"channels": "conv_dim", "kernel_size": "conv_kernel", "stride": "conv_stride"}
 SAME = {
-    "model_type": MODEL_TYPE, "feat_extract_activation": "gelu", "hidden_act": "gelu", "add_adapter": False,
+    "model_type": MODEL_TYPE, "feat_extract_activation": "gelu", "add_adapter": False,
     "adapter_attn_dim": None, "layer_norm_eps": 1e-5,
 }  # fmt: skip
 """Settings for which this is the only supported value."""
+CHOICES = {"feat_extract_norm": ("group", "layer"), "hidden_act": tuple(huggingface.ACTIVATIONS)}
+"""Supported values of other settings."""
 USUAL_TIME_MASK = 0.05
 """Default of `mask_time_prob` in Wav2Vec2Config."""
 WITHOUT_EFFECT = (
@@ -92,8 +94,8 @@ def settings_of_huggingface(config: Mapping[str, Any], path: Any) -> Settings:
         UserError: If a setting is missing, unknown or not supported.
     """
     config = {**RATES, **config}
-    check_settings(path, "config", config, {**SAME, "feat_extract_norm": ("group", "layer")})
-    needed = {*ENCODER.values(), *EXTRACTOR.values(), "model_type", "feat_extract_norm"}
+    check_settings(path, "config", config, {**SAME, **CHOICES})
+    needed = {*ENCODER.values(), *EXTRACTOR.values(), *CHOICES, "model_type"}
     if missing := sorted(needed - config.keys()):
         raise UserError(f"{path} has no {', '.join(missing)}: expected settings of a {MODEL_TYPE} model")
     known = {*needed, *CONTRASTIVE.values(), *QUANTIZER.values(), *SAME}
@@ -107,6 +109,7 @@ def settings_of_huggingface(config: Mapping[str, Any], path: Any) -> Settings:
         encoder = Wav2Vec2(
             extractor=tuple(ConvLayer(*layer) for layer in layers),
             extractor_norm=config["feat_extract_norm"],
+            activation=huggingface.ACTIVATIONS[config["hidden_act"]],
             extractor_gradient=1.0,
             taps=("features",),
             time_mask=_span_mask(config, huggingface.SPAN_MASKS["time_mask"], Wav2Vec2.time_mask),
@@ -177,6 +180,7 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
         "rotary positions": settings.rotary,
         "features instead of samples": not settings.extractor,
         "no projection": not settings.projected,
+        "quantised input": settings.quantized_input,
     }
     if others := [name for name, used in unsupported.items() if used]:
         raise UserError(f"the encoder has {', '.join(others)}, which the wav2vec 2.0 of transformers does not support")
@@ -192,6 +196,7 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
         **SAME,
         "dtype": "float32",
         "feat_extract_norm": settings.extractor_norm.removesuffix("_padded"),
+        "hidden_act": huggingface.activation(settings.activation),
         "num_feat_extract_layers": len(settings.extractor),
         **{theirs: [getattr(layer, ours) for layer in settings.extractor] for ours, theirs in EXTRACTOR.items()},
         **{theirs: getattr(settings, ours) for ours, theirs in ENCODER.items()},

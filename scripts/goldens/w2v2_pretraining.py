@@ -39,6 +39,8 @@ CASES: dict[str, dict[str, Any]] = {
     "plain_post": {},
     "pyt_mha": {"mha": "pyt"},
     "rotary": {"rotary_embeddings": True},
+    "quantized_input": {"quantize_input": True, "activation_fn": "gelu_accurate", "latent_dim": 12},
+    "same_quantizer": {"quantize_input": True, "same_quantizer": True, "activation_fn": "tanh", "quantizer_depth": 2},
 }
 LOG_KEYS = ["prob_perplexity", "code_perplexity", "temp"]
 LOG_FIELDS = ["loss", "sample_size", *LOG_KEYS, "loss_0", "loss_1", "loss_2", "correct", "count"]
@@ -46,7 +48,8 @@ NOTE = (
     "param/: weights by the peer's names. eval_padded: extract_features(mask=False) with padding_mask; eval_nopad: "
     "without it; eval_last_alone: the last utterance alone. *_pretrain/log: `log_fields` of the criterion, with "
     "input/mask_indices, distractors input/neg_idxs_* [B M*num_negatives] among the B*M hidden frames, and, in "
-    "training, input/gumbel_noise [B*M*latent_groups latent_vars]. *_pretrain/logits: similarities of hidden frames "
+    "training, input/gumbel_noise [B*M*latent_groups latent_vars]; with quantize_input also "
+    "input/quantized_input_noise [B*T*latent_groups latent_vars]. *_pretrain/logits: similarities of hidden frames "
     "with their target and their distractors. In float64, stored in float32."
 )
 
@@ -96,7 +99,8 @@ def computed(peer: Any, config: dict[str, Any], *, seed: int) -> tuple[dict[str,
         found["eval_nopad/x"] = model.extract_features(source, None)["x"]
         found["eval_last_alone/x"] = model.extract_features(alone, None)["x"]
     found |= {f"input/{name}": tensor for name, tensor in tensors.items()}
-    found["input/gumbel_noise"] = torch.from_numpy(given["gumbel_noise"])
+    for name in given.keys() & {"gumbel_noise", "quantized_input_noise"}:
+        found[f"input/{name}"] = torch.from_numpy(given[name])
     chosen_from: list[torch.Tensor] = []
     recording_choices(model, chosen_from)
     for mode in ("eval", "train"):

@@ -168,8 +168,12 @@ def draw_inputs(peer: Any, model: Any, config: dict[str, Any], *, padded: bool) 
     num = int(mask[0].sum())
     noise = np.random.gumbel(size=(ROWS * num * config["latent_groups"], config["latent_vars"])).astype(np.float32)
     negatives = np.random.randint(0, num - 1, (ROWS, num * config["num_negatives"]))
-    return {"source": source, "padding_mask": padding, "mask_indices": mask, "gumbel_noise": noise,
-            "neg_idxs": negatives}  # fmt: skip
+    given = {"source": source, "padding_mask": padding, "mask_indices": mask, "gumbel_noise": noise,
+             "neg_idxs": negatives}  # fmt: skip
+    if config["quantize_input"]:
+        shape = (beyond.numel() * config["latent_groups"], config["latent_vars"])
+        given["quantized_input_noise"] = np.random.gumbel(size=shape).astype(np.float32)
+    return given
 
 
 def updates(peer: Any, model: Any, args: Any, inputs: list[dict[str, np.ndarray]]) -> list[dict[str, float]]:
@@ -230,7 +234,8 @@ def recording_choices(model: Any, chosen_from: list[torch.Tensor]) -> None:
         chosen_from.append(torch.cat([target, distractors.max(dim=1, keepdim=True).values], dim=1))
         return logits
 
-    model.quantizer.weight_proj.register_forward_hook(of_codes)
+    for quantizer in {model.quantizer, model.input_quantizer} - {None}:
+        quantizer.weight_proj.register_forward_hook(of_codes)
     model.get_logits = of_similarities
 
 
@@ -243,8 +248,10 @@ def margin(values: torch.Tensor) -> float:
 def inject(given: dict[str, np.ndarray]) -> None:
     """Replaces the next random values of torch: numbers of distractors, and exponential variables of Gumbel noise."""
     torch.randint = lambda low, high, size, device: checked(torch.from_numpy(given["neg_idxs"].copy()), size)
-    noise = torch.from_numpy(given["gumbel_noise"]).double()
-    torch.Tensor.exponential_ = lambda self: self.copy_(checked(torch.exp(-noise), self.shape))
+    known = [torch.from_numpy(given[name]) for name in ("gumbel_noise", "quantized_input_noise") if name in given]
+    of_shape = {tuple(noise.shape): torch.exp(-noise.double()) for noise in known}
+    assert len(of_shape) == len(known), "the noises of targets and input have one shape"
+    torch.Tensor.exponential_ = lambda self: self.copy_(of_shape[tuple(self.shape)])
 
 
 def checked(value: torch.Tensor, shape: Any) -> torch.Tensor:

@@ -100,7 +100,7 @@ def test_durations_are_those_that_were_decoded(run, folder, capsys):
     assert "warning: 4 utterances have another duration in the manifest than their audio" in errors
     assert "shorter than its manifest says: 9.50 s of 12.00 s; the file may be truncated" in errors
     assert f"{manifest}: read as JSON (id, audio_path, duration)" in errors
-    computed = float(re.search(r"6 recordings, ([\d.]+) s of", errors)[1])
+    computed = float(re.search(r"6 recordings: 5 transcribed, 1 rejected; ([\d.]+) s of", errors)[1])
     assert 16.4 <= computed <= 16.4 + 9.5  # with windows of the rejected recording
     write(folder / "in/long5.flac", sound(9.5, seed=2)[: 5 * RATE])
     main([run, str(folder / "in/long5.flac")])

@@ -5,9 +5,11 @@ the fraction of draws whose rows have equal counts and for deviations; 4.5 for s
 are more than a thousand.
 """
 
+import json
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -90,3 +92,36 @@ def test_masks_have_the_statistics_of_the_peer(theirs, info, name, record_proper
         expected = np.array(theirs[there])
         error = np.sqrt(np.maximum(expected * (1 - expected), 1e-3) * of_both)
         assert (np.abs(here - expected) < 4.5 * error).all(), there
+
+
+APART = json.loads((Path(__file__).parent / "statistics" / "span_masks.json").read_text())
+FIELDS = {
+    "mask_prob": "probability", "mask_length": "length", "mask_type": "selection", "mask_other": "other",
+    "min_masks": "min_spans", "min_space": "min_space", "require_same_masks": "same_count", "mask_dropout": "dropout",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", APART["stats"])
+def test_masks_without_overlap_and_with_dropout_have_the_statistics_of_fairseq(name, record_property):
+    """Counts of masked frames, numbers of runs of masked frames, and shares of each position of the first row."""
+    theirs, draws = APART["stats"][name], APART["draws"]
+    given = {FIELDS[key]: value for key, value in theirs["settings"].items() if key in FIELDS}
+    settings = SpanMask(**given, overlap=not theirs["settings"]["no_overlap"])
+    lengths, size = np.array(theirs["lengths"], np.int32), max(theirs["lengths"])
+    draw = jax.jit(jax.vmap(lambda key, lengths: settings(key, lengths, size), in_axes=(0, None)))
+    masks = np.asarray(draw(jax.random.split(jax.random.key(1), draws), lengths))
+    counts = masks.sum(axis=2)
+    runs = (np.diff(np.pad(masks, ((0, 0), (0, 0), (1, 0))).astype(int), axis=2) == 1).sum(axis=2)
+    for what, ours in (("count", counts), ("runs", runs)):
+        error = np.hypot(ours.std(axis=0), theirs[f"{what}_std"]) / np.sqrt(draws)
+        off = (ours.mean(axis=0) - theirs[f"{what}_mean"]) / np.maximum(error, 1e-9)
+        record_property(f"{what}, standard errors", off.tolist())
+        assert (np.abs(off) < 4.5).all(), what
+        spread = np.array(theirs[f"{what}_std"])
+        varies = np.maximum(spread, ours.std(axis=0)) > 0
+        fourth = ((ours - ours.mean(axis=0)) ** 4).mean(axis=0)[varies] / ours.std(axis=0)[varies] ** 4
+        of_spread = np.log(ours.std(axis=0)[varies] / spread[varies])
+        assert (np.abs(of_spread) < STANDARD_ERRORS * np.sqrt((fourth - 1) / 2 / draws)).all(), what
+    shares, expected = masks[:, 0].mean(axis=0), np.array(theirs["position_share"])
+    error = np.sqrt(np.maximum(expected * (1 - expected), 1e-3) * 2 / draws)
+    assert (np.abs(shares - expected) < 4.5 * error).all()

@@ -170,7 +170,8 @@ def test_scores_of_codes(case: GoldenCase, record_property: Any) -> None:
     features = run.arrays["eval_padded/features"]
     expected = code_scores(run.weights, features, groups=run.head.quantizer.groups)
     expected -= np.logaddexp.reduce(expected, axis=-1, keepdims=True)
-    actual, _ = quantizer_program(run.head, False)(run.params[HEAD], features, None)
+    params = {"quantizer": run.params["encoder"].get("input_quantizer")} | run.params[HEAD]  # its own, or the input's
+    actual, _ = quantizer_program(run.head, False)(params, features, None)
     assert report(record_property, "log-probabilities of codes", max_abs(actual, expected)) < 1e-4
 
 
@@ -194,7 +195,12 @@ def pretraining(path: Any, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
     draws = draws_of(run.head, arrays["input/mask_indices"], arrays[f"input/neg_idxs_{mode}"], noise)
     program = contrastive_program(run.head, ("loss", "diversity", "penalty"), mode == "train")
     of_head = partial(program, batch=batch, draws=draws)
-    _, sums, grads = gradients(run.encoder, run.params, frames, HEAD, of_head, mask=mask, training=mode == "train")
+    of_input = arrays.get("input/quantized_input_noise") if mode == "train" else None
+    if of_input is not None:
+        of_input = of_input.reshape(*mask.shape, run.head.quantizer.groups, run.head.quantizer.entries)
+    _, sums, grads = gradients(
+        run.encoder, run.params, frames, HEAD, of_head, mask=mask, noise=of_input, training=mode == "train"
+    )
     return sums, export_fairseq({"params": grads}, run.encoder, ctc_head=None, contrastive=(HEAD, run.head))
 
 
@@ -258,6 +264,12 @@ def test_gradients_by_the_peers_names(case: GoldenCase, mode: str, record_proper
     for name in [name for name in expected if ".qkv." in name]:  # the reference has one product
         for part, array in zip(("q_proj", "k_proj", "v_proj"), np.split(expected.pop(name), 3), strict=True):
             expected[name.replace("qkv", part)] = array
+    if run.head.same_quantizer:  # PyTorch lists the gradient of shared parameters once
+        of_input = {name for name in actual if name.startswith("input_quantizer.")}
+        assert of_input
+        for name in of_input:
+            np.testing.assert_array_equal(actual[name], actual[name.removeprefix("input_")])
+        actual = {name: array for name, array in actual.items() if name not in of_input}
     largest = max(float(np.abs(array).max()) for array in expected.values())
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
     assert actual.keys() >= expected.keys()

@@ -15,11 +15,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
 from asr_jax.heads.contrastive import EXTRACTOR, FEATURES, Contrastive, ContrastiveHead, Draws
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer
 from asr_jax.pretrained.wav2vec2_fairseq import Settings
 
 # Each program runs only a few times.
@@ -31,16 +33,22 @@ READ = (FEATURES, EXTRACTOR)
 def encoder_program(settings: Wav2Vec2, training: bool) -> Callable[..., Any]:
     """Returns a program for the encoder's output and the gradient of its parameters.
 
-    Its arguments are parameters, frames, a mask and the derivatives with respect to the values that heads read. Without
-    randomness, training and evaluation are the same program, which is compiled once.
+    Its arguments are parameters, frames, a mask, the Gumbel noise of a quantised input (or None) and the derivatives
+    with respect to the values that heads read. Without randomness, training and evaluation are the same program, which
+    is compiled once.
     """
     encoder, step = settings.build(dtype=jnp.float32), jnp.int32(0) if training else None
 
     @fast_jit
-    def encode(params: Any, frames: Frames, mask: Any, derivatives: Any) -> tuple[Encoded, Any]:
+    def encode(params: Any, frames: Frames, mask: Any, noise: Any, derivatives: Any) -> tuple[Encoded, Any]:
+        def with_noise(call: Any, given: Any, named: Any, context: Any) -> Any:
+            is_quantizer = isinstance(context.module, GumbelQuantizer) and context.method_name == "__call__"
+            return call(*given, **(named | {"noise": noise} if is_quantizer else named))
+
         def values(params: Any) -> Any:
             rngs = {"dropout": jax.random.key(0), "mask": jax.random.key(0)}  # all rates are 0
-            encoded = encoder.apply({"params": params}, frames, step=step, mask=mask, rngs=rngs)
+            with nn.intercept_methods(with_noise):
+                encoded = encoder.apply({"params": params}, frames, step=step, mask=mask, rngs=rngs)
             return values_of(encoded), encoded
 
         _, backward, encoded = jax.vjp(values, params, has_aux=True)
@@ -50,22 +58,28 @@ def encoder_program(settings: Wav2Vec2, training: bool) -> Callable[..., Any]:
 
 
 def values_of(encoded: Encoded) -> dict[str, Any]:
-    """Returns the values that heads read."""
-    return {name: encoded.at(name).values for name in (OUTPUT, *READ) if name == OUTPUT or name in encoded.taps}
+    """Returns the values that heads read, and the parameters that they share."""
+    frames = {name: encoded.at(name).values for name in (OUTPUT, *READ) if name == OUTPUT or name in encoded.taps}
+    return frames | {"shared": encoded.shared}
 
 
 def with_values(encoded: Encoded, values: dict[str, Any]) -> Encoded:
     taps = {name: tap.replace(values=values.get(name, tap.values)) for name, tap in encoded.taps.items()}
-    return encoded.replace(frames=encoded.frames.replace(values=values[OUTPUT]), taps=taps)
+    frames = encoded.frames.replace(values=values[OUTPUT])
+    return encoded.replace(frames=frames, taps=taps, shared=values["shared"])
 
 
-def encode(settings: Wav2Vec2, params: Any, frames: Frames, *, mask: Any = None, training: bool = False) -> Encoded:
-    """Returns the encoder's output. Without `mask`, no frames are masked."""
+def encode(
+    settings: Wav2Vec2, params: Any, frames: Frames, *, mask: Any = None, noise: Any = None, training: bool = False
+) -> Encoded:
+    """Returns the encoder's output. Without `mask`, no frames are masked; `noise` is that of a quantised input."""
     rows, num_frames = len(frames.values), settings.build(dtype=jnp.float32).output_length(frames.values.shape[1])
     widths = {OUTPUT: settings.dim} | {tap: settings.feature_dim for tap in READ if tap in settings.taps}
     zeros = {name: np.zeros((rows, num_frames, width), np.float32) for name, width in widths.items()}
+    shared = {QUANTIZER: params["input_quantizer"]} if settings.quantized_input else {}
+    zeros |= {"shared": jax.tree.map(np.zeros_like, jax.device_get(shared))}
     mask = np.zeros((rows, num_frames), bool) if mask is None else mask
-    return encoder_program(settings, training)(params, frames, mask, zeros)[0]
+    return encoder_program(settings, training)(params, frames, mask, noise, zeros)[0]
 
 
 @cache
@@ -77,12 +91,12 @@ def forward_program(settings: Wav2Vec2) -> Callable[..., Encoded]:
 
 def gradients(
     settings: Wav2Vec2, params: Any, frames: Frames, name: str, of_head: Callable[..., Any], *, mask: Any = None,
-    training: bool,
+    noise: Any = None, training: bool,
 ) -> tuple[Encoded, Any, Any]:  # fmt: skip
     """Returns the encoder's output, the results of a head's program `of_head`, and the gradient of all parameters."""
-    encoded = encode(settings, params["encoder"], frames, mask=mask, training=training)
+    encoded = encode(settings, params["encoder"], frames, mask=mask, noise=noise, training=training)
     found, of_params, derivatives = jax.device_get(of_head(params[name], encoded))
-    _, grads = encoder_program(settings, training)(params["encoder"], frames, encoded.mask, derivatives)
+    _, grads = encoder_program(settings, training)(params["encoder"], frames, encoded.mask, noise, derivatives)
     return encoded, found, {"encoder": jax.device_get(grads), name: of_params}
 
 
@@ -126,7 +140,7 @@ def quantizer_program(settings: Contrastive, training: bool) -> Callable[..., An
 
     In training, the noise determines the entries of the quantised features.
     """
-    head, step = ContrastiveHead(settings), jnp.int32(0) if training else None
+    head, step = ContrastiveHead(replace(settings, same_quantizer=False)), jnp.int32(0) if training else None
 
     def quantized(bound: Any, features: Any, noise: Any) -> Any:
         found = bound.quantizer(features, step=step, noise=noise)

@@ -174,3 +174,13 @@ def test_entries_are_drawn_alike_in_each_group_and_on_their_own() -> None:
     assert ((np.bincount(pairs.ravel(), minlength=ENTRIES**GROUPS) - expected) ** 2 / expected).sum() < quantile
     assert len({row.tobytes() for row in pairs.reshape(MASK.size, -1)}) == MASK.size
     assert (codes != others).any()
+
+
+def test_the_quantiser_of_the_input_must_be_there_and_have_the_same_codebook() -> None:
+    head = ContrastiveHead(replace(SETTINGS, same_quantizer=True))
+    encoded, batch = encoded_of(jnp.asarray(FEATURE_VALUES, jnp.float32))
+    with pytest.raises(ValueError, match="same_quantizer is True, but the encoder has no quantiser"):
+        head.init(jax.random.key(0), encoded, batch, step=None)
+    other = encoded.replace(shared={"quantizer": {"codebook": jnp.zeros((GROUPS, ENTRIES + 1, 3))}})
+    with pytest.raises(ValueError, match=r"codebook has the shape .* and the head's .*: expected the same quantizer"):
+        head.init(jax.random.key(0), other, batch, step=None)

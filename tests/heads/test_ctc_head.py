@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -121,3 +122,26 @@ def test_a_tap_that_is_not_there():
     with pytest.raises(ValueError, match="'other'"):
         Encoded(Frames(np.zeros((1, 2, 3), np.float32), np.array([2]))).at("other")
     Model(Zipformer.tiny(taps=("stack_1",)), heads={"ctc": CTC(), "inter": CTC(tap="stack_1")}, primary="ctc")
+
+
+@pytest.mark.parametrize(("mode", "weight"), [("add", 2.5), ("add", -1.0), ("set", 4.0), ("set", 0.0)])
+def test_the_weight_of_the_blank_as_in_fairseq(mode, weight):
+    """In `Wav2VecCtc.get_logits` it is added to the blank's logit or replaces it; 0 does nothing in both modes."""
+    values = np.random.default_rng(0).normal(size=(2, 9, 4)).astype(np.float32)
+    frames = jax.tree.map(jnp.asarray, Frames(values, np.array([9, 7], np.int32)))
+    head = CTC(dropout=0.0, blank_weight=weight, blank_mode=mode).build(vocab_size=5, blank_id=3, dtype=np.float32)
+    rng = np.random.default_rng(1)
+    output = {"kernel": rng.normal(size=(4, 5)).astype(np.float32), "bias": rng.normal(size=5).astype(np.float32)}
+    batch = toy_batch(rows=2, labels=3, vocab_size=4).replace(tokens=jnp.array([[0, 1, 1], [4, 2, 0]]))
+    encoded = Encoded(frames)
+    sums = head.apply({"params": {"output": output}}, encoded, batch, step=None)
+    emitted = head.apply({"params": {"output": output}}, encoded, method="emit")
+    logits = values @ output["kernel"] + output["bias"]
+    if weight and mode == "set":
+        logits[..., 3] = weight
+    elif weight:
+        logits[..., 3] += weight
+    expected = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    np.testing.assert_allclose(emitted.values, expected, atol=1e-5)
+    losses, _ = ctc_loss(jnp.asarray(logits), frames.lengths, batch.tokens, batch.token_lengths, blank_id=3)
+    np.testing.assert_allclose(sums["loss"].total, losses.sum(), rtol=1e-5)

@@ -16,7 +16,7 @@ from asr_jax.core.pytrees import flatten, num_elements
 from asr_jax.models.w2v_bert import EMBED, RATES, Positions, W2VBert
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.striding import GatedConv, gated_length
+from asr_jax.nn.striding import GatedConv, gated_length, gated_length_of_peer
 
 NO_DROPOUT: dict[str, Any] = dict.fromkeys(RATES, 0.0)
 TINY = W2VBert(
@@ -158,11 +158,19 @@ def test_adapters_give_as_many_frames_as_they_say(kernel_size: int, stride: int)
         "kernel": jax.ShapeDtypeStruct((kernel_size, 3, 6), jnp.float32),
         "bias": jax.ShapeDtypeStruct((6,), jnp.float32),
     }
-    for num_frames in (1, 2, 20, 21):
+    for num_frames in (5, 6, 20, 21):
         x = jax.ShapeDtypeStruct((1, num_frames, 3), jnp.float32)
         found = jax.eval_shape(lambda params, x: conv.apply({"params": params}, x), params, x)
-        assert found.shape == (1, gated_length(num_frames, kernel_size, stride), 3)
+        assert found.shape == (1, (num_frames + 2 * (stride // 2) - kernel_size) // stride + 1, 3)  # as in PyTorch
+        length = gated_length(num_frames, kernel_size, stride)
+        assert length == min(found.shape[1], gated_length_of_peer(num_frames, kernel_size, stride))
+        assert kernel_size // 2 != stride // 2 or length == found.shape[1]
     assert gated_length(np.arange(3), kernel_size, stride)[0] == gated_length(0, kernel_size, stride) == 0
+
+
+def test_batches_that_are_too_short_for_an_adapter() -> None:
+    with pytest.raises(ValueError, match="an adapter needs batches of at least 5 frames, got 2"):
+        GatedConv(5, 3).init(jax.random.key(0), jnp.zeros((1, 2, 3)))
 
 
 @pytest.mark.slow

@@ -64,7 +64,41 @@ def test_a_row_is_masked_alike_in_any_batch():
     np.testing.assert_array_equal(masks(settings, [100, 90, 80, 100])[:3], masks(settings, [100, 90, 80]))
 
 
-@pytest.mark.parametrize("wrong", [{"probability": 1.5}, {"length": 0}, {"min_spans": -1}, {"other": -2.0}])
+@pytest.mark.parametrize(("min_space", "lengths"), [(0, [120, 50]), (1, [120, 50]), (7, [120, 31])])
+def test_spans_that_do_not_overlap_have_space_between_them(min_space, lengths):
+    settings = SpanMask(0.8, 9, same_count=False, overlap=False, min_space=min_space)
+    found = masks(settings, lengths * 40, 120)
+    assert found.any(axis=1).all()
+    for row, length in zip(found, lengths * 40, strict=True):
+        assert not row[length:].any()
+        spans = runs(row)
+        assert all(span % 9 == 0 if min_space == 0 else span == 9 for span in spans)
+        edges = np.flatnonzero(np.diff(row.astype(int)) == 1)
+        ends = np.flatnonzero(np.diff(np.append(row, False).astype(int)) == -1)
+        gaps = [start - end for start in edges for end in ends if start >= end]
+        assert min(gaps, default=min_space) >= min_space
+
+
+def test_rows_without_room_for_a_span_are_not_masked():
+    assert not masks(SpanMask(0.5, 10, overlap=False, same_count=False), [3, 10, 0], 20).any()
+    assert (masks(SpanMask(0.5, 10, overlap=False, same_count=False), [11] * 4, 20).sum(axis=1) == 10).all()
+
+
+@pytest.mark.parametrize("same_count", [True, False])
+def test_dropout_unmasks_a_share_of_each_row(same_count):
+    """The number is rounded half to even, as by NumPy."""
+    lengths = [100, 90, 80, 70, 60, 0]
+    whole = masks(SpanMask(same_count=same_count), lengths).sum(axis=1)
+    for dropout in (0.1, 0.5, 0.9):
+        found = masks(SpanMask(same_count=same_count, dropout=dropout), lengths)
+        np.testing.assert_array_equal(found.sum(axis=1), whole - np.rint(whole * dropout).astype(int))
+        assert not (found & ~masks(SpanMask(same_count=False), lengths)).any()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"min_space": -1}, {"dropout": 1.0}, {"probability": 1.5}, {"length": 0}, {"min_spans": -1}, {"other": -2.0}],
+)
 def test_impossible_settings_are_named(wrong):
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
         SpanMask(**wrong)

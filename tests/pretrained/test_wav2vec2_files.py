@@ -27,7 +27,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.waveform_convs import ConvLayer
-from asr_jax.pretrained.encoders import encoder_of, front_end_of
+from asr_jax.pretrained.encoders import ctc_of, encoder_of, front_end_of
 from asr_jax.pretrained.formats import exported, imported, load_weights, save_exported, save_huggingface
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.pretrained.wav2vec2_fairseq import conv_layers, settings_of_checkpoint
@@ -80,7 +80,9 @@ def settings_in(path):
     return settings_of_folder(path) if path.is_dir() else settings_of_checkpoint(path)
 
 
-@pytest.mark.parametrize("model", [model_of(), PRETRAINING], ids=["ctc", "pretraining"])
+@pytest.mark.parametrize(
+    "model", [model_of(replace(SMALL, activation="relu")), PRETRAINING], ids=["ctc with relu", "pretraining"]
+)
 def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
     """Weights, sizes, masks, rates and heads are kept."""
     weights = weights_of(model)
@@ -94,7 +96,7 @@ def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
         name: replace(getattr(SMALL, name), same_count=False, draws_last_start=True)
         for name in ("time_mask", "channel_mask")
     }
-    assert stored.encoder == replace(SMALL, extractor_gradient=1.0, **masks)
+    assert stored.encoder == replace(SMALL, activation=model.encoder.activation, extractor_gradient=1.0, **masks)
     assert front_end_of(tmp_path) == model.front_end
     if "pretrain" in model.heads:
         assert stored.contrastive == model.heads["pretrain"]
@@ -117,6 +119,9 @@ def test_a_folder_of_a_model_without_masking_has_no_augmentation_and_the_mask_ve
     [
         ({"encoder": replace(SMALL, hourglass=Hourglass(1, 1, 2, 0))}, "the encoder has an hourglass"),
         ({"encoder": replace(SMALL, rotary=True)}, "the encoder has rotary positions"),
+        ({"encoder": replace(SMALL, quantized_input=True)}, "the encoder has quantised input"),
+        ({"encoder": replace(SMALL, activation="hardtanh")}, "activation is hardtanh: expected one of"),
+        ({"heads": {"ctc": CTC(blank_weight=2.0)}}, "heads.ctc.blank_weight is 2, expected 0: Hugging Face"),
         ({"heads": {"ctc": CTC(), "other": CTC()}, "primary": "ctc"}, "expected one CTC head"),
         ({"heads": {"pretrain": Contrastive(across_negatives=2, penalty=0.0)}}, "pre-training has across_negatives"),
         ({"front_end": replace(wav2vec2(), dither=0.1)}, "not the preset wav2vec2: transformers supports no other"),
@@ -128,16 +133,34 @@ def test_what_transformers_has_not(changes: dict[str, Any], message: str, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_fairseqs_names_there_and_back(tmp_path: Path) -> None:
-    """The model has NVIDIA's hourglass, and the file has the layout of fairseq."""
-    encoder = replace(SMALL, hourglass=Hourglass(1, 1, 2, 1, "linear"), extractor_norm="layer", extractor_bias=True)
-    model = replace(PRETRAINING, encoder=encoder)
+QUANTIZED = Quantizer(groups=2, entries=4, depth=2)
+NVIDIAS = replace(SMALL, hourglass=Hourglass(1, 1, 2, 1, "linear"), extractor_norm="layer", extractor_bias=True)
+IN_FAIRSEQ = {
+    "an hourglass": (NVIDIAS, PRETRAINING.heads["pretrain"]),
+    "quantised input": (
+        replace(SMALL, quantized_input=True, input_quantizer=QUANTIZED, input_codes_dim=6),
+        Contrastive(quantizer=QUANTIZED, codes_dim=8, dim=8),
+    ),
+    "one quantiser": (
+        replace(SMALL, quantized_input=True, input_quantizer=QUANTIZED, input_codes_dim=8),
+        Contrastive(quantizer=QUANTIZED, codes_dim=8, dim=8, same_quantizer=True),
+    ),
+}
+
+
+@pytest.mark.parametrize(("encoder", "head"), IN_FAIRSEQ.values(), ids=IN_FAIRSEQ)
+def test_fairseqs_names_there_and_back(encoder: Wav2Vec2, head: Contrastive, tmp_path: Path) -> None:
+    """The file has the layout of fairseq, which stores a quantiser of input and targets under both names."""
+    model = replace(PRETRAINING, encoder=replace(encoder, taps=("features", "extractor")), heads={"pretrain": head})
     weights = weights_of(model)
     file = tmp_path / "checkpoint.pt"
     save_exported(exported(weights, model, "fairseq"), "fairseq", LETTERS, file, like=None)
-    found, left = imported(load_weights(file)[0], model)
+    stored = load_weights(file)[0]
+    assert ("input_quantizer.vars" in stored) == ("project_inp.weight" in stored) == encoder.quantized_input
+    found, left = imported(stored, model)
     assert left == []
     again = flatten(unflatten(found)["params"])
+    assert again.keys() == flatten(weights["params"]).keys()
     assert all(np.array_equal(again[path], value) for path, value in flatten(weights["params"]).items())
 
 
@@ -159,12 +182,22 @@ def test_a_fine_tuned_checkpoint_has_its_pre_trained_settings_within(tmp_path: P
     """Settings of fine-tuning take precedence."""
     inner = {"conv_feature_layers": "[(8, 5, 3)] + [(8, 3, 2)] * 1", "encoder_embed_dim": 16, "encoder_layers": 2}
     inner |= {"encoder_attention_heads": 2, "encoder_ffn_embed_dim": 24, "conv_pos": 6, "conv_pos_groups": 2}
+    inner |= {"activation_fn": "gelu_accurate", "quantize_input": True, "latent_vars": 8, "final_dim": 6}
     outer = {"_name": "wav2vec_ctc", "w2v_args": {"model": inner | {"dropout": 0.3}}, "dropout": 0.0, "mask_prob": 0.2}
+    outer |= {"no_mask_overlap": True, "mask_min_space": 3, "mask_dropout": 0.1, "no_mask_channel_overlap": True}
+    outer |= {"require_same_masks": False, "blank_weight": 2.5, "blank_mode": "set", "final_dropout": 0.2}
     settings = tmp_path / "settings.pt"
     with zipfile.ZipFile(settings, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"cfg": {"model": outer, "task": {"normalize": True}}}))
     stored = settings_in(settings)
     assert (stored.encoder.dropout, stored.encoder.time_mask.probability, stored.encoder.dim) == (0.0, 0.2, 16)
+    masks = [stored.encoder.time_mask, stored.encoder.channel_mask]
+    assert [(mask.overlap, mask.min_space, mask.dropout, mask.same_count) for mask in masks] == [
+        (False, 3, 0.1, False), (False, 1, 0.0, True),
+    ]  # fmt: skip
+    assert (stored.encoder.activation, stored.encoder.quantized_input) == ("gelu_tanh", True)
+    assert (stored.encoder.input_quantizer.entries, stored.encoder.input_codes_dim) == (8, 16)
+    assert ctc_of(settings) == CTC(dropout=0.2, blank_weight=2.5, blank_mode="set")
     assert front_end_of(settings) == wav2vec2(normalise=True, eps=1e-5)
 
     weights = exported(weights_of(model_of(stored.encoder)), model_of(stored.encoder), "fairseq")
@@ -185,7 +218,7 @@ def test_expressions_of_convolutions_are_not_run() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "relu"}, "hidden_act is relu, expected gelu"),
+        ({"hidden_act": "mish"}, "hidden_act is mish, expected silu or"),
         ({"add_adapter": True}, "add_adapter is True"),
         ({"hidden_size": None}, "config.json has no hidden_size"),
         ({"new_thing": 3}, "unknown settings: new_thing"),
