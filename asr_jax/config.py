@@ -36,7 +36,8 @@ class Training:
 
     num_updates: int = 0
     """Number of updates of the run, including voided ones. 0: num_epochs sets the length. If both are set, the run ends
-    at the lower limit."""
+    at the lower limit. Imported models have 0 for both; training needs one of them (python -m asr_jax.import uses a
+    published model without training)."""
     num_epochs: float = 0.0
     """Number of epochs of the run. 0: num_updates sets the length."""
     accumulate: int = 1
@@ -100,10 +101,9 @@ class Training:
 
     def __post_init__(self) -> None:
         problems = []
-        if self.num_updates < 0 or self.num_epochs < 0 or not (self.num_updates or self.num_epochs):
+        if self.num_updates < 0 or self.num_epochs < 0:
             problems.append(
-                f"num_updates is {self.num_updates} and num_epochs is {self.num_epochs}: "
-                "expected at least one of them above 0 and none below 0"
+                f"num_updates is {self.num_updates} and num_epochs is {self.num_epochs}: expected none below 0"
             )
         problems += [
             f"{name} is {getattr(self, name)}: expected at least 1"

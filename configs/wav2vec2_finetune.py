@@ -36,7 +36,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NEVER, FairseqAdam
 from asr_jax.optim.schedules import TriStage
 from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
-from asr_jax.pretrained.wav2vec2 import OF_PRETRAINING
+from asr_jax.pretrained.wav2vec2_fairseq import OF_PRETRAINING
 from asr_jax.text.tokenizers import TokenizerSettings
 
 

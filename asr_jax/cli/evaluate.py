@@ -21,11 +21,12 @@ from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.run_folder import EXPERIMENT
-from asr_jax.data.batching.removals import Removed, count_removed
+from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.inference.calibration import calibrate
+from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
 from asr_jax.inference.recognition import judged_words, predictions, scored, worst
@@ -239,8 +240,8 @@ def check_names(options: EvaluateOptions) -> None:
 
 
 def run_folder(run: Path) -> Path:
-    """Folder of a run, given the run or one of its checkpoints."""
-    return run.parent.parent if run.name.isdecimal() else run
+    """Folder of a run, given the run, one of its checkpoints or a published model."""
+    return run_and_checkpoint(run)[0]
 
 
 def predictions_of(path: Path, trained: Trained, *, is_folder: bool, head: str = "") -> Path:

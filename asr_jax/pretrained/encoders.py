@@ -27,7 +27,7 @@ def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     Raises:
         UserError: If the model is a different one, or if a setting is not supported.
     """
-    return _description(Path(path)).encoder(Path(path), **changes)
+    return description_of(Path(path)).encoder(Path(path), **changes)
 
 
 def front_end_of(path: str | Path) -> FrontEnd:
@@ -38,10 +38,10 @@ def front_end_of(path: str | Path) -> FrontEnd:
     Raises:
         UserError: If the model's front-end is a different one.
     """
-    return _description(Path(path)).front_end(Path(path))
+    return description_of(Path(path)).front_end(Path(path))
 
 
-def _description(path: Path) -> Description:
+def description_of(path: Path) -> Description:
     """Returns the description that matches a file or folder.
 
     Raises:
