@@ -89,7 +89,7 @@ def _write(weights: Tree, options: AverageOptions) -> str:
     model = load_experiment(options.run / EXPERIMENT).model
     if options.out.suffix in FILES:
         named = exported(weights, model, options.names)
-        save_exported(named, options.names, tokenizer.symbols, options.out, like=options.like)
+        save_exported(named, model, options.names, tokenizer.symbols, options.out, like=options.like)
     else:
         save_huggingface(weights, model, tokenizer.symbols, options.out)
     return f", with the names of {options.names}; label {tokenizer.blank_id} of {tokenizer.vocab_size} is the blank"

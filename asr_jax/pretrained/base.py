@@ -42,6 +42,9 @@ class Format(NamedTuple):
     folder: Callable[[Model, Symbols], dict[str, Any]] | None = None
     """`folder(model, symbols)` returns the JSON files of a Hugging Face folder, keyed by file name. None: such folders
     cannot be written."""
+    checkpoint: Callable[[NamedWeights, Model, Symbols], dict[str, Any]] | None = None
+    """`checkpoint(weights, model, symbols)` returns the content of a `.pt` file with everything that the system needs.
+    None: such files contain only weights."""
     heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
     """`heads(model)` returns the keyword arguments of `find` and `export` that describe the model's heads."""
 

@@ -15,6 +15,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.pretrained.base import Format, ctc_head
 from asr_jax.pretrained.keymap import CONV_1D, LINEAR, SAME, Layout, NamedWeights, Row, export_params, find_params
+from asr_jax.pretrained.wav2vec2_checkpoints import fairseq_checkpoint, nvidia_checkpoint
 from asr_jax.pretrained.wav2vec2_fairseq import PREFIXES
 from asr_jax.pretrained.wav2vec2_huggingface import folder_files
 
@@ -240,10 +241,14 @@ def named_heads(model: Model) -> dict[str, Any]:
 FORMATS = (
     Format(
         "huggingface", "Hugging Face (wav2vec 2.0)", Wav2Vec2, claims_huggingface, find, export_huggingface,
-        folder_files, named_heads,
+        folder_files, heads=named_heads,
     ),
     Format(
         "fairseq", "fairseq or NVIDIA (wav2vec 2.0)", Wav2Vec2, claims_fairseq, find, export_fairseq,
-        heads=named_heads,
+        checkpoint=fairseq_checkpoint, heads=named_heads,
+    ),
+    Format(
+        "deeplearningexamples", "NVIDIA DeepLearningExamples (wav2vec 2.0)", Wav2Vec2, lambda weights: False, find,
+        export_fairseq, checkpoint=nvidia_checkpoint, heads=named_heads,
     ),
 )  # fmt: skip

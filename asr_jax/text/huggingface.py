@@ -82,7 +82,7 @@ def _bpe(model: Mapping[str, Any]) -> list[tuple[str, float]]:
     return [(piece, -float(first.get(piece, len(first) + len(pieces)))) for piece in pieces]
 
 
-def labels_beside(vocabulary: Path, ids: Mapping[str, int]) -> tuple[list[str], int]:
+def labels_beside(vocabulary: Path, ids: Mapping[str, Any]) -> tuple[list[str], int]:
     """Returns the labels of a `Wav2Vec2CTCTokenizer` as texts, and the id of its blank.
 
     The files beside vocab.json add tokens behind the vocabulary's own, name the padding token and the word delimiter,

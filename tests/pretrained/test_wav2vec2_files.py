@@ -134,7 +134,9 @@ def test_fairseqs_names_there_and_back(tmp_path: Path) -> None:
     model = replace(PRETRAINING, encoder=encoder)
     weights = weights_of(model)
     file = tmp_path / "checkpoint.pt"
-    save_exported(exported(weights, model, "fairseq"), "fairseq", LETTERS, file, like=None)
+    save_exported(
+        exported(weights, model, "deeplearningexamples"), model, "deeplearningexamples", LETTERS, file, like=None
+    )
     found, left = imported(load_weights(file)[0], model)
     assert left == []
     again = flatten(unflatten(found)["params"])
