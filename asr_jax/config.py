@@ -12,16 +12,18 @@ from typing import Any, Literal, get_type_hints
 from beartype import BeartypeConf
 from beartype.door import is_bearable
 
+from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.precision import Precision
-from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data
-from asr_jax.models.base import Model
+from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import AdamW, Optimizer
+from asr_jax.pretrained.encoders import describes_itself, encoder_of, folder_of, front_end_of
 from asr_jax.search.base import Decoding
 
 NOT_NEGATIVE = (
@@ -139,7 +141,8 @@ class Init:
     path: str = ""
     """Path of the weights: the folder of a run (the averaged parameters of its best checkpoint), one of its
     checkpoints, a .safetensors file with this package's names or another system's, another system's PyTorch file (.pt),
-    a .nemo file, or a Hugging Face folder (config.json and weights). Empty: random initialisation."""
+    a .nemo file, or a Hugging Face folder (config.json and weights). Of a config.json, or a folder with this file
+    alone, configs take the sizes, and the weights are random. Empty: random initialisation."""
     strict: bool = True
     """Whether missing weights, unused weights and weights of another shape are an error. A head with another vocabulary
     is not: the rows of the labels that both vocabularies have are loaded."""
@@ -439,6 +442,31 @@ def experiment_of(path: str) -> Experiment | None:
     """
     run = Path(path).parents[1] if Path(path).parent.name == CHECKPOINTS else Path(path)
     return load_experiment(run / EXPERIMENT) if path and (run / EXPERIMENT).is_file() else None
+
+
+def model_of(path: str) -> tuple[EncoderSettings, FrontEnd] | None:
+    """Returns the encoder and the front-end of a run or of a published model, for configs that fine-tune them.
+
+    Args:
+        path: Folder of a run or of one of its checkpoints, or file or folder of a published model.
+
+    Returns:
+        The settings; None if `path` is empty or has none.
+
+    Raises:
+        UserError: If the settings cannot be read.
+    """
+    if run := experiment_of(path):
+        return run.model.encoder, run.model.front_end
+    return (encoder_of(path), front_end_of(path)) if describes_itself(path) else None
+
+
+def tokenizer_of(path: str) -> str:
+    """Returns the path of the tokenizer of a run or of a published model; empty if `path` is neither."""
+    run = Path(path).parents[1] if Path(path).parent.name == CHECKPOINTS else Path(path)
+    if path and (run / TOKENIZER).is_dir():
+        return str(run / TOKENIZER)
+    return str(folder_of(path)) if describes_itself(path) else ""
 
 
 def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:

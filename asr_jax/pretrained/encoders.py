@@ -14,31 +14,39 @@ DESCRIPTIONS: tuple[Description, ...] = listed("DESCRIPTIONS")
 
 
 def describes_itself(path: str) -> bool:
-    """Returns whether a file or folder of weights may contain settings that `encoder_of` and `front_end_of` read."""
-    return path.endswith((".nemo", ".pt")) or (bool(path) and (Path(path) / huggingface.CONFIG).is_file())
+    """Returns whether a file or folder may contain settings that `encoder_of` and `front_end_of` read."""
+    return path.endswith((".nemo", ".pt")) or (bool(path) and (folder_of(path) / huggingface.CONFIG).is_file())
+
+
+def folder_of(path: str | Path) -> Path:
+    """Returns the folder of a Hugging Face config.json; any other path is returned unchanged."""
+    return Path(path).parent if Path(path).name == huggingface.CONFIG else Path(path)
 
 
 def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     """Returns the encoder settings of another system's model, with `changes` of their fields.
 
     Supported are `.nemo` files (Conformer, FastConformer, Squeezeformer, QuartzNet, Jasper, Citrinet), Hugging Face
-    folders (Parakeet, W2V-BERT, wav2vec 2.0) and `.pt` files of fairseq and NVIDIA (wav2vec 2.0).
+    folders and their config.json (Parakeet, W2V-BERT, wav2vec 2.0), and `.pt` files of fairseq and NVIDIA (wav2vec 2.0)
+    and of icefall (Zipformer).
 
     Raises:
         UserError: If the model is a different one, or if a setting is not supported.
     """
-    return description_of(Path(path)).encoder(Path(path), **changes)
+    path = folder_of(path)
+    return description_of(path).encoder(path, **changes)
 
 
 def front_end_of(path: str | Path) -> FrontEnd:
     """Returns the front-end that a model of `encoder_of` was trained with.
 
-    This is the preset `nemo` with the model's number of mel bins, `w2v_bert` or `wav2vec2`.
+    This is the preset `nemo` with the model's settings, `icefall`, `w2v_bert` or `wav2vec2`.
 
     Raises:
         UserError: If the model's front-end is a different one.
     """
-    return description_of(Path(path)).front_end(Path(path))
+    path = folder_of(path)
+    return description_of(path).front_end(path)
 
 
 def description_of(path: Path) -> Description:

@@ -89,6 +89,14 @@ def weight_files(folder: Path) -> list[Path]:
     raise UserError(f"{folder} has {CONFIG} and no weights: expected {WEIGHTS} or pytorch_model.bin")
 
 
+def has_settings_alone(path: Path) -> bool:
+    """Returns whether a path is a folder's config.json, or a folder with this file and no weights."""
+    if path.name == CONFIG or not (path / CONFIG).is_file():
+        return path.name == CONFIG
+    weights = (*path.glob("*.safetensors*"), *path.glob("*.bin*"))
+    return not weights
+
+
 def save_folder(out: Path, *, files: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> None:
     """Writes a folder of weights and JSON files.
 

@@ -117,22 +117,27 @@ def nvidia_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) -> 
 def in_fairseq_order(weights: NamedWeights, symbols: Symbols) -> tuple[dict[str, np.ndarray], list[str]]:
     """Returns the weights with the rows of the head in the order of fairseq's dictionary, and its symbols.
 
-    Labels of `<pad>`, `</s>` and `<unk>` that the model lacks get a row with the bias NEVER.
+    Labels of `<pad>`, `</s>` and `<unk>` that the model lacks get a row with the bias NEVER. A label `<s>` beside the
+    blank, as in Hugging Face's vocabularies, becomes `<pad>`.
 
     Raises:
-        UserError: If a label contains white space other than the space itself.
+        UserError: If a label contains white space other than the space itself, or the labels `<s>` and `<pad>` exist in
+            addition to the blank.
     """
-    blank, *specials = FAIRSEQ_SPECIALS
-    place = {"</s>" if symbol == "" else symbol: number for number, symbol in enumerate(symbols)}
-    others = [symbol for symbol in place if symbol is not None and symbol not in FAIRSEQ_SPECIALS]
-    if wrong := [symbol for symbol in others if symbol != " " and len(symbol.split()) != 1]:
+    blank, pad, end, _ = FAIRSEQ_SPECIALS
+    other: dict[str | None, str] = {None: blank, "": end, **({} if pad in symbols else {blank: pad})}
+    names = [other.get(symbol, symbol) for symbol in symbols]
+    if names.count(blank) > 1:
+        raise UserError(f"the labels {blank} and {pad} exist beside the blank, which in fairseq is {blank} itself")
+    dictionary = [*FAIRSEQ_SPECIALS, *(str(name) for name in names if name not in FAIRSEQ_SPECIALS)]
+    if wrong := [name for name in dictionary if name != " " and len(name.split()) != 1]:
         raise UserError(f"labels {wrong[:3]} contain white space, which a dictionary of fairseq cannot contain")
-    order = [place[None], *(place.get(name) for name in specials), *(place[symbol] for symbol in others)]
+    place = {name: number for number, name in enumerate(names)}
     kernel, bias = (np.asarray(weights[name], np.float32) for name in HEAD)
-    rows = [kernel[row] if row is not None else np.zeros(kernel.shape[1], np.float32) for row in order]
-    biases = [bias[row] if row is not None else np.float32(NEVER) for row in order]
-    dictionary = [blank, *specials, *(BOUNDARY if symbol == " " else symbol for symbol in others)]
-    return {**weights, HEAD[0]: np.stack(rows), HEAD[1]: np.stack(biases)}, dictionary
+    without = (np.zeros(kernel.shape[1], np.float32), np.float32(NEVER))
+    rows = [(kernel[place[name]], bias[place[name]]) if name in place else without for name in dictionary]
+    head = dict(zip(HEAD, map(np.stack, zip(*rows, strict=True)), strict=True))
+    return {**weights, **head}, [BOUNDARY if name == " " else name for name in dictionary]
 
 
 def encoder_section(encoder: Wav2Vec2) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def settings_of_fairseq(config: Mapping[str, Any], path: Any, *, normalise: bool
     """
     expected = {
         "extractor_mode": ("default", "layer_norm"), "activation_fn": "gelu", "layer_type": "transformer",
-        "quantize_targets": True, "quantize_input": False, "same_quantizer": False, "pos_conv_depth": 1,
+        "quantize_input": False, "same_quantizer": False, "pos_conv_depth": 1,
         "no_mask_overlap": False, "no_mask_channel_overlap": False, "mask_dropout": 0.0, "attn_type": "",
         "pos_enc_type": "abs", "adp_num": (-1, None), "use_spectrogram_features": False,
         "hourglass_resample": ("naive", "linear"), "mha": ("fairseq", "pyt"), "blank_weight": 0.0,
@@ -190,7 +190,9 @@ def _mask(config: Mapping[str, Any], prefix: str, *, probability: float, min_spa
     )
 
 
-def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive:
+def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive | None:
+    if not config.get("quantize_targets", True):  # as in some fine-tuned models; the head does not exist without codes
+        return None
     final = config.get("final_dim", 0) or dim
     start, end, decay = _temperatures(config.get("latent_temp", (2.0, 0.5, 0.999995)))
     return Contrastive(
