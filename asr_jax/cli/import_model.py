@@ -69,4 +69,3 @@ def main(arguments: Sequence[str]) -> None:
     )  # fmt: skip
     for line in import_model(options.source, options.out, given=given, batch_seconds=options.batch_seconds):
         print(line)
-    print(f"{options.out} is a run: python -m asr_jax.transcribe {options.out} AUDIO …")

@@ -72,7 +72,7 @@ def import_model(source: Path, out: Path, *, given: Given = NOTHING, batch_secon
         meta = {"experiment": to_json(experiment), "tokenizer": tokenizer_files(folder), "source": str(source)}
         save_weights_alone(folder / CHECKPOINTS, 0, variables, meta)
         folder.replace(out)
-    return _lines(source, published, variables)
+    return _lines(source, out, published, variables)
 
 
 def imported_run(source: Path) -> Path:
@@ -169,7 +169,8 @@ def _variables(source: Path, experiment: Experiment, published: Published) -> di
     return {"params": made["params"], "batch_stats": made.get("batch_stats", {})}
 
 
-def _lines(source: Path, published: Published, variables: dict[str, Any]) -> list[str]:
+def _lines(source: Path, out: Path, published: Published, variables: dict[str, Any]) -> list[str]:
+    use = "transcribe RUN AUDIO …" if published.model.recognises else "extract_features RUN --layer …"
     model, tokenizer = published.model, published.tokenizer
     millions = num_elements(variables["params"]) / 1e6
     labels = (
@@ -182,6 +183,7 @@ def _lines(source: Path, published: Published, variables: dict[str, Any]) -> lis
         f"  front-end: {_described(model.front_end)}",
         *([f"  {labels}"] if tokenizer.has_labels else []),
         *(f"  {remark}" for remark in published.remarks),
+        f"{out} is a run: python -m asr_jax.{use.replace('RUN', str(out))}",
     ]
 
 

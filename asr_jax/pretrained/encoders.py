@@ -9,6 +9,7 @@ from asr_jax.models.base import EncoderSettings
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description, listed
 from asr_jax.pretrained.nemo_files import nemo_encoder
+from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 
 DESCRIPTIONS: tuple[Description, ...] = listed("DESCRIPTIONS")
 
@@ -61,6 +62,8 @@ def description_of(path: Path) -> Description:
     names = ", ".join(each.name for each in DESCRIPTIONS)
     if path.suffix == ".nemo":
         raise UserError(f"{path}: the encoder is {nemo_encoder(path)}, expected one of {names}")
+    if path.suffix in TORCH_SUFFIXES and path.is_file():
+        raise UserError(f"{path} contains no settings of a model: expected those of {names}")
     if not (path / huggingface.CONFIG).is_file():
         raise UserError(f"{path}: expected a .nemo file or a Hugging Face folder with {huggingface.CONFIG}")
     found = huggingface.model_type(path)

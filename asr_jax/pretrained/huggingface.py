@@ -16,14 +16,14 @@ from asr_jax.text.vocabularies import BOUNDARY, SPECIAL_LABEL
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 """Files with the front-end's settings: of transformers 4, and of transformers 5, which also stores others there."""
-OF_OTHER_HEADS = r"(projector|classifier|tdnn|objective)\..*|feature_extractor\.(weight|bias)|layer_weights"
+OF_OTHER_HEADS = r"(lm_head|projector|classifier|tdnn|objective)\..*|feature_extractor\.(weight|bias)|layer_weights"
 """Names of weights of heads for other tasks than recognition."""
 SPAN_MASKS = {"time_mask": "time", "channel_mask": "feature"}
 """Axes of the masks in names of settings, such as mask_time_prob, by our fields."""
 SPANS = {"probability": "prob", "length": "length", "min_spans": "min_masks"}
 """Parts of those names, by our fields."""
 BEGIN, END = "<s>", "</s>"
-PAD_AND_UNKNOWN = (("<pad>", "<unk>"), ("[PAD]", "[UNK]"))
+PAD_AND_UNKNOWN = (("<pad>", "<unk>"), ("[PAD]", "[UNK]"), ("[pad]", "[unk]"))
 """Names of the padding token, which is the blank, and of the unknown token in published vocabularies."""
 
 

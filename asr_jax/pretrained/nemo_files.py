@@ -36,6 +36,8 @@ NORMALISED: dict[str | None, tuple[Normalise, ...]] = {
     "per_feature": (Normalise(),), "all_features": (Normalise(over="all"),), "NA": (), None: (),
 }  # fmt: skip
 """Stages of NeMo's `normalize`."""
+CTC_DECODER, OF_HYBRIDS = "decoder.decoder_layers.", "ctc_"
+"""Names of the CTC decoder's weights, and their prefix in hybrid models."""
 OF_OTHER_HEADS = r"(decoder|joint|transf_decoder|loss|spec_augmentation|_reduction)\..*"
 """Names of weights of a hybrid model's transducer, and of losses."""
 
@@ -156,6 +158,8 @@ def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> N
         UserError: If `like` is not a `.nemo` file, or contains another model or vocabulary.
     """
     before = load_nemo(like).weights
+    if any(name.startswith(OF_HYBRIDS) for name in before):
+        weights = {name.replace(CTC_DECODER, f"{OF_HYBRIDS}{CTC_DECODER}"): array for name, array in weights.items()}
     wrong = [
         f"{name} has shape {list(array.shape)}, in the file "
         + (str(list(before[name].shape)) if name in before else "none")

@@ -14,7 +14,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.pretrained.base import Description
-from asr_jax.pretrained.encoders import description_of
+from asr_jax.pretrained.encoders import DESCRIPTIONS, description_of
 from asr_jax.pretrained.formats import imported, is_weights, load_weights
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.text.characters import CharacterTokenizer, NoTokenizer
@@ -92,8 +92,8 @@ def read_published(path: Path, given: Given = NOTHING) -> Published:
         model = replace(given.model, front_end=preset(given.front_end))
     weights, symbols = load_weights(path)
     found, left = imported(weights, model)
-    others = described.others if described else ""
-    if wrong := [name for name in left if not others or not re.fullmatch(others, _bare(name))]:
+    others = [each.others for each in ((described,) if described else DESCRIPTIONS) if each.others]
+    if wrong := [name for name in left if not any(re.fullmatch(other, _bare(name)) for other in others)]:
         raise UserError(
             f"{path} has {len(wrong)} weights that {type(model.encoder).__name__} with these settings does not have: "
             f"{', '.join(wrong[:3])}{' …' * (len(wrong) > 3)}; expected only weights of this model"

@@ -25,6 +25,8 @@ from asr_jax.text.vocabularies import FAIRSEQ_SPECIALS, fairseq_vocabulary
 
 PREFIXES = r"^(module\.)?(w2v_encoder\.)?(w2v_model\.)?"
 """Prefixes of data parallelism and of fine-tuned models, which names of pre-trained models lack."""
+SIZES = {"conv_feature_layers", "encoder_embed_dim"}
+"""Settings of which the section of a wav2vec 2.0 has at least one."""
 FAIRSEQ_EPS = 1e-5
 """Epsilon added to the variance of the samples: both systems normalise them with PyTorch's layer norm."""
 
@@ -49,19 +51,24 @@ def settings_of_checkpoint(path: Path) -> Settings:
     Raises:
         UserError: If the checkpoint does not describe a wav2vec 2.0, or if a setting is not supported.
     """
-    loaded = load_torch(path)
-    # Newer files of fairseq have `cfg`, older ones `args`. A fine-tuned model contains the pre-trained one's settings.
-    config = (loaded.get("cfg") or loaded.get("args")) if isinstance(loaded, Mapping) else None
-    outer = _model_of(config)
-    inner = _model_of(outer.pop("w2v_args", None))
-    settings = inner | {name: value for name, value in outer.items() if value is not None}
-    if not {"conv_feature_layers", "encoder_embed_dim"} & settings.keys():
+    config, settings = _stored(path)
+    if not settings.keys() & SIZES:
         raise UserError(f"{path} contains no settings of its model: expected a wav2vec 2.0 of fairseq or NVIDIA")
     normalise = _plain(_plain(config).get("task")).get("normalize", settings.get("normalize"))
     try:
         return settings_of_fairseq(settings, path, normalise=normalise if isinstance(normalise, bool) else None)
     except (ValueError, TypeError, SyntaxError) as error:
         raise UserError(f"{path}: {error}; expected settings of a wav2vec 2.0 of fairseq or NVIDIA") from error
+
+
+def _stored(path: Path) -> tuple[Any, dict[str, Any]]:
+    """Returns the settings of a run in a checkpoint, and those of its model; empty if there are none."""
+    loaded = load_torch(path)
+    # Newer files of fairseq have `cfg`, older ones `args`. A fine-tuned model contains the pre-trained one's settings.
+    config = (loaded.get("cfg") or loaded.get("args")) if isinstance(loaded, Mapping) else None
+    outer = _model_of(config)
+    inner = _model_of(outer.pop("w2v_args", None))
+    return config, inner | {name: value for name, value in outer.items() if value is not None}
 
 
 def _model_of(config: Any) -> dict[str, Any]:
@@ -230,6 +237,10 @@ def _encoder_of(path: Path, **changes: Any) -> Wav2Vec2:
     return replace(settings_of_checkpoint(path).encoder, **changes)
 
 
+def _is_of(path: Path) -> bool:
+    return path.suffix == ".pt" and path.is_file() and bool(_stored(path)[1].keys() & SIZES)
+
+
 def _heads_of(path: Path) -> dict[str, HeadSettings]:
     names = {re.sub(PREFIXES, "", name) for name in state_dict(load_torch(path))}
     if "proj.weight" in names:
@@ -266,7 +277,7 @@ def _unknown_of(path: Path) -> str:
 
 DESCRIPTIONS = (
     Description(
-        ".pt", lambda path: path.suffix == ".pt", _encoder_of,
+        "fairseq's or NVIDIA's .pt", _is_of, _encoder_of,
         lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS), _heads_of, _tokenizer_of, _unknown_of,
         OF_PRETRAINING,
     ),

@@ -32,7 +32,7 @@ BLANK_PIECES = ("<blk>", "<blank>")
 """Pieces that icefall and others reserve for the blank in a SentencePiece model."""
 IN_FOLDER = ("tokenizer.model", "vocab.json", "tokenizer.json")
 """Files of a Hugging Face folder that contain a vocabulary; the first one that exists is read."""
-SPECIAL_LABEL = r"<.+>|\[[A-Z]+\]|#\d+"
+SPECIAL_LABEL = r"<.+>|\[[A-Za-z]+\]|#\d+"
 """Labels that are no text: `<unk>`, `[UNK]`, and the disambiguation symbols of Kaldi's tables."""
 NEMO = ".nemo"
 NEMO_CONFIG = "model_config.yaml"

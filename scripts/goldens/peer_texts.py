@@ -114,12 +114,11 @@ def nvidia(file: Path) -> Peer:
     peer.arguments.populate_infer(args)
     args = args.parse_args(["--output_dir", "", "--w2v_path", str(file), "--fp32_pos_conv", "--fp32_conv_norms"])
     peer.utils.update_args_for_finetuning(args, str(file))
-    args.masked_feature_extractor = True
+    # inference.py masks padding within the extractor, which is possible only with group norm.
+    args.masked_feature_extractor = masks = settings["extractor_mode"] == "default"
     model, *_ = peer.utils.build_model(args, "infer", dictionary)
     peer.helpers.load_wrapped_state(model, checkpoint["model"])
     inner = model.w2v_encoder.w2v_model
-    # inference.py masks padding within the extractor, which has masks only with group norm.
-    masks = settings["extractor_mode"] == "default"
     if masks:
         inner.remove_conv_wn()
         inner.feature_extractor.forward = inner.feature_extractor.masked_forward
