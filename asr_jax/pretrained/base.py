@@ -59,7 +59,7 @@ class Description(NamedTuple):
     """Reader of the encoder and front-end settings in one kind of file or folder of another system."""
 
     name: str
-    """Name of the kind: encoder class in a `.nemo` file, `model_type` of a Hugging Face folder, or system of a `.pt`."""
+    """Name of the kind: encoder class in a `.nemo` file, `model_type` of a Hugging Face folder, system of a `.pt`."""
     is_of: Callable[[Path], bool]
     """`is_of(path)` returns whether the file or folder is of this kind."""
     encoder: Callable[..., EncoderSettings]

@@ -98,7 +98,7 @@ def test_heads_of_other_widths_need_settings(tmp_path: Path) -> None:
     stored = load_torch(source_of("icefall_training"))
     save_torch({"model": stored["model"]}, tmp_path / "exported.pt")
     shutil.copy(CASES / "icefall_training" / "bpe.model", tmp_path)
-    with pytest.raises(UserError, match="stack 0 does not have heads of the published widths(.|\n)*--config FILE"):
+    with pytest.raises(UserError, match=r"stack 0 does not have heads of the published widths(.|\n)*--config FILE"):
         read_published(tmp_path / "exported.pt")
     model = read_published(source_of("icefall_training")).model
     given = read_published(tmp_path / "exported.pt", Given(model=model))
@@ -230,7 +230,7 @@ def test_models_that_there_are_none_of_yet(tmp_path: Path) -> None:
     for name in ("config.yaml", "configuration.json", "model.pt"):
         (tmp_path / "paraformer" / name).write_text("{}")
     assert is_published(tmp_path / "paraformer")
-    with pytest.raises(UserError, match="a folder of FunASR, whose models .* this package does not have yet"):
+    with pytest.raises(UserError, match=r"a folder of FunASR, whose models .* this package does not have yet"):
         read_published(tmp_path / "paraformer")
     with pytest.raises(UserError, match="texts come from RNNTDecoder, and the model has no CTC head"):
         read_published(nemo_file(tmp_path / "transducer.nemo", aux_ctc=None))
@@ -243,9 +243,9 @@ def test_models_that_there_are_none_of_yet(tmp_path: Path) -> None:
     weights = load_torch(tmp_path / "icefall" / "model.pt")["model"]
     alone = {name: array for name, array in weights.items() if not name.startswith("ctc_output")}
     save_torch({"model": alone}, tmp_path / "icefall" / "model.pt")
-    with pytest.raises(UserError, match="texts come from a transducer(.|\n)*a model of --use-ctc 1"):
+    with pytest.raises(UserError, match=r"texts come from a transducer(.|\n)*a model of --use-ctc 1"):
         read_published(tmp_path / "icefall" / "model.pt")
-    with pytest.raises(UserError, match="is not a published model: expected a .nemo file, a Hugging Face folder"):
+    with pytest.raises(UserError, match=r"is not a published model: expected a \.nemo file, a Hugging Face folder"):
         read_published(tmp_path / "nothing")
 
 
