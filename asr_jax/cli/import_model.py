@@ -22,6 +22,7 @@ from tyro.conf import Positional, arg
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import asks_for_help, parse_known, print_help
+from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
 PROG = "python -m asr_jax.import"
 
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str]) -> None:
         )
     if options.batch_seconds is not None and not 1 <= options.batch_seconds < 1e6:
         raise UserError(f"--batch-seconds {options.batch_seconds:g}: expected at least 1")
+    if options.normaliser and options.normaliser not in NORMALISERS:
+        raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
     experiment = parse_experiment(rest, prog=PROG) if has_config else None
 
     from asr_jax.inference.importing import import_model
