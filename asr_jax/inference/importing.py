@@ -25,7 +25,7 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
 from asr_jax.inference.trained import tokenizer_files
 from asr_jax.optim.ema import EMA
-from asr_jax.pretrained.published import NOTHING, Given, Published, is_published, read_published
+from asr_jax.pretrained.published import NOTHING, Given, NotGiven, Published, is_published, read_published
 from asr_jax.text.tokenizers import TokenizerSettings
 
 LENGTHS_S = (5.0, 10.0, 20.0, 30.0)
@@ -93,6 +93,8 @@ def imported_run(source: Path) -> Path:
         shutil.rmtree(former, ignore_errors=True)
     try:
         import_model(source, folder)
+    except NotGiven as error:
+        raise UserError(f"{error}\nThis is a flag of python -m asr_jax.import {source} --out RUN") from error
     except OSError:
         if not folder.is_dir():  # otherwise another process was faster
             raise

@@ -47,6 +47,10 @@ class Given:
 NOTHING = Given()
 
 
+class NotGiven(UserError):
+    """A part of a model that its file does not contain and that was not given."""
+
+
 @dataclass(frozen=True)
 class Published:
     """A published model."""
@@ -121,7 +125,7 @@ def settings_of(path: Path, described: Description, *, front_end: str = "") -> M
         UserError: If a setting is not supported, or the front-end is unknown.
     """
     if not front_end and (unknown := described.unknown(path)):
-        raise UserError(f"{path} does not contain {unknown}")
+        raise NotGiven(f"{path} does not contain {unknown}")
     heads, encoder = described.heads(path), described.encoder(path)
     changes: dict[str, Any] = {}
     if getattr(encoder, "taps", ()) and all(isinstance(head, CTC) for head in heads.values()):
@@ -145,7 +149,7 @@ def _description_of(path: Path) -> Description:
         return description_of(path)
     except UserError as error:
         if path.suffix in (".safetensors", *TORCH_SUFFIXES):
-            raise UserError(
+            raise NotGiven(
                 f"{path} contains weights and no settings of a model: expected --config FILE.py with its encoder and "
                 "front-end, such as configs/quartznet_librispeech.py"
             ) from error
@@ -193,7 +197,7 @@ def _tokenizer(
     if given.labels and given.labels.alphabet:
         normaliser = given.normaliser or given.labels.normaliser
         return CharacterTokenizer.train((), alphabet=given.labels.alphabet, normaliser=normaliser), "the config"
-    raise UserError(
+    raise NotGiven(
         f"{path} contains no tokenizer: expected --tokenizer PATH with the one that the model was trained with "
         "(fairseq's dict.ltr.txt, icefall's bpe.model or tokens.txt, a SentencePiece .model, a vocab.json), or such a "
         f"file beside it ({', '.join(BESIDE)})"

@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 from support import GOLDENS, SHARED, max_abs, report
 
+from asr_jax.audio.io import write_flac
 from asr_jax.cli import average, evaluate, import_model
 from asr_jax.pretrained.published import read_published
 
@@ -86,6 +87,45 @@ def test_texts_and_log_probabilities_are_the_peers(path: Path, tmp_path: Path, r
         np.testing.assert_equal(log_probs.shape, expected[str(number)].shape)
         differences.append(max_abs(log_probs, expected[str(number)]))
     assert report(record_property, "log-probabilities", max(differences)) < 1e-4
+
+
+def folders() -> list[Any]:
+    """Folders of Hugging Face with waveforms and logits."""
+    paths = sorted(path.parent for path in GOLDENS.glob("hf_w*/*/expected.safetensors"))
+    return [pytest.param(path, id=f"{path.parent.name}-{path.name}") for path in paths if is_with_ctc(path)]
+
+
+def is_with_ctc(folder: Path) -> bool:
+    return "ForCTC" in json.loads((folder / "config.json").read_text())["architectures"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", folders())
+def test_folders_with_logits(folder: Path, tmp_path: Path, record_property: Any) -> None:
+    """From waveforms to log-probabilities. Rows of the peer's batch that depend on their padding are not compared."""
+    config, arrays = json.loads((folder / "config.json").read_text()), load_file(folder / "expected.safetensors")
+    waves = arrays.get("input/waveform", arrays.get("input/waveform_raw"))
+    lengths, logits = arrays["input/waveform_lengths"], arrays.get("out/logits", arrays.get("out_masked/logits"))
+    enters = config.get("feat_extract_norm") == "group" or config.get("add_adapter")
+    rows = [row for row in range(len(waves)) if not enters or arrays["input/attention_mask"][row].all()]
+    if not rows:
+        pytest.skip("all rows have padding, which enters the output")
+    manifest = tmp_path / "m.jsonl"
+    with manifest.open("w") as file:
+        for row in rows:
+            samples = waves[row, : lengths[row]] * 32768
+            np.testing.assert_array_equal(samples, np.rint(samples))
+            write_flac(tmp_path / f"{row}.flac", samples.astype(np.int16), 16000)
+            file.write(json.dumps({"audio_path": f"{row}.flac", "text": "a", "id": str(row)}) + "\n")
+    import_model.main([str(folder), "--out", str(tmp_path / "run")])
+    given = [str(tmp_path / "run"), "--data", str(manifest), "--log-probs", str(tmp_path / "found.safetensors")]
+    evaluate.main(given)
+    found = load_file(tmp_path / "found.safetensors")
+    for row in rows:
+        expected = logits[row] - np.logaddexp.reduce(logits[row], axis=-1, keepdims=True)
+        assert len(found[str(row)]) <= len(expected)
+        difference = max_abs(found[str(row)], expected[: len(found[str(row)])])
+        assert report(record_property, f"log-probabilities {row}", difference) < 1e-4
 
 
 def exports() -> list[Any]:
