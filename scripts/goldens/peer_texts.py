@@ -18,6 +18,7 @@ import io
 import itertools
 import json
 import logging
+import re
 import sys
 import tarfile
 import tempfile
@@ -208,13 +209,16 @@ def nemo(file: Path) -> Peer:
         made[part].load_state_dict({name: of_part[name] for name in known})
     vocabulary = config.get("aux_ctc", config)["decoder"]["vocabulary"]
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model) if model else None
+    # As in NeMo's CTC decoding, which removes a space before punctuation.
+    punctuation = "|".join(map(re.escape, modules.punctuation(vocabulary)))
 
     def peer(samples: Tensor) -> tuple[Tensor, str]:
         features, lengths = made["preprocessor"](samples[None], torch.tensor([len(samples)]))
         encoded, lengths = made["encoder"](audio_signal=features, length=lengths)
         log_probs = made["decoder"](encoder_output=encoded)[0, : int(lengths)]
         labels = [label for label, _ in itertools.groupby(log_probs.argmax(-1).tolist()) if label < len(vocabulary)]
-        return log_probs, pieces.decode(labels) if pieces else "".join(vocabulary[label] for label in labels)
+        text = pieces.decode(labels) if pieces else "".join(vocabulary[label] for label in labels)
+        return log_probs, re.sub(rf"(\s)({punctuation})", r"\2", text) if punctuation else text
 
     return peer
 
@@ -302,7 +306,8 @@ def import_nemo() -> types.SimpleNamespace:
         }
         return {name: module.eval() for name, module in made.items()}
 
-    return types.SimpleNamespace(build=build)
+    utils = importlib.import_module("nemo.collections.asr.parts.utils.tokenizer_utils")
+    return types.SimpleNamespace(build=build, punctuation=utils.extract_punctuation_from_vocab)
 
 
 def icefall(file: Path) -> Peer:
