@@ -40,8 +40,9 @@ from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference import aligning
 from asr_jax.inference.decoder import Decoder
+from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.recognition import scored
-from asr_jax.inference.trained import Trained, load_trained, run_and_checkpoint
+from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
 from asr_jax.search.base import Decoding
 from asr_jax.transcripts.transcript import Transcript

@@ -12,17 +12,19 @@ from typing import Any, Literal, get_type_hints
 from beartype import BeartypeConf
 from beartype.door import is_bearable
 
+from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.precision import Precision
-from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data
 from asr_jax.metrics.measure import ALL
-from asr_jax.models.base import Model
+from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import AdamW, Optimizer
+from asr_jax.pretrained.encoders import describes_itself, encoder_of, folder_of, front_end_of
 from asr_jax.search.base import Decoding
 
 NOT_NEGATIVE = (
@@ -37,7 +39,8 @@ class Training:
 
     num_updates: int = 0
     """Number of updates of the run, including voided ones. 0: num_epochs sets the length. If both are set, the run ends
-    at the lower limit."""
+    at the lower limit. Imported models have 0 for both; training needs one of them (python -m asr_jax.import uses a
+    published model without training)."""
     num_epochs: float = 0.0
     """Number of epochs of the run. 0: num_updates sets the length."""
     accumulate: int = 1
@@ -109,10 +112,9 @@ class Training:
 
     def __post_init__(self) -> None:
         problems = []
-        if self.num_updates < 0 or self.num_epochs < 0 or not (self.num_updates or self.num_epochs):
+        if self.num_updates < 0 or self.num_epochs < 0:
             problems.append(
-                f"num_updates is {self.num_updates} and num_epochs is {self.num_epochs}: "
-                "expected at least one of them above 0 and none below 0"
+                f"num_updates is {self.num_updates} and num_epochs is {self.num_epochs}: expected none below 0"
             )
         problems += [
             f"{name} is {getattr(self, name)}: expected at least 1"
@@ -148,7 +150,8 @@ class Init:
     path: str = ""
     """Path of the weights: the folder of a run (the averaged parameters of its best checkpoint), one of its
     checkpoints, a .safetensors file with this package's names or another system's, another system's PyTorch file (.pt),
-    a .nemo file, or a Hugging Face folder (config.json and weights). Empty: random initialisation."""
+    a .nemo file, or a Hugging Face folder (config.json and weights). Of a config.json, or a folder with this file
+    alone, configs take the sizes, and the weights are random. Empty: random initialisation."""
     strict: bool = True
     """Whether missing weights, unused weights and weights of another shape are an error. A head with another vocabulary
     is not: the rows of the labels that both vocabularies have are loaded."""
@@ -449,6 +452,31 @@ def experiment_of(path: str) -> Experiment | None:
     """
     run = Path(path).parents[1] if Path(path).parent.name == CHECKPOINTS else Path(path)
     return load_experiment(run / EXPERIMENT) if path and (run / EXPERIMENT).is_file() else None
+
+
+def model_of(path: str) -> tuple[EncoderSettings, FrontEnd] | None:
+    """Returns the encoder and the front-end of a run or of a published model, for configs that fine-tune them.
+
+    Args:
+        path: Folder of a run or of one of its checkpoints, or file or folder of a published model.
+
+    Returns:
+        The settings; None if `path` is empty or has none.
+
+    Raises:
+        UserError: If the settings cannot be read.
+    """
+    if run := experiment_of(path):
+        return run.model.encoder, run.model.front_end
+    return (encoder_of(path), front_end_of(path)) if describes_itself(path) else None
+
+
+def tokenizer_of(path: str) -> str:
+    """Returns the path of the tokenizer of a run or of a published model; empty if `path` is neither."""
+    run = Path(path).parents[1] if Path(path).parent.name == CHECKPOINTS else Path(path)
+    if path and (run / TOKENIZER).is_dir():
+        return str(run / TOKENIZER)
+    return str(folder_of(path)) if describes_itself(path) else ""
 
 
 def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:

@@ -24,7 +24,7 @@ Time      GPUs and hours are not published; they depend on the data.
 
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Init, Training
+from asr_jax.config import Experiment, Init, Training, model_of, tokenizer_of
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -34,26 +34,25 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
 from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/mine/manifests"
 
 
 def experiment(init_from: str = "") -> Experiment:
-    is_known = describes_itself(init_from)
+    encoder, front_end = model_of(init_from) or (Conformer.fast("large"), nemo(num_mels=80))
     return Experiment(
         name="fastconformer_finetune",
         model=Model(
-            front_end=front_end_of(init_from) if is_known else nemo(num_mels=80),
+            front_end=front_end,
             augment=(SpecAugment.nemo(num_time_masks=10),),
-            encoder=encoder_of(init_from) if is_known else Conformer.fast("large"),
+            encoder=encoder,
             heads={"ctc": CTC(dropout=0.0, weight_by="labels")},
         ),
         data=Data(
             train=(f"{MANIFESTS}/train.jsonl",),
             validation=(f"{MANIFESTS}/validation.jsonl",),
-            tokenizer=TokenizerSettings(kind="sentencepiece", path=init_from if is_known else "", vocab_size=257),
+            tokenizer=TokenizerSettings(kind="sentencepiece", path=tokenizer_of(init_from), vocab_size=257),
             filters=Filters(min_duration_s=0.1, max_duration_s=20.0),
             buckets=Buckets(num=8, batch_seconds=600.0, batch_multiple=8),
             workers=8,

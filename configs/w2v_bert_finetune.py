@@ -3,7 +3,8 @@
 Model     --init-from is the path of a local folder with config.json and model.safetensors, or several weight files with
           their index (facebook/w2v-bert-2.0, or a model that was fine-tuned with transformers). Sizes and rates are
           read from it. A missing head is initialised randomly; a head with other labels keeps the rows of common
-          labels. Without it, the model has the released size of 580 M parameters and random weights.
+          labels. Of a config.json, or a folder with this file alone, only the sizes are taken. Without it, the model
+          has the released size of 580 M parameters and random weights.
 Data      any manifests; labels are the lower-case characters of the training texts
 Command   python -m asr_jax.train --config configs/w2v_bert_finetune.py --init-from DIR --data.train TRAIN.jsonl \
               --data.validation VALIDATION.jsonl
@@ -24,10 +25,10 @@ Recipe    seed 003, "Training With The Rust Burn Trainer" (RustedBytes/w2v-bert-
           the default of transformers (Wav2Vec2BertConfig.mask_time_prob).
 """
 
-from typing import Any
+from dataclasses import replace
 
 from asr_jax.audio.presets import w2v_bert
-from asr_jax.config import Experiment, Init, Training
+from asr_jax.config import Experiment, Init, Training, model_of
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -37,21 +38,19 @@ from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
 from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/mine/manifests"
-CHANGES: dict[str, Any] = {"masks": True, "remat": "layers"}
 
 
 def experiment(init_from: str = "") -> Experiment:
-    is_known = describes_itself(init_from)
+    encoder, front_end = model_of(init_from) or (W2VBert(), w2v_bert())
     return Experiment(
         name="w2v_bert_finetune",
         model=Model(
-            front_end=front_end_of(init_from) if is_known else w2v_bert(),
+            front_end=front_end,
             augment=(),
-            encoder=encoder_of(init_from, **CHANGES) if is_known else W2VBert(**CHANGES),
+            encoder=replace(encoder, masks=True, remat="layers"),
             heads={"ctc": CTC(dropout=0.1)},
         ),
         data=Data(

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.config import Experiment, Init, Training, experiment_of
+from asr_jax.config import Experiment, Init, Training, model_of
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -35,8 +35,8 @@ from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NEVER, FairseqAdam
 from asr_jax.optim.schedules import TriStage
-from asr_jax.pretrained.encoders import ctc_of, describes_itself, encoder_of, front_end_of
-from asr_jax.pretrained.wav2vec2 import OF_PRETRAINING
+from asr_jax.pretrained.encoders import ctc_of, describes_itself
+from asr_jax.pretrained.wav2vec2_fairseq import OF_PRETRAINING
 from asr_jax.text.tokenizers import TokenizerSettings
 
 
@@ -72,14 +72,10 @@ RECIPE = os.environ.get("RECIPE", "base_960h")
 def experiment(init_from: str = "") -> Experiment:
     if RECIPE not in RECIPES:
         raise ValueError(f"RECIPE is {RECIPE}: expected one of {', '.join(RECIPES)}")
-    recipe, run, head = RECIPES[RECIPE], experiment_of(init_from), CTC()
-    if run:
-        encoder, front_end = run.model.encoder, run.model.front_end
-    elif describes_itself(init_from):
-        encoder, front_end, head = encoder_of(init_from), front_end_of(init_from), ctc_of(init_from)
-    else:
-        encoder = Wav2Vec2.large() if recipe.is_large else Wav2Vec2.base_hourglass()
-        front_end = wav2vec2(normalise=recipe.is_large)
+    recipe = RECIPES[RECIPE]
+    random = Wav2Vec2.large() if recipe.is_large else Wav2Vec2.base_hourglass()
+    encoder, front_end = model_of(init_from) or (random, wav2vec2(normalise=recipe.is_large))
+    head = ctc_of(init_from) if describes_itself(init_from) else CTC()
     return Experiment(
         name=f"wav2vec2_finetune_{RECIPE}",
         model=Model(

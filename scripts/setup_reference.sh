@@ -27,6 +27,8 @@ if [ "${1:-}" = --peers ]; then
         /PyTorch/SpeechRecognition/QuartzNet /PyTorch/SpeechRecognition/wav2vec2/common /PyTorch/SpeechRecognition/wav2vec2/wav2vec2
     peer fairseq facebookresearch/fairseq 3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99 /fairseq/data/data_utils.py
     peer NeMo NVIDIA/NeMo 8cfedd7203462cb251a914e700e5605444277561 /nemo/collections/asr
+    peer fairseq facebookresearch/fairseq 3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99 \
+        /fairseq /examples/__init__.py /examples/speech_recognition
 elif [ $# -gt 0 ]; then
     echo "setup_reference.sh $*: expected --peers or nothing" >&2
     exit 2
@@ -34,7 +36,8 @@ fi
 
 # soundfile as in .venv, since both systems in a comparison must decode with the same libsndfile.
 packages=(torch==2.13.0 torchaudio==2.11.0 lhotse==1.33.0 urllib3 soundfile==0.14.0 safetensors "numpy>=2" kaldi-native-fbank==1.22.5
-    librosa==0.11.0 transformers==5.23.0 jiwer==4.0.0 kenlm==0.3.0 pygtrie==2.6.2 hypothesis==6.170.15)
+    librosa==0.11.0 transformers==5.23.0 jiwer==4.0.0 kenlm==0.3.0 pygtrie==2.6.2 hypothesis==6.170.15
+    sentencepiece protobuf pyyaml hydra-core==1.0.7 omegaconf==2.0.6 bitarray sacrebleu regex)  # fairseq's, from hydra-core on
 # lhotse 1.33 imports urllib3 without requiring it; kenlm has no wheel and needs a C++ compiler.
 alone=(pyctcdecode==0.5.0)  # without dependencies: it requires numpy < 2 but runs with numpy 2
 folder=.venv-reference
@@ -52,6 +55,7 @@ works "$python" || { echo "setup_reference.sh: no Python >= 3.10 with venv; set 
 started=$SECONDS
 echo "setup_reference: making $folder with $python: ${packages[*]}"
 "$python" -m venv --clear $folder
+$folder/bin/python -m pip install --quiet --disable-pip-version-check "pip<24.1"  # newer ones refuse omegaconf 2.0.6
 $folder/bin/python -m pip install --quiet --disable-pip-version-check "${packages[@]}"
 $folder/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "${alone[@]}"
 rm -f $folder/lib/python3*/site-packages/torchaudio/lib/*.so  # built for CUDA; benchmarks use only its Python code

@@ -115,6 +115,11 @@ def wav2vec2(*, normalise: bool = False, eps: float = 1e-7) -> Waveform:
     return Waveform(then=(Normalise(over="all", ddof=0, eps=eps, eps_to="variance"),) if normalise else ())
 
 
+def wav2vec2_normalised() -> Waveform:
+    """Returns the front-end of wav2vec 2.0 with normalised samples, as in fairseq's and NVIDIA's large recipes."""
+    return wav2vec2(normalise=True, eps=1e-5)
+
+
 def whisper(*, num_mels: int = 80) -> LogMel:
     """Returns the front-end of OpenAI's Whisper; large-v3 has 128 bins.
 
@@ -131,7 +136,7 @@ PRESETS = {
     make.__name__: make
     for make in (
         quartznet, rnnt, nemo, squeezeformer, rust_zipformer, rust_squeezeformer, icefall, funasr, w2v_bert, wav2vec2,
-        whisper,
+        wav2vec2_normalised, whisper,
     )
 }  # fmt: skip
 """Functions that return front-ends, keyed by the front-end's name."""

@@ -349,6 +349,26 @@ def _sealed_metrics(checkpoint: Path) -> dict[str, Any]:
     return metrics
 
 
+def save_weights_alone(folder: Path, updates: int, weights: Tree, meta: dict[str, Any]) -> None:
+    """Writes a sealed checkpoint without a training state, with which a run cannot continue.
+
+    Args:
+        folder: Folder of checkpoints.
+        updates: Number of updates of the checkpoint.
+        weights: Variables of the model, which become the averaged parameters.
+        meta: JSON values.
+    """
+    items = ocp.args.Composite(average=ocp.args.StandardSave(weights), meta=ocp.args.JsonSave(meta))
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
+        writer.save((folder / str(updates)).absolute(), args=items)
+    seal(folder / str(updates))
+
+
+def has_state(folder: Path, updates: int) -> bool:
+    """Returns whether a checkpoint has a training state, without which a run cannot continue."""
+    return (folder / str(updates) / "state").is_dir()
+
+
 def restore_item(folder: Path, updates: int, name: str, abstract: Tree, *, is_part: bool = False) -> Tree:
     """Restores one item of a checkpoint.
 

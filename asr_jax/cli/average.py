@@ -10,7 +10,7 @@ run, train with --training.keep-last N or --training.milestones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -62,7 +62,9 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--last {options.last}, --from {options.first}, --to {options.to}: expected 0 or more")
 
     from asr_jax.inference.averaging import choose, mean_weights, save_run
+    from asr_jax.inference.importing import run_and_checkpoint
 
+    options = replace(options, run=run_and_checkpoint(options.run)[0])
     chosen = choose(options.run, last=options.last, first=options.first, to=options.to)
     weights, about_names = mean_weights(options.run, chosen, live=options.weights == "live"), ""
     if is_file or options.names != "ours":
@@ -87,7 +89,7 @@ def _write(weights: Tree, options: AverageOptions) -> str:
     model = load_experiment(options.run / EXPERIMENT).model
     if options.out.suffix in FILES:
         named = exported(weights, model, options.names)
-        save_exported(named, options.names, tokenizer.symbols, options.out, like=options.like)
+        save_exported(named, model, options.names, tokenizer.symbols, options.out, like=options.like)
     else:
         save_huggingface(weights, model, tokenizer.symbols, options.out)
     return f", with the names of {options.names}; label {tokenizer.blank_id} of {tokenizer.vocab_size} is the blank"

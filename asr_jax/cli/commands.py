@@ -21,6 +21,7 @@ COMMANDS = {
     "clean": "Lists the caches and the sizes of runs; removes caches",
     "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",
     "tokenizer": "Trains a SentencePiece tokenizer",
+    "import": "Imports a published model as a run, without training",
     "average": "Averages checkpoints of a run, and exports weights",
     "extract_features": "Computes features, encoder outputs or codes of a set",
     "feature_statistics": "Computes mean and deviation of the features of a set",

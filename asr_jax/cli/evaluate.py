@@ -35,6 +35,7 @@ from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.inference.calibration import calibrate
+from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
 from asr_jax.inference.recognition import judged_words, predictions, scored, worst
@@ -257,8 +258,8 @@ def check_names(options: EvaluateOptions) -> None:
 
 
 def run_folder(run: Path) -> Path:
-    """Folder of a run, given the run or one of its checkpoints."""
-    return run.parent.parent if run.name.isdecimal() else run
+    """Folder of a run, given the run, one of its checkpoints or a published model."""
+    return run_and_checkpoint(run)[0]
 
 
 def predictions_of(path: Path, trained: Trained, *, is_folder: bool, head: str = "") -> Path:

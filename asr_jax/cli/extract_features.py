@@ -29,7 +29,7 @@ from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.loading.extraction import Extractor, extract
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.inference.extractors import of_codes, of_layer
-from asr_jax.inference.trained import run_and_checkpoint
+from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
 

@@ -21,7 +21,9 @@ from asr_jax.core.options import parse
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.data.manifests.utterances import Rejected
-from asr_jax.inference.trained import Trained, load_trained, run_and_checkpoint, weights_of
+from asr_jax.inference.importing import run_and_checkpoint
+from asr_jax.inference.trained import Trained, load_trained, weights_of
+from asr_jax.pretrained.published import is_published
 from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.transcripts.outputs import Maker
@@ -129,8 +131,10 @@ def _decodings(arguments: Sequence[str]) -> Iterator[Decoding]:
     """Yields the decodings of the runs among the arguments, and that of CTC."""
     yield CTCDecoding()
     for argument in arguments:
+        if argument.startswith("--") or is_published(Path(argument)):  # a published model has the decoding of CTC
+            continue
         path = run_and_checkpoint(Path(argument))[0] / EXPERIMENT
-        if not argument.startswith("--") and path.is_file():
+        if path.is_file():
             with contextlib.suppress(UserError):  # `load` reports it
                 heads = load_experiment(path).model.heads.values()
                 yield from (head.search_settings for head in heads if head.search_settings)

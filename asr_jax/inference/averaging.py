@@ -92,4 +92,5 @@ def _added(total: np.ndarray, array: np.ndarray) -> np.ndarray:
 
 
 def _narrow(total: np.ndarray, number: int, like: jax.Array) -> np.ndarray:
-    return (total / number if np.issubdtype(total.dtype, np.floating) else total).astype(like.dtype)
+    mean = total / number if np.issubdtype(total.dtype, np.floating) else total
+    return np.asarray(mean, like.dtype)

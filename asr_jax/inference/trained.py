@@ -164,19 +164,6 @@ def load_trained(
     )
 
 
-def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, int | None]:
-    """Returns the folder of a run and the checkpoint that `RUN` or `RUN/checkpoints/N` names; None: the best one.
-
-    Raises:
-        UserError: If the path is a checkpoint and `updates` is given as well.
-    """
-    if path.parent.name != CHECKPOINTS or not path.name.isdecimal():
-        return path, updates
-    if updates is not None:
-        raise UserError(f"{path} is a checkpoint: remove --checkpoint {updates}, or pass the folder of the run")
-    return path.parent.parent, int(path.name)
-
-
 def weights_of(experiment: Experiment, *, live: bool) -> WeightKind:
     """Returns the kind of weights that is used; `live`: whether the live ones are requested."""
     return "averaged" if experiment.training.ema.decay and not live else "live"

@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 from jax.sharding import Mesh
 
-from asr_jax.checkpoints.store import restore_item
+from asr_jax.checkpoints.store import has_state, restore_item
 from asr_jax.config import Experiment
 from asr_jax.core.meshes import abstract, replicated
 from asr_jax.core.pytrees import Tree
@@ -36,7 +36,7 @@ def restore_weights(
         UserError: If the checkpoint's arrays have other names or shapes.
     """
     folder = run / CHECKPOINTS
-    if weights == "averaged":
+    if weights == "averaged" or not has_state(folder, updates):  # an imported model has only one kind
         return restore_item(folder, updates, "average", abstract(shapes, replicated(mesh)))
     with_adapters = partial(experiment.lora.with_adapters, key=jax.random.key(0))
     parts = {"params": jax.eval_shape(with_adapters, shapes["params"]), "batch_stats": shapes["batch_stats"]}

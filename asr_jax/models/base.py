@@ -405,7 +405,8 @@ class Model:
     encoder: EncoderSettings
     """Settings of the encoder."""
     heads: dict[str, HeadSettings] = field(default_factory=lambda: {"ctc": CTC()})
-    """Names and settings of the heads. Hybrid training uses two heads."""
+    """Names and settings of the heads. Hybrid training uses two heads. Empty: an encoder alone, whose layers
+    `extract_features` computes; it cannot be trained."""
     front_end: FrontEnd = KaldiFbank()
     """Settings of the front-end, which computes features from samples."""
     augment: tuple[Augmentation, ...] = (SpecAugment(),)
@@ -422,8 +423,6 @@ class Model:
     """Name of the primary head, whose search returns the texts. Empty: the only recognising head."""
 
     def __post_init__(self) -> None:
-        if not self.heads:
-            raise ValueError("heads is empty: expected at least one, such as {'ctc': CTC()}")
         self.encoder.check(self.front_end)
         for augmentation in self.augment:
             augmentation.check(self.front_end)

@@ -11,9 +11,11 @@ import numpy as np
 from asr_jax import pretrained
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import OUTPUT
+from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.pretrained.keymap import NamedWeights
+from asr_jax.text.tokenizers import Tokenizer
 
 Symbols = Sequence[str | None]
 """Text of each label; None for the blank."""
@@ -40,6 +42,9 @@ class Format(NamedTuple):
     folder: Callable[[Model, Symbols], dict[str, Any]] | None = None
     """`folder(model, symbols)` returns the JSON files of a Hugging Face folder, keyed by file name. None: such folders
     cannot be written."""
+    checkpoint: Callable[[NamedWeights, Model, Symbols], dict[str, Any]] | None = None
+    """`checkpoint(weights, model, symbols)` returns the content of a `.pt` file with everything that the system needs.
+    None: such files contain only weights."""
     heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
     """`heads(model)` returns the keyword arguments of `find` and `export` that describe the model's heads."""
 
@@ -54,7 +59,7 @@ class Description(NamedTuple):
     """Reader of the encoder and front-end settings in one kind of file or folder of another system."""
 
     name: str
-    """Identifier of the kind: encoder class in a `.nemo` file, `model_type` of a Hugging Face folder, or `.pt`."""
+    """Name of the kind: encoder class in a `.nemo` file, `model_type` of a Hugging Face folder, system of a `.pt`."""
     is_of: Callable[[Path], bool]
     """`is_of(path)` returns whether the file or folder is of this kind."""
     encoder: Callable[..., EncoderSettings]
@@ -62,6 +67,17 @@ class Description(NamedTuple):
     front_end: Callable[[Path], FrontEnd]
     """`front_end(path)` returns the front-end that the model was trained with. It raises a UserError if this package
     has no such front-end."""
+    heads: Callable[[Path], dict[str, HeadSettings]]
+    """`heads(path)` returns the settings of the model's heads; empty for an encoder alone. It raises a UserError if
+    texts come from a head that this package does not have."""
+    tokenizer: Callable[[Path, Tokenizer | None], Tokenizer | None] = lambda path, given: given
+    """`tokenizer(path, given)` returns a given tokenizer with the texts that the system writes for its labels. Without
+    a given one, it returns the tokenizer in a file that `read_vocabulary` cannot read, or None."""
+    unknown: Callable[[Path], str] = lambda path: ""
+    """`unknown(path)` returns a message about a setting of the front-end that the file does not contain, so that
+    `front_end` assumes it; empty if the file contains all."""
+    others: str = ""
+    """Regular expression for names of weights of other heads, such as those of pre-training, which the model lacks."""
     ctc: Callable[[Path], CTC] = lambda path: CTC()
     """`ctc(path)` returns the settings of the model's CTC head; the defaults if the file does not contain them."""
 
@@ -76,5 +92,5 @@ def listed(name: str) -> tuple[Any, ...]:
     return tuple(each for module in modules for each in getattr(module, name, ()))
 
 
-COLLECT = ("formats", "encoders")
+COLLECT = ("formats", "encoders", "published")
 """Modules that collect the entries of the others."""

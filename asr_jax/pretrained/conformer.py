@@ -15,11 +15,13 @@ import numpy as np
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.presets import nemo
 from asr_jax.core.errors import UserError
+from asr_jax.heads.base import HeadSettings
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.conformer import Conformer
 from asr_jax.nn.conformer import ConvNorm
 from asr_jax.nn.striding import Subsampling
 from asr_jax.pretrained.base import Description, Format
-from asr_jax.pretrained.huggingface import CONFIG, read_json
+from asr_jax.pretrained.huggingface import CONFIG, model_type, read_json
 from asr_jax.pretrained.keymap import (
     DEPTHWISE,
     LINEAR,
@@ -31,7 +33,15 @@ from asr_jax.pretrained.keymap import (
     find_params,
     flattened,
 )
-from asr_jax.pretrained.nemo_files import check_settings, nemo_config, nemo_encoder, nemo_front_end, nemo_subsampling
+from asr_jax.pretrained.nemo_files import (
+    OF_OTHER_HEADS,
+    check_settings,
+    nemo_config,
+    nemo_encoder,
+    nemo_front_end,
+    nemo_heads,
+    nemo_subsampling,
+)
 
 Names = Literal["nemo", "huggingface"]
 NEVER_USED = r"preprocessor\..*|.*\.num_batches_tracked"
@@ -311,12 +321,23 @@ def _parakeet_front_end(path: Path) -> FrontEnd:
     return nemo(num_mels=config_of(path)[0]["encoder_config"]["num_mel_bins"])
 
 
+def _parakeet_heads(path: Path) -> dict[str, HeadSettings]:
+    found = model_type(path)
+    if found in ("parakeet_rnnt", "parakeet_tdt"):
+        raise UserError(
+            f"{path}: the model is a transducer ({found}), which this package does not have: expected {CTC_MODEL}"
+        )
+    return {"ctc": CTC(dropout=0.0)} if found == CTC_MODEL else {}
+
+
+CTC_MODEL = "parakeet_ctc"
 DESCRIPTIONS = (
     Description(
-        "ConformerEncoder", lambda path: nemo_encoder(path) == "ConformerEncoder", conformer_of, nemo_front_end
+        "ConformerEncoder", lambda path: nemo_encoder(path) == "ConformerEncoder", conformer_of, nemo_front_end,
+        nemo_heads, others=OF_OTHER_HEADS,
     ),
     Description(
-        "parakeet_ctc", lambda path: isinstance(read_json(path / CONFIG).get("encoder_config"), Mapping)
-        if (path / CONFIG).is_file() else False, conformer_of, _parakeet_front_end,
+        CTC_MODEL, lambda path: isinstance(read_json(path / CONFIG).get("encoder_config"), Mapping)
+        if (path / CONFIG).is_file() else False, conformer_of, _parakeet_front_end, _parakeet_heads,
     ),
 )  # fmt: skip

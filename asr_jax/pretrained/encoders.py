@@ -10,36 +10,45 @@ from asr_jax.models.base import EncoderSettings
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description, listed
 from asr_jax.pretrained.nemo_files import nemo_encoder
+from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 
 DESCRIPTIONS: tuple[Description, ...] = listed("DESCRIPTIONS")
 
 
 def describes_itself(path: str) -> bool:
-    """Returns whether a file or folder of weights may contain settings that `encoder_of` and `front_end_of` read."""
-    return path.endswith((".nemo", ".pt")) or (bool(path) and (Path(path) / huggingface.CONFIG).is_file())
+    """Returns whether a file or folder may contain settings that `encoder_of` and `front_end_of` read."""
+    return path.endswith((".nemo", ".pt")) or (bool(path) and (folder_of(path) / huggingface.CONFIG).is_file())
+
+
+def folder_of(path: str | Path) -> Path:
+    """Returns the folder of a Hugging Face config.json; any other path is returned unchanged."""
+    return Path(path).parent if Path(path).name == huggingface.CONFIG else Path(path)
 
 
 def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     """Returns the encoder settings of another system's model, with `changes` of their fields.
 
     Supported are `.nemo` files (Conformer, FastConformer, Squeezeformer, QuartzNet, Jasper, Citrinet), Hugging Face
-    folders (Parakeet, W2V-BERT, wav2vec 2.0) and `.pt` files of fairseq and NVIDIA (wav2vec 2.0).
+    folders and their config.json (Parakeet, W2V-BERT, wav2vec 2.0), and `.pt` files of fairseq and NVIDIA (wav2vec 2.0)
+    and of icefall (Zipformer).
 
     Raises:
         UserError: If the model is a different one, or if a setting is not supported.
     """
-    return _description(Path(path)).encoder(Path(path), **changes)
+    path = folder_of(path)
+    return description_of(path).encoder(path, **changes)
 
 
 def front_end_of(path: str | Path) -> FrontEnd:
     """Returns the front-end that a model of `encoder_of` was trained with.
 
-    This is the preset `nemo` with the model's number of mel bins, `w2v_bert` or `wav2vec2`.
+    This is the preset `nemo` with the model's settings, `icefall`, `w2v_bert` or `wav2vec2`.
 
     Raises:
         UserError: If the model's front-end is a different one.
     """
-    return _description(Path(path)).front_end(Path(path))
+    path = folder_of(path)
+    return description_of(path).front_end(path)
 
 
 def ctc_of(path: str | Path) -> CTC:
@@ -48,10 +57,11 @@ def ctc_of(path: str | Path) -> CTC:
     Raises:
         UserError: If the settings cannot be read.
     """
-    return _description(Path(path)).ctc(Path(path))
+    path = folder_of(path)
+    return description_of(path).ctc(path)
 
 
-def _description(path: Path) -> Description:
+def description_of(path: Path) -> Description:
     """Returns the description that matches a file or folder.
 
     Raises:
@@ -63,6 +73,8 @@ def _description(path: Path) -> Description:
     names = ", ".join(each.name for each in DESCRIPTIONS)
     if path.suffix == ".nemo":
         raise UserError(f"{path}: the encoder is {nemo_encoder(path)}, expected one of {names}")
+    if path.suffix in TORCH_SUFFIXES and path.is_file():
+        raise UserError(f"{path} contains no settings of a model: expected those of {names}")
     if not (path / huggingface.CONFIG).is_file():
         raise UserError(f"{path}: expected a .nemo file or a Hugging Face folder with {huggingface.CONFIG}")
     found = huggingface.model_type(path)

@@ -96,19 +96,24 @@ def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -
     huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))
 
 
-def save_exported(weights: NamedWeights, names: str, symbols: Symbols, out: Path, *, like: Path | None) -> None:
+def save_exported(
+    weights: NamedWeights, model: Model, names: str, symbols: Symbols, out: Path, *, like: Path | None
+) -> None:
     """Writes weights in a file format that another system reads.
 
     Args:
         weights: Weights under the names of that system, from `exported`.
+        model: Model that the weights belong to.
         names: Identifier of the system, such as `nemo`.
-        symbols: Text of each label; None for the blank. Only `.safetensors` files contain them.
+        symbols: Text of each label; None for the blank.
         out: File to write. `.safetensors`: weights and symbols. `.nemo`: a copy of `like` with other weights. Any other
-            suffix: a file as torch.save writes it, with the system's checkpoint layout.
+            suffix: a file as torch.save writes it, with the system's checkpoint layout, and with settings and
+            dictionary if the system stores them.
         like: `.nemo` file to copy.
 
     Raises:
-        UserError: If `out` is a `.nemo` file and `like` is None, or if `names` is not `nemo`.
+        UserError: If `out` is a `.nemo` file and `like` is None, if `names` is not `nemo`, or if the system does not
+            have the model.
     """
     if out.suffix == ".safetensors":
         return save_weights(weights, symbols, out)
@@ -120,9 +125,11 @@ def save_exported(weights: NamedWeights, names: str, symbols: Symbols, out: Path
     out.parent.mkdir(parents=True, exist_ok=True)
     if like is not None and out.suffix == ".nemo":
         return save_nemo(weights, out, like=like)
+    known = _format(model, names)
+    if known.checkpoint:
+        return save_torch(known.checkpoint(weights, model, symbols), out)
     laid_out = {
         "icefall": {"model": weights},
-        "fairseq": {"model": weights},
         "deeplearningexamples": dict.fromkeys(("state_dict", "ema_state_dict"), weights),
     }
     return save_torch(laid_out.get(names, weights), out)

@@ -1,6 +1,7 @@
 """Folders of Hugging Face's transformers: settings, weights in one or more files, and vocabulary."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from safetensors.numpy import save
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.nn.activations import ActivationName
-from asr_jax.text.vocabularies import BOUNDARY
+from asr_jax.text.vocabularies import BOUNDARY, SPECIAL_LABEL
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 """Files with the front-end's settings: of transformers 4, and of transformers 5, which also stores others there."""
+OF_OTHER_HEADS = r"(lm_head|projector|classifier|tdnn|objective)\..*|feature_extractor\.(weight|bias)|layer_weights"
+"""Names of weights of heads for other tasks than recognition."""
 SPAN_MASKS = {"time_mask": "time", "channel_mask": "feature"}
 """Axes of the masks in names of settings, such as mask_time_prob, by our fields."""
 SPANS = {"probability": "prob", "length": "length", "min_spans": "min_masks"}
@@ -25,7 +28,9 @@ ACTIVATIONS: dict[str, ActivationName] = {
     "relu": "relu", "selu": "selu", "tanh": "tanh", "linear": "identity",
 }  # fmt: skip
 """Activations by transformers' names."""
-PAD, UNKNOWN, BEGIN, END = "<pad>", "<unk>", "<s>", "</s>"
+BEGIN, END = "<s>", "</s>"
+PAD_AND_UNKNOWN = (("<pad>", "<unk>"), ("[PAD]", "[UNK]"), ("[pad]", "[unk]"))
+"""Names of the padding token, which is the blank, and of the unknown token in published vocabularies."""
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -60,6 +65,17 @@ def activation(name: ActivationName) -> str:
     return theirs_of[name]
 
 
+def architecture(folder: Path) -> str:
+    """Returns the class of the model in the folder's config.json, such as `Wav2Vec2ForCTC`; empty if it has none."""
+    return str((read_json(folder / CONFIG).get("architectures") or [""])[0])
+
+
+def recognises(folder: Path) -> bool:
+    """Returns whether the folder's model has a CTC head: by its class, or in old files without one by a vocabulary."""
+    found = architecture(folder)
+    return found.endswith("ForCTC") if found else (folder / "vocab.json").is_file()
+
+
 def front_end_settings(folder: Path) -> dict[str, Any]:
     """Returns the settings of the folder's feature extractor; empty if there are none."""
     if (folder / PREPROCESSOR).is_file():
@@ -91,6 +107,14 @@ def weight_files(folder: Path) -> list[Path]:
     raise UserError(f"{folder} has {CONFIG} and no weights: expected {WEIGHTS} or pytorch_model.bin")
 
 
+def has_settings_alone(path: Path) -> bool:
+    """Returns whether a path is a folder's config.json, or a folder with this file and no weights."""
+    if path.name == CONFIG or not (path / CONFIG).is_file():
+        return path.name == CONFIG
+    weights = (*path.glob("*.safetensors*"), *path.glob("*.bin*"))
+    return not weights
+
+
 def save_folder(out: Path, *, files: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> None:
     """Writes a folder of weights and JSON files.
 
@@ -117,12 +141,13 @@ def label_files(symbols: Sequence[str | None], *, processor: str) -> dict[str, A
         processor: Class of the processor that contains the tokenizer.
 
     Raises:
-        UserError: If a label is not a single character, which the tokenizer requires.
+        UserError: If a label is neither a single character, which the tokenizer requires, nor special, as `[UNK]`.
     """
-    named = {PAD if symbol is None else BOUNDARY if symbol == " " else symbol: i for i, symbol in enumerate(symbols)}
-    special = {"pad_token": PAD, "unk_token": UNKNOWN, "bos_token": BEGIN, "eos_token": END}
-    others = [name for name in named if len(name) != 1 and name not in special.values()]
-    if others or len(named) != len(symbols):
+    named, (pad, unknown) = _names(symbols)
+    ids = {name: number for number, name in enumerate(named)}
+    special = {"pad_token": pad, "unk_token": unknown, "bos_token": BEGIN, "eos_token": END}
+    others = [name for name in named if len(name) != 1 and not re.fullmatch(SPECIAL_LABEL, name)]
+    if others or len(ids) != len(named):
         raise UserError(
             f"labels such as {', '.join(map(repr, others[:3])) or BOUNDARY}: expected characters, because the "
             "tokenizer of transformers has no others; use --out NAME.safetensors to write the weights alone"
@@ -133,17 +158,26 @@ def label_files(symbols: Sequence[str | None], *, processor: str) -> dict[str, A
         "do_lower_case": False,
         "word_delimiter_token": BOUNDARY,
         "replace_word_delimiter_char": " ",
-        **{role: name if name in named else None for role, name in special.items()},
+        **{role: name if name in ids else None for role, name in special.items()},
     }
-    return {"vocab.json": named, "tokenizer_config.json": settings}
+    return {"vocab.json": ids, "tokenizer_config.json": settings}
+
+
+def _names(symbols: Sequence[str | None]) -> tuple[list[str], tuple[str, str]]:
+    """Returns transformers' names of the labels, and those of the padding token and the unknown token."""
+    special = next((names for names in PAD_AND_UNKNOWN if names[1] in symbols), PAD_AND_UNKNOWN[0])
+    # fairseq's </s> has no text. Its blank is <s>, and the blank of transformers <pad>: the two names are exchanged.
+    given = {None: special[0], " ": BOUNDARY, "": END, special[0]: BEGIN}
+    return [given.get(symbol, str(symbol)) for symbol in symbols], special
 
 
 def label_ids(symbols: Sequence[str | None]) -> dict[str, int | None]:
     """Returns the settings of labels in a config.json."""
-    ids = {symbol: number for number, symbol in enumerate(symbols)}
+    named, (pad, _) = _names(symbols)
+    ids = {name: number for number, name in enumerate(named)}
     return {
         "vocab_size": len(symbols),
-        "pad_token_id": ids[None],
+        "pad_token_id": ids[pad],
         "bos_token_id": ids.get(BEGIN),
         "eos_token_id": ids.get(END),
     }

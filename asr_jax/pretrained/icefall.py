@@ -1,13 +1,19 @@
-"""Weight names of icefall's zipformer recipe (egs/librispeech/ASR/zipformer at commit 36e0420c)."""
+"""Weight names and settings of icefall's zipformer recipe (egs/librispeech/ASR/zipformer at commit 36e0420c)."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from asr_jax.audio.presets import icefall
+from asr_jax.core.errors import UserError
+from asr_jax.heads.base import HeadSettings
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.base import Format
+from asr_jax.pretrained.base import Description, Format
 from asr_jax.pretrained.keymap import (
     CONV_2D,
     DEPTHWISE,
@@ -22,10 +28,11 @@ from asr_jax.pretrained.keymap import (
     flattened,
     transposed,
 )
+from asr_jax.pretrained.torch_files import SUFFIXES, load_torch, state_dict
 
 NEVER_USED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
 """Names of parameters that icefall creates and never uses."""
-CTC = (
+CTC_ROWS = (
     Row("ctc_output.1.weight", "output/kernel", LINEAR),
     Row("ctc_output.1.bias",   "output/bias"),
 )  # fmt: skip
@@ -133,7 +140,7 @@ def export(variables: Any, settings: Zipformer, *, ctc_head: str | None) -> dict
 def rows(settings: Zipformer, *, ctc_head: str | None) -> list[Row]:
     """Returns the table of names for a model; `ctc_head` is the path of its CTC head, or None."""
     table = [replace(row, ours=f"params/encoder/{row.ours}") for row in encoder_rows(settings)]
-    return table + [replace(row, ours=f"params/{ctc_head}/{row.ours}") for row in CTC if ctc_head]
+    return table + [replace(row, ours=f"params/{ctc_head}/{row.ours}") for row in CTC_ROWS if ctc_head]
 
 
 def encoder_rows(settings: Zipformer) -> list[Row]:
@@ -166,3 +173,125 @@ def encoder_rows(settings: Zipformer) -> list[Row]:
 
 
 FORMATS = (Format("icefall", "icefall (Zipformer)", Zipformer, claims, find, export),)
+
+# Settings of `Zipformer`, and names of the same settings in checkpoints of icefall's training, such as "2,2,3,4,3,2".
+SETTINGS = {
+    "downsampling": "downsampling_factor", "dims": "encoder_dim", "num_layers": "num_encoder_layers",
+    "unmasked_dims": "encoder_unmasked_dim", "num_heads": "num_heads", "query_dims": "query_head_dim",
+    "value_dims": "value_head_dim", "position_dims": "pos_head_dim", "feedforward_dims": "feedforward_dim",
+    "kernel_sizes": "cnn_module_kernel",
+}  # fmt: skip
+HEAD_DIMS = (32, 4, 12)
+"""Widths of queries, positions and values of an attention head in all published sizes."""
+OF_OTHER_HEADS = r"(decoder|joiner|simple_am_proj|simple_lm_proj|attention_decoder)\..*"
+"""Names of weights of the transducer and of the attention decoder, which models with a CTC head may have as well."""
+
+
+def zipformer_of(path: str | Path, **changes: Any) -> Zipformer:
+    """Returns the encoder settings of a checkpoint of icefall's zipformer recipe, with `changes` of their fields.
+
+    Checkpoints of a training contain the settings. Exported ones contain only weights, whose shapes state all settings
+    except the number of attention heads; it follows from the widths of a head in the published sizes.
+
+    Raises:
+        UserError: If the file is not such a checkpoint, or the shapes do not fit these widths.
+    """
+    loaded = load_torch(Path(path))
+    try:
+        sizes = _sizes_of(state_dict(loaded))
+        named = {ours: theirs for ours, theirs in SETTINGS.items() if isinstance(loaded.get(theirs), str)}
+        given = {ours: tuple(map(int, loaded[theirs].split(","))) for ours, theirs in named.items()}
+        given = {name: values * len(sizes["dims"]) if len(values) == 1 else values for name, values in given.items()}
+        heads = {} if "num_heads" in given else _heads_by_width(state_dict(loaded), sizes)
+        return Zipformer(**{**sizes, "unmasked_dims": sizes["dims"], **heads, **given, **changes})
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{path}: {error}; expected a Zipformer of icefall") from error
+
+
+def _sizes_of(weights: NamedWeights) -> dict[str, Any]:
+    """Returns the settings that shapes of weights state.
+
+    Raises:
+        KeyError: If an expected weight is missing.
+    """
+    names = [re.match(r"encoder\.encoders\.(\d+)\.(encoder\.)?layers\.(\d+)\.", name) for name in weights]
+    places = {(int(found[1]), found[2] or "", int(found[3])) for found in names if found}
+    sizes: dict[str, list[int]] = {
+        name: [] for name in ("downsampling", "dims", "num_layers", "feedforward_dims", "kernel_sizes")
+    }
+    positions_dim, causal = 0, False
+    for number in range(1 + max(stack for stack, _, _ in places)):
+        inner = next(inner for stack, inner, _ in places if stack == number)
+        layer = f"encoder.encoders.{number}.{inner}layers.0"
+        hidden, width = weights[f"{layer}.feed_forward2.in_proj.weight"].shape
+        positions_dim = weights[f"{layer}.self_attn_weights.linear_pos.weight"].shape[1]
+        conv = f"{layer}.conv_module1.depthwise_conv"
+        causal = f"{conv}.chunkwise_conv.weight" in weights
+        taps = weights[f"{conv}.chunkwise_conv.weight" if causal else f"{conv}.weight"].shape[-1]
+        factor = len(weights[f"encoder.encoders.{number}.downsample.bias"]) if inner else 1
+        layers = sum(stack == number for stack, _, _ in places)
+        for name, value in zip(sizes, (factor, width, layers, hidden, taps), strict=True):
+            sizes[name].append(value)
+    channels = tuple(len(weights[f"encoder_embed.conv.{place}.bias"]) for place in (0, 4, 7))
+    width = weights["encoder_embed.out.weight"].shape[1] // channels[-1]
+    return {
+        **{name: tuple(values) for name, values in sizes.items()},
+        "embed_channels": channels, "positions_dim": positions_dim, "causal": causal,
+        "num_mels": 4 * width + 4,  # the only multiple of 4 whose embedding has this width
+        "output_downsampling": len(weights.get("encoder.downsample_output.bias", [0])),
+    }  # fmt: skip
+
+
+def _heads_by_width(weights: NamedWeights, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the numbers of heads for the widths of the published sizes.
+
+    Raises:
+        ValueError: If the shapes do not fit these widths.
+    """
+    query, position, value = HEAD_DIMS
+    heads = []
+    for number, factor in enumerate(sizes["downsampling"]):
+        layer = f"encoder.encoders.{number}.{'encoder.' if factor > 1 else ''}layers.0"
+        parts = ("self_attn_weights.linear_pos", "self_attn_weights.in_proj", "self_attn1.in_proj")
+        rows = [len(weights[f"{layer}.{part}.weight"]) for part in parts]
+        heads.append(rows[0] // position)
+        if rows != [heads[-1] * width for width in (position, 2 * query + position, value)]:
+            raise ValueError(
+                f"the attention of stack {number} does not have heads of the published widths (queries {query}, "
+                f"positions {position}, values {value}), so their number is unknown: --config FILE with the settings, "
+                "such as configs/zipformer.py with --model.encoder.num-heads and others"
+            )
+    num = len(heads)
+    return {
+        "num_heads": tuple(heads), "query_dims": (query,) * num, "position_dims": (position,) * num,
+        "value_dims": (value,) * num,
+    }  # fmt: skip
+
+
+def _heads_of(path: Path) -> dict[str, HeadSettings]:
+    names = state_dict(load_torch(path)).keys()
+    if "ctc_output.1.weight" in names:
+        return {"ctc": CTC()}
+    if any(re.fullmatch(OF_OTHER_HEADS, name) for name in names):
+        raise UserError(
+            f"{path}: texts come from a transducer, which this package does not have yet: expected a model of "
+            "--use-ctc 1"
+        )
+    return {}
+
+
+def _is_of(path: Path) -> bool:
+    if path.suffix not in SUFFIXES or not path.is_file():
+        return False
+    try:
+        return any(name.startswith("encoder_embed.") for name in state_dict(load_torch(path)))
+    except UserError:  # the reader that takes the file reports it
+        return False
+
+
+DESCRIPTIONS = (
+    Description(
+        "icefall's .pt", _is_of, zipformer_of, lambda path: icefall(num_mels=zipformer_of(path).num_mels), _heads_of,
+        others=OF_OTHER_HEADS,
+    ),
+)  # fmt: skip

@@ -13,14 +13,33 @@ import numpy as np
 import yaml
 
 from asr_jax.audio.features import FrontEnd
-from asr_jax.audio.presets import nemo
+from asr_jax.audio.logmel import LogMel
+from asr_jax.audio.spectrum import Window
+from asr_jax.audio.stages import Normalise
 from asr_jax.core.errors import UserError
+from asr_jax.heads.base import HeadSettings
+from asr_jax.heads.ctc import CTC
 from asr_jax.nn.striding import Subsampling
 from asr_jax.pretrained.keymap import CONV_2D, POINTWISE, Row
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 from asr_jax.pretrained.torch_writer import save_torch
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
+PREPROCESSOR: dict[str, Any] = {
+    "sample_rate": 16000, "window_size": 0.02, "window_stride": 0.01, "window": "hann", "normalize": "per_feature",
+    "n_fft": None, "preemph": 0.97, "features": 64, "lowfreq": 0, "highfreq": None, "log_zero_guard_value": 2.0**-24,
+    "dither": 1e-5,
+}  # fmt: skip
+"""NeMo's defaults of the front-end's settings."""
+WINDOWS: dict[str, Window] = {"hann": "hann", "hamming": "hamming", "blackman": "blackman"}
+NORMALISED: dict[str | None, tuple[Normalise, ...]] = {
+    "per_feature": (Normalise(),), "all_features": (Normalise(over="all"),), "NA": (), None: (),
+}  # fmt: skip
+"""Stages of NeMo's `normalize`."""
+CTC_DECODER, OF_HYBRIDS = "decoder.decoder_layers.", "ctc_"
+"""Names of the CTC decoder's weights, and their prefix in hybrid models."""
+OF_OTHER_HEADS = r"(decoder|joint|transf_decoder|loss|spec_augmentation|_reduction)\..*"
+"""Names of weights of a hybrid model's transducer, and of losses."""
 
 
 class Nemo(NamedTuple):
@@ -82,18 +101,47 @@ def nemo_encoder(path: Path) -> str:
 
 
 def nemo_front_end(path: Path) -> FrontEnd:
-    """Returns the preset `nemo` with the number of mel bins of a `.nemo` file.
+    """Returns the preset `nemo` with the settings of a `.nemo` file.
 
     Raises:
-        UserError: If the file's front-end differs from the preset in another setting.
+        UserError: If this package has no such front-end.
     """
-    preprocessor = nemo_config(path).get("preprocessor", {})
+    given = nemo_config(path).get("preprocessor", {})
+    target = str(given.get("_target_", "")).rpartition(".")[2]
+    given = {"_target_": target, **PREPROCESSOR, **{name: given[name] for name in given if name != "_target_"}}
     expected = {
-        "sample_rate": 16000, "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01, "window": "hann",
-        "n_fft": 512, "frame_splicing": 1, "log": True,
+        "_target_": ("", "AudioToMelSpectrogramPreprocessor"), "window": tuple(WINDOWS), "normalize": tuple(NORMALISED),
+        "log": True, "log_zero_guard_type": "add", "frame_splicing": 1, "mag_power": 2.0, "exact_pad": False,
+        "mel_norm": "slaney",
     }  # fmt: skip
-    check_settings(path, "preprocessor", preprocessor, expected)
-    return nemo(num_mels=preprocessor.get("features", 80))
+    check_settings(path, "preprocessor", given, expected)
+    window = round(given["window_size"] * given["sample_rate"])
+    return LogMel(
+        rate_hz=given["sample_rate"], num_mels=given["features"], window_ms=1000 * given["window_size"],
+        hop_ms=1000 * given["window_stride"], window=WINDOWS[given["window"]],
+        fft_length=given["n_fft"] or 1 << (window - 1).bit_length(), low_hz=float(given["lowfreq"]),
+        high_hz=float(given["highfreq"] or 0.0), preemphasis=given["preemph"] or 0.0, edges="zeros", log_floor=0.0,
+        log_offset=float(given["log_zero_guard_value"]), dither=given["dither"], then=NORMALISED[given["normalize"]],
+    )  # fmt: skip
+
+
+def nemo_heads(path: Path) -> dict[str, HeadSettings]:
+    """Returns the heads of a `.nemo` file's model: a CTC head, also for a hybrid model, or none for an encoder alone.
+
+    Raises:
+        UserError: If texts come from a transducer or an attention decoder.
+    """
+    config = nemo_config(path)
+    decoder = config.get("decoder")
+    target = str(decoder.get("_target_", "") if isinstance(decoder, Mapping) else "").rpartition(".")[2]
+    if "aux_ctc" in config or "ConvASRDecoder" in (target, target.removesuffix("Classification")):
+        return {"ctc": CTC(dropout=0.0)}
+    if "joint" in config or "transf_decoder" in config:
+        raise UserError(
+            f"{path}: texts come from {target or 'an attention decoder'}, and the model has no CTC head; this package "
+            "has no transducers and no attention decoders yet: expected a CTC model or a hybrid one with a CTC head"
+        )
+    return {"ctc": CTC(dropout=0.0)} if isinstance(decoder, Mapping) and "vocabulary" in decoder else {}
 
 
 def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> None:
@@ -110,6 +158,8 @@ def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> N
         UserError: If `like` is not a `.nemo` file, or contains another model or vocabulary.
     """
     before = load_nemo(like).weights
+    if any(name.startswith(OF_HYBRIDS) for name in before):
+        weights = {name.replace(CTC_DECODER, f"{OF_HYBRIDS}{CTC_DECODER}"): array for name, array in weights.items()}
     wrong = [
         f"{name} has shape {list(array.shape)}, in the file "
         + (str(list(before[name].shape)) if name in before else "none")

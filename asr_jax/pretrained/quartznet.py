@@ -24,7 +24,7 @@ from asr_jax.pretrained.keymap import (
     find_params,
     transposed,
 )
-from asr_jax.pretrained.nemo_files import nemo_config, nemo_encoder, nemo_front_end
+from asr_jax.pretrained.nemo_files import OF_OTHER_HEADS, nemo_config, nemo_encoder, nemo_front_end, nemo_heads
 
 NEVER_USED = r".*\.num_batches_tracked|preprocessor\..*"
 """Names that are ignored: batch counters, and the front-end's window and mel filters."""
@@ -270,5 +270,6 @@ DESCRIPTIONS = (
     Description(
         "ConvASREncoder", lambda path: nemo_encoder(path) == "ConvASREncoder",
         lambda path, **changes: settings_of_nemo(nemo_config(path), **changes), nemo_front_end,
+        nemo_heads, others=OF_OTHER_HEADS,
     ),
 )  # fmt: skip

@@ -20,7 +20,14 @@ from asr_jax.pretrained.keymap import (
     find_params,
     flattened,
 )
-from asr_jax.pretrained.nemo_files import nemo_config, nemo_encoder, nemo_front_end, nemo_subsampling
+from asr_jax.pretrained.nemo_files import (
+    OF_OTHER_HEADS,
+    nemo_config,
+    nemo_encoder,
+    nemo_front_end,
+    nemo_heads,
+    nemo_subsampling,
+)
 
 SKIPPED = r"preprocessor\..*|.*\.num_batches_tracked"
 """Names that are ignored: buffers of the front-end, and batch counters."""
@@ -257,5 +264,6 @@ DESCRIPTIONS = (
     Description(
         "SqueezeformerEncoder", lambda path: nemo_encoder(path) == "SqueezeformerEncoder",
         lambda path, **changes: settings_of_nemo(nemo_config(path), **changes), nemo_front_end,
+        nemo_heads, others=OF_OTHER_HEADS,
     ),
 )  # fmt: skip

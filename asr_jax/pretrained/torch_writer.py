@@ -1,22 +1,33 @@
-"""Writer of named arrays in the format of torch.save (a zip archive since PyTorch 1.6), without PyTorch."""
+"""Writer of arrays and settings in the format of torch.save (a zip archive since PyTorch 1.6), without PyTorch."""
 
 import pickle
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Tree = Mapping[str, Any]
-"""Nested mappings from names to arrays."""
+"""Nested mappings and lists of arrays, strings, numbers, Booleans, None and instances."""
+
+
+class Instance(NamedTuple):
+    """An object of a class that the reader of the file has."""
+
+    module: str
+    name: str
+    """Name of the class."""
+    state: Mapping[str, Any]
+    """Attributes of the object."""
 
 
 def save_torch(tree: Tree, path: Path) -> None:
-    """Writes a file that `torch.load(path, weights_only=True)` reads as nested dicts of CPU tensors.
+    """Writes a file that `torch.load` reads as nested dicts and lists of CPU tensors and plain values.
 
-    Integer arrays become int64 tensors, all others float32 tensors.
+    Integer arrays become int64 tensors, all others float32 tensors. With `weights_only=True`, `torch.load` refuses
+    files with an `Instance`.
 
     Source: the layout of torch.save: `data.pkl`, whose tensors refer to storages, and one file of bytes per storage.
     """
@@ -32,12 +43,26 @@ def save_torch(tree: Tree, path: Path) -> None:
 
 def _value(value: Any, arrays: list[np.ndarray]) -> Iterator[bytes]:
     """Yields the pickle operations that create a value, and appends its arrays to `arrays`."""
+    if isinstance(value, Instance):
+        yield _global(value.module, value.name) + b")\x81"  # EMPTY_TUPLE, NEWOBJ
+        yield from _value(value.state, arrays)
+        yield b"b"  # BUILD
+        return
     if isinstance(value, Mapping):
         yield b"}("  # EMPTY_DICT, MARK
         for name, inner in value.items():
             yield _plain(name)
             yield from _value(inner, arrays)
-        yield b"u"
+        yield b"u"  # SETITEMS
+        return
+    if isinstance(value, list):
+        yield b"]("  # EMPTY_LIST, MARK
+        for inner in value:
+            yield from _value(inner, arrays)
+        yield b"e"  # APPENDS
+        return
+    if value is None or isinstance(value, str | bool | int | float):
+        yield _plain(value)
         return
     whole = np.issubdtype(np.asarray(value).dtype, np.integer)
     array = np.asarray(value, "<i8" if whole else "<f4", order="C")
@@ -63,8 +88,8 @@ def _global(module: str, name: str) -> bytes:
     return f"c{module}\n{name}\n".encode()
 
 
-def _plain(value: str | int | bool) -> bytes:
-    """Returns the pickle operations of a string, an integer or a Boolean."""
+def _plain(value: str | float | bool | None) -> bytes:
+    """Returns the pickle operations of a string, a number, a Boolean or None."""
     if isinstance(value, str):
         encoded = value.encode()
         return b"X" + struct.pack("<I", len(encoded)) + encoded

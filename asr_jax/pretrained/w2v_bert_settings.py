@@ -165,5 +165,9 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
 
 
 DESCRIPTIONS = (
-    Description(MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE, w2v_bert_of, front_end_of),
-)
+    Description(
+        MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE, w2v_bert_of, front_end_of,
+        lambda path: {"ctc": CTC()} if huggingface.recognises(path) else {},
+        others=huggingface.OF_OTHER_HEADS,
+    ),
+)  # fmt: skip

@@ -16,6 +16,8 @@ from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.pretrained.base import Format, ctc_head
 from asr_jax.pretrained.keymap import CONV_1D, LINEAR, SAME, Layout, NamedWeights, Row, export_params, find_params
+from asr_jax.pretrained.wav2vec2_checkpoints import fairseq_checkpoint, nvidia_checkpoint
+from asr_jax.pretrained.wav2vec2_fairseq import PREFIXES
 from asr_jax.pretrained.wav2vec2_huggingface import folder_files
 
 Names = Literal["fairseq", "huggingface"]
@@ -56,8 +58,6 @@ HUGGING_FACE = (
 )  # fmt: skip
 HEADS = ("quantizer.", "project_q.", "project_hid.", "lm_head.")
 """Prefixes of Hugging Face's names that are outside of the model `wav2vec2.`."""
-OF_PRETRAINING = r"(quantizer|project_q|project_hid|final_proj|target_glu)\..*"
-"""Names of weights that pre-trained models have and fine-tuned ones lack."""
 
 
 def claims_fairseq(weights: NamedWeights) -> bool:
@@ -225,9 +225,9 @@ def _newest(weights: NamedWeights, names: Names) -> dict[str, np.ndarray]:
     if names == "fairseq":
         # Removed or split are: prefixes of data parallelism and of fine-tuned models, the modules of NVIDIA's extractor
         # with padding masks, and NVIDIA's joint projection of query, key and value.
-        prefixes, renamed = r"^(module\.)?(w2v_encoder\.)?(w2v_model\.)?", {}
+        renamed = {}
         for name, array in weights.items():
-            name = re.sub(prefixes, "", name)
+            name = re.sub(PREFIXES, "", name)
             name = re.sub(r"^(feature_extractor\.conv_layers\.\d+)\.conv\.", r"\1.0.", name)
             name = re.sub(r"^(feature_extractor\.conv_layers\.\d+)\.norm\.", r"\1.2.", name).replace("._group_norm", "")
             parts = ("q_proj", "k_proj", "v_proj") if ".qkv." in name else ("",)
@@ -253,10 +253,14 @@ def named_heads(model: Model) -> dict[str, Any]:
 FORMATS = (
     Format(
         "huggingface", "Hugging Face (wav2vec 2.0)", Wav2Vec2, claims_huggingface, find, export_huggingface,
-        folder_files, named_heads,
+        folder_files, heads=named_heads,
     ),
     Format(
         "fairseq", "fairseq or NVIDIA (wav2vec 2.0)", Wav2Vec2, claims_fairseq, find, export_fairseq,
-        heads=named_heads,
+        checkpoint=fairseq_checkpoint, heads=named_heads,
+    ),
+    Format(
+        "deeplearningexamples", "NVIDIA DeepLearningExamples (wav2vec 2.0)", Wav2Vec2, lambda weights: False, find,
+        export_fairseq, checkpoint=nvidia_checkpoint, heads=named_heads,
     ),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Settings of wav2vec 2.0 in checkpoints of fairseq (commit 3d262bb2) and NVIDIA (DeepLearningExamples, 729963dd)."""
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.errors import UserError
+from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import BASE_EXTRACTOR, Hourglass, Wav2Vec2
@@ -18,8 +20,14 @@ from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
-from asr_jax.pretrained.torch_files import Stand, load_torch
+from asr_jax.pretrained.torch_files import Stand, load_torch, state_dict
+from asr_jax.text.tokenizers import Tokenizer
+from asr_jax.text.vocabularies import FAIRSEQ_SPECIALS, fairseq_vocabulary
 
+PREFIXES = r"^(module\.)?(w2v_encoder\.)?(w2v_model\.)?"
+"""Prefixes of data parallelism and of fine-tuned models, which names of pre-trained models lack."""
+SIZES = {"conv_feature_layers", "encoder_embed_dim"}
+"""Settings of which the section of a wav2vec 2.0 has at least one."""
 FAIRSEQ_EPS = 1e-5
 """Epsilon added to the variance of the samples: both systems normalise them with PyTorch's layer norm."""
 
@@ -29,6 +37,8 @@ ACTIVATIONS: dict[str, ActivationName] = {
     "linear": "identity",
 }  # fmt: skip
 """Activations by fairseq's names."""
+OF_PRETRAINING = r"(quantizer|project_q|project_hid|final_proj|target_glu)\..*"
+"""Names of weights that pre-trained models have and fine-tuned ones lack."""
 
 
 class Settings(NamedTuple):
@@ -49,19 +59,24 @@ def settings_of_checkpoint(path: Path) -> Settings:
     Raises:
         UserError: If the checkpoint does not describe a wav2vec 2.0, or if a setting is not supported.
     """
+    config, settings = _stored(path)
+    if not settings.keys() & SIZES:
+        raise UserError(f"{path} contains no settings of its model: expected a wav2vec 2.0 of fairseq or NVIDIA")
+    normalise = _plain(_plain(config).get("task")).get("normalize", settings.get("normalize"))
+    try:
+        return settings_of_fairseq(settings, path, normalise=normalise if isinstance(normalise, bool) else None)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise UserError(f"{path}: {error}; expected settings of a wav2vec 2.0 of fairseq or NVIDIA") from error
+
+
+def _stored(path: Path) -> tuple[Any, dict[str, Any]]:
+    """Returns the settings of a run in a checkpoint, and those of its model; empty if there are none."""
     loaded = load_torch(path)
     # Newer files of fairseq have `cfg`, older ones `args`. A fine-tuned model contains the pre-trained one's settings.
     config = (loaded.get("cfg") or loaded.get("args")) if isinstance(loaded, Mapping) else None
     outer = _model_of(config)
     inner = _model_of(outer.pop("w2v_args", None))
-    settings = inner | {name: value for name, value in outer.items() if value is not None}
-    if not {"conv_feature_layers", "encoder_embed_dim"} & settings.keys():
-        raise UserError(f"{path} contains no settings of its model: expected a wav2vec 2.0 of fairseq or NVIDIA")
-    task = _plain(_plain(config).get("task"))
-    try:
-        return settings_of_fairseq(settings, path, normalise=task.get("normalize", settings.get("normalize")))
-    except (ValueError, TypeError, SyntaxError) as error:
-        raise UserError(f"{path}: {error}; expected settings of a wav2vec 2.0 of fairseq or NVIDIA") from error
+    return config, inner | {name: value for name, value in outer.items() if value is not None}
 
 
 def _model_of(config: Any) -> dict[str, Any]:
@@ -100,7 +115,7 @@ def settings_of_fairseq(config: Mapping[str, Any], path: Any, *, normalise: bool
     """
     expected = {
         "extractor_mode": ("default", "layer_norm"), "activation_fn": tuple(ACTIVATIONS), "layer_type": "transformer",
-        "quantize_targets": True, "pos_conv_depth": 1, "blank_mode": ("add", "set"), "attn_type": "",
+        "pos_conv_depth": 1, "blank_mode": ("add", "set"), "attn_type": "",
         "pos_enc_type": "abs", "adp_num": (-1, None), "use_spectrogram_features": False,
         "hourglass_resample": ("naive", "linear"), "mha": ("fairseq", "pyt"),
     }  # fmt: skip
@@ -220,7 +235,9 @@ def _quantizer(config: Mapping[str, Any]) -> Quantizer:
     )
 
 
-def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive:
+def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive | None:
+    if not config.get("quantize_targets", True):  # as in some fine-tuned models; the head does not exist without codes
+        return None
     final = _final_dim(config, dim)
     return Contrastive(
         quantizer=_quantizer(config),
@@ -250,10 +267,48 @@ def _encoder_of(path: Path, **changes: Any) -> Wav2Vec2:
     return replace(settings_of_checkpoint(path).encoder, **changes)
 
 
+def _is_of(path: Path) -> bool:
+    return path.suffix == ".pt" and path.is_file() and bool(_stored(path)[1].keys() & SIZES)
+
+
+def _heads_of(path: Path) -> dict[str, HeadSettings]:
+    names = {re.sub(PREFIXES, "", name) for name in state_dict(load_torch(path))}
+    if "proj.weight" in names:
+        return {"ctc": settings_of_checkpoint(path).ctc}
+    if any(name.startswith("decoder.") for name in names):
+        raise UserError(f"{path}: texts come from an attention decoder, which this package does not have: expected CTC")
+    contrastive = settings_of_checkpoint(path).contrastive
+    return {"pretrain": contrastive} if contrastive and "quantizer.vars" in names else {}
+
+
+def _tokenizer_of(path: Path, given: Tokenizer | None) -> Tokenizer | None:
+    """Returns the given tokenizer, or the one that newer files of both systems contain; None for older files.
+
+    fairseq removes `</s>` from its texts, which NVIDIA does not: the text of this label is then empty.
+    """
+    loaded = load_torch(path)
+    of_nvidia = "train_state" in loaded
+    if given is None and of_nvidia and loaded.get("output_labels"):  # the text of a dict.ltr.txt
+        given = fairseq_vocabulary(path, str(loaded["output_labels"]))
+    dictionary = _plain(_plain(loaded.get("task_state")).get("target_dictionary"))
+    if given is None and "symbols" in dictionary:
+        symbols = dictionary["symbols"][dictionary.get("nspecial", len(FAIRSEQ_SPECIALS)) :]
+        given = fairseq_vocabulary(path, "\n".join(f"{symbol} 1" for symbol in symbols))
+    if given is None or of_nvidia:
+        return given
+    return replace(given, symbols=tuple("" if symbol == "</s>" else symbol for symbol in given.symbols))
+
+
+def _unknown_of(path: Path) -> str:
+    if settings_of_checkpoint(path).normalise is not None:
+        return ""
+    return "whether samples are normalised: --front-end wav2vec2 or wav2vec2_normalised"
+
+
 DESCRIPTIONS = (
     Description(
-        ".pt", lambda path: path.suffix == ".pt", _encoder_of,
-        lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS),
-        lambda path: settings_of_checkpoint(path).ctc,
+        "fairseq's or NVIDIA's .pt", _is_of, _encoder_of,
+        lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS), _heads_of, _tokenizer_of, _unknown_of,
+        OF_PRETRAINING, lambda path: settings_of_checkpoint(path).ctc,
     ),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
-from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, Settings, front_end_of
+from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, OF_PRETRAINING, Settings, front_end_of
 
 MODEL_TYPE = "wav2vec2"
 # Settings of `Wav2Vec2`, and transformers' names of the same settings.
@@ -229,9 +229,18 @@ def _encoder_of(path: Path, **changes: Any) -> Wav2Vec2:
     return replace(settings_of_folder(path).encoder, **changes)
 
 
+def _heads_of(path: Path) -> dict[str, HeadSettings]:
+    if huggingface.recognises(path):
+        return {"ctc": CTC(dropout=0.0)}
+    contrastive = settings_of_folder(path).contrastive
+    is_for_training = huggingface.architecture(path).endswith("ForPreTraining")
+    return {"pretrain": contrastive} if contrastive and is_for_training else {}
+
+
 DESCRIPTIONS = (
     Description(
         MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE, _encoder_of,
-        lambda path: front_end_of(settings_of_folder(path), eps=1e-7),
+        lambda path: front_end_of(settings_of_folder(path), eps=1e-7), _heads_of,
+        others=f"{OF_PRETRAINING}|{huggingface.OF_OTHER_HEADS}",
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Reads vocabularies of other systems.
 
-They are fairseq's dict.ltr.txt, Hugging Face's vocab.json and tokenizer.json, SentencePiece's .model, and the
-vocabularies in .nemo files and in Hugging Face folders.
+They are fairseq's dict.ltr.txt, icefall's tokens.txt of characters, Hugging Face's vocab.json and tokenizer.json,
+SentencePiece's .model, and the vocabularies in .nemo files and in Hugging Face folders.
 
 fairseq numbers `<s> <pad> </s> <unk>` 0 to 3 and the file's symbols from 4 on; its CTC uses `<s>` as the blank.
 Hugging Face's wav2vec 2.0 uses `<pad>` (or `[PAD]`). Both use `|` as the space. Special symbols have several characters
@@ -10,7 +10,9 @@ with an additional `|`, which those of this package do not. NeMo's blank is the 
 """
 
 import json
+import re
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,7 @@ from sentencepiece import SentencePieceProcessor
 from asr_jax.core.errors import UserError
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.text.huggingface import BLANKS as HUGGINGFACE_BLANKS
-from asr_jax.text.huggingface import sentencepiece_model
+from asr_jax.text.huggingface import labels_beside, sentencepiece_model
 from asr_jax.text.normalise import normalise
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 
@@ -31,6 +32,8 @@ BLANK_PIECES = ("<blk>", "<blank>")
 """Pieces that icefall and others reserve for the blank in a SentencePiece model."""
 IN_FOLDER = ("tokenizer.model", "vocab.json", "tokenizer.json")
 """Files of a Hugging Face folder that contain a vocabulary; the first one that exists is read."""
+SPECIAL_LABEL = r"<.+>|\[[A-Za-z]+\]|#\d+"
+"""Labels that are no text: `<unk>`, `[UNK]`, and the disambiguation symbols of Kaldi's tables."""
 NEMO = ".nemo"
 NEMO_CONFIG = "model_config.yaml"
 
@@ -61,6 +64,27 @@ def read_vocabulary(path: Path, *, normaliser: str, blank_id: int | None) -> Tok
     if model:
         return SentencePieceTokenizer.of_model(model, normaliser=normaliser, blank_id=blank)
     _check_letters(path, symbols, normaliser)
+    return _listed(path, symbols, blank, normaliser)
+
+
+def fairseq_vocabulary(path: Path, text: str) -> Tokenizer:
+    """Creates a tokenizer without a normaliser from the text of a dict.ltr.txt.
+
+    Args:
+        path: File that contains the text, for messages.
+        text: Lines of a symbol and its count.
+
+    Raises:
+        UserError: If the text has other lines.
+    """
+    try:
+        _, symbols, blank = _fairseq(text)
+    except ValueError as error:
+        raise UserError(f"{path} contains no dictionary of fairseq: {error}") from None
+    return _listed(path, symbols, blank, "none")
+
+
+def _listed(path: Path, symbols: list[str], blank: int, normaliser: str) -> Tokenizer:
     listed: list[str | None] = [*symbols[:blank], None, *symbols[blank + 1 :]]
     if len(set(listed)) != len(listed):
         twice = sorted({str(symbol) for symbol in listed if listed.count(symbol) > 1})
@@ -68,6 +92,20 @@ def read_vocabulary(path: Path, *, normaliser: str, blank_id: int | None) -> Tok
             f"{path} has a symbol twice: {', '.join(map(repr, twice))} ({BOUNDARY} is the space); expected each once"
         )
     return CharacterTokenizer(symbols=tuple(listed), normaliser=normaliser)
+
+
+def normaliser_of(symbols: Iterable[str | None]) -> str:
+    """Returns the normaliser that fits the case of a vocabulary's letters.
+
+    This is lower.v1 for letters of lower case (or without case), upper.v1 for letters of upper case, and none for both,
+    because a model with both writes texts with capital letters.
+
+    Args:
+        symbols: Labels; special ones, such as `<unk>` and `[UNK]`, do not count.
+    """
+    letters = "".join(symbol for symbol in symbols if symbol and not re.fullmatch(SPECIAL_LABEL, symbol))
+    has_lower, has_upper = any(map(str.islower, letters)), any(map(str.isupper, letters))
+    return "none" if has_lower and has_upper else "upper.v1" if has_upper else "lower.v1"
 
 
 def _read(path: Path) -> tuple[bytes, list[str], int]:
@@ -78,7 +116,7 @@ def _read(path: Path) -> tuple[bytes, list[str], int]:
         return _sentencepiece(path.read_bytes())
     if path.suffix == NEMO:
         return _nemo(path)
-    return _huggingface(path) if path.suffix == ".json" else _fairseq(path)
+    return _huggingface(path) if path.suffix == ".json" else _lines(path.read_text(encoding="utf-8-sig"))
 
 
 def _sentencepiece(model: bytes, blank: int | None = None) -> tuple[bytes, list[str], int]:
@@ -101,16 +139,33 @@ def _nemo(path: Path) -> tuple[bytes, list[str], int]:
         raise ValueError(f"it has {len(models)} SentencePiece models, expected one")
     if models:
         return _sentencepiece(models[0])
-    listed = yaml.safe_load(contents[NEMO_CONFIG])["decoder"]["vocabulary"]
+    config = yaml.safe_load(contents[NEMO_CONFIG])
+    # Hybrid models have the settings of their CTC decoder in `aux_ctc`.
+    listed = config.get("aux_ctc", config)["decoder"]["vocabulary"]
     if any(not isinstance(symbol, str) or len(symbol) != 1 for symbol in listed):
         raise ValueError("it has no SentencePiece model, and its decoder.vocabulary does not list characters only")
     return b"", listed, len(listed)
 
 
-def _fairseq(path: Path) -> tuple[bytes, list[str], int]:
+def _lines(text: str) -> tuple[bytes, list[str], int]:
+    """Reads lines of a symbol and a number: icefall's table of ids from 0 on, or fairseq's dictionary of counts."""
+    parts = [line.strip().rpartition(" ") for line in text.splitlines()]
+    symbols, numbers = [symbol.strip() for symbol, _, _ in parts], [number for _, _, number in parts]
+    is_table = numbers == [str(number) for number in range(len(parts))] and symbols[:1] != []
+    if not is_table or symbols[0] not in (*BLANK_PIECES, "<eps>"):
+        return _fairseq(text)
+    symbols = [symbol for symbol in symbols if not symbol.startswith("#")]  # those of a graph, not of the model
+    if pieces := [symbol for symbol in symbols if len(symbol) > 1 and not re.fullmatch(SPECIAL_LABEL, symbol)]:
+        raise ValueError(
+            f"it lists pieces such as {pieces[0]} without their model; use the bpe.model beside it instead"
+        )
+    return b"", [" " if symbol == "▁" else symbol for symbol in symbols], 0
+
+
+def _fairseq(text: str) -> tuple[bytes, list[str], int]:
     """Reads lines of `symbol count`; ids 0 to 3 are special symbols, which are not in the file."""
     symbols = list(FAIRSEQ_SPECIALS)
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         symbol, _, count = line.strip().rpartition(" ")
         if not symbol or not count.lstrip("-").isdecimal():
             raise ValueError(f"line {number} is {line!r}, expected a symbol and its count")
@@ -123,11 +178,9 @@ def _huggingface(path: Path) -> tuple[bytes, list[str], int]:
     ids: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     if isinstance(ids, dict) and isinstance(ids.get("model"), dict):
         return _sentencepiece(*sentencepiece_model(ids))
-    if not isinstance(ids, dict) or set(map(repr, ids.values())) != set(map(repr, range(len(ids)))):
+    if not isinstance(ids, dict):
         raise ValueError("expected an object from symbols to ids that has each id from 0 on exactly once")
-    symbols = sorted(ids, key=ids.__getitem__)
-    blank = next((ids[name] for name in HUGGINGFACE_BLANKS if name in ids), len(symbols))
-    return b"", [_character(symbol) for symbol in symbols], blank
+    return b"", *labels_beside(path, ids)
 
 
 def _character(symbol: str) -> str:

@@ -15,6 +15,7 @@ from asr_jax.core.pytrees import Tree, digest_of, flatten, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS
 from asr_jax.inference.trained import load_trained
 from asr_jax.pretrained.formats import OURS, SUFFIXES, Symbols, imported, is_weights, load_weights
+from asr_jax.pretrained.huggingface import has_settings_alone
 from asr_jax.text.tokenizers import Tokenizer, given_tokenizer
 
 SHOWN = 5
@@ -86,6 +87,9 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
         UserError: If the path has no weights, if none of them fits the model, or with `strict` if some do not.
     """
     path = Path(experiment.init.path)
+    if has_settings_alone(path):
+        remark = "there are no weights at this path, only settings: all parameters are random"
+        return Given(Account(str(path), remark=remark), {}, {})
     weights, left, symbols = _read(path, experiment)
     ours = tokenizer.symbols
     theirs = tuple(symbols or ours)

@@ -21,7 +21,7 @@ from asr_jax.training import run as folders
 from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
 from asr_jax.training.compile import compile_steps
 from asr_jax.training.initial_weights import read_initial_weights
-from asr_jax.training.setup import Setup, set_up
+from asr_jax.training.setup import Setup, check_length, set_up
 from asr_jax.training.step import total_loss
 
 NUM_POINTS = 20
@@ -40,6 +40,7 @@ def show_schedule(experiment: Experiment, png: Path) -> None:
         UserError: If the data are needed and cannot be read.
     """
     schedule, training = experiment.optim.schedule, experiment.training
+    check_length(training.num_updates, training.num_epochs)
     counts_epochs = bool(training.num_epochs) or schedule.counts_epochs
     if counts_epochs:
         setup = set_up(experiment, folders.find_run(experiment))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from asr_jax.checkpoints.store import newest
+from asr_jax.checkpoints.store import checkpoints_in, has_state, newest
 from asr_jax.config import RESUMABLE, Experiment, Resume, differences, is_among, load_experiment, may_change
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
@@ -35,6 +35,11 @@ def find_run(experiment: Experiment) -> Path:
     """
     folder = _unused(experiment.folder) if experiment.fresh else experiment.folder
     before = folder / EXPERIMENT
+    if any(not has_state(folder / CHECKPOINTS, number) for number in checkpoints_in(folder / CHECKPOINTS)):
+        raise UserError(
+            f"{folder} is an imported model, which has no training state to continue: start a run from its weights "
+            f"with --init-from {folder} and another --run-dir"
+        )
     if before.exists() and not was_saved(folder):
         return folder  # without a checkpoint, other settings lose nothing
     if before.exists():  # fails before any data are read; checkpoints are compared later

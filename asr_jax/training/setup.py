@@ -129,6 +129,9 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
             new run than `Data.max_removed_share`.
     """
     data, training = experiment.data, experiment.training
+    check_length(training.num_updates, training.num_epochs)
+    if not experiment.model.heads:
+        raise UserError("model.heads is empty: expected at least one head to train, such as {'ctc': CTC()}")
     if experiment.init.path and not Path(experiment.init.path).exists():
         raise UserError(f"init.path {experiment.init.path}: no such file or folder; expected the path of weights")
     mesh = data_mesh()
@@ -328,6 +331,19 @@ def _trained_tokenizer(data: Data, utterances: Utterances) -> Tokenizer:
     return train_tokenizer(data.tokenizer, utterances.texts(), largest_id=largest_id)
 
 
+def check_length(num_updates: int, num_epochs: float) -> None:
+    """Checks that a run has at least one of two limits.
+
+    Raises:
+        UserError: If both are 0.
+    """
+    if not (num_updates or num_epochs):
+        raise UserError(
+            "training.num_updates and training.num_epochs are both 0: expected one of them above 0. To use a published "
+            "model without training: python -m asr_jax.import SOURCE --out RUN"
+        )
+
+
 def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) -> int:
     """Returns the number of updates of a run that ends at the lower of two limits.
 
@@ -335,7 +351,11 @@ def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) ->
         num_updates: Limit in updates. 0: no limit.
         num_epochs: Limit in epochs. 0: no limit.
         updates_per_epoch: Number of updates per epoch.
+
+    Raises:
+        UserError: As `check_length`.
     """
+    check_length(num_updates, num_epochs)
     limits = [num_updates] if num_updates else []
     if num_epochs:  # fractions avoid rounding: 27 epochs of 7 batches, 3 per update, are exactly 63 updates
         exact = Fraction(num_epochs).limit_denominator(10**6) * Fraction(updates_per_epoch).limit_denominator(10**6)

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from asr_jax.audio.presets import nemo as nemo_preset
 from asr_jax.config import Experiment, Init
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
@@ -159,9 +160,23 @@ def test_nemo_files_of_other_models(tmp_path: Path, part: str, changes: dict[str
 
 
 def test_nemo_files_of_other_features(tmp_path: Path) -> None:
-    config = {**CONFIG, "preprocessor": {**CONFIG["preprocessor"], "normalize": "NA"}}
-    with pytest.raises(UserError, match=r"preprocessor\.normalize is NA, expected per_feature"):
-        front_end_of(written(tmp_path / "model.nemo", config, {}))
+    published = {"window_size": 0.025, "window_stride": 0.01, "features": 16, "n_fft": 512, "pad_to": 0}
+    assert front_end_of(nemo_with(tmp_path, published)) == nemo_preset(num_mels=16)
+    quartznet = {"window_size": 0.02, "features": 64, "n_fft": 512, "pad_to": 16, "stft_conv": False}
+    assert front_end_of(nemo_with(tmp_path, quartznet)) == replace(nemo_preset(num_mels=64), window_ms=20.0)
+    assert front_end_of(nemo_with(tmp_path, {**published, "normalize": "NA", "window": "hamming"})) == replace(
+        nemo_preset(num_mels=16), then=(), window="hamming"
+    )
+    for wrong, message in (
+        ({"mag_power": 1.0}, r"preprocessor\.mag_power is 1.0, expected 2.0"),
+        ({"_target_": "nemo.AudioToMFCCPreprocessor"}, r"preprocessor\._target_ is AudioToMFCCPreprocessor, expected"),
+    ):
+        with pytest.raises(UserError, match=message):
+            front_end_of(nemo_with(tmp_path, {**published, **wrong}))
+
+
+def nemo_with(folder: Path, preprocessor: dict[str, Any]) -> Path:
+    return written(folder / "model.nemo", {**CONFIG, "preprocessor": preprocessor}, {})
 
 
 def test_the_tokenizer_in_a_nemo_file(nemo: Path, tmp_path: Path) -> None:
@@ -272,11 +287,13 @@ def test_a_nemo_file_with_other_weights(nemo: Path, tmp_path: Path) -> None:
 def test_where_weights_by_nemos_names_go(nemo: Path, tmp_path: Path) -> None:
     weights = {name: array for name, array in load_nemo(nemo).weights.items() if name.startswith("encoder.layers")}
     for name in ("w.safetensors", "w.pt", "w.nemo"):
-        save_exported(weights, "nemo", ["a", None], tmp_path / name, like=nemo)
+        save_exported(weights, MODEL, "nemo", ["a", None], tmp_path / name, like=nemo)
         found, _ = load_weights(tmp_path / name)
         for key, array in weights.items():
             np.testing.assert_array_equal(found[key], array, err_msg=key)
     with pytest.raises(UserError, match=r"expected --names nemo and --like ORIGINAL\.nemo"):
-        save_exported(weights, "nemo", ["a", None], tmp_path / "x.nemo", like=None)
-    save_exported(weights, "icefall", ["a", None], tmp_path / "icefall.pt", like=None)
+        save_exported(weights, MODEL, "nemo", ["a", None], tmp_path / "x.nemo", like=None)
+    save_exported(
+        weights, replace(MODEL, encoder=Zipformer.tiny()), "icefall", ["a", None], tmp_path / "icefall.pt", like=None
+    )
     assert load_torch(tmp_path / "icefall.pt")["model"].keys() == weights.keys()

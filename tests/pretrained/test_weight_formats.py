@@ -59,8 +59,9 @@ def test_all_weights_go_out_and_come_back(known: Any) -> None:
     settings = TINY[known.encoder]
     variables, model = drawn(settings), Model(settings, heads={"letters": CTC()})
     theirs = exported(variables, model, known.names)
-    assert known.claims(theirs)
-    assert not any(other.claims(theirs) for other in FORMATS if other.encoder is known.encoder and other is not known)
+    # fairseq and NVIDIA have the same names of wav2vec 2.0, which one of the two entries claims.
+    (claiming,) = [other for other in FORMATS if other.encoder is known.encoder and other.claims(theirs)]
+    assert claiming is known or (claiming.find, claiming.export) == (known.find, known.export)
     found, left = imported(theirs, model)
     assert left == []
     expected = flatten(variables)

@@ -1,0 +1,74 @@
+"""Imports a published model as a run, without training: `python -m asr_jax.import SOURCE --out RUN`.
+
+SOURCE is a .nemo file (Conformer, FastConformer, Squeezeformer, QuartzNet, Citrinet; of hybrid models the CTC head), a
+Hugging Face folder (Parakeet-CTC, wav2vec 2.0, W2V-BERT 2.0), a .pt of fairseq or NVIDIA (wav2vec 2.0), or a .pt of
+icefall (Zipformer with a CTC head). RUN gets an experiment, a tokenizer and one checkpoint: transcribe, evaluate,
+align, extract_features, benchmark inference, average and --init-from take it. They also take SOURCE itself, and import
+it into the user's cache.
+
+--config FILE gives the settings of a file that contains only weights, such as configs/quartznet_librispeech.py; fields
+can be set after it, as for train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from asr_jax.cli.command_line import parse_experiment
+from asr_jax.core.errors import UserError
+from asr_jax.core.options import asks_for_help, parse_known, print_help
+from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
+
+PROG = "python -m asr_jax.import"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """Options of `asr_jax.import`."""
+
+    source: Annotated[Positional[Path], arg(metavar="SOURCE")]
+    """File or folder of the model."""
+    out: Annotated[Path, arg(metavar="RUN")]
+    """Folder of the run to write."""
+    tokenizer: Annotated[str, arg(metavar="PATH")] = ""
+    """Tokenizer that the model was trained with, for files without one: dict.ltr.txt, bpe.model, vocab.json, or a
+    tokenizer folder. Default: that of the model, or one beside the file."""
+    normaliser: Annotated[str, arg(metavar="NAME")] = ""
+    """Normaliser of texts, as in data.tokenizer.normaliser. Default: lower.v1 or upper.v1 if all letters of the
+    vocabulary have this case, otherwise none."""
+    front_end: Annotated[str, arg(metavar="NAME")] = ""
+    """Front-end of the model, a name in asr_jax.audio.presets. Default: that of the model."""
+    batch_seconds: float | None = None
+    """Padded audio of a batch in seconds. Default: 60 on a CPU, otherwise 240 for each device."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    if asks_for_help(arguments):
+        print_help(ImportOptions, prog=PROG, about=__doc__)
+        return
+    options, rest = parse_known(ImportOptions, arguments, prog=PROG)
+    has_config = any(argument.partition("=")[0] == "--config" for argument in rest)
+    if rest and not has_config:
+        raise UserError(
+            f"{' '.join(rest)}: expected the options that {PROG} --help lists, or --config FILE before fields of it"
+        )
+    if options.batch_seconds is not None and not 1 <= options.batch_seconds < 1e6:
+        raise UserError(f"--batch-seconds {options.batch_seconds:g}: expected at least 1")
+    if options.normaliser and options.normaliser not in NORMALISERS:
+        raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
+    experiment = parse_experiment(rest, prog=PROG) if has_config else None
+
+    from asr_jax.inference.importing import import_model
+    from asr_jax.pretrained.published import Given
+
+    given = Given(
+        tokenizer=options.tokenizer, normaliser=options.normaliser, front_end=options.front_end,
+        model=experiment.model if experiment else None, labels=experiment.data.tokenizer if experiment else None,
+    )  # fmt: skip
+    for line in import_model(options.source, options.out, given=given, batch_seconds=options.batch_seconds):
+        print(line)

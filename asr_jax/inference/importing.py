@@ -1,0 +1,196 @@
+"""Published models as runs: a folder with experiment, tokenizer and one checkpoint, without training."""
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.checkpoints.store import save_weights_alone
+from asr_jax.config import Experiment, Init, Training, save_experiment, to_json
+from asr_jax.core.environment import CACHES
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
+from asr_jax.core.pytrees import flatten, num_elements, unflatten
+from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
+from asr_jax.data.batching.buckets import TOKEN_MULTIPLE, Bucket, Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.inference.model import make_model, programs_of, variable_shapes
+from asr_jax.inference.trained import tokenizer_files
+from asr_jax.optim.ema import EMA
+from asr_jax.pretrained.published import NOTHING, Given, NotGiven, Published, is_published, read_published
+from asr_jax.text.tokenizers import TokenizerSettings
+
+LENGTHS_S = (5.0, 10.0, 20.0, 30.0)
+"""Lengths of the batches of an imported model in seconds. Longer audio has additional shapes, or windows of the longest
+of these lengths (`data.batching.evaluation`)."""
+CPU_BATCH_S, BATCH_S = 60.0, 240.0
+"""Padded audio of a batch in seconds, on CPUs and on other devices."""
+ONLY_TRAINED_WITH = r"params/encoder/mask"
+"""Path of the vector of masked frames, which some published models lack because only training uses it."""
+IMPORTED = "imported"
+"""Folder of imported models in the user's cache."""
+VERSION = 1
+"""Version of the folders of imported models. With another version, models in the cache are imported again."""
+
+
+def import_model(source: Path, out: Path, *, given: Given = NOTHING, batch_seconds: float | None = None) -> list[str]:
+    """Imports a published model: writes a run with one checkpoint and no training state.
+
+    Args:
+        source: File or folder of the model.
+        out: Folder to write. It must not exist or must be empty.
+        given: Parts that the file does not contain.
+        batch_seconds: Padded audio of a batch in seconds. None: CPU_BATCH_S or BATCH_S.
+
+    Returns:
+        Lines of text that describe the model.
+
+    Raises:
+        UserError: If the model cannot be read, or the folder exists and is not empty.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out} already exists: choose another --out, or delete it")
+    published = read_published(source, given)
+    experiment = _experiment(source, out, published, batch_seconds)
+    variables = _variables(source, experiment, published)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as temporary:
+        folder = Path(temporary) / out.name
+        folder.mkdir()  # with the user's permissions, which the temporary folder lacks
+        published.tokenizer.save(folder / TOKENIZER)
+        save_experiment(experiment, folder / EXPERIMENT)
+        plan = {"of_features": False, "buckets": [asdict(bucket) for bucket in _buckets(experiment)]}
+        write_whole(folder / PLAN, json.dumps(plan, indent=2) + "\n")
+        meta = {"experiment": to_json(experiment), "tokenizer": tokenizer_files(folder), "source": str(source)}
+        save_weights_alone(folder / CHECKPOINTS, 0, variables, meta)
+        folder.replace(out)
+    return _lines(source, out, published, variables)
+
+
+def imported_run(source: Path) -> Path:
+    """Returns the folder of a published model in the user's cache, and imports the model if it is not there.
+
+    Raises:
+        UserError: If the model cannot be imported.
+    """
+    files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+    files += sorted(path for path in source.parent.iterdir() if path.is_file()) if source.is_file() else []
+    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    place, state = (hashlib.sha256(repr(key).encode()).hexdigest()[:12] for key in (source.resolve(), (VERSION, stats)))
+    cache = Path(CACHES) / IMPORTED
+    folder = cache / f"{place}-{state}" / (re.sub(r"[^\w.-]", "_", source.resolve().stem) or "model")
+    if folder.is_dir():
+        return folder
+    for former in cache.glob(f"{place}-*"):  # the files have changed
+        shutil.rmtree(former, ignore_errors=True)
+    try:
+        import_model(source, folder)
+    except NotGiven as error:
+        raise UserError(f"{error}\nThis is a flag of python -m asr_jax.import {source} --out RUN") from error
+    except OSError:
+        if not folder.is_dir():  # otherwise another process was faster
+            raise
+    return folder
+
+
+def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, int | None]:
+    """Returns the folder of a run and the checkpoint that a path names; None: the best one.
+
+    Args:
+        path: `RUN`, `RUN/checkpoints/N`, or a published model, which is imported into the cache.
+        updates: Number of the checkpoint, which is given in addition to `RUN`.
+
+    Raises:
+        UserError: If the path is a checkpoint and `updates` is given as well, or if a model cannot be imported.
+    """
+    if not (path / EXPERIMENT).is_file() and is_published(path):
+        return imported_run(path), updates
+    if path.parent.name != CHECKPOINTS or not path.name.isdecimal():
+        return path, updates
+    if updates is not None:
+        raise UserError(f"{path} is a checkpoint: remove --checkpoint {updates}, or pass the folder of the run")
+    return path.parent.parent, int(path.name)
+
+
+def _experiment(source: Path, out: Path, published: Published, batch_seconds: float | None) -> Experiment:
+    devices = jax.device_count()
+    seconds = batch_seconds or (CPU_BATCH_S if jax.default_backend() == "cpu" else BATCH_S) * devices
+    tokenizer = TokenizerSettings(kind=published.tokenizer.kind, normaliser=published.tokenizer.normaliser)  # type: ignore[arg-type]
+    buckets = Buckets(edges_s=LENGTHS_S, batch_seconds=seconds, batch_multiple=devices)
+    return Experiment(
+        name=out.name, model=published.model, data=Data(train=(), tokenizer=tokenizer, buckets=buckets),
+        init=Init(str(source)), training=Training(ema=EMA(0.0)),
+    )  # fmt: skip
+
+
+def _buckets(experiment: Experiment) -> list[Bucket]:
+    """Returns the batch shapes, with as many rows as fit `batch_seconds`, and at least one per device."""
+    front_end, settings = experiment.model.front_end, experiment.data.buckets
+    hop, per_s, multiple = front_end.hop, front_end.rate_hz, settings.batch_multiple
+    return [
+        Bucket(
+            length=-(-round(seconds * per_s) // hop) * hop + hop, num_tokens=TOKEN_MULTIPLE,
+            batch_size=max(int(settings.batch_seconds / seconds) // multiple, 1) * multiple,
+            longest=round(seconds * per_s),
+        )
+        for seconds in settings.edges_s
+    ]  # fmt: skip
+
+
+def _variables(source: Path, experiment: Experiment, published: Published) -> dict[str, Any]:
+    """Returns the variables of the model, in its structure.
+
+    Raises:
+        UserError: If a weight is missing or has another shape.
+    """
+    model, weights = make_model(experiment, published.tokenizer), published.weights
+    shapes = flatten(variable_shapes(model, programs_of(experiment, published.tokenizer)))
+    for path in shapes.keys() - weights.keys():
+        if re.fullmatch(ONLY_TRAINED_WITH, path):  # as fairseq draws it
+            weights[path] = np.random.default_rng(0).uniform(size=shapes[path].shape).astype(np.float32)
+    wrong = [
+        f"{path} is {weights[path].shape if path in weights else 'missing'}, expected {shape.shape}"
+        for path, shape in shapes.items()
+        if path not in weights or weights[path].shape != shape.shape
+    ]
+    if wrong or weights.keys() - shapes.keys():
+        more = sorted(weights.keys() - shapes.keys())
+        raise UserError(
+            f"{source} does not fit its settings: {'; '.join([*wrong[:3], *more[:3]])} ({len(wrong) + len(more)} in "
+            "all); expected the weights of this model, or other settings (--config FILE.py)"
+        )
+    made: dict[str, Any] = unflatten({path: weights[path].astype(shape.dtype) for path, shape in shapes.items()})
+    return {"params": made["params"], "batch_stats": made.get("batch_stats", {})}
+
+
+def _lines(source: Path, out: Path, published: Published, variables: dict[str, Any]) -> list[str]:
+    use = "transcribe RUN AUDIO …" if published.model.recognises else "extract_features RUN --layer …"
+    model, tokenizer = published.model, published.tokenizer
+    millions = num_elements(variables["params"]) / 1e6
+    labels = (
+        f"{tokenizer.vocab_size} labels ({tokenizer.kind}, blank {tokenizer.blank_id}), normaliser "
+        f"{tokenizer.normaliser}"
+    )
+    return [
+        f"{type(model.encoder).__name__} of {source}: {millions:.1f} M parameters, "
+        f"heads {', '.join(model.heads) or 'none'}",
+        f"  front-end: {_described(model.front_end)}",
+        *([f"  {labels}"] if tokenizer.has_labels else []),
+        *(f"  {remark}" for remark in published.remarks),
+        f"{out} is a run: python -m asr_jax.{use.replace('RUN', str(out))}",
+    ]
+
+
+def _described(front_end: FrontEnd) -> str:
+    """Returns the settings of a front-end that differ from the defaults of its class."""
+    usual = type(front_end)()
+    changed = {name: value for name, value in vars(front_end).items() if value != getattr(usual, name)}
+    return ", ".join([type(front_end).__name__, *(f"{name} {value}" for name, value in changed.items())])

@@ -1,0 +1,244 @@
+"""Published models: settings, tokenizer and weights from files of other systems, by one function for all formats."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.presets import preset
+from asr_jax.core.errors import UserError
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.pretrained.base import Description
+from asr_jax.pretrained.encoders import DESCRIPTIONS, description_of
+from asr_jax.pretrained.formats import imported, is_weights, load_weights
+from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
+from asr_jax.text.characters import CharacterTokenizer, NoTokenizer
+from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
+from asr_jax.text.vocabularies import normaliser_of
+
+BESIDE = ("dict.ltr.txt", "bpe.model", "tokenizer.model", "tokens.txt")
+"""Files with a tokenizer that are read if they are in the folder of a file without one."""
+FUNASR = ("config.yaml", "configuration.json")
+"""Files in folders of FunASR's models."""
+AS_OURS = "params/"
+
+
+@dataclass(frozen=True)
+class Given:
+    """Parts of a model that its file does not contain, or that replace those of the file."""
+
+    tokenizer: str = ""
+    """Path of a tokenizer, as in `TokenizerSettings.path`. Empty: that of the model or of the folder."""
+    normaliser: str = ""
+    """Normaliser of texts. Empty: the one that fits the case of the vocabulary's letters."""
+    front_end: str = ""
+    """Name of a front-end in `audio.presets`. Empty: that of the model."""
+    model: Model | None = None
+    """Settings of the model. None: those of the file."""
+    labels: TokenizerSettings | None = None
+    """Settings of a tokenizer with an alphabet, which is used if there is no other tokenizer."""
+
+
+NOTHING = Given()
+
+
+class NotGiven(UserError):
+    """A part of a model that its file does not contain and that was not given."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published model."""
+
+    model: Model
+    """Front-end, encoder and heads."""
+    tokenizer: Tokenizer
+    weights: dict[str, np.ndarray]
+    """Weights by parameter path (`params/…`, `batch_stats/…`)."""
+    remarks: tuple[str, ...]
+    """Messages about weights that are not used and about assumptions."""
+
+
+def is_published(path: Path) -> bool:
+    """Returns whether a path is a file or folder of a published model: one that `read_published` reads or refuses."""
+    return (path.exists() and is_weights(path)) or _is_funasr(path)
+
+
+def read_published(path: Path, given: Given = NOTHING) -> Published:
+    """Reads a published model.
+
+    Args:
+        path: File or folder of the model.
+        given: Parts that the file does not contain.
+
+    Raises:
+        UserError: If the path is not such a model, if this package does not have it, or if a part is unknown. The
+            message has the flag of `python -m asr_jax.import` that gives the part.
+    """
+    if _is_funasr(path):
+        raise UserError(
+            f"{path} is a folder of FunASR, whose models (Paraformer, SenseVoice) this package does not have yet: "
+            "expected a model of NeMo, Hugging Face, fairseq, NVIDIA or icefall"
+        )
+    if not (path.exists() and is_weights(path)):
+        raise UserError(
+            f"{path} is not a published model: expected a .nemo file, a Hugging Face folder, or weights "
+            f"(.safetensors {' '.join(TORCH_SUFFIXES)})"
+        )
+    described = None if given.model else _description_of(path)
+    model = given.model or settings_of(path, _known(described), front_end=given.front_end)
+    if given.model and given.front_end:
+        model = replace(given.model, front_end=preset(given.front_end))
+    weights, symbols = load_weights(path)
+    found, left = imported(weights, model)
+    others = [each.others for each in ((described,) if described else DESCRIPTIONS) if each.others]
+    if wrong := [name for name in left if not any(re.fullmatch(other, _bare(name)) for other in others)]:
+        raise UserError(
+            f"{path} has {len(wrong)} weights that {type(model.encoder).__name__} with these settings does not have: "
+            f"{', '.join(wrong[:3])}{' …' * (len(wrong) > 3)}; expected only weights of this model"
+        )
+    remarks = [f"{len(left)} weights of other heads are not used: {_kinds(left)}"] if left else []
+    if not model.heads:
+        remarks.append("the model has no head that recognises texts: extract_features and --init-from take it")
+        return Published(model, NoTokenizer(), found, tuple(remarks))
+    if not model.recognises:
+        return Published(model, NoTokenizer(), found, tuple(remarks))
+    tokenizer, of = _tokenizer(path, described, given, symbols)
+    _check_labels(path, tokenizer, of, found, model)
+    return Published(model, tokenizer, found, tuple(remarks))
+
+
+def settings_of(path: Path, described: Description, *, front_end: str = "") -> Model:
+    """Returns the settings of a published model, without augmentations.
+
+    Args:
+        path: File or folder of the model.
+        described: Reader of its settings.
+        front_end: Name of a front-end in `audio.presets`. Empty: that of the model.
+
+    Raises:
+        UserError: If a setting is not supported, or the front-end is unknown.
+    """
+    if not front_end and (unknown := described.unknown(path)):
+        raise NotGiven(f"{path} does not contain {unknown}")
+    heads, encoder = described.heads(path), described.encoder(path)
+    changes: dict[str, Any] = {}
+    if getattr(encoder, "taps", ()) and all(isinstance(head, CTC) for head in heads.values()):
+        changes["taps"] = ()  # those of pre-training
+    if not getattr(encoder, "mask_padding", True):
+        changes["mask_padding"] = True  # recordings are computed in batches, and alone by the other system
+    chosen: FrontEnd = preset(front_end) if front_end else described.front_end(path)
+    try:
+        return Model(replace(encoder, **changes), heads=heads, front_end=chosen, augment=())
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _known(described: Description | None) -> Description:
+    assert described is not None
+    return described
+
+
+def _description_of(path: Path) -> Description:
+    try:
+        return description_of(path)
+    except UserError as error:
+        if path.suffix in (".safetensors", *TORCH_SUFFIXES):
+            raise NotGiven(
+                f"{path} contains weights and no settings of a model: expected --config FILE.py with its encoder and "
+                "front-end, such as configs/quartznet_librispeech.py"
+            ) from error
+        raise
+
+
+def _is_funasr(path: Path) -> bool:
+    return path.is_dir() and all((path / name).is_file() for name in FUNASR)
+
+
+def _bare(name: str) -> str:
+    """Returns a name without the prefixes of fine-tuned models."""
+    return re.sub(r"^(module\.)?(w2v_encoder\.|wav2vec2\.|wav2vec2_bert\.)?(w2v_model\.)?", "", name)
+
+
+def _kinds(names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(_bare(name).partition(".")[0] for name in names))
+
+
+def _tokenizer(
+    path: Path, described: Description | None, given: Given, symbols: Sequence[str | None] | None
+) -> tuple[Tokenizer, str]:
+    """Returns the tokenizer of a model, and its source for messages.
+
+    Args:
+        path: File or folder of the model.
+        described: Reader of its settings; None if they are given.
+        given: Parts that the file does not contain.
+        symbols: Symbols of the labels in the file; None if it has none.
+
+    Raises:
+        UserError: If there is no tokenizer, or it cannot be read.
+    """
+    is_whole = path.suffix == ".nemo" or path.is_dir()
+    beside = next((path.parent / name for name in BESIDE if not is_whole and (path.parent / name).is_file()), None)
+    inside = described.tokenizer(path, None) if described and not given.tokenizer else None
+    if source := given.tokenizer or (str(path) if is_whole else ""):
+        return _read(Path(source), described, path, given.normaliser), source
+    if inside:
+        return _with_normaliser(inside, given.normaliser), str(path)
+    if symbols and all(symbol is None or len(symbol) <= 1 for symbol in symbols):
+        return _with_normaliser(CharacterTokenizer(tuple(symbols), "none"), given.normaliser), str(path)
+    if beside:
+        return _read(beside, described, path, given.normaliser), str(beside)
+    if given.labels and given.labels.alphabet:
+        normaliser = given.normaliser or given.labels.normaliser
+        return CharacterTokenizer.train((), alphabet=given.labels.alphabet, normaliser=normaliser), "the config"
+    raise NotGiven(
+        f"{path} contains no tokenizer: expected --tokenizer PATH with the one that the model was trained with "
+        "(fairseq's dict.ltr.txt, icefall's bpe.model or tokens.txt, a SentencePiece .model, a vocab.json), or such a "
+        f"file beside it ({', '.join(BESIDE)})"
+    )
+
+
+def _read(source: Path, described: Description | None, path: Path, normaliser: str) -> Tokenizer:
+    """Reads a tokenizer.
+
+    Args:
+        source: Path of the tokenizer.
+        described: Reader of the model's settings; None if they are given.
+        path: File or folder of the model.
+        normaliser: Normaliser of texts. Empty: the tokenizer's own, or the one that fits its letters.
+    """
+    tokenizer = given_tokenizer(TokenizerSettings(path=str(source), normaliser="none"))
+    if tokenizer.normaliser != "none":  # the folder of a tokenizer of this package, which has its own
+        return replace(tokenizer, normaliser=normaliser or tokenizer.normaliser)
+    return _with_normaliser((described and described.tokenizer(path, tokenizer)) or tokenizer, normaliser)
+
+
+def _with_normaliser(tokenizer: Tokenizer, normaliser: str) -> Tokenizer:
+    return replace(tokenizer, normaliser=normaliser or normaliser_of(tokenizer.symbols))
+
+
+def _check_labels(path: Path, tokenizer: Tokenizer, of: str, weights: Mapping[str, np.ndarray], model: Model) -> None:
+    """Checks that the tokenizer has as many labels as the head.
+
+    Args:
+        path: File or folder of the model.
+        tokenizer: Tokenizer of the labels.
+        of: Source of the tokenizer.
+        weights: Weights by parameter path.
+        model: Settings of the model.
+
+    Raises:
+        UserError: If it has another number of them.
+    """
+    bias = weights.get(f"{AS_OURS}heads_{model.recognising}/output/bias")
+    if bias is not None and bias.shape != (tokenizer.vocab_size,):
+        raise UserError(
+            f"{of} has {tokenizer.vocab_size} labels with the blank, and the head of {path} has {bias.shape[0]}: "
+            "expected the tokenizer that the model was trained with (--tokenizer PATH)"
+        )

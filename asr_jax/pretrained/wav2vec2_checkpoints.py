@@ -1,0 +1,232 @@
+"""Complete checkpoints of wav2vec 2.0 for fairseq (3d262bb2) and NVIDIA's DeepLearningExamples (729963dd).
+
+They contain the settings of the model, and for CTC the dictionary. Both systems number the labels `<s>` (the blank),
+`<pad>`, `</s>`, `<unk>`, followed by the labels of texts: the rows of a head are written in this order.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.presets import wav2vec2
+from asr_jax.core.errors import UserError
+from asr_jax.heads.contrastive import Contrastive
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.nn.span_masks import SpanMask
+from asr_jax.pretrained.base import Symbols
+from asr_jax.pretrained.keymap import NamedWeights
+from asr_jax.pretrained.torch_writer import Instance
+from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS
+from asr_jax.text.vocabularies import BOUNDARY, FAIRSEQ_SPECIALS
+
+NEVER = -1e4
+"""Bias of labels that the dictionary needs and the model does not have: their probability is 0 in float32."""
+HEAD = ("proj.weight", "proj.bias")
+
+
+def fairseq_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) -> dict[str, Any]:
+    """Returns the content of a checkpoint that fairseq's `load_model_ensemble_and_task` loads.
+
+    Args:
+        weights: Weights by fairseq's names of a pre-trained model.
+        model: Model that the weights belong to.
+        symbols: Text of each label; None for the blank.
+
+    Raises:
+        UserError: If fairseq does not have the model.
+    """
+    encoder, contrastive, normalise = _parts(model)
+    if encoder.hourglass or encoder.rotary or not encoder.projected:
+        raise UserError(
+            "the encoder has an hourglass, rotary positions or no projection, which fairseq's wav2vec 2.0 does not "
+            "have: expected --names deeplearningexamples, or --out NAME.safetensors for the weights alone"
+        )
+    pretraining = {
+        "_name": None,
+        "common": {"seed": 1, "tpu": False, "fp16": False},
+        "task": {"_name": "audio_pretraining", "data": "", "normalize": normalise, "sample_rate": 16000},
+        "model": {"_name": "wav2vec2", **encoder_section(encoder), **contrastive_section(contrastive)},
+    }
+    rest = {
+        "args": None, "criterion": None, "last_optimizer_state": None,
+        "optimizer_history": [_history("Wav2vecCriterion")],
+        "extra_state": {"train_iterator": {"version": 2, "epoch": 1, "iterations_in_epoch": 0, "shuffle": True}},
+    }  # fmt: skip
+    if contrastive or not model.recognises:
+        return {**rest, "cfg": pretraining, "model": dict(weights), "task_state": {}}
+    named, dictionary = in_fairseq_order(weights, symbols)
+    prefixed = {f"w2v_encoder.{'' if name in HEAD else 'w2v_model.'}{name}": each for name, each in named.items()}
+    tuning = {
+        "_name": None,
+        "common": pretraining["common"],
+        "task": {
+            "_name": "audio_finetuning", "data": "", "labels": "ltr", "normalize": normalise, "sample_rate": 16000,
+            "tpu": False, "seed": 1, "autoregressive": False,
+        },
+        "model": {
+            "_name": "wav2vec_ctc", "w2v_path": "", "w2v_args": pretraining, "data": "", "normalize": normalise,
+            "ddp_backend": "legacy_ddp", **tuning_section(encoder, model),
+        },
+    }  # fmt: skip
+    rest["optimizer_history"] = [_history("CtcCriterion")]
+    stored = Instance("fairseq.data.dictionary", "Dictionary", _dictionary(dictionary))
+    return {**rest, "cfg": tuning, "model": prefixed, "task_state": {"target_dictionary": stored}}
+
+
+def nvidia_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) -> dict[str, Any]:
+    """Returns the content of a checkpoint that NVIDIA's `inference.py` and `train.py --mode finetune` load.
+
+    Args:
+        weights: Weights by fairseq's names of a pre-trained model.
+        model: Model that the weights belong to.
+        symbols: Text of each label; None for the blank.
+
+    Raises:
+        UserError: If NVIDIA's code does not have the model.
+    """
+    encoder, contrastive, normalise = _parts(model)
+    hourglass = encoder.hourglass
+    args = {
+        **encoder_section(encoder), **contrastive_section(contrastive), **tuning_section(encoder, model),
+        "mode": "finetune" if model.recognises else "pretrain", "normalize": normalise, "sample_rate": 16000,
+        "rotary_embeddings": encoder.rotary, "mha": "fairseq", "masked_feature_extractor": False,
+        "hourglass_transformer": (
+            f"[{hourglass.before},({hourglass.middle},{hourglass.factor}),{hourglass.after}]" if hourglass else None
+        ),
+        "hourglass_resample": hourglass.resample, "labels": "ltr", "fp32_pos_conv": True, "fp32_conv_norms": True,
+    }  # fmt: skip
+    rest = {
+        "args": args, "ema_model": None, "optimizer": None, "scaler": None,
+        "train_state": {
+            "step": 0, "epoch": 1, "best_val_loss": float("inf"), "best_val_wer": float("inf"),
+            "optimizer_type": None, "scaler_type": None,
+        },
+    }  # fmt: skip
+    if not model.recognises:
+        return {**rest, "model": dict(weights)}
+    named, dictionary = in_fairseq_order(weights, symbols)
+    prefixed = {f"w2v_encoder.{'' if name in HEAD else 'w2v_model.'}{name}": each for name, each in named.items()}
+    lines = "".join(f"{symbol} 1\n" for symbol in dictionary[len(FAIRSEQ_SPECIALS) :])
+    return {**rest, "model": prefixed, "output_labels": lines}
+
+
+def in_fairseq_order(weights: NamedWeights, symbols: Symbols) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns the weights with the rows of the head in the order of fairseq's dictionary, and its symbols.
+
+    Labels of `<pad>`, `</s>` and `<unk>` that the model lacks get a row with the bias NEVER. A label `<s>` beside the
+    blank, as in Hugging Face's vocabularies, becomes `<pad>`.
+
+    Raises:
+        UserError: If a label contains white space other than the space itself, or the labels `<s>` and `<pad>` exist in
+            addition to the blank.
+    """
+    blank, pad, end, _ = FAIRSEQ_SPECIALS
+    other: dict[str | None, str] = {None: blank, "": end, **({} if pad in symbols else {blank: pad})}
+    names = [other.get(symbol, symbol) for symbol in symbols]
+    if names.count(blank) > 1:
+        raise UserError(f"the labels {blank} and {pad} exist beside the blank, which in fairseq is {blank} itself")
+    dictionary = [*FAIRSEQ_SPECIALS, *(str(name) for name in names if name not in FAIRSEQ_SPECIALS)]
+    if wrong := [name for name in dictionary if name != " " and len(name.split()) != 1]:
+        raise UserError(f"labels {wrong[:3]} contain white space, which a dictionary of fairseq cannot contain")
+    place = {name: number for number, name in enumerate(names)}
+    kernel, bias = (np.asarray(weights[name], np.float32) for name in HEAD)
+    without = (np.zeros(kernel.shape[1], np.float32), np.float32(NEVER))
+    rows = [(kernel[place[name]], bias[place[name]]) if name in place else without for name in dictionary]
+    head = dict(zip(HEAD, map(np.stack, zip(*rows, strict=True)), strict=True))
+    return {**weights, **head}, [BOUNDARY if name == " " else name for name in dictionary]
+
+
+def encoder_section(encoder: Wav2Vec2) -> dict[str, Any]:
+    """Returns the settings of an encoder by the names that both systems share."""
+    return {
+        "conv_feature_layers": str([tuple(layer) for layer in encoder.extractor]),
+        "extractor_mode": "layer_norm" if encoder.extractor_norm == "layer" else "default",
+        "conv_bias": encoder.extractor_bias, "encoder_embed_dim": encoder.dim, "encoder_layers": encoder.num_layers,
+        "encoder_attention_heads": encoder.num_heads, "encoder_ffn_embed_dim": encoder.feedforward_dim,
+        "layer_norm_first": encoder.norm_first, "conv_pos": encoder.position_kernel,
+        "conv_pos_groups": encoder.position_groups, "activation_fn": "gelu", "dropout": encoder.dropout,
+        "attention_dropout": encoder.attention_dropout, "activation_dropout": encoder.activation_dropout,
+        "dropout_input": encoder.input_dropout, "dropout_features": encoder.feature_dropout,
+        "encoder_layerdrop": encoder.layer_drop, "feature_grad_mult": encoder.extractor_gradient,
+        "quantize_targets": True, "mask_channel_before": encoder.channel_mask_first,
+        **_mask_section("mask", encoder.time_mask), **_mask_section("mask_channel", encoder.channel_mask),
+    }  # fmt: skip
+
+
+def contrastive_section(head: Contrastive | None) -> dict[str, Any]:
+    """Returns the settings of pre-training by the names that both systems share; empty without it."""
+    if head is None:
+        return {}
+    quantizer = head.quantizer
+    return {
+        "final_dim": head.dim, "latent_dim": head.codes_dim, "latent_vars": quantizer.entries,
+        "latent_groups": quantizer.groups, "quantizer_depth": quantizer.depth, "quantizer_factor": quantizer.factor,
+        "latent_temp": [quantizer.start_temperature, quantizer.end_temperature, quantizer.decay],
+        "num_negatives": head.num_negatives, "cross_sample_negatives": head.across_negatives,
+        "codebook_negatives": head.codebook_negatives, "negatives_from_everywhere": head.from_everywhere,
+        "target_glu": head.gated_targets, "logit_temp": head.temperature,
+    }  # fmt: skip
+
+
+def tuning_section(encoder: Wav2Vec2, model: Model) -> dict[str, Any]:
+    """Returns the settings of a fine-tuned model by the names that both systems share; empty without a CTC head."""
+    head = next((head for head in model.heads.values() if isinstance(head, CTC)), None)
+    if head is None:
+        return {}
+    names = ("dropout", "attention_dropout", "activation_dropout", "dropout_input", "feature_grad_mult")
+    masks = ("mask_prob", "mask_length", "mask_channel_prob", "mask_channel_length", "mask_channel_before")
+    section = encoder_section(encoder)
+    return {
+        **{name: section[name] for name in (*names, *masks)}, "layerdrop": encoder.layer_drop,
+        "final_dropout": head.dropout, "apply_mask": encoder.time_mask.probability > 0, "blank_weight": 0.0,
+        "blank_mode": "add", "freeze_finetune_updates": 0,
+    }  # fmt: skip
+
+
+def _parts(model: Model) -> tuple[Wav2Vec2, Contrastive | None, bool]:
+    """Returns the encoder, the head of pre-training (None without one), and whether samples are normalised.
+
+    Raises:
+        UserError: If both systems lack the front-end or the heads.
+    """
+    encoder, heads = model.encoder, [*model.heads.values()]
+    if not isinstance(encoder, Wav2Vec2) or not encoder.extractor or len(heads) > 1:
+        raise UserError(
+            f"the model has the heads {', '.join(model.heads)}: expected a wav2vec 2.0 that reads samples, with one "
+            "CTC head or one contrastive head; use --out NAME.safetensors to write the weights alone"
+        )
+    contrastive = next((head for head in heads if isinstance(head, Contrastive)), None)
+    # Another epsilon changes only recordings that are almost silent.
+    normalised = (wav2vec2(normalise=True, eps=FAIRSEQ_EPS), wav2vec2(normalise=True))
+    known: tuple[FrontEnd, ...] = (wav2vec2(), *normalised)
+    if model.front_end not in known:
+        raise UserError("the front-end is not the preset wav2vec2: fairseq and NVIDIA support no other")
+    return encoder, contrastive, model.front_end in normalised
+
+
+def _mask_section(prefix: str, mask: SpanMask) -> dict[str, Any]:
+    return {
+        f"{prefix}_prob": mask.probability, f"{prefix}_length": mask.length, f"{prefix}_selection": mask.selection,
+        f"{prefix}_other": mask.other, **({"require_same_masks": mask.same_count} if prefix == "mask" else {}),
+    }  # fmt: skip
+
+
+def _history(criterion: str) -> dict[str, Any]:
+    return {
+        "criterion_name": criterion, "optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None},
+        "num_updates": 0,
+    }  # fmt: skip
+
+
+def _dictionary(symbols: list[str]) -> Mapping[str, Any]:
+    """Returns the attributes of fairseq's `Dictionary`."""
+    bos, pad, eos, unknown = FAIRSEQ_SPECIALS
+    return {
+        "bos_word": bos, "pad_word": pad, "eos_word": eos, "unk_word": unknown, "symbols": symbols,
+        "count": [1] * len(symbols), "indices": {symbol: number for number, symbol in enumerate(symbols)},
+        "bos_index": 0, "pad_index": 1, "eos_index": 2, "unk_index": 3, "nspecial": len(FAIRSEQ_SPECIALS),
+    }  # fmt: skip

@@ -1,0 +1,168 @@
+"""Published models, imported without training: texts and log-probabilities of five recordings equal the peers' own.
+
+scripts/goldens/published.py writes the cases: small random models in the files of their own systems, and what the
+systems' own code computes with them.
+"""
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import GOLDENS, SHARED, max_abs, report
+
+from asr_jax.audio.io import write_flac
+from asr_jax.cli import average, evaluate, import_model
+from asr_jax.pretrained.published import read_published
+
+pytestmark = pytest.mark.golden
+
+ROOT = Path(__file__).parents[2]
+REFERENCE, SIDE = ROOT / ".venv-reference/bin/python", ROOT / "scripts/goldens/peer_texts.py"
+FOLDERS = (Path(__file__).parent / "published", GOLDENS / "published")
+ALIKE = ("fairseq_former", "hf_wav2vec2", "icefall_training", "nvidia")
+"""Cases of models that others have as well, in other files. tests/pretrained/test_published.py reads their files."""
+PATHS = [path for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
+CASES = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in ALIKE else []) for path in PATHS]
+NAMES = {"transformers": ("huggingface",), "fairseq": ("fairseq", "deeplearningexamples"), "nemo": ("nemo",)}
+NAMES |= {"nvidia": ("deeplearningexamples", "fairseq"), "icefall": ("icefall",)}
+PEERS = {"huggingface": "transformers", "deeplearningexamples": "nvidia"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model in the files of its own system, and what that system's code recognises."""
+
+    folder: Path
+    info: dict[str, Any]
+
+    @property
+    def source(self) -> Path:
+        return self.folder / self.info["model"]
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of the import, in which names of the case's files are paths."""
+        files = [self.folder / argument for argument in self.info["arguments"]]
+        return [
+            str(file) if file.is_file() else argument
+            for file, argument in zip(files, self.info["arguments"], strict=True)
+        ]
+
+    @property
+    def audio(self) -> list[Path]:
+        paths = [SHARED / name for name in self.info["recordings"]]
+        if missing := [str(path) for path in paths if not path.is_file()]:
+            pytest.skip(f"no recordings {', '.join(missing)}: set ASR_JAX_SHARED to their folder")
+        return paths
+
+
+@cache
+def case_of(path: Path) -> Case:
+    return Case(path.with_suffix(""), json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_texts_and_log_probabilities_are_the_peers(path: Path, tmp_path: Path, record_property: Any) -> None:
+    case = case_of(path)
+    audio = case.audio
+    import_model.main([str(case.source), "--out", str(tmp_path / "run"), *case.arguments])
+    manifest, found = tmp_path / "five.jsonl", tmp_path / "found.jsonl"
+    lines = [{"audio_path": str(name), "text": text} for name, text in zip(audio, case.info["texts"], strict=True)]
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    outputs = ["--predictions", str(found), "--log-probs", str(tmp_path / "log_probs.safetensors")]
+    evaluate.main([str(tmp_path / "run"), "--data", str(manifest), *outputs])
+    texts = [json.loads(line)["hypothesis"] for line in found.read_text().splitlines()]
+    assert texts == [" ".join(text.split()) for text in case.info["texts"]]
+    expected, actual = load_file(case.folder / "expected.safetensors"), load_file(tmp_path / "log_probs.safetensors")
+    differences = []
+    for number, name in enumerate(audio):
+        (log_probs,) = [array for key, array in actual.items() if name.stem in key]
+        np.testing.assert_equal(log_probs.shape, expected[str(number)].shape)
+        differences.append(max_abs(log_probs, expected[str(number)]))
+    assert report(record_property, "log-probabilities", max(differences)) < 1e-4
+
+
+def folders() -> list[Any]:
+    """Folders of Hugging Face with waveforms and logits."""
+    paths = sorted(path.parent for path in GOLDENS.glob("hf_w*/*/expected.safetensors"))
+    return [pytest.param(path, id=f"{path.parent.name}-{path.name}") for path in paths if is_with_ctc(path)]
+
+
+def is_with_ctc(folder: Path) -> bool:
+    return "ForCTC" in json.loads((folder / "config.json").read_text())["architectures"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", folders())
+def test_folders_with_logits(folder: Path, tmp_path: Path, record_property: Any) -> None:
+    """From waveforms to log-probabilities. Rows of the peer's batch that depend on their padding are not compared."""
+    config, arrays = json.loads((folder / "config.json").read_text()), load_file(folder / "expected.safetensors")
+    waves = arrays.get("input/waveform", arrays.get("input/waveform_raw"))
+    lengths, logits = arrays["input/waveform_lengths"], arrays.get("out/logits", arrays.get("out_masked/logits"))
+    enters = config.get("feat_extract_norm") == "group" or config.get("add_adapter")
+    rows = [row for row in range(len(waves)) if not enters or arrays["input/attention_mask"][row].all()]
+    if not rows:
+        pytest.skip("all rows have padding, which enters the output")
+    manifest = tmp_path / "m.jsonl"
+    with manifest.open("w") as file:
+        for row in rows:
+            samples = waves[row, : lengths[row]] * 32768
+            np.testing.assert_array_equal(samples, np.rint(samples))
+            write_flac(tmp_path / f"{row}.flac", samples.astype(np.int16), 16000)
+            file.write(json.dumps({"audio_path": f"{row}.flac", "text": "a", "id": str(row)}) + "\n")
+    import_model.main([str(folder), "--out", str(tmp_path / "run")])
+    given = [str(tmp_path / "run"), "--data", str(manifest), "--log-probs", str(tmp_path / "found.safetensors")]
+    evaluate.main(given)
+    found = load_file(tmp_path / "found.safetensors")
+    for row in rows:
+        expected = logits[row] - np.logaddexp.reduce(logits[row], axis=-1, keepdims=True)
+        assert len(found[str(row)]) <= len(expected)
+        difference = max_abs(found[str(row)], expected[: len(found[str(row)])])
+        assert report(record_property, f"log-probabilities {row}", difference) < 1e-4
+
+
+def exports() -> list[Any]:
+    """The cases with each system for which `average` writes a complete model."""
+    pairs = [(path, name) for path in PATHS for name in NAMES.get(case_of(path).info["system"], ())]
+    without = {("hf_parakeet", "huggingface"), ("nvidia_hourglass", "fairseq")}
+    return [
+        pytest.param(path, name, id=f"{path.stem}-{name}") for path, name in pairs if (path.stem, name) not in without
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "names"), exports())
+def test_the_systems_own_code_loads_what_average_writes(
+    path: Path, names: str, tmp_path: Path, record_property: Any
+) -> None:
+    """The peer's texts and log-probabilities, from the written model alone, are those of the original model."""
+    if not REFERENCE.exists():
+        pytest.skip("no environment of scripts/setup_reference.sh")
+    case, out = case_of(path), tmp_path / {"huggingface": "out", "nemo": "out.nemo"}.get(names, "out.pt")
+    audio = case.audio
+    import_model.main([str(case.source), "--out", str(tmp_path / "run"), *case.arguments])
+    like = ["--like", str(case.source)] if names == "nemo" else []
+    average.main([str(tmp_path / "run"), "--names", names, "--out", str(out), *like])
+    for file in ("model.json", "bpe.model"):  # settings and tokenizer that icefall reads from files beside a checkpoint
+        if names == "icefall":
+            shutil.copy(case.folder / file, out.with_name(file.replace("model.json", "out.json")))
+    given = [REFERENCE, SIDE, PEERS.get(names, names), out, tmp_path / "found.safetensors", *audio]
+    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    if "No module named" in done.stderr or "No such file or directory" in done.stderr:
+        pytest.skip(f"no sources of scripts/setup_reference.sh --peers: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    texts, expected = json.loads(done.stdout.splitlines()[-1]), load_file(case.folder / "expected.safetensors")
+    ours = read_published(case.source).tokenizer
+    if case.info["system"] == PEERS.get(names, names):
+        assert [" ".join(text.split()) for text in texts] == [" ".join(text.split()) for text in case.info["texts"]]
+    found = load_file(tmp_path / "found.safetensors")
+    for number, log_probs in expected.items():
+        difference = max_abs(found[number][:, : ours.vocab_size], log_probs)
+        assert report(record_property, f"log-probabilities {number}", difference) < 1e-4
