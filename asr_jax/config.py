@@ -180,7 +180,7 @@ class Resume:
 
     allow: tuple[str, ...] = ()
     """Settings, or groups of them, that may differ from those of the run: optim, training, model.augment, or fields in
-    them such as optim.schedule.peak_lr. The optimizer state is kept."""
+    them; for the learning rate: optim, or optim.schedule. The optimizer state is kept."""
 
     def __post_init__(self) -> None:
         for name in self.allow:
@@ -220,7 +220,8 @@ class Experiment:
     run_dir: str = ""
     """Folder of the run. Training in the folder of an existing run continues it. Empty: runs/NAME."""
     fresh: bool = False
-    """Whether to start a new run in a folder next to the existing one (NAME-2, NAME-3 …). Nothing is deleted."""
+    """Whether to start a new run in a new folder beside the existing one: the name of the folder with -2, -3 … appended.
+    Nothing is deleted."""
     dry_run: bool = False
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
     decoding: dataclasses.InitVar[Decoding | None] = None

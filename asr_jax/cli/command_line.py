@@ -178,7 +178,7 @@ def parse_with_experiment[Options](
     if asks_for_help(arguments):
         if not _help_word(arguments):
             print_help(kind, prog=prog, about=about)
-        parse_experiment(arguments, prog=prog)  # exits
+        parse_experiment(arguments, prog=prog)  # Prints the fields and exits.
     options, rest = parse_known(kind, arguments, prog=prog)
     return options, parse_experiment(rest, prog=prog)
 

@@ -219,7 +219,7 @@ def step_numbers(data: Data, *, left_s: float | int | None, validated: str | Non
     if speed.get("padding_share") is not None:
         parts.append(f"padding {percent(speed['padding_share'], digits=1)}")
     if left_s is not None:
-        parts.append(f"left {clock(left_s)}")
+        parts.append(f"remaining {clock(left_s)}")
     return " | ".join(parts + ([validated] if validated else []))
 
 

@@ -33,7 +33,7 @@ class CTCDecoding(base.Decoding):
     """Settings of the search in the output of a CTC head."""
 
     kind: Literal["greedy", "beam"] = "greedy"
-    """greedy: the most likely symbol of each frame; beam: prefix beam search with n-best lists and fusion."""
+    """greedy: the most likely label of each frame; beam: prefix beam search with n-best lists and fusion."""
     search: Search = Search()
     """Settings of the beam search."""
     fusion: Fusion = Fusion()
@@ -81,7 +81,7 @@ class CTCDecoding(base.Decoding):
         return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
-    def gives_alternatives(self) -> bool:
+    def gives_n_best(self) -> bool:
         return self.kind == "beam"
 
     def host_stage(self, tokenizer: Tokenizer, *, num_shares: int = 1) -> "PrefixBeamSearch | None":

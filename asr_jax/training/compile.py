@@ -195,7 +195,7 @@ def _results(
 
 def _check_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: Mesh) -> None:
     """Raises a UserError if the largest bucket and the averaged parameters need more memory than a device has."""
-    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # None on CPUs
+    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # CPUs report no limit.
     worst = max(table, key=lambda row: row["bytes"])
     needed = worst["bytes"] + average_bytes
     if limit and needed > limit:

@@ -47,7 +47,7 @@ class Buckets:
     max_batch: int = 512
     """Maximum number of rows per batch."""
     batch_multiple: int = 8
-    """Divisor of the number of rows of every batch, and its minimum. The number of devices must divide it."""
+    """Number that divides the rows of every batch; also the minimum of rows. The number of devices must divide it."""
     slack_s: float = 0.01
     """Room of each bucket beyond its longest utterance in seconds, because manifests round durations."""
     order: Literal["shuffled", "sorted"] = "shuffled"
