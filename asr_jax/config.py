@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -141,6 +142,9 @@ def profiled(text: str) -> tuple[int, int] | None:
     return int(found[1]), int(found[2])
 
 
+ENDINGS_OF_WEIGHTS = (".nemo", ".pt", ".safetensors")
+
+
 @dataclass(frozen=True)
 class Init:
     """Pre-trained weights that a run starts from."""
@@ -168,6 +172,25 @@ class Init:
                 re.compile(pattern)
             except re.error as error:
                 raise ValueError(f"new: {pattern!r} is not a regular expression: {error}") from error
+
+    def check_exists(self) -> None:
+        """Checks that `path` exists.
+
+        Raises:
+            UserError: If it does not. For a name of Hugging Face, the message has the command that downloads it.
+        """
+        if not self.path or Path(self.path).exists():
+            return
+        name = re.fullmatch(r"[\w-]+/([\w.-]+)", self.path)
+        if name and not self.path.endswith(ENDINGS_OF_WEIGHTS) and not Path(self.path).parent.exists():
+            raise UserError(
+                f"--init-from {self.path} does not exist. Names of Hugging Face are not downloaded: run hf download "
+                f"{self.path} --local-dir {name[1]}, and then use --init-from {name[1]}"
+            )
+        raise UserError(
+            f"--init-from {self.path} does not exist: expected the path of weights (relative paths start at "
+            f"{os.getcwd()})"
+        )
 
 
 RESUMABLE = ("optim", "training", "model.augment")
@@ -220,7 +243,7 @@ class Experiment:
     run_dir: str = ""
     """Folder of the run. Training in the folder of an existing run continues it. Empty: runs/NAME."""
     fresh: bool = False
-    """Whether to start a new run in a new folder beside the existing one: the name of the folder with -2, -3 … appended.
+    """Whether to start a new run in a new folder beside the existing one: the folder's name with -2, -3 … appended.
     Nothing is deleted."""
     dry_run: bool = False
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
@@ -417,6 +440,12 @@ def save_experiment(experiment: Experiment, path: Path) -> None:
     write_whole(path, json.dumps(to_json(experiment), indent=2) + "\n")
 
 
+RESTORED = (
+    "restore the file, or remove it and repeat the command that started the run, with --config and --run-dir: it is "
+    "written again, and compared with the newest checkpoint"
+)
+
+
 def load_experiment(path: Path) -> Experiment:
     """Loads an experiment from its JSON file.
 
@@ -430,9 +459,9 @@ def load_experiment(path: Path) -> Experiment:
             f"{path.parent} is not a run: it has no {path.name}; expected the folder of a training run"
         ) from error
     except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {error}; {RESTORED}") from error
     if not isinstance(experiment, Experiment):
-        raise UserError(f"{path} contains no Experiment; expected the experiment.json of a run")
+        raise UserError(f"{path} contains no Experiment: expected the experiment.json of a run; {RESTORED}")
     return experiment
 
 

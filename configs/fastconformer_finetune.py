@@ -34,7 +34,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
+from asr_jax.pretrained.encoders import check_fits_config, describes_itself, encoder_of, front_end_of
 from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/mine/manifests"
@@ -42,12 +42,14 @@ MANIFESTS = "data/mine/manifests"
 
 def experiment(init_from: str = "") -> Experiment:
     is_known = describes_itself(init_from)
+    encoder = encoder_of(init_from) if is_known else Conformer.fast("large")
+    check_fits_config(encoder, init_from, config="configs/fastconformer_finetune.py")
     return Experiment(
         name="fastconformer_finetune",
         model=Model(
             front_end=front_end_of(init_from) if is_known else nemo(num_mels=80),
             augment=(SpecAugment.nemo(num_time_masks=10),),
-            encoder=encoder_of(init_from) if is_known else Conformer.fast("large"),
+            encoder=encoder,
             heads={"ctc": CTC(dropout=0.0, weight_by="labels")},
         ),
         data=Data(

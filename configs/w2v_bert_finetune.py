@@ -37,7 +37,7 @@ from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
-from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
+from asr_jax.pretrained.encoders import check_fits_config, describes_itself, encoder_of, front_end_of
 from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/mine/manifests"
@@ -46,6 +46,8 @@ CHANGES: dict[str, Any] = {"masks": True, "remat": "layers"}
 
 def experiment(init_from: str = "") -> Experiment:
     is_known = describes_itself(init_from)
+    if is_known:
+        check_fits_config(encoder_of(init_from), init_from, config="configs/w2v_bert_finetune.py")
     return Experiment(
         name="w2v_bert_finetune",
         model=Model(

@@ -35,7 +35,7 @@ from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NEVER, FairseqAdam
 from asr_jax.optim.schedules import TriStage
-from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
+from asr_jax.pretrained.encoders import check_fits_config, describes_itself, encoder_of, front_end_of
 from asr_jax.pretrained.wav2vec2 import OF_PRETRAINING
 from asr_jax.text.tokenizers import TokenizerSettings
 
@@ -77,6 +77,7 @@ def experiment(init_from: str = "") -> Experiment:
         encoder, front_end = run.model.encoder, run.model.front_end
     elif describes_itself(init_from):
         encoder, front_end = encoder_of(init_from), front_end_of(init_from)
+        check_fits_config(encoder, init_from, config="configs/wav2vec2_finetune.py")
     else:
         encoder = Wav2Vec2.large() if recipe.is_large else Wav2Vec2.base_hourglass()
         front_end = wav2vec2(normalise=recipe.is_large)

@@ -40,7 +40,7 @@ class TokenizerOptions:
     sentencepiece_command: Annotated[str | None, arg(metavar="COMMAND")] = None
     """Ignored, since SentencePiece is used as a library; accepted for scripts that pass it."""
     vocab_size: int = 5000
-    """Number of pieces, without the blank."""
+    """Number of pieces, without the blank. data.tokenizer.vocab_size counts the blank, and is one more."""
     model_type: Literal["unigram", "bpe", "char", "word"] = "unigram"
     """Type of the SentencePiece model."""
     character_coverage: float = 0.9995

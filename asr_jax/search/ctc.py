@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.search import base
 from asr_jax.search.base import HostStage
@@ -64,7 +65,7 @@ class CTCDecoding(base.Decoding):
         if self.fusion.lexicon:
             parts.append(f"words of {self.fusion.lexicon}")
         if self.fusion.hot_words:
-            parts.append(f"{len(self.fusion.hot_words)} hot words")
+            parts.append(counted(len(self.fusion.hot_words), "hot word"))
         if self.reranking.kenlm:
             parts.append(f"{self.reranking.kenlm} × {self.reranking.lm_weight:g} re-ranked")
         return ", ".join(parts)

@@ -46,7 +46,8 @@ class TokenizerSettings:
     alphabet: str = ""
     """Characters of the kind characters, in the order of their ids. Empty: the characters of the training texts."""
     vocab_size: int = 500
-    """Number of labels of the kind sentencepiece, including the blank. It is smaller if the training texts do not have
+    """Number of labels of the kind sentencepiece, including the blank, unlike --vocab-size of asr_jax.tokenizer. It is
+    smaller if the training texts do not have
     as many pieces."""
     pieces: Pieces = "unigram"
     """SentencePiece's training algorithm."""

@@ -104,7 +104,7 @@ def test_the_accumulation_reaches_what_is_wanted_and_no_less_does(manifest, tmp_
     mean = total / plan.batches_per_epoch
     reaching = int(re.search(r"a global batch of .*: --training\.accumulate (\d+)", output)[1])
     assert reaching * mean >= amount > (reaching - 1) * mean
-    assert re.search(rf"current global batch, training\.accumulate {accumulate}: ", output)
+    assert re.search(rf"global batch \(all utterances of an update\), training\.accumulate {accumulate}: ", output)
     assert len(re.findall("a global batch of", output)) == 1
 
 

@@ -68,7 +68,7 @@ def test_plain_lines_every_n_updates():
     assert [re.search(r"update (\d+)/100", line)[1] for line in lines[1:]] == ["10", "50", "90", "100"]
     fields = [re.search(r"\d.*", field)[0].strip() for field in lines[2].split("|")]
     assert fields == ["2/5", "50/100", "0.4123", "9.80e-04", "3,123.5 audio-s/s", "4.1 %", "0:01:40"]
-    assert "left" not in lines[1]
+    assert "remaining" not in lines[1]
 
 
 def test_the_end_counts_the_updates_that_were_seen_if_the_event_has_none():
@@ -77,15 +77,15 @@ def test_the_end_counts_the_updates_that_were_seen_if_the_event_has_none():
 
 def test_the_last_word_error_rate_stays_on_the_line():
     text = shown(START, step(20), event("validation", **VALIDATION), step(40), plain_every=1)
-    assert text.splitlines()[-1].endswith("left 0:02:00 | WER 8.12 % at 30")
+    assert text.splitlines()[-1].endswith("remaining 0:02:00 | WER 8.12 % at 30")
 
 
 def test_time_left_counts_from_the_resume():
     events = [START, step(10), event("resumed", update=50, path="checkpoints/50"), step(60), step(70, elapsed_s=130.0)]
     lines = shown(*events, plain_every=1).splitlines()
     assert re.search(r"resumed.*\b50\b.*checkpoints/50", lines[2])
-    assert "left" not in lines[3]
-    assert "left 0:00:30" in lines[4]
+    assert "remaining" not in lines[3]
+    assert "remaining 0:00:30" in lines[4]
 
 
 def test_a_validation_by_its_loss_stays_on_the_line_with_the_accuracy():

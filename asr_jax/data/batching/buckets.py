@@ -36,10 +36,10 @@ class Buckets:
     edges_s: tuple[float, ...] = ()
     """Longest duration of each bucket in seconds, in ascending order. Replaces `num` and `edges`."""
     batch_seconds: float = 240.0
-    """Padded audio per global batch in seconds. Buckets of longer utterances have fewer rows."""
+    """Padded audio of a batch over all devices in seconds. Buckets of longer utterances have fewer rows."""
     budget: float = 0.0
-    """Size of a global batch in the measure `unit`, instead of `batch_seconds`. 0: `batch_seconds` is used. `budget`
-    and `unit` are set together."""
+    """Size of a batch over all devices in the measure `unit`, instead of `batch_seconds`. 0: `batch_seconds` is used.
+    `budget` and `unit` are set together."""
     unit: Unit | Literal[""] = ""
     """Measure of `budget`. samples: utterances. frames, duration-ms: sum over the batch without padding, as the mean
     over the batches of a bucket. padded-frames, padded-duration-ms: with padding. feature-values, values: padded frames
@@ -100,7 +100,7 @@ class Bucket:
     num_tokens: int
     """Padded number of labels of a row."""
     batch_size: int
-    """Rows of a global batch."""
+    """Rows of a batch over all devices."""
     longest: int
     """Length of the longest entry of this bucket. `length` is slightly larger."""
 
