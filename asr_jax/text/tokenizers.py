@@ -47,8 +47,7 @@ class TokenizerSettings:
     """Characters of the kind characters, in the order of their ids. Empty: the characters of the training texts."""
     vocab_size: int = 500
     """Number of labels of the kind sentencepiece, including the blank, unlike --vocab-size of asr_jax.tokenizer. It is
-    smaller if the training texts do not have
-    as many pieces."""
+    smaller if the training texts do not have as many pieces."""
     pieces: Pieces = "unigram"
     """SentencePiece's training algorithm."""
     character_coverage: float = 1.0

@@ -203,8 +203,8 @@ def short_run(schedule: Schedule, length: RunLength) -> list[str]:
         return []
     last = float(schedule.build(length)(length.num_updates - 1))
     return [
-        f"the run ends before the warm-up of the learning rate: it has {counted(length.num_updates, 'update')}, and the "
-        f"warm-up has {warmup:,}. The rate of the last update is {last:.3g}, and the peak is {schedule.peak_lr:g}. "
+        f"the run ends before the warm-up of the learning rate: it has {counted(length.num_updates, 'update')}, and "
+        f"the warm-up has {warmup:,}. The rate of the last update is {last:.3g}, and the peak is {schedule.peak_lr:g}. "
         "Train longer, or lower the warm-up in --optim.schedule"
     ]
 
