@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -143,6 +144,9 @@ def profiled(text: str) -> tuple[int, int] | None:
     return int(found[1]), int(found[2])
 
 
+ENDINGS_OF_WEIGHTS = (".nemo", ".pt", ".safetensors")
+
+
 @dataclass(frozen=True)
 class Init:
     """Pre-trained weights that a run starts from."""
@@ -172,6 +176,25 @@ class Init:
             except re.error as error:
                 raise ValueError(f"new: {pattern!r} is not a regular expression: {error}") from error
 
+    def check_exists(self) -> None:
+        """Checks that `path` exists.
+
+        Raises:
+            UserError: If it does not. For a name of Hugging Face, the message has the command that downloads it.
+        """
+        if not self.path or Path(self.path).exists():
+            return
+        name = re.fullmatch(r"[\w-]+/([\w.-]+)", self.path)
+        if name and not self.path.endswith(ENDINGS_OF_WEIGHTS) and not Path(self.path).parent.exists():
+            raise UserError(
+                f"--init-from {self.path} does not exist. Names of Hugging Face are not downloaded: run hf download "
+                f"{self.path} --local-dir {name[1]}, and then use --init-from {name[1]}"
+            )
+        raise UserError(
+            f"--init-from {self.path} does not exist: expected the path of weights (relative paths start at "
+            f"{os.getcwd()})"
+        )
+
 
 RESUMABLE = ("optim", "training", "model.augment")
 """Settings that `Resume.allow` can name. A change of others, such as the model's sizes, does not fit a checkpoint."""
@@ -183,7 +206,7 @@ class Resume:
 
     allow: tuple[str, ...] = ()
     """Settings, or groups of them, that may differ from those of the run: optim, training, model.augment, or fields in
-    them such as optim.schedule.peak_lr. The optimizer state is kept."""
+    them; for the learning rate: optim, or optim.schedule. The optimizer state is kept."""
 
     def __post_init__(self) -> None:
         for name in self.allow:
@@ -223,7 +246,8 @@ class Experiment:
     run_dir: str = ""
     """Folder of the run. Training in the folder of an existing run continues it. Empty: runs/NAME."""
     fresh: bool = False
-    """Whether to start a new run in a folder next to the existing one (NAME-2, NAME-3 …). Nothing is deleted."""
+    """Whether to start a new run in a new folder beside the existing one: the folder's name with -2, -3 … appended.
+    Nothing is deleted."""
     dry_run: bool = False
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
     decoding: dataclasses.InitVar[Decoding | None] = None
@@ -419,6 +443,12 @@ def save_experiment(experiment: Experiment, path: Path) -> None:
     write_whole(path, json.dumps(to_json(experiment), indent=2) + "\n")
 
 
+RESTORED = (
+    "restore the file, or remove it and repeat the command that started the run, with --config and --run-dir: it is "
+    "written again, and compared with the newest checkpoint"
+)
+
+
 def load_experiment(path: Path) -> Experiment:
     """Loads an experiment from its JSON file.
 
@@ -432,9 +462,9 @@ def load_experiment(path: Path) -> Experiment:
             f"{path.parent} is not a run: it has no {path.name}; expected the folder of a training run"
         ) from error
     except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {error}; {RESTORED}") from error
     if not isinstance(experiment, Experiment):
-        raise UserError(f"{path} contains no Experiment; expected the experiment.json of a run")
+        raise UserError(f"{path} contains no Experiment: expected the experiment.json of a run; {RESTORED}")
     return experiment
 
 

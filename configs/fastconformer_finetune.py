@@ -34,6 +34,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.pretrained.encoders import check_fits_config
 from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/mine/manifests"
@@ -41,6 +42,7 @@ MANIFESTS = "data/mine/manifests"
 
 def experiment(init_from: str = "") -> Experiment:
     encoder, front_end = model_of(init_from) or (Conformer.fast("large"), nemo(num_mels=80))
+    check_fits_config(encoder, init_from, config="configs/fastconformer_finetune.py")
     return Experiment(
         name="fastconformer_finetune",
         model=Model(

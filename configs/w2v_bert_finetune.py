@@ -38,6 +38,7 @@ from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.pretrained.encoders import check_fits_config
 from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/mine/manifests"
@@ -45,6 +46,7 @@ MANIFESTS = "data/mine/manifests"
 
 def experiment(init_from: str = "") -> Experiment:
     encoder, front_end = model_of(init_from) or (W2VBert(), w2v_bert())
+    check_fits_config(encoder, init_from, config="configs/w2v_bert_finetune.py")
     return Experiment(
         name="w2v_bert_finetune",
         model=Model(

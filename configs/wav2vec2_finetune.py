@@ -35,7 +35,7 @@ from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NEVER, FairseqAdam
 from asr_jax.optim.schedules import TriStage
-from asr_jax.pretrained.encoders import ctc_of, describes_itself
+from asr_jax.pretrained.encoders import check_fits_config, ctc_of, describes_itself
 from asr_jax.pretrained.wav2vec2_fairseq import OF_PRETRAINING
 from asr_jax.text.tokenizers import TokenizerSettings
 
@@ -76,6 +76,7 @@ def experiment(init_from: str = "") -> Experiment:
     random = Wav2Vec2.large() if recipe.is_large else Wav2Vec2.base_hourglass()
     encoder, front_end = model_of(init_from) or (random, wav2vec2(normalise=recipe.is_large))
     head = ctc_of(init_from) if describes_itself(init_from) else CTC()
+    check_fits_config(encoder, init_from, config="configs/wav2vec2_finetune.py")
     return Experiment(
         name=f"wav2vec2_finetune_{RECIPE}",
         model=Model(

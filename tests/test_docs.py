@@ -16,8 +16,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHERS = {
     "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech",
     "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
+    "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node",
 }  # fmt: skip
-"""Flags of scripts, of the help, of XLA, of TensorBoard, and of other systems."""
+"""Flags of scripts, of the help, of XLA, of TensorBoard, hf and srun, and of other systems."""
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,7 @@ def _opened(file: Any, name: str) -> Iterator[tuple[Any, Any]]:
             name, f"not audio that FFmpeg can read ({error.strerror or error}); check that the file is complete"
         ) from None
     except (AttributeError, ValueError, TypeError, ArithmeticError):
-        raise AudioError(name, "not audio that FFmpeg can read (its header is damaged); copy the file again") from None
+        raise AudioError(name, "FFmpeg cannot read it (damaged header); copy the file again") from None
 
 
 def _library(name: str) -> Any:

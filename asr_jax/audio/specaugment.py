@@ -53,7 +53,7 @@ class SpecAugment(Augmentation):
     draws_widest: bool = False
     """Whether the maximum width can be drawn; in some systems the largest width drawn is one less."""
     draws_last_start: bool = False
-    """Whether a mask can end with the last frame or bin; in some systems at least one remains behind it."""
+    """Whether a mask may end at the last frame or bin; in some systems at least one remains behind it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -69,7 +69,7 @@ class Normalise(Stage):
     over: Literal["bins", "all"] = "bins"
     """Scope of the statistics. bins: each bin has its own; all: one mean and deviation of all values."""
     ddof: int = 1
-    """Number subtracted from the number of values in the denominator of the variance: 1 unbiased, 0 biased."""
+    """Delta degrees of freedom of the standard deviation: 1 unbiased, 0 biased."""
     eps: float = 1e-5
     """Small number that keeps the division finite; see `eps_to`."""
     eps_to: Literal["deviation", "variance", "least"] = "deviation"
@@ -94,7 +94,7 @@ class Normalise(Stage):
         count = (frames.lengths * each).astype(jnp.float32)[:, None, None]
         mean = jnp.where(mask, frames.values, 0.0).sum(axes, keepdims=True) / jnp.maximum(count, 1.0)
         squares = jnp.where(mask, jnp.square(frames.values - mean), 0.0).sum(axes, keepdims=True)
-        variance = squares / jnp.maximum(count - self.ddof, 1.0)  # 0 for a single frame
+        variance = squares / jnp.maximum(count - self.ddof, 1.0)  # The variance of a single frame is 0.
         if self.eps_to == "variance":
             return mean, jnp.sqrt(variance + self.eps)
         deviation = jnp.sqrt(variance)

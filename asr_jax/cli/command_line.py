@@ -22,7 +22,7 @@ import tyro
 from asr_jax.audio.io import AudioError
 from asr_jax.cli.field_help import help_on, help_text
 from asr_jax.cli.synonyms import meant_by, plain_word
-from asr_jax.config import FORMER_FIELDS, Experiment, classes, load_experiment
+from asr_jax.config import FORMER_FIELDS, Experiment, Init, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.names import counted
 from asr_jax.core.native import native_log
@@ -155,6 +155,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
                 f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run"
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
+    if not asks_for_help(rest):
+        Init(path=_init_from(rest)).check_exists()  # A config that reads it would report a file that is not readable.
     default = load_config(source.config, init_from=_init_from(rest))
     return parse_fields(rest, default, prog=prog, of=f"--config {source.config}")
 
@@ -178,7 +180,7 @@ def parse_with_experiment[Options](
     if asks_for_help(arguments):
         if not _help_word(arguments):
             print_help(kind, prog=prog, about=about)
-        parse_experiment(arguments, prog=prog)  # exits
+        parse_experiment(arguments, prog=prog)  # Prints the fields and exits.
     options, rest = parse_known(kind, arguments, prog=prog)
     return options, parse_experiment(rest, prog=prog)
 
@@ -270,7 +272,8 @@ def load_config(path: str, *, init_from: str = "") -> Experiment:
         experiment = module.experiment(init_from=init_from) if takes else module.experiment()
     except Exception as error:  # a config is the user's code: report its error and line
         line = next((f":{e.lineno}" for e in _frames(error) if Path(e.filename) == file.absolute()), "")
-        raise UserError(f"config {path}{line}: {type(error).__name__}: {error}") from error
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        raise UserError(f"config {path}{line}: {kind}{error}") from error
     if not isinstance(experiment, Experiment):
         raise UserError(f"config {path}: experiment() returned {type(experiment).__name__}, expected an Experiment")
     own = sorted(name for name in classes(experiment) if name.startswith(spec.name + ":"))

@@ -35,7 +35,7 @@ from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractOptions:
-    """Options of `asr_jax.extract_features`."""
+    """Command-line options of `asr_jax.extract_features`."""
 
     trained: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
     """Folder of a run, or a checkpoint, as --run; must be the first argument."""
@@ -71,7 +71,7 @@ class ExtractOptions:
 
     @property
     def source(self) -> Path | None:
-        """The run of --run or of the first argument."""
+        """Folder of the run: `--run`, or the first argument."""
         return self.run or self.trained
 
 

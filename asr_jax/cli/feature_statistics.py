@@ -23,7 +23,7 @@ from asr_jax.core.options import parse
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticsOptions:
-    """Options of `asr_jax.feature_statistics`."""
+    """Command-line options of `asr_jax.feature_statistics`."""
 
     config: Annotated[str, arg(metavar="FILE")] = ""
     """Config whose front-end is used."""

@@ -25,11 +25,10 @@ from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.reading import Utterances
+from asr_jax.optim.schedules import RunLength
 
 LISTED = 20
 """Number of removed characters of a set that the table has."""
-RECOMMENDED = {"s": 5 * 3600.0, "utterances": 1025}
-"""Global batch that CAIMAN-ASR recommends for transducers: over 5 hours of audio, or over 1,024 utterances."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +36,9 @@ class PlanOptions:
     """Options of `asr_jax.plan`."""
 
     global_seconds: Annotated[float | None, arg(metavar="S")] = None
-    """Size of a global batch in seconds of audio, without padding."""
+    """Size of a global batch in seconds of audio, without padding. The accumulation that reaches it is printed."""
     global_rows: Annotated[int | None, arg(metavar="N")] = None
-    """Size of a global batch in utterances."""
+    """Size of a global batch in utterances. The accumulation that reaches it is printed."""
     plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
     """File for a histogram of the durations with the boundaries of the buckets."""
 
@@ -76,13 +75,13 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
-    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both. Default: RECOMMENDED.
+    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both; those that are requested.
 
     Raises:
         UserError: If a size is not a finite number above 0.
     """
     given = {"s": seconds, "utterances": rows}
-    wanted = {unit: amount for unit, amount in given.items() if amount is not None} or RECOMMENDED
+    wanted = {unit: amount for unit, amount in given.items() if amount is not None}
     if not all(0 < amount < math.inf for amount in wanted.values()):
         raise UserError(f"--global-seconds {seconds}, --global-rows {rows}: expected more than 0")
     return wanted
@@ -105,7 +104,7 @@ def plan(experiment: Experiment) -> Plan:
     from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
     from asr_jax.training.run import find_run
-    from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer
+    from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer, short_run
 
     folder, data, warnings = find_run(experiment), experiment.data, list[str]()
     try:
@@ -130,6 +129,7 @@ def plan(experiment: Experiment) -> Plan:
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
     warnings += find_overlap(sets.train, sets.validation).lines()
+    warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
     for name, of_set in removed.items():
         try:
             check_removed(of_set, limit=data.max_removed_share, what=name)
@@ -204,6 +204,16 @@ def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
     ]
 
 
+def length_of(planned: PlannedData, experiment: Experiment) -> RunLength:
+    """Returns the length of the run."""
+    from asr_jax.training.setup import run_length
+    from asr_jax.training.timetable import Groups
+
+    training = experiment.training
+    updates = Groups(planned.plan.batches_per_epoch, training.accumulate, training.epoch_end).updates_per_epoch
+    return RunLength(run_length(training.num_updates, training.num_epochs, updates), updates)
+
+
 def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:
     """Lines on padding, an epoch, the run, and the accumulation for each requested global batch.
 
@@ -212,15 +222,11 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
         experiment: The experiment.
         wanted: Size of the global batch, as from `wanted_batch`.
     """
-    from asr_jax.training.setup import run_length
-    from asr_jax.training.timetable import Groups
-
     plan, training = planned.plan, experiment.training
     batches, accumulate, speeds = plan.batches_per_epoch, training.accumulate, len(plan.speeds)
     seconds = plan.length_per_epoch / planned.index.scale.per_s
     mean = {"s": seconds / batches, "utterances": plan.entries_per_epoch / batches}
-    updates = Groups(batches, accumulate, training.epoch_end).updates_per_epoch
-    num_updates = run_length(training.num_updates, training.num_epochs, updates)
+    num_updates, updates = vars(length_of(planned, experiment)).values()
     moved = f", each changed at random by up to {plan.jitter:g}" if plan.jitter else ""
     at_speeds = f" (each utterance at {counted(speeds, 'speed')}{moved})" if speeds > 1 or moved else ""
     entries = f"{counted(plan.entries_per_epoch, 'utterance')}{at_speeds}"
@@ -230,7 +236,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
         f"{counted(updates, 'update')}",
         f"the run: {counted(num_updates, 'update')}, {counted(num_updates / updates, 'epoch')}",
         f"mean batch: {_amounts(mean, 1)}",
-        f"current global batch, training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
+        f"global batch (all utterances of an update), training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
     ]
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])

@@ -37,12 +37,12 @@ SETTINGS = {
     "--optim.layer-decay": "layerwise-lr-decay layer-lr-decay llrd",
     "--optim.lr-factors": "lr-encoder lr-wav2vec enc-lr-factor joint-net-lr-factor lr-multiplier encoder-lr",
     "--optim.freeze-updates": "freeze-finetune-updates freeze-steps freeze-encoder freeze-feature-encoder "
-    "freeze-param freeze-modules freeze-wav2vec freeze",
+    "freeze-param freeze-modules freeze-wav2vec freeze memory oom",
     "--optim.clipping-scale": "clipping-scale",
     "--data.buckets.batch-seconds": "batch-size bs b global-batch-size per-device-train-batch-size per-gpu-batch-size "
     "gpu-batch-size micro-batch-size train-batch-size batch-duration max-duration max-tokens batch-bins batch-frames "
     "max-batch-length max-batch-len max-frames-in-batch batch-type dynamic-batching bucket-batch-size "
-    "num-concat-batches max-inputs-per-batch",
+    "num-concat-batches max-inputs-per-batch memory oom",
     "--data.buckets.max-batch": "max-sentences max-batch-size max-batch-ex adaptive-batch-max-samples",
     "--data.buckets.budget": "adaptive-batch-budget",
     "--data.buckets.unit": "adaptive-batch-unit",
@@ -54,7 +54,8 @@ SETTINGS = {
     "--data.buckets.order": "sort-by-length-desc sorting shuffle sort-order",
     "--data.buckets.sort-buffer": "sort-buffer-size sort-size",
     "--training.accumulate": "accumulate-grad-batches gradient-accumulation-steps grad-accumulation-batches "
-    "grad-accumulation-factor gradient-accumulation grad-accumulation accum-grad update-freq update-frequency",
+    "grad-accumulation-factor gradient-accumulation grad-accumulation accum-grad update-freq update-frequency "
+    "memory oom",
     "--model.sub-batches": "batch-split-factor",
     "--training.num-updates": "steps max-steps max-update max-updates training-steps num-steps max-iters "
     "num-train-steps total-steps",
@@ -62,7 +63,7 @@ SETTINGS = {
     "number-of-ctc-epochs",
     "--training.epochs-this-job": "epochs-this-job",
     "--training.precision": "fp16 bf16 use-fp16 use-bf16 amp no-amp use-amp tf32 precision mixed-precision dtype "
-    "train-dtype auto-mix-prec memory-efficient-fp16 torch-dtype half eval-precision",
+    "train-dtype auto-mix-prec memory-efficient-fp16 torch-dtype half eval-precision memory oom",
     "--training.loss-scale.initial": "fp16-init-scale init-scale",
     "--training.loss-scale.floor": "min-loss-scale grad-scaler-lower-bound-log2",
     "--training.ema.decay": "ema ema-decay use-ema ema.enable",
@@ -108,7 +109,7 @@ SETTINGS = {
     "--data.max-train-samples": "max-train-samples limit-train-batches n-utterances-only max-samples",
     "--data.max-validation-samples": "max-val-samples max-eval-samples limit-val-batches",
     "--data.filters.max-duration-s": "max-sample-size max-audio-length max-audio-len max-duration-in-seconds "
-    "max-audio-duration-sec max-wav-duration max-length avoid-if-longer-than train-ds.max-duration "
+    "memory oom max-audio-duration-sec max-wav-duration max-length avoid-if-longer-than train-ds.max-duration "
     "skip-invalid-size-inputs-valid-test",
     "--data.filters.min-duration-s": "min-sample-size min-duration min-duration-in-seconds min-wav-duration min-length "
     "avoid-if-shorter-than",
@@ -137,7 +138,7 @@ SETTINGS = {
     "--lora.rank": "use-lora lora-rank lora-r",
     "--lora.alpha": "lora-alpha",
     "--lora.kernels": "lora-target-modules target-modules lora-list",
-    "--model.encoder.remat": "gradient-checkpointing activation-checkpointing checkpoint-activations "
+    "--model.encoder.remat": "memory oom gradient-checkpointing activation-checkpointing checkpoint-activations "
     "w2v-activation-checkpointing",
     "--model.encoder.dim": "d-model encoder-dim encoder-embed-dim hidden-size output-size adim",
     "--model.encoder.dims": "d-model encoder-dim",

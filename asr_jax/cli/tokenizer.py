@@ -40,7 +40,7 @@ class TokenizerOptions:
     sentencepiece_command: Annotated[str | None, arg(metavar="COMMAND")] = None
     """Ignored, since SentencePiece is used as a library; accepted for scripts that pass it."""
     vocab_size: int = 5000
-    """Number of pieces, without the blank."""
+    """Number of pieces, without the blank. data.tokenizer.vocab_size counts the blank, and is one more."""
     model_type: Literal["unigram", "bpe", "char", "word"] = "unigram"
     """Type of the SentencePiece model."""
     character_coverage: float = 0.9995
@@ -134,7 +134,7 @@ def _check(options: TokenizerOptions) -> None:
     ids = [number for name in SPECIALS if (number := getattr(options, f"{name}_id")) >= 0]
     wrong = {
         f"--vocab-size {options.vocab_size}: expected 1 or more": options.vocab_size < 1,
-        f"--character-coverage {options.character_coverage}: expected 0.98 to 1":
+        f"--character-coverage {options.character_coverage}: expected a value from 0.98 to 1":
             not 0.98 <= options.character_coverage <= 1,
         f"--input-sentence-size {options.input_sentence_size}: expected 0, or more than 100":
             options.input_sentence_size and options.input_sentence_size <= 100,

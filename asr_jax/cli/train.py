@@ -1,18 +1,21 @@
 """Trains a model: `python -m asr_jax.train --config configs/zipformer.py [--field.name VALUE …]`.
 
 `--dry-run` plans the data, compiles the programs, computes one batch of each shape and writes nothing. `--show
-schedule` prints and draws the learning rate. Exit codes: 0, the run is complete or the job has completed its epochs; 1,
-the run failed after it had started; 2, the run could not start; 75, a signal of a scheduler or training.max_hours ended
-the job, and the same command continues the run; 130, Ctrl-C.
+schedule` prints the learning rate, and `--plot OUT.png` draws it as well. Exit codes: 0, the run is complete or the
+job has completed its epochs; 1, the run failed after it had started; 2, the run could not start; 75, a signal of a
+scheduler or training.max_hours ended the job, and the same command continues the run; 130, Ctrl-C.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.environment import CACHES
+from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 
 
@@ -21,11 +24,15 @@ class TrainOptions:
     """Options of `asr_jax.train` in addition to the fields of the experiment."""
 
     show: Literal["schedule"] | None = None
-    """Print and draw the learning rate without training."""
+    """Print the learning rate without training."""
+    plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
+    """File for a picture of what `--show` prints."""
 
 
 def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(TrainOptions, arguments, prog="python -m asr_jax.train", about=__doc__)
+    if options.plot and (not options.show or options.plot.suffix != ".png"):
+        raise UserError(f"--plot {options.plot}: expected --show schedule, and a name that ends in .png")
 
     from asr_jax.core.files import size_of  # imported late, since it is slow and --help does not need it
     from asr_jax.core.processes import is_main, join
@@ -38,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 
     join()
     if options.show:
-        show_schedule(experiment, Path("schedule.png"))
+        show_schedule(experiment, options.plot)
         return
     if experiment.dry_run:
         dry_run(experiment)

@@ -193,7 +193,7 @@ def _options(kind: type[Any]) -> Iterator[_Option]:
 
 
 def spellings(kind: type[Any]) -> set[str]:
-    """Returns all flags that are accepted."""
+    """Returns all spellings of the flags of an options class."""
     found = set[str]()
     for option in _options(kind):
         found |= {option.flag, *option.aliases} | ({option.flag.replace("--", "--no-", 1)} if option.is_bool else set())

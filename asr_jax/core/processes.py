@@ -33,8 +33,8 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
         if not (host and port.isdecimal() and count.isdecimal() and number.isdecimal() and int(number) < int(count)):
             values = ", ".join(f"{name}={environment.get(name, '')!r}" for name in by_hand)
             raise UserError(
-                f"{values}: expected host:port, the number of processes, and this process's number from 0 to that "
-                "number less 1; set all three variables in every process, or none"
+                f"{values}: expected host:port, the number of processes, and JAX_PROCESS_ID from 0 to "
+                "JAX_NUM_PROCESSES − 1; set all three variables in every process, or none"
             )
         jax.distributed.initialize(address, int(count), int(number))
     elif _launched(environment):

@@ -51,7 +51,7 @@ class Contrastive(HeadSettings):
     gated_targets: bool = False
     """Whether targets pass a gated linear unit before the comparison."""
     temperature: float = 0.1
-    """Divisor of the similarities."""
+    """Temperature that divides the cosine similarities in the contrastive loss."""
     diversity: float = 0.1
     """Factor of the diversity loss, the share of codebook entries that are not used."""
     penalty: float = 10.0

@@ -92,7 +92,7 @@ def calibrate(
     if len(confidences) < 2:
         return {"words": len(confidences)}
     crossed = np.zeros_like(confidences)
-    for half in (0, 1):  # words alternate: both halves contain all sources
+    for half in (0, 1):  # Every second word, so that both halves contain words of every source.
         fitted = fit_calibration(confidences[1 - half :: 2], is_right[1 - half :: 2])
         crossed[half::2] = fitted(confidences[half::2])
     before, after = (confidence_report(each, is_right)["calibration_error"] for each in (confidences, crossed))

@@ -106,9 +106,7 @@ class HeadSearch:
 
     def transcript(self, hypotheses: Sequence[TokenSequence], *, first_frame: int = 0) -> Transcript:
         """Returns the transcript of an n-best list, best first. `first_frame`: where in the recording it begins."""
-        return self.writer.transcript(
-            hypotheses, lists_alternatives=self.decoding.gives_alternatives, first_frame=first_frame
-        )
+        return self.writer.transcript(hypotheses, lists_n_best=self.decoding.gives_n_best, first_frame=first_frame)
 
 
 class Emitted(NamedTuple):

@@ -47,11 +47,11 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def output_length(self, num_frames: Any) -> Any:
-        """Number of output frames for a number of input frames, at least 0; for ints and arrays."""
+        """Returns the number of output frames for a number of input frames, at least 0; for ints and arrays."""
         raise NotImplementedError
 
     def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
-        """Number of frames of each tap for a number of input frames, by the name of the tap; for ints and arrays."""
+        """Returns the number of frames of each tap, by its name, for a number of input frames; for ints and arrays."""
         return {}
 
 

@@ -40,9 +40,10 @@ class SpanMask:
     """Distribution of the lengths of spans. static: all have `length`. uniform: from `other` to twice `length`. normal:
     mean `length` and standard deviation `other`, at least 1. poisson: mean `length`."""
     other: float = 0.0
-    """Second parameter of the distribution of lengths. See `selection`."""
+    """Minimum length for selection uniform, and standard deviation of the length for normal, in frames. Static and
+    poisson do not use it."""
     draws_last_start: bool = False
-    """Whether a span may end with the last frame of a row, as in Hugging Face's code. Otherwise a frame is left behind
+    """Whether a span may end at the last frame of a row, as in Hugging Face's code. Otherwise a frame is left behind
     it, as in fairseq."""
     overlap: bool = True
     """Whether spans may overlap. Otherwise at least `min_space` frames are between them (fairseq's no_mask_overlap)."""

@@ -133,7 +133,7 @@ class EventLog:
         try:
             self._file.write(line.encode("utf-8", "backslashreplace"))
             self._file.flush()
-        except OSError as error:  # which lacks the name of the file
+        except OSError as error:  # The system's error does not name the file.
             raise OSError(error.errno, error.strerror, str(self.path)) from error
         self.last = name
         for sink in self.sinks:

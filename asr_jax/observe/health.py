@@ -14,7 +14,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import size_of
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
-from asr_jax.core.run_folder import CHECKPOINTS
+from asr_jax.core.run_folder import CHECKPOINTS, REJECTED, VOIDED
 from asr_jax.metrics.measure import deciding, deciding_text, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
@@ -34,16 +34,16 @@ def health(events_path: str | PathLike[str]) -> list[str]:
         UserError: If the events cannot be read.
     """
     events = list(read_events(events_path))
-    by_name = timeline(events)
+    by_name, folder = timeline(events), Path(events_path).parent  # The run may have been moved: events have old paths.
     steps, validations = by_name.get("train_step", []), by_name.get("validation", [])
     return [
         _ending(events, steps),
         _speed(steps, [event for event in events if event["event"] == "compile"]),
         _detectors([*by_name.get("warning", []), *_of_no_update(events)]),
-        _voided(steps, by_name.get("voided", []), events),
-        _rejected(events),
-        _size(Path(events_path).parent),
-        _best(validations, by_name.get("checkpoint_saved", [])),
+        _voided(steps, by_name.get("voided", []), events, folder),
+        _rejected(events, folder),
+        _size(folder),
+        _best(validations, by_name.get("checkpoint_saved", []), folder),
     ]
 
 
@@ -95,16 +95,16 @@ def _first(warnings: Sequence[Event], kind: str) -> str:
     return f" (first at update {min(updates):,})" if updates else ""
 
 
-def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Event]) -> str:
+def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Event], folder: Path) -> str:
     number = steps[-1]["data"].get("voided", 0) if steps else 0
-    where = f"; their batches are in {voided[-1]['data']['path']}" if voided else ""
+    where = f"; their batches are in {folder / VOIDED}" if voided else ""
     late = sum(event["event"] == "recompiled" for event in events)
     return f"updates that changed nothing: {number}{where}; programs compiled after the first update: {late}"
 
 
-def _rejected(events: Sequence[Event]) -> str:
+def _rejected(events: Sequence[Event], folder: Path) -> str:
     reasons: Counter[str] = Counter()
-    path, num_differing = "", 0
+    path, num_differing = folder / REJECTED, 0
     for place, event in enumerate(events):
         if event["event"] == "run_start":
             after = next((e["event"] for e in events[place + 1 :] if e["event"] in ("resumed", "train_step")), "")
@@ -113,7 +113,7 @@ def _rejected(events: Sequence[Event]) -> str:
                 num_differing = 0
         if event["event"] in ("rejected", "skipped"):  # "skipped" is the former name
             reasons.update(event["data"].get("reasons", {}))
-            path = event["data"].get("path", path)
+            path = folder / Path(event["data"].get("path", REJECTED)).name
         if event["event"] == "differing":
             num_differing += event["data"]["count"]
     more = f"; utterances of another duration than in the manifest: {num_differing}" if num_differing else ""
@@ -133,15 +133,16 @@ def _size(folder: Path) -> str:
     return f"{text}, of which checkpoints {quantity(size_of(checkpoints), 'B')} (after updates {updates})"
 
 
-def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:
+def _best(validations: Sequence[Event], saved: Sequence[Event], folder: Path) -> str:
     used: list[dict[str, Any]] = [event["data"] for event in of_used_weights(validations)]
     if not (found := best_of(validations)):
         return "best checkpoint: no validation yet"
     best = found["data"]
-    path = next((e["data"]["path"] for e in saved if e["data"]["update"] == best["update"]), "not kept")
+    path = folder / CHECKPOINTS / str(best["update"])
+    where = path if path.exists() or any(e["data"]["update"] == best["update"] for e in saved) else "not kept"
     measure = measure_of(best)
     last = shown(measure, deciding(used[-1])[measure])
-    return f"best checkpoint: {deciding_text(best)} at update {best['update']:,}, {path}; the last validation: {last}"
+    return f"best checkpoint: {deciding_text(best)} at update {best['update']:,}, {where}; the last validation: {last}"
 
 
 @dataclass(frozen=True, kw_only=True)

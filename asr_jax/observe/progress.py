@@ -1,5 +1,8 @@
 """Progress of a run on the console, from its events: a bar on a terminal, otherwise plain lines."""
 
+import math
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,11 +32,13 @@ class ProgressView:
         plain_every: Minimum number of updates between lines if there is no terminal.
         num_samples: Number of transcripts to show at each validation.
         refresh_hz: Refresh rate of the bar in Hz.
+        tick_s: Seconds between lines with the elapsed time while programs are compiled, if there is no terminal.
     """
 
     def __init__(
-        self, console: Console | None = None, *, plain_every: int = 50, num_samples: int = 3, refresh_hz: float = 2.0
-    ) -> None:
+        self, console: Console | None = None, *, plain_every: int = 50, num_samples: int = 3, refresh_hz: float = 2.0,
+        tick_s: float = 30.0,
+    ) -> None:  # fmt: skip
         self.console = console or console_for()
         self.plain_every = plain_every
         self.num_samples = num_samples
@@ -49,17 +54,14 @@ class ProgressView:
         self._validated: str | None = None
         self._printed: int | None = None
         self._numbers = ""
+        self._tick_s, self._started_s, self._is_compiled = tick_s, time.monotonic(), threading.Event()
         self._views: dict[str, Callable[[Data], None]] = {
             "run_start": self._run_start,
             "setting_changed": lambda data: self._say(f"{data['setting']}: {data['old']} before, {data['new']} now"),
             "resumed": self._resumed,
-            "compile_start": lambda data: self._say(
-                f"compiling {counted(data['shapes'], 'batch shape')}; later starts load them from a cache"
-            ),
+            "compile_start": self._compile_start,
             "compiled": self._compiled,
-            "compile": lambda data: self._table(
-                data["rows"], title="Compiled, one row per bucket (flops and bytes per device)"
-            ),
+            "compile": self._compile,
             "initialised": lambda data: self._say(data["message"]),
             "samples": lambda data: self._samples(data),
             "voided": lambda data: self._say(
@@ -89,6 +91,7 @@ class ProgressView:
 
     def close(self) -> None:
         """Stops the bar, leaves its last state on the screen and restores the terminal."""
+        self._is_compiled.set()
         if self._live:
             self._live.stop()
             self._live = None
@@ -124,8 +127,8 @@ class ProgressView:
 
     def _differing(self, data: Data) -> None:
         self._say(
-            f"{data['count']:,} utterances have another duration in the manifest than their audio, such as "
-            f"{data['files'][0]}: {data['reason']}; all of them are in {data['path']} (stage used). Correct their "
+            f"{counted(data['count'], 'utterance')} with another duration in the manifest than that of the audio, such "
+            f"as {data['files'][0]}: {data['reason']}; all of them are in {data['path']} (stage used). Correct the "
             "durations if the audio belongs to the text",
             style="yellow",
         )
@@ -133,7 +136,7 @@ class ProgressView:
     def _train_step(self, data: Data) -> None:
         self._first = self._first or data
         total, update = self._run.get("num_updates"), data["update"]
-        epoch = _of(data["epoch"], self._run.get("num_epochs"))
+        epoch = _of(data["epoch"], math.ceil(self._run.get("num_epochs") or 0))
         self._numbers = step_numbers(data, left_s=self._left_s(data), validated=self._validated)
         done = _of(update, total)
         self._bar.update(self._task, description=f"epoch {epoch}", total=total, completed=update, done=done)
@@ -161,11 +164,32 @@ class ProgressView:
     def _checkpoint_saved(self, data: Data) -> None:
         self._say(f"checkpoint at update {data['update']:,}: {data.get('path', '')}")
 
+    def _compile_start(self, data: Data) -> None:
+        trial = " (--data.buckets.num 1 compiles a single one, for trials)" if data["shapes"] > 1 else ""
+        self._say(f"compiling {counted(data['shapes'], 'batch shape')}{trial}; later starts load them from a cache")
+        self._started_s = time.monotonic()
+        if not self._live:  # a terminal has the elapsed time in its bar
+            self._is_compiled = threading.Event()
+            threading.Thread(target=self._tick, args=(self._is_compiled,), daemon=True).start()
+
+    def _tick(self, is_over: threading.Event) -> None:
+        while not is_over.wait(self._tick_s):
+            self._say(f"compiling for {self._compile_clock()}")
+
+    def _compile_clock(self) -> str:
+        return clock(time.monotonic() - self._started_s)
+
+    def _compile(self, data: Data) -> None:
+        self._is_compiled.set()
+        self._table(data["rows"], title="Compiled, one row per bucket (memory and flops of one device)")
+        if "memory" in data:
+            self._say(memory_line(data["memory"]))
+
     def _compiled(self, data: Data) -> None:
         done = f"{data['number']} of {data['shapes']}"
         self._bar.update(self._task, description=f"compiled {done} batch shapes")
         if not self._live:
-            self._say(f"compiled {done}")
+            self._say(f"compiled {done} in {self._compile_clock()}")
 
     def _recompiled(self, data: Data) -> None:
         about = f"{data['function']} ({data['seconds']:.1f} s): {data['reason']}"
@@ -219,8 +243,15 @@ def step_numbers(data: Data, *, left_s: float | int | None, validated: str | Non
     if speed.get("padding_share") is not None:
         parts.append(f"padding {percent(speed['padding_share'], digits=1)}")
     if left_s is not None:
-        parts.append(f"left {clock(left_s)}")
+        parts.append(f"remaining {clock(left_s)}")
     return " | ".join(parts + ([validated] if validated else []))
+
+
+def memory_line(memory: Data) -> str:
+    """Returns the largest memory of a device and the device's limit, of the event compile, as one line."""
+    needed, limit = memory["maximum_bytes"], memory["limit_bytes"]
+    of_device = "the device reports no limit" if limit is None else f"limit of the device: {quantity(limit, 'B')}"
+    return f"maximum memory, with the averaged parameters: {quantity(needed, 'B')}; {of_device}"
 
 
 def validation_line(data: Data) -> str:

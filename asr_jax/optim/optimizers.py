@@ -304,7 +304,7 @@ class ScaledAdam(Optimizer):
     max_rms: float = 3.0
     """Maximum root mean square of a tensor."""
     scalar_max: float = 10.0
-    """Maximum magnitude of a scalar."""
+    """Maximum absolute value of scalar parameters."""
     size_period: int = 4
     """Number of updates between two updates of the root mean squares."""
 

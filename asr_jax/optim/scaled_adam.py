@@ -109,7 +109,7 @@ def _clipped(options: Options, grads: Tree, state: ScaledAdamState) -> tuple[Tre
     norms = jnp.where(step > 0, state.norms.at[step % period].set(norm), state.norms)
     early = jnp.isin(step, jnp.array([n for n in EARLY if n < period] or [-1]))
     sets = (step > 0) & ((step % period == 0) | early)
-    kept = jnp.where(early, step, period)  # fewer norms than a period are known in the first one
+    kept = jnp.where(early, step, period)  # During the first period, fewer norms than `period` have been recorded.
     median = jnp.sort(norms)[period - kept + jnp.minimum(kept - 1, kept // 4 * 2)]
     limit = jnp.where(sets, options.clipping_scale * median * jnp.where(early, 2.0, 1.0), state.limit)
     factor = jnp.where(step > 0, jnp.minimum(1.0, limit / (norm + 1e-20)), 1.0)

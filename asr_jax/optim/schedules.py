@@ -51,6 +51,11 @@ class Schedule:
         """Whether the learning rate depends on the length of an epoch."""
         return any(value for name, value in vars(self).items() if name.endswith("_epochs"))
 
+    def warmup_length(self, length: RunLength) -> float:
+        """Returns the length of the warm-up in updates, for a run of some length."""
+        epochs = getattr(self, "warmup_epochs", 0)
+        return getattr(self, "warmup_updates", 0) + (epochs * length.updates_per_epoch if epochs else 0)
+
     def build(self, length: RunLength) -> Rate:
         """Returns the learning rate as a function of the number of updates applied before, for a run of some length."""
         late = 1 if self.rate_set == "after_update" else 0

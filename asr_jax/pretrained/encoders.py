@@ -25,6 +25,30 @@ def folder_of(path: str | Path) -> Path:
     return Path(path).parent if Path(path).name == huggingface.CONFIG else Path(path)
 
 
+CONFIGS = {
+    "Wav2Vec2": ("a wav2vec 2.0", "configs/wav2vec2_finetune.py"),
+    "W2VBert": ("a W2V-BERT 2.0", "configs/w2v_bert_finetune.py"),
+    "Conformer": ("a Conformer", "configs/fastconformer_finetune.py"),
+}
+"""Name of the model with an article, and the config that fine-tunes it, by the class of the encoder's settings."""
+
+
+def check_fits_config(encoder: EncoderSettings, path: str, *, config: str) -> None:
+    """Checks that a config is made for the model of a file or folder.
+
+    Args:
+        encoder: Settings that `encoder_of` has read.
+        path: The file or folder.
+        config: Path of the config, as in CONFIGS.
+
+    Raises:
+        UserError: If another config is made for the model. The message has its path.
+    """
+    name, fitting = CONFIGS.get(type(encoder).__name__, ("", config))
+    if fitting != config:
+        raise UserError(f"{path} holds {name}: use {fitting}")
+
+
 def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     """Returns the encoder settings of another system's model, with `changes` of their fields.
 

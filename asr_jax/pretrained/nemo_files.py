@@ -184,6 +184,8 @@ def _names(path: Path) -> list[str]:
     try:
         with tarfile.open(path) as archive:
             return archive.getnames()
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist: expected a .nemo file") from error
     except (OSError, tarfile.TarError, EOFError) as error:
         raise UserError(f"{path} cannot be read ({error}): expected a complete .nemo file") from error
 

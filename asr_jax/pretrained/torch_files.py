@@ -161,7 +161,7 @@ def _read_legacy(file: Any) -> Any:
         return np.zeros(int(pid[4]), pid[1])
 
     if _Unpickler(file, unknown).load() != LEGACY_MAGIC:
-        raise ValueError("the magic number is missing")
+        raise ValueError("not a file of torch.save (no magic number)")
     for _ in range(2):  # protocol version and description of the machine
         _Unpickler(file, unknown).load()
     kinds: dict[str, Any] = {}

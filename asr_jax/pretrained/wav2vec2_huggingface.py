@@ -208,7 +208,7 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
 
 def _config_of_head(head: HeadSettings) -> dict[str, Any]:
     if isinstance(head, CTC):
-        loss = {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}  # as in this package's CTC loss
+        loss = {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}  # This package's CTC loss does the same.
         return {"architectures": ["Wav2Vec2ForCTC"], "final_dropout": head.dropout, **loss}
     if not isinstance(head, Contrastive):
         raise UserError(f"the head is {type(head).__name__}: expected CTC or Contrastive, as in transformers")

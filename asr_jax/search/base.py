@@ -17,7 +17,7 @@ class Decoding:
         raise NotImplementedError
 
     @property
-    def gives_alternatives(self) -> bool:
+    def gives_n_best(self) -> bool:
         """Whether results list the n-best hypotheses."""
         return False
 

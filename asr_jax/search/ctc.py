@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.search import base
 from asr_jax.search.base import HostStage
@@ -33,7 +34,7 @@ class CTCDecoding(base.Decoding):
     """Settings of the search in the output of a CTC head."""
 
     kind: Literal["greedy", "beam"] = "greedy"
-    """greedy: the most likely symbol of each frame; beam: prefix beam search with n-best lists and fusion."""
+    """greedy: the most likely label of each frame; beam: prefix beam search with n-best lists and fusion."""
     search: Search = Search()
     """Settings of the beam search."""
     fusion: Fusion = Fusion()
@@ -64,7 +65,7 @@ class CTCDecoding(base.Decoding):
         if self.fusion.lexicon:
             parts.append(f"words of {self.fusion.lexicon}")
         if self.fusion.hot_words:
-            parts.append(f"{len(self.fusion.hot_words)} hot words")
+            parts.append(counted(len(self.fusion.hot_words), "hot word"))
         if self.reranking.kenlm:
             parts.append(f"{self.reranking.kenlm} × {self.reranking.lm_weight:g} re-ranked")
         return ", ".join(parts)
@@ -81,7 +82,7 @@ class CTCDecoding(base.Decoding):
         return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
-    def gives_alternatives(self) -> bool:
+    def gives_n_best(self) -> bool:
         return self.kind == "beam"
 
     def host_stage(self, tokenizer: Tokenizer, *, num_shares: int = 1) -> "PrefixBeamSearch | None":

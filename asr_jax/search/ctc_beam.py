@@ -142,7 +142,7 @@ def _search(
 
 @jax.jit
 def _may_word_begin(frames: Frames, tables: WordTables) -> Array:
-    """Returns whether a label that begins a word is a candidate in the i-th considered frame, [B T+1]."""
+    """Returns, for each row and evaluated frame, whether a label that begins a word is a candidate, [B T+1]."""
     is_begin = ((frames.growing > NEVER) & tables.opens[None, None]).any(-1)
     is_there = jnp.arange(is_begin.shape[1])[None] < frames.num[:, None]
     return jnp.pad(jnp.take_along_axis(is_begin, frames.order, axis=1) & is_there, ((0, 0), (0, 1)))
@@ -153,8 +153,8 @@ def _ended(frames: Frames, beams: Beam, found: Found, *, blank_id: int) -> tuple
     """Backtracks the paths of both endings of every slot.
 
     Returns:
-        Log-probabilities [B 2W], scores [B 2W], the symbols of the paths [B 2W T], and these symbols' log-probabilities
-        [B 2W T], which are undefined for blanks.
+        Log-probabilities [B 2W], scores [B 2W], the labels of the paths [B 2W T], and the log-probabilities of
+        these labels [B 2W T], which are undefined for blanks.
     """
     num_rows, width, _ = beams.endings.shape
     endings = jnp.tile(jnp.arange(2 * width), (num_rows, 1))

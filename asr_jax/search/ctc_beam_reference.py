@@ -35,14 +35,14 @@ class Prefix:
 
 
 class Path(NamedTuple):
-    """Last symbol of a path, and the path before it."""
+    """Last label of a path, and the path before it."""
 
     symbol: int
     before: "Path | None"
 
 
 class Alignments(NamedTuple):
-    """All alignments of a prefix that end in the same symbol: the prefix's last label or the blank."""
+    """All alignments of a prefix that end in the same label: the prefix's last label or the blank."""
 
     prefix: Prefix
     last: int | None
@@ -70,7 +70,7 @@ def beam_search(
     Recurrent DNNs", algorithm 1; meaning of options: pyctcdecode 0.5.0, flashlight-text 0.0.7.
 
     Args:
-        log_probs: Natural log-probabilities of the symbols of each frame.
+        log_probs: Natural log-probabilities of the labels of each frame.
         spelling: Text of each label.
         search: Settings.
         scores: Language model, hot words and lexicon. None: no fusion.
@@ -90,7 +90,7 @@ def beam_search(
 
 
 def kept_symbols(log_probs: Float[np.ndarray, "T V"], search: Search) -> Bool[np.ndarray, "T V"]:
-    """Returns the candidate symbols of each frame."""
+    """Returns the candidate labels of each frame."""
     kept = log_probs >= search.token_min_logp
     if 0 < search.max_tokens < log_probs.shape[1]:
         kept &= log_probs >= np.sort(log_probs, axis=1)[:, -search.max_tokens, None]
@@ -105,7 +105,7 @@ def _advance(
     search: Search,
     scores: WordScores | None,
 ) -> Iterator[Alignments]:
-    """Yields the alignments of the beam extended by each symbol."""
+    """Yields the alignments of the beam extended by each label."""
     is_any_kept = scores is not None and bool(scores.lexicon)
     staying = [_staying(each, spelling, search) for each in beam]
     for symbol, (logp, is_kept) in enumerate(zip(frame.tolist(), kept.tolist(), strict=True)):
@@ -118,7 +118,7 @@ def _advance(
 
 
 def _staying(each: Alignments, spelling: Spelling, search: Search) -> set[int | None]:
-    """Returns the symbols that leave a prefix unchanged."""
+    """Returns the labels that leave a prefix unchanged."""
     is_border = search.same == "borders" and each.prefix.label in (None, spelling.border)
     return {spelling.blank_id, each.last} | ({spelling.border} if is_border else set())
 
@@ -137,7 +137,7 @@ def _extend(prefix: Prefix, label: int, spelling: Spelling, scores: WordScores |
 
 
 def _merge(found: Iterator[Alignments], search: Search) -> list[Alignments]:
-    """Merges alignments with equal prefixes and equal last symbols."""
+    """Merges alignments with equal prefixes and equal last labels."""
     groups: dict[tuple[Prefix, int | None], list[Alignments]] = {}
     for each in found:
         groups.setdefault((each.prefix, each.last), []).append(each)

@@ -53,7 +53,7 @@ class Frame(NamedTuple):
     """One frame of one utterance. `is_there` is False if the utterance has no more frames."""
 
     staying: Float[Array, " V"]
-    """Log-probabilities of symbols that leave a prefix unchanged."""
+    """Log-probabilities of labels that leave a prefix unchanged."""
     growing: Float[Array, " V"]
     """Log-probabilities of labels that extend a prefix; minus infinity for the blank, for labels that are not
     candidates, and for all labels if there is no frame."""

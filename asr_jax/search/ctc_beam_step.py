@@ -12,7 +12,7 @@ from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_tables import WordTables, grown_words
 
 BLANK, LABEL = 0, 1
-"""Last symbol of alignments: indices of `Beam.endings`."""
+"""Last label of alignments: indices of `Beam.endings`."""
 Ways = tuple[Array, Array]
 """Log-probabilities, and back-pointers as in `Found.back`."""
 

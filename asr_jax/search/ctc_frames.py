@@ -38,7 +38,10 @@ class Frames(struct.PyTreeNode):
     """Log-probability of the blank in skipped frames; 0 in others."""
 
     def at(self, i: Int[Array, ""] | int) -> Frame:
-        """Returns the i-th considered frame of each row; `is_there` is False if there is none."""
+        """Returns the i-th frame that the search evaluates, for each row.
+
+        `is_there` is False beyond the last one.
+        """
         rows, frame = jnp.arange(len(self.num)), self.order[:, jnp.minimum(i, self.order.shape[1] - 1)]
         is_there = i < self.num
         num_labels = self.growing.shape[2]
@@ -96,7 +99,7 @@ def frames_of(
 
 
 def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T V"]:
-    """Returns the candidate symbols, as `ctc_beam_reference.kept_symbols` does."""
+    """Returns the candidate labels, as `ctc_beam_reference.kept_symbols` does."""
     num_symbols = log_probs.shape[-1]
     kept = log_probs >= search.token_min_logp
     if 0 < search.max_tokens < num_symbols:
@@ -105,7 +108,7 @@ def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T 
 
 
 def _most_kept(num_symbols: int, search: Search) -> int:
-    """Returns the largest possible number of candidates: at most 1 / p symbols have a probability of at least p."""
+    """Returns the largest possible number of candidates: at most 1 / p labels have a probability of at least p."""
     most = search.max_tokens or num_symbols
     if -search.token_min_logp < math.log(num_symbols):
         most = min(most, math.ceil(math.exp(-search.token_min_logp)))

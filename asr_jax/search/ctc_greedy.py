@@ -1,4 +1,4 @@
-"""Greedy CTC search on the device: the most likely symbol of every frame, without repetitions and blanks."""
+"""Greedy CTC search on the device: the most likely label of every frame, without repetitions and blanks."""
 
 import jax
 import jax.numpy as jnp

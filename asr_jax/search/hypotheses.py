@@ -16,7 +16,7 @@ from asr_jax.text.spelling import Spelling
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of prefix beam search over CTC symbols. Scores are natural logarithms."""
+    """Settings of prefix beam search over the labels of CTC. Scores are natural logarithms."""
 
     beam_width: int = 20
     """Number of prefixes (or of endings of prefixes, see `counts`) that continue to the next frame."""
@@ -25,9 +25,9 @@ class Search:
     beam_prune_logp: float = -10.0
     """Prefixes with a score lower than the best one plus this (negative) threshold are pruned."""
     token_min_logp: float = -5.0
-    """Symbols with a lower log-probability are not candidates, except for the most likely symbol of a frame."""
+    """Labels with a lower log-probability are not candidates, except for the most likely label of a frame."""
     max_tokens: int = 0
-    """Number of the most likely symbols of a frame that are candidates. 0: all. With a lexicon, this and
+    """Number of the most likely labels of a frame that are candidates. 0: all. With a lexicon, this and
     `token_min_logp` only exclude labels that extend a prefix, because an unfinished word has few continuations."""
     counts: Literal["prefixes", "endings"] = "prefixes"
     """Unit of the beam's width and of thresholds: prefixes, or endings, where a prefix counts separately for alignments
@@ -122,17 +122,17 @@ class Hypothesis:
 
 
 class Ending(NamedTuple):
-    """A final path of a search; it represents all alignments of its prefix that end in the same symbol."""
+    """A final path of a search; it represents all alignments of its prefix that end in the same label."""
 
     ctc_score: float
     path: Int[np.ndarray, " T"]
     """Symbol of each frame."""
     logps: Float[np.ndarray, " T"]
-    """Log-probability of each symbol; undefined for blanks."""
+    """Log-probability of each label; undefined for blanks."""
 
 
 def combined(scores: Sequence[float], search: Search) -> float:
-    """Returns the combined score of alternatives: their sum in the probability domain, or the largest one."""
+    """Returns the combined score of paths: their sum in the probability domain, or the largest one."""
     if len(scores) == 1 or search.alignments == "max":
         return max(scores)
     return float(np.logaddexp.reduce(scores))

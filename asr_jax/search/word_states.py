@@ -39,7 +39,7 @@ class WordStates:
         self._node = np.zeros((num_rows, beam_width), np.int64)
 
     def follow(self, source: Int[np.ndarray, "B W"], token: Int[np.ndarray, "B W"]) -> None:
-        """Updates the prefixes after a frame.
+        """Updates the word state of each prefix after a frame.
 
         Args:
             source: Slot of each previous prefix; -1 if the slot is unused.

@@ -46,8 +46,8 @@ class TokenizerSettings:
     alphabet: str = ""
     """Characters of the kind characters, in the order of their ids. Empty: the characters of the training texts."""
     vocab_size: int = 500
-    """Number of labels of the kind sentencepiece, including the blank. It is smaller if the training texts do not have
-    as many pieces."""
+    """Number of labels of the kind sentencepiece, including the blank, unlike --vocab-size of asr_jax.tokenizer. It is
+    smaller if the training texts do not have as many pieces."""
     pieces: Pieces = "unigram"
     """SentencePiece's training algorithm."""
     character_coverage: float = 1.0
@@ -62,7 +62,10 @@ class TokenizerSettings:
         if self.vocab_size < 4:
             raise ValueError(f"vocab_size {self.vocab_size}: expected at least 4 (blank, unknown and two pieces)")
         if not 0.98 <= self.character_coverage <= 1:  # SentencePiece's own limits
-            raise ValueError(f"character_coverage {self.character_coverage}: expected 0.98 to 1")
+            raise ValueError(
+                f"character_coverage {self.character_coverage} (--data.tokenizer.character-coverage): expected a value "
+                "from 0.98 to 1"
+            )
         if self.kind == "none" and self.path:
             raise ValueError(f"kind is none (no labels), but path is {self.path}: expected only one of the two")
         if self.blank_id >= 0 and not self.takes_ids:

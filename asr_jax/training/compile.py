@@ -61,8 +61,11 @@ class CompiledSteps:
     no_denominators: Denominators
     """Zeros, for the missing batches of an update with fewer batches."""
     table: list[dict[str, Any]]
-    """A row per bucket: shape, rows, parameters, bytes according to XLA's memory analysis, and floating-point
+    """A row per bucket: shape, rows, parameters, memory according to XLA's analysis in bytes, and floating-point
     operations of products, both on one device."""
+    memory: dict[str, int | None]
+    """Memory of a device in bytes: `maximum_bytes`, needed by the largest bucket with the averaged parameters, and
+    `limit_bytes`, which is None if the device reports no limit."""
 
 
 class Compiling(NamedTuple):
@@ -152,7 +155,7 @@ def compile_steps(
             _row(bucket, compiled[bucket], state, recipe.model, scale) | {"flops": jobs[bucket].flops / mesh.size}
             for bucket in ordered
         ]
-        _check_memory(table, num_bytes(average), mesh)
+        memory = _checked_memory(table, num_bytes(average), mesh)
         return CompiledSteps(
             denominators={bucket: job.future.result() for bucket, job in of_batches.items()},
             accumulate={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
@@ -162,6 +165,7 @@ def compile_steps(
             add_denominators=adding.future.result(),
             no_denominators=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
             table=table,
+            memory=memory,
         )
 
 
@@ -193,16 +197,21 @@ def _results(
     return compiled
 
 
-def _check_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: Mesh) -> None:
-    """Raises a UserError if the largest bucket and the averaged parameters need more memory than a device has."""
-    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # None on CPUs
-    worst = max(table, key=lambda row: row["bytes"])
-    needed = worst["bytes"] + average_bytes
+def _checked_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: Mesh) -> dict[str, int | None]:
+    """Returns `CompiledSteps.memory`.
+
+    Raises:
+        UserError: If the largest bucket and the averaged parameters need more memory than a device has.
+    """
+    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # CPUs report no limit.
+    worst = max(table, key=lambda row: row["memory_bytes"])
+    needed = worst["memory_bytes"] + average_bytes
     if limit and needed > limit:
         raise UserError(
             f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with the training "
             f"state, and a device has {limit / 1e9:.1f} GB; {SMALLER_BATCHES}"
         )
+    return {"maximum_bytes": needed, "limit_bytes": limit}
 
 
 def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, scale: Scale) -> dict[str, Any]:
@@ -222,5 +231,5 @@ def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, sc
         "audio_s": round(seconds * bucket.batch_size, 1),
         "frames": int(model.output_length(bucket.length, of_features=scale.of_features)),
         "parameters": num_elements(state.params),
-        "bytes": int(used),
+        "memory_bytes": int(used),
     }

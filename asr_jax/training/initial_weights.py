@@ -64,7 +64,10 @@ class Given:
     """Given array, its label indices and the model's label indices of a head with another vocabulary, by path."""
 
     def digest(self) -> str:
-        """Returns a digest that is equal if `fill` returns equal weights for equal random weights."""
+        """Returns a digest of the initial weights.
+
+        Equal digests give equal weights for the same random weights.
+        """
         return digest_of({"whole": self.whole, "rows": {path: list(parts) for path, parts in self.rows.items()}})
 
     def fill(self, random: Tree) -> dict[str, Any]:

@@ -60,7 +60,7 @@ from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import RejectedAudio, Reporter, report_native
 from asr_jax.training.saving import Saver
-from asr_jax.training.setup import ADDED, Setup, set_up
+from asr_jax.training.setup import ADDED, Setup, set_up, short_run
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
@@ -371,7 +371,7 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validato
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
     )  # fmt: skip
     validator.wait()
-    log.write("compile", rows=steps.table, seconds=round(time.monotonic() - started_s, 1))
+    log.write("compile", rows=steps.table, memory=steps.memory, seconds=round(time.monotonic() - started_s, 1))
     report_native(log)
     return steps
 
@@ -428,6 +428,8 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
         log.write("warning", detector="audio", message=message)
     for message in setup.overlap.lines():
         log.write("warning", detector="overlap", message=message)
+    for message in short_run(setup.experiment.optim.schedule, setup.length):
+        log.write("warning", detector="warm-up", message=message)
     if rejections.utterances and changed is None:
         log.write(
             "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,

@@ -15,6 +15,7 @@ from asr_jax.core.processes import is_main
 from asr_jax.core.pytrees import num_elements
 from asr_jax.data.batching.buckets import largest_first
 from asr_jax.data.loading.source import BatchSource
+from asr_jax.observe.progress import memory_line
 from asr_jax.observe.tables import print_table, quantity
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders
@@ -27,14 +28,14 @@ from asr_jax.training.step import total_loss
 NUM_POINTS = 20
 
 
-def show_schedule(experiment: Experiment, png: Path) -> None:
-    """Prints the learning rate at some updates and draws the schedule.
+def show_schedule(experiment: Experiment, png: Path | None = None) -> None:
+    """Prints the learning rate at some updates, and draws the schedule.
 
     The data are read only if the length of the run or the schedule is in epochs.
 
     Args:
         experiment: Settings of the run.
-        png: Picture to write.
+        png: Picture to write. None: no picture.
 
     Raises:
         UserError: If the data are needed and cannot be read.
@@ -55,6 +56,8 @@ def show_schedule(experiment: Experiment, png: Path) -> None:
         for update in points
     ]
     print_table(rows, title=f"{experiment.name}: {type(schedule).__name__}, {counted(length.num_updates, 'update')}")
+    if not png:
+        return
     updates = np.unique(np.linspace(0, length.num_updates - 1, 1000).round())
     figure = Figure(figsize=(8, 3.5), dpi=130, layout="constrained")
     axes = figure.add_subplot()
@@ -102,6 +105,7 @@ def dry_run(experiment: Experiment) -> None:
         rows.append(_shown(row) | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
+        print(memory_line(steps.memory))
         parameters = quantity(num_elements(shapes.state.params))
         print(
             f"{parameters} parameters; {counted(len(setup.train.index), 'utterance')}, "
@@ -116,4 +120,4 @@ def _largest_first(setup: Setup) -> list[tuple[int, Any]]:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("seconds", "rows", "labels", "bytes")}
+    return {name: row[name] for name in ("seconds", "rows", "labels", "memory_bytes")}

@@ -138,6 +138,7 @@ class Reporter:
         scale, front_end = self._setup.train.index.scale, self._setup.model.front_end
         if self.throughput.is_warming_up:
             self._first_timed = len(self._reports)  # this report is added above
+            jax.block_until_ready(report)  # The time of excluded updates must not count for the ones after them.
         for loaded in group:
             batch = loaded.batch
             rows = batch.weights > 0

@@ -14,12 +14,13 @@ from jax.sharding import Mesh
 
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
-from asr_jax.config import Experiment
+from asr_jax.config import Experiment, load_experiment
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.meshes import data_mesh
+from asr_jax.core.names import counted
 from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import digest_of
-from asr_jax.core.run_folder import TOKENIZER
+from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
 from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
 from asr_jax.data.batching.overlap import Overlap, find_overlap
@@ -31,7 +32,7 @@ from asr_jax.inference.model import make_model, programs_of
 from asr_jax.metrics.measure import ALL, MEAN, Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
-from asr_jax.optim.schedules import RunLength
+from asr_jax.optim.schedules import RunLength, Schedule
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizers import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.run import was_saved
@@ -103,9 +104,12 @@ class Setup:
         return self.model.recognising if self.recognises else ""
 
     @property
+    def length(self) -> RunLength:
+        return RunLength(self.num_updates, self.updates_per_epoch)
+
+    @property
     def programs(self) -> Programs:
-        length = RunLength(self.num_updates, self.updates_per_epoch)
-        return programs_of(self.experiment, self.tokenizer, length=length)
+        return programs_of(self.experiment, self.tokenizer, length=self.length)
 
     def data_fingerprints(self) -> dict[str, str]:
         """Returns fingerprints of the training data, the validation data and added recordings; independent of paths."""
@@ -132,8 +136,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     check_length(training.num_updates, training.num_epochs)
     if not experiment.model.heads:
         raise UserError("model.heads is empty: expected at least one head to train, such as {'ctc': CTC()}")
-    if experiment.init.path and not Path(experiment.init.path).exists():
-        raise UserError(f"init.path {experiment.init.path}: no such file or folder; expected the path of weights")
+    experiment.init.check_exists()
     mesh = data_mesh()
     sets = read_sets(data, seed=experiment.seed)
     check_best_of(training.best_of, sets)
@@ -143,11 +146,14 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     tokenizer = make_tokenizer(data, folder, sets.train)
     model = make_model(experiment, tokenizer)
     front_end = experiment.model.front_end
-    train = plan_training(
-        sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
-        frames_needed=experiment.model.frames_needed, front_end=front_end,
-        seed=experiment.seed, num_devices=mesh.size, sub_batches=experiment.model.sub_batches,
-    )  # fmt: skip
+    try:
+        train = plan_training(
+            sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
+            frames_needed=experiment.model.frames_needed, front_end=front_end,
+            seed=experiment.seed, num_devices=mesh.size, sub_batches=experiment.model.sub_batches,
+        )  # fmt: skip
+    except UserError as error:
+        raise UserError(f"{error}{_of_other_data(experiment, folder)}") from error
     check_labels(train, tokenizer)
     removed = count_removed_of(sets, train, tokenizer, data)
     if not was_saved(folder):
@@ -190,6 +196,33 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         removed=removed,
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
+    )
+
+
+def short_run(schedule: Schedule, length: RunLength) -> list[str]:
+    """Returns a warning if the run ends before the warm-up of the learning rate, otherwise nothing."""
+    warmup = math.ceil(schedule.warmup_length(length))
+    if warmup <= length.num_updates:
+        return []
+    last = float(schedule.build(length)(length.num_updates - 1))
+    return [
+        f"the run ends before the warm-up of the learning rate: it has {counted(length.num_updates, 'update')}, and "
+        f"the warm-up has {warmup:,}. The rate of the last update is {last:.3g}, and the peak is {schedule.peak_lr:g}. "
+        "Train longer, or lower the warm-up in --optim.schedule"
+    ]
+
+
+def _of_other_data(experiment: Experiment, folder: Path) -> str:
+    """Returns the hint that the training set is not that of the run in the folder; empty if it is, or without a run."""
+    if not (folder / EXPERIMENT).is_file() or not was_saved(folder):
+        return ""
+    before, now = load_experiment(folder / EXPERIMENT).data.train, experiment.data.train
+    if before == now:
+        return ""
+    return (
+        f".\ndata.train is {' '.join(now)}, but the run {folder} was trained on {' '.join(before)}, and its tokenizer "
+        "has only the labels of those texts. To train on other data, start a new run from its weights: --config FILE "
+        f"--init-from {folder} --run-dir OTHER --data.train {' '.join(now)}"
     )
 
 

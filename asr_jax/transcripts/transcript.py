@@ -1,4 +1,4 @@
-"""Transcripts, the output of every decoder: words with times and confidence, score, and alternatives."""
+"""Transcripts, the output of every decoder: words with times and confidence, score, and n-best list."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class ScoredText:
     """A text of an n-best list."""
 
     text: str
@@ -50,7 +50,7 @@ class Transcript:
     score: float
     """Natural logarithm of the text's probability, plus the contributions of a language model and hot words. Only
     comparable between texts of the same recording."""
-    alternatives: tuple[Alternative, ...] = ()
+    n_best: tuple[ScoredText, ...] = ()
     """N-best list, best first, which begins with this text. Empty if the decoder returns only one text."""
     tokens: tuple[int, ...] = ()
     """Label ids of the text."""
@@ -59,8 +59,8 @@ class Transcript:
     def of(cls, values: Mapping[str, Any]) -> "Transcript":
         """Returns the transcript of a dict that `dataclasses.asdict` made."""
         words = tuple(Word(**word) for word in values["words"])
-        alternatives = tuple(Alternative(**each) for each in values["alternatives"])
-        return cls(words, values["score"], alternatives, tuple(values["tokens"]))
+        n_best = tuple(ScoredText(**each) for each in values["n_best"])
+        return cls(words, values["score"], n_best, tuple(values["tokens"]))
 
     @property
     def text(self) -> str:
@@ -84,7 +84,7 @@ def joined(parts: Iterable[Transcript]) -> Transcript:
 
 
 def to_json(transcript: Transcript) -> dict[str, Any]:
-    """Returns words (text, start_s, end_s, confidence), score, mean confidence and alternatives for JSON.
+    """Returns words (text, start_s, end_s, confidence), score, mean confidence and the n-best list for JSON.
 
     Times are rounded to milliseconds, other values to four digits. Values that are not finite, such as the mean
     confidence without words, are None.
@@ -98,7 +98,7 @@ def to_json(transcript: Transcript) -> dict[str, Any]:
         "words": words,
         "score": _rounded(transcript.score),
         "confidence": _rounded(transcript.confidence),
-        "alternatives": [asdict(each) | {"score": _rounded(each.score)} for each in transcript.alternatives],
+        "n_best": [asdict(each) | {"score": _rounded(each.score)} for each in transcript.n_best],
     }
 
 

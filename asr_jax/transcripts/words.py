@@ -9,7 +9,7 @@ from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.metrics.confidence import Calibration
 from asr_jax.text.spelling import Spelling
 from asr_jax.text.tokenizers import Tokenizer
-from asr_jax.transcripts.transcript import Alternative, Token, Transcript, Word
+from asr_jax.transcripts.transcript import ScoredText, Token, Transcript, Word
 
 
 class Writer:
@@ -32,7 +32,7 @@ class Writer:
         return " ".join(self._texts(sequence, len(self.spelling.word_ranges(sequence.tokens))))
 
     def transcript(
-        self, hypotheses: Sequence[TokenSequence], *, lists_alternatives: bool = False, first_frame: int = 0
+        self, hypotheses: Sequence[TokenSequence], *, lists_n_best: bool = False, first_frame: int = 0
     ) -> Transcript:
         """Returns the transcript of an n-best list.
 
@@ -40,7 +40,7 @@ class Writer:
 
         Args:
             hypotheses: N-best list, best first.
-            lists_alternatives: Whether the transcript contains all hypotheses.
+            lists_n_best: Whether the transcript contains all hypotheses.
             first_frame: Frame of the recording in which the search began.
         """
         best = hypotheses[0]
@@ -63,8 +63,8 @@ class Writer:
                 strict=True,
             )
         )
-        alternatives = tuple(Alternative(self.text(each), each.score) for each in hypotheses)
-        return Transcript(words, best.score, alternatives if lists_alternatives else (), best.tokens)
+        n_best = tuple(ScoredText(self.text(each), each.score) for each in hypotheses)
+        return Transcript(words, best.score, n_best if lists_n_best else (), best.tokens)
 
     def tokens(self, sequence: TokenSequence) -> tuple[Token, ...]:
         """Returns all tokens with their times, spelt as for language models of labels."""

@@ -160,7 +160,7 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
     assert (first["alignment"], of_set["alignment"]) == ("sclite", "sclite")
     assert sum(each["insertions"] for each in rows) == of_set["insertions"]
     row = rows[0]
-    assert row["alternatives"][0]["text"] == row["hypothesis"] == " ".join(word["text"] for word in row["words"])
+    assert row["n_best"][0]["text"] == row["hypothesis"] == " ".join(word["text"] for word in row["words"])
 
 
 def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_path):

@@ -50,6 +50,9 @@ def test_every_field_of_every_config_has_a_text():
         ("highest learning rate", "--optim.schedule.peak-lr"),
         ("batch size", "--data.buckets.batch-seconds"),  # words of another system
         ("trainer.max_epochs", "--training.num-epochs"),
+        ("memory", "--model.encoder.remat"),
+        ("memory", "--data.buckets.batch-seconds"),
+        ("memory", "--data.filters.max-duration-s"),
         ("seconds bucket", "--data.buckets.edges-s"),  # all words, in any order
     ],
 )

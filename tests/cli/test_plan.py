@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -106,17 +105,20 @@ def test_the_accumulation_reaches_what_is_wanted_and_no_less_does(manifest, tmp_
     mean = total / plan.batches_per_epoch
     reaching = int(re.search(r"a global batch of .*: --training\.accumulate (\d+)", output)[1])
     assert reaching * mean >= amount > (reaching - 1) * mean
-    assert re.search(rf"current global batch, training\.accumulate {accumulate}: ", output)
+    assert re.search(rf"global batch \(all utterances of an update\), training\.accumulate {accumulate}: ", output)
     assert len(re.findall("a global batch of", output)) == 1
 
 
-def test_five_hours_or_more_than_1024_records_are_reached_by_default(manifest, tmp_path, capsys):
-    output = printed(capsys, *arguments(manifest, tmp_path))
-    plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).train.plan
-    hours = math.ceil(5 * 3600 * 16000 / (plan.length_per_epoch / plan.batches_per_epoch))
-    utterances = math.ceil(1025 / (plan.entries_per_epoch / plan.batches_per_epoch))
-    assert f"5.00 h of audio: --training.accumulate {hours}; an epoch has fewer batches" in output
-    assert f"1,025 utterances: --training.accumulate {utterances}; an epoch has fewer batches" in output
+def test_no_global_batch_is_recommended_by_default(manifest, tmp_path, capsys):
+    assert "a global batch of" not in printed(capsys, *arguments(manifest, tmp_path))
+
+
+def test_a_run_that_ends_before_its_warm_up_is_named(manifest, tmp_path, capsys):
+    longer = ["--updates", "200", "--optim.schedule.warmup-updates", "301"]
+    output = printed(capsys, *arguments(manifest, tmp_path, *longer))
+    assert (
+        "warning: the run ends before the warm-up of the learning rate: it has 200 updates, and the warm-up" in output
+    )
 
 
 def test_speeds_and_mixing_are_shown_by_source(tmp_path):

@@ -173,7 +173,7 @@ def test_a_saved_tokenizer_of_the_model_is_the_same(corpus, tmp_path):
         (["--vocab-size", "5000", "--model-type", "word"], "too few pieces; expected at most 1"),
         (["--vocab-size", "9"], "vocabulary of 9 .*the texts have more characters; expected at least 2"),
         (["--vocab-size", "0"], "--vocab-size 0: expected 1 or more"),
-        (["--character-coverage", "0.5"], r"--character-coverage 0.5: expected 0.98 to 1"),
+        (["--character-coverage", "0.5"], r"--character-coverage 0.5: expected a value from 0.98 to 1"),
         (["--input-sentence-size", "5"], "--input-sentence-size 5: expected 0, or more than 100"),
         (["--max-sentence-length", "5"], "--max-sentence-length 5: expected 10 or more"),
         (["--unk-id", "-1"], "--unk-id -1: expected 0 or more"),

@@ -149,6 +149,17 @@ CASES = {
     ),
     "an impossible seed": (lambda place: new(place, "--seed", -1), 2, ["seed is -1: expected 0 or more"]),
     "a rate that is no number": (lambda place: new(place, "--optim.schedule.peak-lr", "nan"), 2, ["peak_lr", "number"]),
+    "a published name as initial weights": (
+        lambda place: new(place, "--init-from", "nvidia/parakeet-ctc-0.6b"), 2,
+        ["not downloaded: run hf download nvidia/parakeet-ctc-0.6b --local-dir parakeet-ctc-0.6b"],
+    ),
+    "initial weights that are not there": (lambda place: new(place, "--init-from", "m.nemo"), 2, ["--init-from m.nemo does not exist: expected"]),
+    "a picture of nothing": (lambda place: new(place, "--plot", "a.png"), 2, ["--plot a.png: expected --show schedule"]),
+    "another training set in a run": (
+        lambda place: [
+            "train", "--run-dir", place / "run", "--data.train", with_lines(place, lambda row: row | {"text": "ßßß"})["data.train"],
+        ], 2, ["no training utterance is left", "changed.jsonl, but the run", "start a new run from its weights", "--init-from"],
+    ),
     "no training manifest": (
         lambda place: new(place, **{"data.train": "gone.jsonl"}), 2,
         ["gone.jsonl: no such file or folder", "prepare_librispeech.py", "--data.train", "quickstart.sh"],

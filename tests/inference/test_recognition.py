@@ -23,7 +23,7 @@ from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.search.hypotheses import Search
 from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.transcripts.transcript import Alternative, Transcript, Word
+from asr_jax.transcripts.transcript import ScoredText, Transcript, Word
 from tests.training.toy import toy_batch, toy_model
 
 NORMALISER = "english_letters.v1"
@@ -40,10 +40,10 @@ def planned(*references):
     )  # fmt: skip
 
 
-def transcript_of(words, *alternatives):
+def transcript_of(words, *texts):
     """A transcript of words with confidences."""
     spans = tuple(Word(text, 0.1 * i, 0.1 * i + 0.1, sure) for i, (text, sure) in enumerate(words))
-    return Transcript(spans, -1.0, tuple(Alternative(text, -float(rank)) for rank, text in enumerate(alternatives)))
+    return Transcript(spans, -1.0, tuple(ScoredText(text, -float(rank)) for rank, text in enumerate(texts)))
 
 
 def judged(references, transcripts):
@@ -104,7 +104,7 @@ def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkey
     decoder, emitted = decoded()
     alone = decoder.whole(decoder.finish(emitted))
     assert alone.keys() == set(np.flatnonzero(batch.weights).tolist())
-    assert all(len(transcript.alternatives) > 1 for transcript in alone.values())
+    assert all(len(transcript.n_best) > 1 for transcript in alone.values())
     shares, searched, search = [], [], CTCBeamSearch.__call__
     monkeypatch.setattr(
         CTCBeamSearch, "__call__", lambda self, *given: searched.append(len(given[1])) or search(self, *given)

@@ -1,6 +1,7 @@
 """Health report of a run from its events."""
 
 import re
+import shutil
 
 import pytest
 
@@ -52,6 +53,11 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
         (tmp_path / "checkpoints" / str(update)).mkdir(parents=True)
         (tmp_path / "checkpoints" / str(update) / "state").write_bytes(bytes(500_000))
     assert re.fullmatch(r"size: 1 MB, of which checkpoints 1 MB \(after updates 4, 30\)", health(path)[5])
+    copy = shutil.copytree(tmp_path, tmp_path / "copy")
+    found = health(copy / "events.jsonl")
+    assert f"{copy}/checkpoints/30" in found[-1]
+    assert f"{copy}/voided.jsonl" in found[3]
+    assert f"{copy}/rejected.jsonl" in found[4]
     main([str(tmp_path)])
     assert capsys.readouterr().out.splitlines() == health(path)
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 
 import pytest
 from rich.console import Console
@@ -68,7 +69,38 @@ def test_plain_lines_every_n_updates():
     assert [re.search(r"update (\d+)/100", line)[1] for line in lines[1:]] == ["10", "50", "90", "100"]
     fields = [re.search(r"\d.*", field)[0].strip() for field in lines[2].split("|")]
     assert fields == ["2/5", "50/100", "0.4123", "9.80e-04", "3,123.5 audio-s/s", "4.1 %", "0:01:40"]
-    assert "left" not in lines[1]
+    assert "remaining" not in lines[1]
+
+
+def test_compilation_prints_its_time_its_memory_and_the_limit():
+    stream = io.StringIO()
+    view = ProgressView(console_for(stream), tick_s=0.01)
+    view(event("compile_start", shapes=2))
+    for _ in range(500):
+        if "compiling for 0:00:00" in stream.getvalue():
+            break
+        time.sleep(0.01)
+    view(event("compiled", number=1, shapes=2))
+    rows, memory = (
+        [{"seconds": 1.6, "memory_bytes": 10**9}],
+        {"maximum_bytes": 1_200_000_000, "limit_bytes": 80 * 10**9},
+    )
+    view(event("compile", rows=rows, memory=memory))
+    view(event("compile", rows=rows, memory=memory | {"limit_bytes": None}))
+    view.close()
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith("compiling 2 batch shapes (--data.buckets.num 1 compiles a single one")
+    assert "compiling for 0:00:00" in lines
+    assert "compiled 1 of 2 in 0:00:00" in lines
+    assert any("memory bytes" in line for line in lines)
+    needed = "maximum memory, with the averaged parameters: 1.2 GB; "
+    assert f"{needed}limit of the device: 80 GB" in lines
+    assert f"{needed}the device reports no limit" in lines
+
+
+def test_the_last_epoch_is_a_whole_number():
+    start = START | {"data": START["data"] | {"num_epochs": 5.86}}
+    assert shown(start, step(90, epoch=6)).splitlines()[1].startswith("epoch 6/6 |")
 
 
 def test_the_end_counts_the_updates_that_were_seen_if_the_event_has_none():
@@ -77,15 +109,15 @@ def test_the_end_counts_the_updates_that_were_seen_if_the_event_has_none():
 
 def test_the_last_word_error_rate_stays_on_the_line():
     text = shown(START, step(20), event("validation", **VALIDATION), step(40), plain_every=1)
-    assert text.splitlines()[-1].endswith("left 0:02:00 | WER 8.12 % at 30")
+    assert text.splitlines()[-1].endswith("remaining 0:02:00 | WER 8.12 % at 30")
 
 
 def test_time_left_counts_from_the_resume():
     events = [START, step(10), event("resumed", update=50, path="checkpoints/50"), step(60), step(70, elapsed_s=130.0)]
     lines = shown(*events, plain_every=1).splitlines()
     assert re.search(r"resumed.*\b50\b.*checkpoints/50", lines[2])
-    assert "left" not in lines[3]
-    assert "left 0:00:30" in lines[4]
+    assert "remaining" not in lines[3]
+    assert "remaining 0:00:30" in lines[4]
 
 
 def test_a_validation_by_its_loss_stays_on_the_line_with_the_accuracy():

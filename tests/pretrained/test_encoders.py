@@ -12,7 +12,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
-from asr_jax.pretrained.encoders import encoder_of
+from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.pretrained.encoders import check_fits_config, encoder_of
 
 BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
 ENCODERS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
@@ -42,6 +43,14 @@ def test_each_encoder_is_known_by_its_class(tmp_path: Path, target: str) -> None
     settings = encoder_of(path)
     assert type(settings) is cls
     assert {name: getattr(settings, name) for name in expected} == expected
+
+
+def test_the_config_for_the_model_is_named() -> None:
+    with pytest.raises(UserError, match=r"w2v/ holds a wav2vec 2\.0: use configs/wav2vec2_finetune\.py"):
+        check_fits_config(Wav2Vec2(), "w2v/", config="configs/fastconformer_finetune.py")
+    with pytest.raises(UserError, match=r"m\.nemo holds a Conformer: use configs/fastconformer_finetune\.py"):
+        check_fits_config(Conformer(), "m.nemo", config="configs/w2v_bert_finetune.py")
+    check_fits_config(Conformer(), "m.nemo", config="configs/fastconformer_finetune.py")
 
 
 def test_another_encoder_is_named(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_words_have_times_and_confidence(kind):
     path = [3, 1, 1, 3, 1, 0, 3, 2, 2, 3]
     _, found = found_by(kind, np.stack([log_probs_of([3] * 10), log_probs_of(path)]), [10, 9])
     writer = Writer(TOKENIZER, times=TIMES)
-    transcript = writer.transcript(found, lists_alternatives=kind == "beam")
+    transcript = writer.transcript(found, lists_n_best=kind == "beam")
     assert transcript.text == "aa b"
     assert [(word.start_s, word.end_s) for word in transcript.words] == [
         (pytest.approx(0.04), pytest.approx(0.20)),
@@ -56,8 +56,8 @@ def test_words_have_times_and_confidence(kind):
     assert [word.confidence for word in transcript.words] == pytest.approx([0.97, 0.97], rel=1e-5)
     assert Writer(TOKENIZER, times=TIMES, calibration=Calibration(offset=-1.0)).transcript(found).confidence < 0.95
     if kind == "beam":
-        assert transcript.alternatives[0].text == transcript.text
-        assert len(transcript.alternatives) > 1
+        assert transcript.n_best[0].text == transcript.text
+        assert len(transcript.n_best) > 1
     else:
         assert transcript.score == pytest.approx(9 * np.log(0.97), rel=1e-4)
 
@@ -129,5 +129,5 @@ def test_transcripts_of_parts_become_one():
 
 def test_json_has_numbers_alone():
     assert to_json(Transcript((), float("-inf"))) == {
-        "words": [], "score": None, "confidence": None, "alternatives": []
+        "words": [], "score": None, "confidence": None, "n_best": []
     }  # fmt: skip

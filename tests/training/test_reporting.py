@@ -2,18 +2,26 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
+from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import RunError
+from asr_jax.data.batching.index import scale_of
 from asr_jax.data.loading.source import LoadedBatch
 from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance
+from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
-from asr_jax.training.reporting import RejectedAudio, report_differing
+from asr_jax.training import reporting
+from asr_jax.training.reporting import RejectedAudio, Reporter, report_differing
 from tests.training.toy import toy_batch
 
 PLACES = ["/a.wav"] * 4 + [f"/long.wav#seconds={i}.0+1.0" for i in range(4, 20)]
@@ -53,6 +61,42 @@ def test_a_restart_does_not_construct_every_utterance(tmp_path: Path, monkeypatc
     reported_ids(tmp_path, [1])
     monkeypatch.setattr(Columns, "utterance", lambda self, row: pytest.fail("an utterance was constructed"))
     reported_ids(tmp_path, [1])
+
+
+class Report:
+    """Report of an update whose computation takes a second, on a clock that advances only while it is waited for."""
+
+    now_s = 0.0
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def block_until_ready(self) -> "Report":
+        Report.now_s += 1 - self.is_done
+        self.is_done = True
+        return self
+
+
+def test_the_first_figures_exclude_the_first_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "Throughput", partial(Throughput, clock=lambda: Report.now_s))
+    front_end = KaldiFbank()
+    setup: Any = SimpleNamespace(
+        mesh=SimpleNamespace(size=1), experiment=SimpleNamespace(training=SimpleNamespace(accumulate=1)),
+        train=SimpleNamespace(index=SimpleNamespace(scale=scale_of(front_end, of_features=False))),
+        model=SimpleNamespace(front_end=front_end, output_length=lambda lengths, of_features: lengths // 320),
+        tokenizer=SimpleNamespace(num_letters=np.ones(99)),
+    )  # fmt: skip
+    with EventLog(tmp_path / "events.jsonl") as log:
+        reporter = Reporter(setup, log, loss_terms=())
+    reports: Any = [Report(), Report()]
+    for report in reports:
+        with reporter.throughput.timed("host"):
+            pass
+        reporter.add(report, [LoadedBatch(toy_batch(), 0)])
+    assert [report.is_done for report in reports] == [True, False]
+    with reporter.throughput.timed("device"):
+        jax.block_until_ready(reports)
+    assert reporter.throughput.rates()["batch_s"] == 1.0
 
 
 def test_the_utterances_that_are_named() -> None:

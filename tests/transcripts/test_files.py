@@ -8,7 +8,7 @@ import pytest
 
 from asr_jax.transcripts.files import FORMS, Named
 from asr_jax.transcripts.subtitles import CueRules, cues
-from asr_jax.transcripts.transcript import Alternative, Token, Transcript, Word
+from asr_jax.transcripts.transcript import ScoredText, Token, Transcript, Word
 
 
 def words_of(text, *, start_s=0.0, each_s=0.3, gap_s=0.1):
@@ -97,14 +97,14 @@ def test_cues_of_impossible_words():
 
 
 def test_json_says_everything_on_one_line():
-    transcript = Transcript(SPOKEN, -math.inf, (Alternative("x", -2.0), Alternative("y", -3.0)))
+    transcript = Transcript(SPOKEN, -math.inf, (ScoredText("x", -2.0), ScoredText("y", -3.0)))
     line = FORMS["json"].write(named(SPOKEN, transcript=transcript, duration_s=math.nan))
     assert line.count("\n") == 1
     fields = json.loads(line, parse_constant=pytest.fail)
     assert (fields["id"], fields["path"], fields["duration"], fields["score"]) == ("a b.flac", "x/a b.flac", None, None)
     assert fields["text"].split() == [word["text"] for word in fields["words"]]
     assert fields["words"][-1] == {"text": "end", "start_s": 3725.25, "end_s": 3725.55, "confidence": 0.9}
-    assert fields["alternatives"] == [{"text": "x", "score": -2.0}, {"text": "y", "score": -3.0}]
+    assert fields["n_best"] == [{"text": "x", "score": -2.0}, {"text": "y", "score": -3.0}]
 
 
 def test_ctm_has_six_fields_a_word_in_order():

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> None:
     if asks_for_help(given):
         print_help(InferenceOptions, prog=f"{PROG} (RUN | --config FILE [--field …])", about=__doc__)
         if not run:
-            parse_experiment(given, prog=PROG)  # exits
+            parse_experiment(given, prog=PROG)  # Prints the fields and exits.
         return
     others, flags = parted(given)
     options, rest = parse_known(InferenceOptions, others, prog=PROG)

@@ -188,7 +188,7 @@ def _check_same_size(ours: int, theirs: int) -> None:
 
 def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
     """Arguments for the original's code that describe the encoder, with the names of that code."""
-    encoder: Any = experiment.model.encoder  # its class belongs to `peer`
+    encoder: Any = experiment.model.encoder  # `peer` determines its class.
     fields = asdict(encoder)
     if peer == "icefall":
         return {name: fields[name] for name in OF_ZIPFORMER}

@@ -36,10 +36,10 @@ class Buckets:
     edges_s: tuple[float, ...] = ()
     """Longest duration of each bucket in seconds, in ascending order. Replaces `num` and `edges`."""
     batch_seconds: float = 240.0
-    """Padded audio per global batch in seconds. Buckets of longer utterances have fewer rows."""
+    """Padded audio of a batch over all devices in seconds. Buckets of longer utterances have fewer rows."""
     budget: float = 0.0
-    """Size of a global batch in the measure `unit`, instead of `batch_seconds`. 0: `batch_seconds` is used. `budget`
-    and `unit` are set together."""
+    """Size of a batch over all devices in the measure `unit`, instead of `batch_seconds`. 0: `batch_seconds` is used.
+    `budget` and `unit` are set together."""
     unit: Unit | Literal[""] = ""
     """Measure of `budget`. samples: utterances. frames, duration-ms: sum over the batch without padding, as the mean
     over the batches of a bucket. padded-frames, padded-duration-ms: with padding. feature-values, values: padded frames
@@ -47,7 +47,7 @@ class Buckets:
     max_batch: int = 512
     """Maximum number of rows per batch."""
     batch_multiple: int = 8
-    """Divisor of the number of rows of every batch, and its minimum. The number of devices must divide it."""
+    """Number that divides the rows of every batch; also the minimum of rows. The number of devices must divide it."""
     slack_s: float = 0.01
     """Room of each bucket beyond its longest utterance in seconds, because manifests round durations."""
     order: Literal["shuffled", "sorted"] = "shuffled"
@@ -100,7 +100,7 @@ class Bucket:
     num_tokens: int
     """Padded number of labels of a row."""
     batch_size: int
-    """Rows of a global batch."""
+    """Rows of a batch over all devices."""
     longest: int
     """Length of the longest entry of this bucket. `length` is slightly larger."""
 

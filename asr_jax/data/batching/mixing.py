@@ -22,7 +22,8 @@ class Mixing:
     weights: tuple[float, ...] = ()
     """Weight above 0 for each entry of data.train, for absolute and relative."""
     exponent: float = 0.75
-    """Exponent of temperature, more than 0 and at most 1. CAIMAN's "canary"."""
+    """Exponent of temperature, more than 0 and at most 1; the "canary exponent" of CAIMAN-ASR. Small values increase
+    the share of small sources."""
 
     def __post_init__(self) -> None:
         if any(not weight > 0 for weight in self.weights):

@@ -12,6 +12,6 @@ def of_dali(low: float, high: float) -> dict[str, object]:
         ValueError: If the rates are not 0 < `low` ≤ `high`.
     """
     if not 0 < low <= high:
-        raise ValueError(f"rates {low} to {high}: expected 0 < low ≤ high")
+        raise ValueError(f"of_dali: low {low} and high {high}: expected resampling rates with 0 < low ≤ high")
     slow, fast = 1 / high, 1 / low
     return {"speeds": ((slow + fast) / 2,), "speed_jitter": (fast - slow) / 2}

@@ -174,7 +174,7 @@ def _digest(sentences: Sequence[Sentence], folder: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusOptions:
-    """Options of `asr_jax.data.corpora.synthetic`."""
+    """Command-line options of `asr_jax.data.corpora.synthetic`."""
 
     out: str
     """Folder of the corpus: new or empty."""

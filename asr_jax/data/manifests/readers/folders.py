@@ -63,8 +63,8 @@ def _utterance(path: str, name: str, there: set[str], options: ReadOptions) -> U
     text, tokens = _sidecar(path, TEXT_ENDINGS, there), _sidecar(path, TOKEN_ENDINGS, there)
     if text is None and tokens is None and not options.texts_may_lack:
         raise InvalidEntry(
-            f"no text beside the audio: expected a file {f.base_name(path)} with {', '.join(TEXT_ENDINGS)} or "
-            f"{TOKEN_ENDINGS[0]}"
+            f"no text beside the audio: expected {f.base_name(path)}{TEXT_ENDINGS[0]} (or, with the same name, "
+            f"{', '.join((*TEXT_ENDINGS[1:], TOKEN_ENDINGS[0]))})"
         )
     return Utterance(
         id=name, location=os.path.abspath(path), text=" ".join((text or "").split()), labels=f.label_ids(tokens)

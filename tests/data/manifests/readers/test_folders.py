@@ -104,7 +104,10 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     check_signals(utterances, samples)
     lonely, latin = sorted(utterances.rejected, key=lambda entry: entry.id, reverse=True)
     assert (lonely.id, lonely.location) == ("lonely.wav", str(tmp_path / "set" / "lonely.wav"))
-    assert lonely.reason == "no text beside the audio: expected a file lonely with .txt, .lab, .transcript or .tokens"
+    assert (
+        lonely.reason
+        == "no text beside the audio: expected lonely.txt (or, with the same name, .lab, .transcript, .tokens)"
+    )
     assert "latin.txt: not UTF-8 (byte 0xe9 at 0); save it as UTF-8" in latin.reason
 
 
