@@ -16,11 +16,12 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.pretrained.base import Symbols
 from asr_jax.pretrained.keymap import NamedWeights
 from asr_jax.pretrained.torch_writer import Instance
-from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS
+from asr_jax.pretrained.wav2vec2_fairseq import ACTIVATIONS, FAIRSEQ_EPS
 from asr_jax.text.vocabularies import BOUNDARY, FAIRSEQ_SPECIALS
 
 NEVER = -1e4
@@ -148,11 +149,13 @@ def encoder_section(encoder: Wav2Vec2) -> dict[str, Any]:
         "conv_bias": encoder.extractor_bias, "encoder_embed_dim": encoder.dim, "encoder_layers": encoder.num_layers,
         "encoder_attention_heads": encoder.num_heads, "encoder_ffn_embed_dim": encoder.feedforward_dim,
         "layer_norm_first": encoder.norm_first, "conv_pos": encoder.position_kernel,
-        "conv_pos_groups": encoder.position_groups, "activation_fn": "gelu", "dropout": encoder.dropout,
+        "conv_pos_groups": encoder.position_groups, "activation_fn": _activation(encoder), "dropout": encoder.dropout,
         "attention_dropout": encoder.attention_dropout, "activation_dropout": encoder.activation_dropout,
         "dropout_input": encoder.input_dropout, "dropout_features": encoder.feature_dropout,
         "encoder_layerdrop": encoder.layer_drop, "feature_grad_mult": encoder.extractor_gradient,
         "quantize_targets": True, "mask_channel_before": encoder.channel_mask_first,
+        "quantize_input": encoder.quantized_input, "same_quantizer": False,
+        **(_quantizer_section(encoder.input_quantizer, encoder.input_codes_dim) if encoder.quantized_input else {}),
         **_mask_section("mask", encoder.time_mask), **_mask_section("mask_channel", encoder.channel_mask),
     }  # fmt: skip
 
@@ -161,14 +164,12 @@ def contrastive_section(head: Contrastive | None) -> dict[str, Any]:
     """Returns the settings of pre-training by the names that both systems share; empty without it."""
     if head is None:
         return {}
-    quantizer = head.quantizer
     return {
-        "final_dim": head.dim, "latent_dim": head.codes_dim, "latent_vars": quantizer.entries,
-        "latent_groups": quantizer.groups, "quantizer_depth": quantizer.depth, "quantizer_factor": quantizer.factor,
-        "latent_temp": [quantizer.start_temperature, quantizer.end_temperature, quantizer.decay],
+        "final_dim": head.dim, **_quantizer_section(head.quantizer, head.codes_dim),
         "num_negatives": head.num_negatives, "cross_sample_negatives": head.across_negatives,
         "codebook_negatives": head.codebook_negatives, "negatives_from_everywhere": head.from_everywhere,
         "target_glu": head.gated_targets, "logit_temp": head.temperature,
+        **({"same_quantizer": True} if head.same_quantizer else {}),
     }  # fmt: skip
 
 
@@ -182,8 +183,8 @@ def tuning_section(encoder: Wav2Vec2, model: Model) -> dict[str, Any]:
     section = encoder_section(encoder)
     return {
         **{name: section[name] for name in (*names, *masks)}, "layerdrop": encoder.layer_drop,
-        "final_dropout": head.dropout, "apply_mask": encoder.time_mask.probability > 0, "blank_weight": 0.0,
-        "blank_mode": "add", "freeze_finetune_updates": 0,
+        "final_dropout": head.dropout, "apply_mask": encoder.time_mask.probability > 0,
+        "blank_weight": head.blank_weight, "blank_mode": head.blank_mode, "freeze_finetune_updates": 0,
     }  # fmt: skip
 
 
@@ -211,8 +212,29 @@ def _parts(model: Model) -> tuple[Wav2Vec2, Contrastive | None, bool]:
 def _mask_section(prefix: str, mask: SpanMask) -> dict[str, Any]:
     return {
         f"{prefix}_prob": mask.probability, f"{prefix}_length": mask.length, f"{prefix}_selection": mask.selection,
-        f"{prefix}_other": mask.other, **({"require_same_masks": mask.same_count} if prefix == "mask" else {}),
+        f"{prefix}_other": mask.other, f"no_{prefix}_overlap": not mask.overlap, f"{prefix}_min_space": mask.min_space,
+        **({"require_same_masks": mask.same_count, "mask_dropout": mask.dropout} if prefix == "mask" else {}),
     }  # fmt: skip
+
+
+def _quantizer_section(quantizer: Quantizer, codes_dim: int) -> dict[str, Any]:
+    return {
+        "latent_dim": codes_dim, "latent_vars": quantizer.entries, "latent_groups": quantizer.groups,
+        "quantizer_depth": quantizer.depth, "quantizer_factor": quantizer.factor,
+        "latent_temp": [quantizer.start_temperature, quantizer.end_temperature, quantizer.decay],
+    }  # fmt: skip
+
+
+def _activation(encoder: Wav2Vec2) -> str:
+    """Returns fairseq's name of the encoder's activation.
+
+    Raises:
+        UserError: If fairseq does not have it.
+    """
+    theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    if encoder.activation not in theirs_of:
+        raise UserError(f"activation is {encoder.activation}: expected one of {', '.join(theirs_of)}")
+    return theirs_of[encoder.activation]
 
 
 def _history(criterion: str) -> dict[str, Any]:

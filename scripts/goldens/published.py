@@ -1,7 +1,7 @@
 """Writes small random models in the files of their own systems, and what their own code recognises with them.
 
-For tests/goldens/test_published.py. Runs in .venv-reference, with the sources that `scripts/setup_reference.sh --peers`
-downloads to .peers:
+For tests/goldens/test_published_models.py. Runs in .venv-reference, with the sources that
+`scripts/setup_reference.sh --peers` downloads to .peers:
 
     .venv-reference/bin/python scripts/goldens/published.py --shared ../shared --out tests/goldens/published [CASE …]
 

@@ -1,6 +1,6 @@
 """A published model as a run: every command takes it, and takes the model's own file, which it imports into the cache.
 
-tests/goldens/test_published.py compares the texts and log-probabilities of each format with those of its system.
+tests/goldens/test_published_models.py compares the texts and log-probabilities of each format with those of its system.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Published models without training: settings, tokenizer and weights, complete checkpoints, and what has to be given.
 
-The models are those of tests/goldens/published, which the systems' own code wrote. tests/goldens/test_published.py
-compares what they recognise.
+The models are those of tests/goldens/published, which the systems' own code wrote.
+tests/goldens/test_published_models.py compares what they recognise.
 """
 
 import io
@@ -126,7 +126,7 @@ def written(found: Published, names: str, out: Path) -> Path:
     ],
 )
 def test_what_is_written_is_the_same_model(tmp_path: Path, name: str, names: str, file: str) -> None:
-    """The written file alone is sufficient, for the systems' own loaders too (tests/goldens/test_published.py)."""
+    """The written file alone is sufficient, for the systems' own loaders too (goldens/test_published_models.py)."""
     before = read_published(source_of(name))
     after = read_published(written(before, names, tmp_path / file))
     symbols = tuple(symbol and symbol.replace("[unk]", "[UNK]") for symbol in before.tokenizer.symbols)
