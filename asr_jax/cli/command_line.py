@@ -20,7 +20,7 @@ import tyro
 from asr_jax.audio.io import AudioError
 from asr_jax.cli.field_help import help_on, help_text
 from asr_jax.cli.synonyms import meant_by
-from asr_jax.config import FORMER_FIELDS, Experiment, classes, load_experiment
+from asr_jax.config import FORMER_FIELDS, Experiment, Init, Resume, classes, experiment_of, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
 from asr_jax.core.run_folder import EXPERIMENT
@@ -66,7 +66,7 @@ class ExperimentSource:
     config: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Python file with a function `experiment`; `--config FILE --help` lists its fields."""
     run_dir: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of a run; without --config, the command continues that run."""
+    """Folder of a run; without --config, the command continues that run, or starts one from the run of --init-from."""
 
 
 def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
@@ -103,7 +103,8 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
 def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     """Returns the experiment of the file after `--config`, with the overridden fields replaced.
 
-    Without `--config`, returns the experiment of the run in `--run-dir`, to continue that run.
+    Without `--config`, returns the experiment of the run in `--run-dir`, to continue that run, or that of the run after
+    `--init-from`, to start a new run from its weights.
 
     `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
     equivalent to `--model.encoder.dim 256` if no other part of the model has a field `dim`. `--help` prints the common
@@ -119,6 +120,15 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
         rest += ["--run-dir", source.run_dir]
         if source.config is None and (Path(source.run_dir) / EXPERIMENT).is_file():
             return parse_fields(rest, load_experiment(Path(source.run_dir) / EXPERIMENT), prog=prog, of=source.run_dir)
+    init_from = _init_from(rest)
+    if source.config is None and (parent := experiment_of(init_from)):
+        if source.run_dir is None and not asks_for_help(rest):
+            raise UserError(
+                f"--run-dir is missing: --init-from {init_from} without --config starts a new run with the settings of "
+                "that run; expected --run-dir DIR, the folder of the new run"
+            )
+        new = dataclasses.replace(parent, init=Init(), resume=Resume(), run_dir="", fresh=False, dry_run=False)
+        return parse_fields(rest, new, prog=prog, of=f"--init-from {init_from}")
     if source.config is None:
         if asks_for_help(rest):
             print(
@@ -128,10 +138,11 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
         if source.run_dir is not None:
             raise UserError(
                 f"{source.run_dir} is not a run (it has no experiment.json), and --config is missing: pass the folder "
-                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run"
+                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run, or {prog} --init-from "
+                f"RUN --run-dir {source.run_dir} to start one with the settings and weights of another run"
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
-    default = load_config(source.config, init_from=_init_from(rest))
+    default = load_config(source.config, init_from=init_from)
     return parse_fields(rest, default, prog=prog, of=f"--config {source.config}")
 
 
