@@ -138,8 +138,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
         if source.run_dir is not None:
             raise UserError(
                 f"{source.run_dir} is not a run (it has no experiment.json), and --config is missing: pass the folder "
-                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run, or {prog} --init-from "
-                f"RUN --run-dir {source.run_dir} to start one with the settings and weights of another run"
+                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run, or "
+                f"{prog} --init-from RUN --run-dir {source.run_dir} to start one with the settings and weights of RUN"
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
     default = load_config(source.config, init_from=init_from)

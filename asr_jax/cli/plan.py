@@ -1,8 +1,8 @@
 """Plans the training data of a run without training: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
 
-Prints the training data and the rejected utterances, the characters that are removed from or replaced in texts, the buckets with their
-padding, the length of an epoch and of the run, and the gradient accumulation for a requested global batch. Compiles
-nothing and writes nothing except the cache of the manifests.
+Prints the training data and the rejected utterances, the characters that are removed from texts or replaced in them,
+the buckets with their padding, the length of an epoch and of the run, and the gradient accumulation for a requested
+global batch. Compiles nothing and writes nothing except the cache of the manifests.
 """
 
 import math

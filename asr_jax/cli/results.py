@@ -169,9 +169,9 @@ def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) ->
     )
     first = spoken[0]
     return (
-        f"warning: {manifest}: {normaliser} removes or replaces {percent(removed['share'])} of the references' characters ({named}"
-        f"{' …' * (len(spoken) > 5)}), and the rates do not count them; for example in {first['id']}: "
-        f"{first['text'][:80]!r}"
+        f"warning: {manifest}: {normaliser} removes or replaces {percent(removed['share'])} of the references' "
+        f"characters ({named}{' …' * (len(spoken) > 5)}), and the rates are of the changed texts; "
+        f"for example in {first['id']}: {first['text'][:80]!r}"
     )
 
 

@@ -94,7 +94,8 @@ def test_a_new_run_takes_the_settings_of_the_run_of_its_weights(tmp_path):
         found = parse_experiment(given, prog="train")
         changed = {name: value for name, _, value in differences(parent, found)}
         assert changed == {
-            "init.path": str(path), "run_dir": str(new), "optim.schedule.peak_lr": 1e-4, "fresh": False, "dry_run": False,
+            "init.path": str(path), "run_dir": str(new), "optim.schedule.peak_lr": 1e-4,
+            "fresh": False, "dry_run": False,
         }  # fmt: skip
     with pytest.raises(UserError, match=r"--run-dir is missing: --init-from .* expected --run-dir DIR"):
         parse_experiment(["--init-from", str(run)], prog="train")

@@ -73,7 +73,7 @@ class Removed:
 
     @property
     def share(self) -> float:
-        """Removed or replaced letters, marks, digits and symbols, as a fraction of all characters, without punctuation."""
+        """Removed or replaced letters, marks, digits and symbols, as a fraction of all characters."""
         return sum(each.number * len(each.part) for each in self.spoken) / max(self.num_chars, 1)
 
     @property
