@@ -22,7 +22,15 @@ from asr_jax.cli.field_help import help_on, help_text
 from asr_jax.cli.synonyms import meant_by
 from asr_jax.config import FORMER_FIELDS, Experiment, Init, Resume, classes, experiment_of, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
-from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
+from asr_jax.core.options import (
+    asks_for_help,
+    help_on_options,
+    help_word,
+    parse_known,
+    plain_message,
+    print_help,
+    terminal_width,
+)
 from asr_jax.core.run_folder import EXPERIMENT
 
 # Short forms of frequently used flags.
@@ -44,6 +52,8 @@ FORMER_FLAGS = {
 """Current flags of fields that were renamed, keyed by their former flags."""
 
 INIT_FROM = ALIASES["--init-from"]
+EXAMPLE = "configs/read_speech.py"
+"""Config whose fields --help shows if none is given."""
 
 DECODING = "--decoding."
 """Prefix of the flags that set the decoding of the primary head."""
@@ -131,9 +141,11 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
         return parse_fields(rest, new, prog=prog, of=f"--init-from {init_from}")
     if source.config is None:
         if asks_for_help(rest):
-            print(
-                f"usage: {prog} --config FILE [--field.name VALUE …]\n\n{prog} --config FILE --help lists its fields."
-            )
+            command = f"{prog} --config FILE --help {help_word(rest)}".strip()
+            print(f"The fields of a config file are flags; {command} lists them.")
+            if Path(EXAMPLE).is_file():
+                print(f"As an example, those of {EXAMPLE}:\n")
+                parse_fields(rest, load_config(EXAMPLE), prog=prog, of=EXAMPLE)  # exits
             sys.exit(0)
         if source.run_dir is not None:
             raise UserError(
@@ -151,7 +163,7 @@ def parse_with_experiment[Options](
 ) -> tuple[Options, Experiment]:
     """Parses the options of a command and the experiment that the remaining arguments describe.
 
-    `--help` prints the options and, with `--config FILE`, the fields of that file.
+    `--help` prints the options and the fields of the file after `--config`, or of EXAMPLE if no file is given.
 
     Args:
         kind: Class of the options.
@@ -163,8 +175,11 @@ def parse_with_experiment[Options](
         UserError: If `parse_known` or `parse_experiment` rejects the arguments.
     """
     if asks_for_help(arguments):
-        if not _help_word(arguments):
-            print_help(kind, prog=prog, about=about)
+        if word := help_word(arguments):
+            for line in help_on_options(kind, word, about=None):
+                print(line)
+        else:
+            print_help(kind, prog=f"{prog} --config FILE [--field.name VALUE …]", about=about)
         parse_experiment(arguments, prog=prog)  # exits
     options, rest = parse_known(kind, arguments, prog=prog)
     return options, parse_experiment(rest, prog=prog)
@@ -198,11 +213,11 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
         if argument in ("--fresh", "--dry-run", ALIASES["--check"]) and is_last:
             arguments[i] = f"{argument}=True"
-    if (word := _help_word(arguments)) and isinstance(default, Experiment):
+    if (word := help_word(arguments)) and isinstance(default, Experiment):
         print(help_on(default, word))
         sys.exit(0)
     if asks_for_help(arguments) and isinstance(default, Experiment):
-        print(help_text(default, usage=f"{prog} {of}", shows_all="--help-all" in arguments))
+        print(help_text(default, of=of, shows_all="--help-all" in arguments, width=terminal_width()))
         print(f"\n{SHORT}")
         sys.exit(0)
     problems = _problems(arguments, default)
@@ -215,12 +230,6 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
             + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help-all lists all fields"
         )
     return _parse(arguments, default, prog=prog)
-
-
-def _help_word(arguments: Sequence[str]) -> str:
-    """Word after --help; empty if there is none."""
-    after = [arguments[i + 1] for i, each in enumerate(arguments[:-1]) if each in ("-h", "--help", "--help-all")]
-    return next((word for word in after if not word.startswith("-")), "")
 
 
 def load_config(path: str, *, init_from: str = "") -> Experiment:

@@ -121,9 +121,9 @@ class PrefixBeamSearch(HostStage):
         scores = settings.fusion.build()
         if scores:
             check_spelling(scores, spelling, tokenizer.normaliser)
-            check_words(settings.fusion.kenlm, scores.known or (), spelling, tokenizer.normaliser)
+            check_words(settings.fusion.kenlm, scores.known, spelling, tokenizer.normaliser)
         if path := settings.reranking.kenlm:
-            check_words(path, arpa_words(path) if Path(path).is_file() else (), spelling, tokenizer.normaliser)
+            check_words(path, arpa_words(path) if Path(path).is_file() else None, spelling, tokenizer.normaliser)
         self._search = CTCBeamSearch(spelling, search=settings.search, scores=scores)
         self._rerank, self._num_shares = settings.reranking.build(), num_shares
         self._one_at_a_time = threading.Lock()
@@ -186,7 +186,7 @@ def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> N
         print(f"{message}: {', '.join(lost[:5])} …; {advice}", file=sys.stderr)
 
 
-def check_words(path: str, words: Collection[str], spelling: Spelling, normaliser: str) -> None:
+def check_words(path: str, words: Collection[str] | None, spelling: Spelling, normaliser: str) -> None:
     """Checks that a language model has words that the recogniser can write, such as words of the same case.
 
     A word can be written if the normaliser leaves it unchanged and the vocabulary can spell it. Up to TRIED words are
@@ -194,7 +194,7 @@ def check_words(path: str, words: Collection[str], spelling: Spelling, normalise
 
     Args:
         path: Path of the language model, for the message.
-        words: Words of the language model. Empty if they are not known.
+        words: Words of the language model. None or empty if they are not known.
         spelling: Text of each label.
         normaliser: Name of the normaliser of the training texts.
 
