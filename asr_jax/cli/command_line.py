@@ -7,7 +7,6 @@ import gc
 import importlib.util
 import inspect
 import io
-import itertools
 import logging
 import os
 import re
@@ -22,11 +21,19 @@ import tyro
 from asr_jax.audio.io import AudioError
 from asr_jax.cli.field_help import help_on, help_text
 from asr_jax.cli.synonyms import meant_by, plain_word
-from asr_jax.config import FORMER_FIELDS, Experiment, Init, classes, load_experiment
+from asr_jax.config import FORMER_FIELDS, Experiment, Init, Resume, classes, experiment_of, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.names import counted
 from asr_jax.core.native import native_log
-from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
+from asr_jax.core.options import (
+    asks_for_help,
+    help_on_options,
+    help_word,
+    parse_known,
+    plain_message,
+    print_help,
+    terminal_width,
+)
 from asr_jax.core.run_folder import EXPERIMENT
 
 # Short forms of frequently used flags.
@@ -49,6 +56,8 @@ FORMER_FLAGS = {
 """Current flags of fields that were renamed, keyed by their former flags."""
 
 INIT_FROM = ALIASES["--init-from"]
+EXAMPLE = "configs/read_speech.py"
+"""Config whose fields --help shows if none is given."""
 
 DECODING = "--decoding."
 """Prefix of the flags that set the decoding of the primary head."""
@@ -71,7 +80,7 @@ class ExperimentSource:
     config: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Python file with a function `experiment`; `--config FILE --help` lists its fields."""
     run_dir: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of a run; without --config, the command continues that run."""
+    """Folder of a run; without --config, the command continues that run, or starts one from the run of --init-from."""
 
 
 def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
@@ -127,7 +136,8 @@ def _warnings_printed() -> Iterator[None]:
 def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     """Returns the experiment of the file after `--config`, with the overridden fields replaced.
 
-    Without `--config`, returns the experiment of the run in `--run-dir`, to continue that run.
+    Without `--config`, returns the experiment of the run in `--run-dir`, to continue that run, or that of the run after
+    `--init-from`, to start a new run from its weights.
 
     `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
     equivalent to `--model.encoder.dim 256` if no other part of the model has a field `dim`. `--help` prints the common
@@ -143,21 +153,33 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
         rest += ["--run-dir", source.run_dir]
         if source.config is None and (Path(source.run_dir) / EXPERIMENT).is_file():
             return parse_fields(rest, load_experiment(Path(source.run_dir) / EXPERIMENT), prog=prog, of=source.run_dir)
+    init_from = _init_from(rest)
+    if source.config is None and (parent := experiment_of(init_from)):
+        if source.run_dir is None and not asks_for_help(rest):
+            raise UserError(
+                f"--run-dir is missing: --init-from {init_from} without --config starts a new run with the settings of "
+                "that run; expected --run-dir DIR, the folder of the new run"
+            )
+        new = dataclasses.replace(parent, init=Init(), resume=Resume(), run_dir="", fresh=False, dry_run=False)
+        return parse_fields(rest, new, prog=prog, of=f"--init-from {init_from}")
     if source.config is None:
         if asks_for_help(rest):
-            print(
-                f"usage: {prog} --config FILE [--field.name VALUE …]\n\n{prog} --config FILE --help lists its fields."
-            )
+            command = f"{prog} --config FILE --help {help_word(rest)}".strip()
+            print(f"The fields of a config file are flags; {command} lists them.")
+            if Path(EXAMPLE).is_file():
+                print(f"As an example, those of {EXAMPLE}:\n")
+                parse_fields(rest, load_config(EXAMPLE), prog=prog, of=EXAMPLE)  # exits
             sys.exit(0)
         if source.run_dir is not None:
             raise UserError(
                 f"{source.run_dir} is not a run (it has no experiment.json), and --config is missing: pass the folder "
-                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run"
+                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run, or "
+                f"{prog} --init-from RUN --run-dir {source.run_dir} to start one with the settings and weights of RUN"
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
     if not asks_for_help(rest):
-        Init(path=_init_from(rest)).check_exists()  # A config that reads it would report a file that is not readable.
-    default = load_config(source.config, init_from=_init_from(rest))
+        Init(path=init_from).check_exists()  # A config that reads it would report a file that is not readable.
+    default = load_config(source.config, init_from=init_from)
     return parse_fields(rest, default, prog=prog, of=f"--config {source.config}")
 
 
@@ -166,7 +188,7 @@ def parse_with_experiment[Options](
 ) -> tuple[Options, Experiment]:
     """Parses the options of a command and the experiment that the remaining arguments describe.
 
-    `--help` prints the options and, with `--config FILE`, the fields of that file.
+    `--help` prints the options and the fields of the file after `--config`, or of EXAMPLE if no file is given.
 
     Args:
         kind: Class of the options.
@@ -178,9 +200,12 @@ def parse_with_experiment[Options](
         UserError: If `parse_known` or `parse_experiment` rejects the arguments.
     """
     if asks_for_help(arguments):
-        if not _help_word(arguments):
-            print_help(kind, prog=prog, about=about)
-        parse_experiment(arguments, prog=prog)  # Prints the fields and exits.
+        if word := help_word(arguments):
+            for line in help_on_options(kind, word, about=None):
+                print(line)
+        else:
+            print_help(kind, prog=f"{prog} --config FILE [--field.name VALUE …]", about=about)
+        parse_experiment(arguments, prog=prog)  # exits
     options, rest = parse_known(kind, arguments, prog=prog)
     return options, parse_experiment(rest, prog=prog)
 
@@ -216,11 +241,11 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
         if argument in ("--fresh", "--dry-run", ALIASES["--check"], ALIASES["--allow-pipes"]) and is_last:
             arguments[i] = f"{argument}=True"
-    if (word := _help_word(arguments)) and isinstance(default, Experiment):
+    if (word := help_word(arguments)) and isinstance(default, Experiment):
         print(help_on(default, word))
         sys.exit(0)
     if asks_for_help(arguments) and isinstance(default, Experiment):
-        print(help_text(default, usage=f"{prog} {of}", shows_all="--help-all" in arguments))
+        print(help_text(default, of=of, shows_all="--help-all" in arguments, width=terminal_width()))
         print(f"\n{SHORT}")
         sys.exit(0)
     problems = [_of_undashed(argument, default) for argument in undashed] + _problems(arguments, default)
@@ -233,13 +258,6 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
             + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help-all lists all fields"
         )
     return _parse(arguments, default, prog=prog)
-
-
-def _help_word(arguments: Sequence[str]) -> str:
-    """Words after --help, up to the next flag; empty if there are none."""
-    places = [place for place, each in enumerate(arguments) if each in ("-h", "--help", "--help-all")]
-    after = arguments[places[0] + 1 :] if places else ()
-    return " ".join(itertools.takewhile(lambda word: not word.startswith("-"), after))
 
 
 def load_config(path: str, *, init_from: str = "") -> Experiment:

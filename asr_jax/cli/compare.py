@@ -25,6 +25,7 @@ from asr_jax.metrics.comparison import compare
 from asr_jax.metrics.scoring import Recognised
 from asr_jax.observe.tables import console_for, percent, print_table, say
 from asr_jax.observe.transcripts import aligned_lines
+from asr_jax.text.normalise import CHOICES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class CompareOptions:
     """File to write all figures to, in JSON."""
     show: Annotated[int, arg(metavar="N")] = 10
     """Number of utterances to show; those with the largest difference are shown."""
-    normaliser: Annotated[str, arg(metavar="NAME")] = ""
+    normaliser: Annotated[str, arg(metavar=CHOICES)] = ""
     """Normaliser of references and hypotheses. Default: the one that the files name."""
 
 

@@ -43,7 +43,7 @@ from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.metrics.errors import Alignment
 from asr_jax.search.base import Decoding
-from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
+from asr_jax.text.normalise import CHOICES, NORMALISERS, unknown_normaliser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class EvaluateOptions(RecognitionOptions):
     """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
     by: Literal["source", "speaker", "length"] = "source"
     """Grouping of the rows below the row of each set."""
-    normaliser: str = ""
+    normaliser: Annotated[str, arg(metavar=CHOICES)] = ""
     """Normaliser of references and hypotheses in scoring. Default: the normaliser of the run's tokenizer."""
     alignment: Alignment = "fewest_edits"
     """Alignment by which word errors are counted. sclite: that of NIST's sclite, in which a substitution costs 4 and a

@@ -30,6 +30,7 @@ from asr_jax.data.loading.extraction import Extractor, extract
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.inference.extractors import of_codes, of_layer
 from asr_jax.inference.importing import run_and_checkpoint
+from asr_jax.text.normalise import CHOICES
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
 
@@ -58,7 +59,7 @@ class ExtractOptions:
     """Write the codes of the quantiser of RUN."""
     tokenizer: Annotated[str, arg(metavar="PATH")] = ""
     """Tokenizer for token ids to write with the features, as data.tokenizer.path."""
-    normaliser: str = "lower.v1"
+    normaliser: Annotated[str, arg(metavar=CHOICES)] = "lower.v1"
     """Normaliser of the texts before they are tokenised."""
     max_duration_s: float = 30.0
     """Maximum duration in seconds; longer utterances are rejected."""

@@ -1,18 +1,15 @@
 """Help texts of the fields of an experiment, for `--help` and `--help-all`: one line per field, in groups."""
 
-import ast
 import dataclasses
-import inspect
-import itertools
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from asr_jax.cli.synonyms import MEANT, NO_SETTING, matching, meant_by, spellings
 from asr_jax.config import Experiment
 from asr_jax.core.errors import nearest
 from asr_jax.core.names import counted
+from asr_jax.core.options import field_texts, wrapped
 
 MOST_USED = (
     "data.train", "data.validation", "run_dir", "init.path", "training.num_updates", "training.num_epochs",
@@ -31,7 +28,7 @@ ONLY_IN_ALL = (
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "training.loss_scale", "lora",
 )  # fmt: skip
-WIDTH, LONGEST_VALUE = 120, 30
+LEAST_WIDTH, LONGEST_VALUE = 120, 30
 
 
 class Field(NamedTuple):
@@ -43,19 +40,25 @@ class Field(NamedTuple):
     """Type, or the values of a Literal."""
     value: Any
     text: str
-    """First sentence of the field's docstring, on one line."""
+    """The field's docstring, on one line."""
+
+    @property
+    def sentence(self) -> str:
+        """First sentence of the docstring, without its full stop."""
+        return re.split(r"(?<=[^.\d]\.) (?=[A-Z])", self.text)[0].rstrip(".")
 
 
-def help_text(experiment: Experiment, *, usage: str, shows_all: bool) -> str:
+def help_text(experiment: Experiment, *, of: str, shows_all: bool, width: int | None = None) -> str:
     """Help text with one line per field, in groups, the most used fields first.
 
     Args:
         experiment: Settings whose values are shown.
-        usage: The command, for the first line.
+        of: Source of the settings, for the first line.
         shows_all: Whether rarely changed fields are listed; otherwise only their number is shown.
+        width: Number of characters after which lines are cut, if it is at least LEAST_WIDTH. None: they are not cut.
     """
     fields = list(described(experiment))
-    lines = [f"usage: {usage} [--field.name VALUE …]", "", "Most used:"]
+    lines = [f"Fields of {of}, each a flag: --field.name VALUE", "", "Most used:"]
     lines += [_line(field) for name in MOST_USED for field in fields if field.name == name]
     rest = [field for field in fields if field.name not in MOST_USED]
     for title, prefix in GROUPS.items():
@@ -67,11 +70,13 @@ def help_text(experiment: Experiment, *, usage: str, shows_all: bool) -> str:
             lines += [f"  … and {more} more with --help-all"] * bool(more)
         elif more:
             lines += ["", f"{title}: {counted(more, 'field')} with --help-all"]
-    return "\n".join(lines)
+    return "\n".join(line if width is None else _cut(line, max(width, LEAST_WIDTH)) for line in lines)
 
 
 def help_on(experiment: Experiment, text: str) -> str:
-    """Help text of the fields whose name or first sentence contains all words, or that another system calls so.
+    """Help text of the fields whose name or text contains all words, or that another system calls so.
+
+    Each field has its whole text, wrapped.
 
     Args:
         experiment: Settings whose values are shown.
@@ -91,8 +96,13 @@ def help_on(experiment: Experiment, text: str) -> str:
         if suggestion := meant_by(word, flags):
             return f"{text}{suggestion}"
         names = {part for field in fields for part in field.name.split(".")}
-        return f"no setting has {text!r} in its name or text{nearest(word.replace('-', '_'), names)}"
-    return "\n".join([*advice, *[f"Settings with {text!r}:"] * bool(found), *map(_line, found)])
+        return f"no setting has {text!r} in its name or text{nearest(word.replace('-', '_'), names, cutoff=0.75)}"
+    lines = [*advice, *[f"Settings with {text!r}:"] * bool(found)]
+    for field in found:
+        value = _value(field)
+        lines += [f"  --{_flag(field.name)} {field.kind}" + (f" [{value}]" if value else "")]
+        lines += [wrapped(field.text, indent=6)]
+    return "\n".join(lines)
 
 
 def _with_words(fields: Sequence[Field], words: Sequence[str], *, begins: str) -> list[Field]:
@@ -113,7 +123,7 @@ def described(settings: Any, prefix: str = "") -> Iterator[Field]:
 
     Consecutive list items of one class are described once, with their range as `{0…5}`.
     """
-    docs, hints = field_docs(type(settings)), get_type_hints(type(settings))
+    docs, hints = field_texts(type(settings)), get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{prefix}{field.name}"
         text = docs.get(field.name, "")
@@ -142,21 +152,6 @@ def _items(items: tuple[Any, ...], name: str) -> Iterator[Field]:
         first = last + 1
 
 
-def field_docs(kind: Any) -> dict[str, str]:
-    """First sentence of the docstring of each field of a dataclass, keyed by the field."""
-    found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        [body] = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(cast(type, base)))).body)  # type: ignore[attr-defined]
-        for field, text in itertools.pairwise(body):
-            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
-                sentence = " ".join(str(text.value.value).split())
-                found[field.target.id] = re.split(r"(?<=[^.\d]\.) (?=[A-Z])", sentence)[0].rstrip(".")
-    return found
-
-
 def _kind(hint: Any) -> str:
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -177,9 +172,16 @@ def _is_only_in_all(name: str) -> bool:
     return any(re.match(rf"{pattern}\.", name) for pattern in ONLY_IN_ALL)
 
 
-def _line(field: Field) -> str:
+def _value(field: Field) -> str:
+    """Current value; empty if it is None or empty."""
     shown = " ".join(map(str, field.value)) if isinstance(field.value, tuple) else str(field.value)
-    flag = f"  --{_flag(field.name)} {field.kind}"
-    value = f"[{shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + '…'}]"
-    line = f"{flag:<50} " + (f"{value} " if shown not in ("", "None") else "") + field.text
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+    return "" if shown == "None" else shown
+
+
+def _line(field: Field) -> str:
+    flag, value = f"  --{_flag(field.name)} {field.kind}", _value(field)
+    return f"{flag:<50} " + (f"[{_cut(value, LONGEST_VALUE)}] " if value else "") + field.sentence
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,8 +1,8 @@
 """Plans the training data of a run without training: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
 
-Prints the training data and the rejected utterances, the characters that are removed from texts, the buckets with their
-padding, the length of an epoch and of the run, and the gradient accumulation for a requested global batch. Compiles
-nothing and writes nothing except the cache of the manifests.
+Prints the training data and the rejected utterances, the characters that are removed from texts or replaced in them,
+the buckets with their padding, the length of an epoch and of the run, and the gradient accumulation for a requested
+global batch. Compiles nothing and writes nothing except the cache of the manifests.
 """
 
 import math
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
             say(console, f"validation: {line}")
     print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
     print_table(rejected_rows(planned), title="rejected", console=console)
-    print_table(removed_rows(removed), title="characters removed from texts", console=console)
+    print_table(removed_rows(removed), title="characters removed from texts or replaced in them", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
     for line in lines(planned, experiment, wanted):
         say(console, line)
@@ -92,7 +92,7 @@ class Plan(NamedTuple):
 
     train: PlannedData
     removed: dict[str, Removed]
-    """Characters that are removed from texts, by the name of the set."""
+    """Characters that are removed from texts or replaced in them, by the name of the set."""
     warnings: list[str]
 
 
@@ -175,10 +175,10 @@ def rejected_rows(planned: PlannedData) -> list[dict[str, Any]]:
 
 
 def removed_rows(removed: dict[str, Removed]) -> list[dict[str, Any]]:
-    """One row for each set and each of the LISTED most frequent characters that are removed from its texts."""
+    """One row for each set and each of the LISTED most frequent characters that are removed or replaced."""
     rows = [
         {
-            "set": name, "character": part.description, "removed by": part.by, "times": part.number,
+            "set": name, "character": part.description, "by": part.by, "times": part.number,
             "texts": part.texts, "such as": part.text[:60],
         }
         for name, of_set in removed.items() for part in of_set.parts[:LISTED]

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import itertools
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -77,7 +79,16 @@ def parse_recognition[Options: RecognitionOptions](
         UserError: If `parse` rejects the options, or the device is not available.
     """
     others, flags = parted(arguments)
-    options = parse(kind, others, prog=prog, about=about, meant=option_meant_by)
+    try:
+        options = parse(kind, others, prog=prog, about=about, meant=option_meant_by)
+    except UserError as error:
+        taking = next((flag for flag, *values in flag_groups(flags) if len(values) > 1), "")
+        missing = re.match(r"missing: ([^-;]+)|([^-;]+): expected at least one value", str(error))
+        if not taking or not missing:
+            raise
+        raise UserError(
+            f"{error}; {taking} takes all values up to the next flag: put {missing[1] or missing[2]} before {taking}"
+        ) from None
     use_device(options.device)
     return options, flags
 
@@ -125,6 +136,12 @@ def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             if not takes_several:
                 break
     return others, flags
+
+
+def flag_groups(flags: Sequence[str]) -> Iterator[list[str]]:
+    """Yields each flag of `parted` with its values."""
+    places = [place for place, each in enumerate(flags) if each.startswith(PREFIX)]
+    yield from (list(flags[first:last]) for first, last in itertools.pairwise([*places, len(flags)]))
 
 
 def _decodings(arguments: Sequence[str]) -> Iterator[Decoding]:

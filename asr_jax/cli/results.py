@@ -154,7 +154,7 @@ def about_worst(manifest: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[st
 
 
 def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) -> str:
-    """Remark on the characters of the references that the normaliser removes. Empty if there are none.
+    """Remark on the characters of the references that the normaliser removes or replaces. Empty if there are none.
 
     Args:
         manifest: Name of the set.
@@ -164,12 +164,15 @@ def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) ->
     if not removed["share"]:
         return ""
     spoken = [each for each in removed["characters"] if len(each["character"]) > 1 or is_spoken(each["character"])]
-    named = ", ".join(f"{each['character']!r} {each['times']:,} ×" for each in spoken[:5])
+    named = ", ".join(
+        f"{each['character']!r}{f' → {by!r}' if (by := each.get('replacement')) else ''} {each['times']:,} ×"
+        for each in spoken[:5]
+    )
     first = spoken[0]
     return (
-        f"warning: {manifest}: {normaliser} removes {percent(removed['share'])} of the references' characters ({named}"
-        f"{' …' * (len(spoken) > 5)}), and the rates do not count them; for example in {first['id']}: "
-        f"{first['text'][:80]!r}"
+        f"warning: {manifest}: {normaliser} removes or replaces {percent(removed['share'])} of the references' "
+        f"characters ({named}{' …' * (len(spoken) > 5)}), and the rates are of the changed texts; "
+        f"for example in {first['id']}: {first['text'][:80]!r}"
     )
 
 

@@ -13,6 +13,7 @@ from tyro.conf import UseAppendAction, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
+from asr_jax.text.normalise import CHOICES
 
 NUM_TRIED = 200
 """Number of texts that are encoded and decoded as a check."""
@@ -35,7 +36,7 @@ class TokenizerOptions:
     """Folder to write to."""
     model_prefix: str = "tokenizer"
     """Name of the files, without their endings."""
-    normaliser: str = "lower.v1"
+    normaliser: Annotated[str, arg(metavar=CHOICES)] = "lower.v1"
     """Normaliser of the texts, as data.tokenizer.normaliser; scoring uses the same one."""
     sentencepiece_command: Annotated[str | None, arg(metavar="COMMAND")] = None
     """Ignored, since SentencePiece is used as a library; accepted for scripts that pass it."""

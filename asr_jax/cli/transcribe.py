@@ -30,6 +30,7 @@ from asr_jax.cli.recognition_options import (
     print_differing,
     uncalibrated,
 )
+from asr_jax.cli.results import some
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
 from asr_jax.core.names import counted
@@ -38,7 +39,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
-from asr_jax.transcripts.files import FormName, Named
+from asr_jax.transcripts.files import FORMS, FormName, Named, form_of
 from asr_jax.transcripts.outputs import Output, open_output
 from asr_jax.transcripts.pseudo_labels import PseudoLabels
 from asr_jax.transcripts.transcript import Transcript
@@ -53,7 +54,7 @@ class TranscribeOptions(RecognitionOptions):
     inputs: Annotated[Positional[tuple[str, ...]], arg(metavar="INPUT …")]
     """Audio files, folders, lists of files, manifests, data folders, or - for standard input."""
     format: FormName | None = None
-    """Format of the transcripts. Default: text."""
+    """Format of the transcripts. Default: that of the ending of --out (.srt, .vtt, .json, …), otherwise text."""
     json: bool = False
     """Short form of --format json."""
     out: Annotated[Path | None, arg(metavar="DIR|FILE")] = None
@@ -73,7 +74,12 @@ class TranscribeOptions(RecognitionOptions):
 
     @property
     def form(self) -> FormName:
-        return "json" if self.json else self.format or "text"
+        return "json" if self.json else self.format or self.form_of_out or "text"
+
+    @property
+    def form_of_out(self) -> FormName | None:
+        """Format of the ending of a file as --out."""
+        return form_of(self.out.name) if self.out and not self.out.is_dir() else None
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -129,6 +135,11 @@ def check(options: TranscribeOptions) -> None:
     """
     if options.json and options.format not in (None, "json"):
         raise UserError(f"--json and --format {options.format} contradict each other: expected one of them")
+    if options.form_of_out not in (None, "text", options.form):
+        raise UserError(
+            f"--out {options.out} has the ending of another format than {options.form}: expected a name that ends in "
+            f"{FORMS[options.form].ending}, or --format {options.form_of_out}"
+        )
     if options.to_manifest and options.to_manifest.suffix != ".jsonl":
         raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
     if options.to_manifest and options.to_manifest.exists() and not options.force:
@@ -203,6 +214,7 @@ def _transcribe(
         print(uncalibrated(options.run, options, flags, head=options.head), file=sys.stderr)
     total_s = sum(utterance.duration_s for utterance in utterances if utterance.duration_s > 0)
     prints = not options.out and not options.to_manifest and sys.stdout.isatty()
+    empty: list[str] = []
     with Meter(total_s, has_bar=not prints) as meter:
         transcriber = Transcriber(
             trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add
@@ -215,6 +227,8 @@ def _transcribe(
                 if each.differing and each.utterance.id in of_manifests:
                     differing.append(each.differing)
                 transcript = named(each.utterance, each.transcript, folder)
+                if not each.transcript.text:
+                    empty.append(transcript.path)
                 output.write(replace(transcript, head=head, decoding=str(decoder.search.decoding)))
                 if labels:
                     labels.add(each.utterance, each.transcript, most_s=transcriber.longest_s)
@@ -222,6 +236,9 @@ def _transcribe(
             if output.goes_on:
                 print(f"{options.out} is incomplete: the same command continues with the rest", file=sys.stderr)
             raise
+    if empty:
+        which = empty[0] if len(empty) == 1 else f"{len(empty)} recordings: {some(empty)}"
+        print(f"no word was recognised in {which}", file=sys.stderr)
     print_differing(differing)
     _say_rejected(broken[len(entries) - len(utterances) :])
     numbers = f"{len(entries) - len(broken):,} transcribed, {len(broken):,} rejected"

@@ -22,9 +22,15 @@ class RunError(UserError):
     exit_code = 1
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Returns `"; did you mean 'x'?"` for the most similar of `names`, or "" if none is similar."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.5) -> str:
+    """Returns `"; did you mean 'x'?"` for the most similar of `names`, or "" if none is similar.
+
+    Args:
+        name: The unknown name.
+        names: The known names.
+        cutoff: Minimum similarity, from 0 to 1.
+    """
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 

@@ -4,21 +4,27 @@ Positional arguments have the type `tyro.conf.Positional[...]`. A field whose ty
 that class; with `tyro.conf.arg(name="")` they have no prefix.
 """
 
+import ast
 import contextlib
 import dataclasses
+import inspect
 import io
 import itertools
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 import tyro
 
 from asr_jax.core.errors import UserError, nearest
 
 POSITIONAL = get_args(tyro.conf.Positional[int])[1]
+WIDTH = 120
+"""Width of help texts that are not printed in a terminal."""
 MAY_BE_EMPTY = "may be empty"
 """In an option's `Annotated`: the flag without a value is an empty tuple instead of an error."""
 
@@ -31,7 +37,7 @@ def parse[Options](
     about: str | None,
     meant: Callable[[str, Collection[str]], str] = lambda flag, known: "",
 ) -> Options:
-    """Parses arguments. `--help` prints `about` and the options, and exits.
+    """Parses arguments. `--help` prints `about` and the options, `--help WORD` those with a word, and exits.
 
     Args:
         kind: Dataclass of the options.
@@ -45,7 +51,12 @@ def parse[Options](
             have values of another type.
     """
     if asks_for_help(arguments):
-        print_help(kind, prog=prog, about=about)
+        if word := help_word(arguments):
+            print(
+                "\n".join(help_on_options(kind, word, about=about) or [f"no option has {word!r} in its name or text"])
+            )
+        else:
+            print_help(kind, prog=prog, about=about)
         sys.exit(0)
     known = {option.flag for option in _options(kind)}
     unknown = [flag for each in arguments if is_flag(each) and (flag := _flag(each)) not in spellings(kind)]
@@ -112,14 +123,74 @@ def print_help(kind: type[Any], *, prog: str, about: str | None) -> None:
     text = io.StringIO()
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text):
         tyro.cli(kind, args=["--help"], prog=prog, description=about)
-    # The help texts state the meaning of an empty default. Spaces keep the frame aligned.
+    # The help texts state the meaning of an empty default, which may be broken over two lines. Spaces keep the frame.
     shown = re.sub(r"\{None\}\|(\S+)", r"\1       ", text.getvalue())
     shown = re.sub(r"\{None,(\S+)", r"{\1     ", shown)
-    print(re.sub(r"\(default: (None|'')?\)", lambda hint: " " * len(hint[0]), shown))
+    print(re.sub(r"\(default:[\s│|]*(None|'')?\)", lambda hint: re.sub(r"[^\s│|]", " ", hint[0]), shown))
+
+
+def help_on_options(kind: type[Any], word: str, *, about: str | None) -> list[str]:
+    """Returns lines on the options whose name or text contains a word, and on the lines of `about` that contain it.
+
+    Args:
+        kind: Dataclass of the options.
+        word: The word, in any case.
+        about: Description of the command.
+    """
+    name, spoken = word.lower().replace("_", "-").strip("-"), word.lower().replace("_", " ").replace("-", " ").strip()
+    lines, texts = list[str](), _texts_of_options(kind)
+    for option in _options(kind):
+        text = texts.get(option.name, "")
+        if name in option.flag.lower() or spoken in text.lower():
+            lines += [f"  {option.flag}", wrapped(text, indent=6)]
+    found = [line.strip() for line in (about or "").splitlines() if line.strip().startswith("--") and name in line]
+    return lines + [f"  {line}" for line in found]
+
+
+def _texts_of_options(kind: type[Any]) -> dict[str, str]:
+    parts = [
+        hint for hint in get_type_hints(kind).values() if isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    ]
+    return {name: text for part in (*parts, kind) for name, text in field_texts(part).items()}
+
+
+def field_texts(kind: Any) -> dict[str, str]:
+    """Docstring of each field of a dataclass, on one line, keyed by the field."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        [body] = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(cast(type, base)))).body)  # type: ignore[attr-defined]
+        for field, text in itertools.pairwise(body):
+            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+                found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def wrapped(text: str, *, indent: int) -> str:
+    """Returns a text in lines of the terminal's width, or of WIDTH if the output is not a terminal."""
+    width = terminal_width() or WIDTH
+    return textwrap.fill(
+        text, width, initial_indent=" " * indent, subsequent_indent=" " * indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def terminal_width() -> int | None:
+    """Returns the width of the terminal (COLUMNS, if it is set) in characters; None if the output is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
     return bool({"-h", "--help", "--help-all"} & set(arguments))
+
+
+def help_word(arguments: Sequence[str]) -> str:
+    """Returns the words after --help, up to the next flag; empty if there are none."""
+    places = [place for place, each in enumerate(arguments) if each in ("-h", "--help", "--help-all")]
+    after = arguments[places[0] + 1 :] if places else ()
+    return " ".join(itertools.takewhile(lambda word: not word.startswith("-"), after))
 
 
 def is_flag(argument: str) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,10 +23,17 @@ from asr_jax.search import base
 from asr_jax.search.base import HostStage
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.hypotheses import Search
+from asr_jax.search.language_model import arpa_words
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import Fusion, WordScores
+from asr_jax.text.normalise import normalise
 from asr_jax.text.spelling import Spelling
 from asr_jax.text.tokenizers import Tokenizer
+
+WRITABLE = 0.1
+"""Minimum share of a language model's words that the recogniser can write; below, the model is refused."""
+TRIED = 10_000
+"""Maximum number of a language model's words that are checked."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,9 @@ class PrefixBeamSearch(HostStage):
         scores = settings.fusion.build()
         if scores:
             check_spelling(scores, spelling, tokenizer.normaliser)
+            check_words(settings.fusion.kenlm, scores.known, spelling, tokenizer.normaliser)
+        if path := settings.reranking.kenlm:
+            check_words(path, arpa_words(path) if Path(path).is_file() else None, spelling, tokenizer.normaliser)
         self._search = CTCBeamSearch(spelling, search=settings.search, scores=scores)
         self._rerank, self._num_shares = settings.reranking.build(), num_shares
         self._one_at_a_time = threading.Lock()
@@ -165,6 +175,9 @@ def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> N
     """
     advice = f"write them as in the training texts, which were normalised by {normaliser}"
     if lost := sorted(word for word in scores.hot_words if not spelling.can_spell(word)):
+        files = [word for word in lost if Path(word).is_file()]
+        if files:
+            advice = f"{files[0]} is a file, which is not read: expected the words themselves, as in anna:8 otto"
         raise UserError(f"hot words that the vocabulary cannot spell: {', '.join(lost[:5])}; {advice}")
     lost = sorted(word for word in scores.lexicon if not spelling.can_spell(word))
     message = f"{len(lost)} of {len(scores.lexicon)} words of the lexicon cannot be spelt by the vocabulary"
@@ -172,3 +185,34 @@ def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> N
         raise UserError(f"{message}, {', '.join(lost[:5])} …; {advice}")
     if lost:
         print(f"{message}: {', '.join(lost[:5])} …; {advice}", file=sys.stderr)
+
+
+def check_words(path: str, words: Collection[str] | None, spelling: Spelling, normaliser: str) -> None:
+    """Checks that a language model has words that the recogniser can write, such as words of the same case.
+
+    A word can be written if the normaliser leaves it unchanged and the vocabulary can spell it. Up to TRIED words are
+    checked. Warns if more than a tenth of them cannot be written.
+
+    Args:
+        path: Path of the language model, for the message.
+        words: Words of the language model. None or empty if they are not known.
+        spelling: Text of each label.
+        normaliser: Name of the normaliser of the training texts.
+
+    Raises:
+        UserError: If less than a share of WRITABLE can be written.
+    """
+    if not words:
+        return
+    tried = sorted(words)[:: -(-len(words) // TRIED)]
+    lost = [word for word in tried if normalise(word, normaliser) != word or not spelling.can_spell(word)]
+    if 10 * len(lost) <= len(tried):
+        return
+    drawn = " that were tried" if len(tried) < len(words) else ""
+    message = (
+        f"{len(tried) - len(lost):,} of {len(tried):,} words{drawn} of {path} can be written by this recogniser, whose "
+        f"texts are normalised by {normaliser}; it cannot write {', '.join(lost[:5])}"
+    )
+    if len(tried) - len(lost) < WRITABLE * len(tried):
+        raise UserError(f"{message}: train the language model on texts that passed {normaliser}, or convert its words")
+    print(f"warning: {message}", file=sys.stderr)

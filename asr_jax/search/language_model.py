@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,15 @@ def load_kenlm(path: str | Path) -> Any:
     try:
         return kenlm.Model(os.fspath(path), config)
     except OSError as error:
-        raise UserError(f"KenLM cannot read {path} ({error}): expected an ARPA file, or one of build_binary") from error
+        raise UserError(
+            f"KenLM cannot read {path} ({_reason(str(error))}): expected an ARPA file, or one of build_binary"
+        ) from error
+
+
+def _reason(message: str) -> str:
+    """Returns the last sentences of a message of KenLM, without the place in its source."""
+    text = re.sub(r"^Cannot read model '.*?' \((.*)\)$", r"\1", message, flags=re.DOTALL)
+    return re.sub(r"^.* threw \w+( because `.*')?\.\s+", "", text, flags=re.DOTALL)
 
 
 def arpa_words(path: str | Path) -> frozenset[str] | None:

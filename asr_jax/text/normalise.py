@@ -55,6 +55,10 @@ NORMALISERS: dict[str, Callable[[str], str]] = {
 }
 
 
+CHOICES = f"{{{','.join(NORMALISERS)}}}"
+"""The names, for help texts of options."""
+
+
 def normalise(text: str, name: str) -> str:
     """Normalises a text.
 

@@ -1,7 +1,9 @@
-"""Characters of a text that a normaliser removes, and characters or words that have no label.
+"""Characters of a text that a normaliser removes or replaces.
 
-A character is removed if the normalised text is the same without it. Characters that are converted (`ß` to `SS`, `5` to
-`five`) are not removed. Spaces and control characters do not count.
+A character is removed if the normalised text is the same without it. A letter is replaced if other letters stand for it
+in the normalised text: `o` for `ö`. Another case of the letter (`SS` for `ß`) and Unicode's compatible forms (`fi` for
+`ﬁ`) do not count, and characters that are spelled out (`5` as `five`) are neither removed nor replaced. Spaces and
+control characters do not count.
 """
 
 import functools
@@ -49,6 +51,36 @@ def removed_characters(text: str, normaliser: str) -> Counter[str]:
         if whole in (normalise(text.replace(character, other), normaliser) for other in (" ", "")):
             removed[character] = text.count(character)
     return removed
+
+
+@functools.cache
+def replacement_of(character: str, normaliser: str) -> str:
+    """Returns the letters that a normaliser writes for a letter. Empty if the letter is kept or removed."""
+    if character.isascii() or unicodedata.category(character)[0] != "L":
+        return ""
+    kept = {
+        unicodedata.normalize("NFC", cased)
+        for form in (character, unicodedata.normalize("NFKC", character))
+        for cased in (form, form.lower(), form.upper())
+    }
+    normalised = normalise(f"x{character}x", normaliser)[1:-1].strip()  # alone, Whisper's normaliser reads ö as 0
+    return "" if normalised in kept or not any(map(str.isalpha, normalised)) else normalised
+
+
+def replaced_characters(text: str, normaliser: str) -> Counter[str]:
+    """Counts the letters of a text, in Unicode NFC, that a normaliser replaces by others.
+
+    For example, `ascii.v1` writes `o` for `ö`, and `Privet` for `Привет`.
+
+    Args:
+        text: The text as in the manifest.
+        normaliser: Name in NORMALISERS.
+
+    Returns:
+        Number of occurrences of each replaced letter.
+    """
+    counts = Counter(unicodedata.normalize("NFC", text))
+    return Counter({each: number for each, number in counts.items() if replacement_of(each, normaliser)})
 
 
 def name_of(part: str) -> str:

@@ -62,7 +62,7 @@ class Setup:
     sounds: dict[str, np.ndarray]
     """Recordings that augmentations add."""
     removed: dict[str, Removed]
-    """Characters that are removed from the texts, by the name of the set."""
+    """Characters that are removed from the texts or replaced in them, by the name of the set."""
     overlap: Overlap
     """Utterances of the validation set that the training set also has."""
     audio: tuple[AudioCheck, ...]

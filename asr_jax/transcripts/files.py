@@ -185,6 +185,13 @@ FORMS: dict[FormName, Form] = {
 }
 
 
+def form_of(name: str) -> FormName | None:
+    """Returns the format of a file by the ending of its name, in any case; None for other endings."""
+    ending = os.path.splitext(name)[1].lower()
+    endings = {form.ending.lower(): name for name, form in FORMS.items()} | {".jsonl": "json"}
+    return endings.get(ending)
+
+
 def _filled(marks: Sequence[tuple[float, float, str]], last_s: float) -> list[tuple[float, float, str]]:
     """Fills the gaps between intervals with empty ones: a tier must not have gaps."""
     intervals, at = [], 0.0

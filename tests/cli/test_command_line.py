@@ -84,6 +84,25 @@ def test_the_middle_of_a_name_may_be_left_out_where_it_is_one_fields_alone():
     )
 
 
+def test_a_new_run_takes_the_settings_of_the_run_of_its_weights(tmp_path):
+    run, new = tmp_path / "run", tmp_path / "run-2"
+    run.mkdir()
+    parent = parse("--run-dir", str(run), "--seed", "7", "--init-from", "older", "--fresh", "--dry-run")
+    save_experiment(parent, run / EXPERIMENT)
+    for path in (run, run / CHECKPOINTS / "20"):
+        given = ["--init-from", str(path), "--run-dir", str(new), "--optim.schedule.peak-lr", "1e-4"]
+        found = parse_experiment(given, prog="train")
+        changed = {name: value for name, _, value in differences(parent, found)}
+        assert changed == {
+            "init.path": str(path), "run_dir": str(new), "optim.schedule.peak_lr": 1e-4,
+            "fresh": False, "dry_run": False,
+        }  # fmt: skip
+    with pytest.raises(UserError, match=r"--run-dir is missing: --init-from .* expected --run-dir DIR"):
+        parse_experiment(["--init-from", str(run)], prog="train")
+    with pytest.raises(UserError, match=r"--config is missing"):
+        parse_experiment(["--init-from", str(tmp_path / "a.nemo")], prog="train")
+
+
 def test_all_mistakes_are_named_at_once_with_the_nearest_field():
     with pytest.raises(UserError) as caught:
         parse(

@@ -1,22 +1,26 @@
 import pytest
 
-from asr_jax.cli.command_line import field_flags, load_config, parse_experiment
+from asr_jax.cli.command_line import field_flags, load_config, parse_experiment, parse_with_experiment
 from asr_jax.cli.field_help import MOST_USED, described, help_text
+from asr_jax.cli.train import TrainOptions
 
 CONFIG = "configs/read_speech.py"
 QUARTZNET = load_config("configs/quartznet_librispeech.py")
 
 
-def text(*, shows_all):
-    return help_text(QUARTZNET, usage="it", shows_all=shows_all)
+def text(*, shows_all, width=None):
+    return help_text(QUARTZNET, of="it", shows_all=shows_all, width=width)
 
 
 def test_a_line_each_in_groups_the_most_used_first():
     lines = text(shows_all=False).splitlines()
     first = [line.split()[0] for line in lines[3 : 3 + len(MOST_USED)]]
     assert first == [f"--{name.replace('_', '-')}" for name in MOST_USED]
-    assert max(map(len, lines)) <= 120
     assert len(lines) < 160
+    assert not any(line.endswith("…") for line in lines)
+    assert max(map(len, lines)) > 130
+    assert max(map(len, text(shows_all=False, width=130).splitlines())) == 130
+    assert max(map(len, text(shows_all=False, width=80).splitlines())) == 120
     assert "[0.01] Highest learning rate" in text(shows_all=False)
 
 
@@ -62,7 +66,25 @@ def test_help_on_a_word(word, found, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"Settings with {word!r}:"
     assert any(line.startswith(f"  {found} ") for line in lines)
-    assert len(lines) < 20
+    assert len([line for line in lines if line.startswith("  --")]) < 20
+
+
+def test_help_on_a_word_has_the_whole_text(capsys):
+    with pytest.raises(SystemExit):
+        parse_experiment(["--config", CONFIG, "--help", "tokenizer.normaliser"], prog="")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "  --data.tokenizer.normaliser str [lower.v1]"
+    assert " ".join(map(str.strip, lines[2:])).endswith("whisper_english.v1 (Whisper's normalisers for scoring).")
+    assert max(map(len, lines)) <= 120
+
+
+def test_help_without_a_config_has_the_fields_of_an_example(capsys):
+    for arguments, found in ((["--help"], "Most used:"), (["--help", "lr"], "  --optim.schedule.peak-lr float [")):
+        with pytest.raises(SystemExit):
+            parse_with_experiment(TrainOptions, arguments, prog="asr_jax.train", about="It trains.")
+        output = capsys.readouterr().out
+        assert output.count("usage: asr_jax.train --config FILE [--field.name VALUE …]") == (len(arguments) == 1)
+        assert found in output
 
 
 def test_help_on_words_with_advice_or_within_others(capsys):
@@ -81,3 +103,6 @@ def test_help_on_an_unknown_word(capsys):
     with pytest.raises(SystemExit):
         parse_experiment(["--config", CONFIG, "--help", "acumulate"], prog="")
     assert "no setting has 'acumulate' in its name or text; did you mean 'accumulate'?" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        parse_experiment(["--config", CONFIG, "--help", "umlaut"], prog="")
+    assert "did you mean" not in capsys.readouterr().out

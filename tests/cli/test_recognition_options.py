@@ -31,6 +31,13 @@ def test_decoding_flags_stand_anywhere():
     assert decoding.fusion.hot_words == ("anna", "otto")
 
 
+def test_positional_arguments_behind_a_flag_with_several_values_are_asked_for():
+    with pytest.raises(
+        UserError, match=r"RUNS: expected at least one.*; --decoding.hot-words takes all .* put RUNS before --decoding"
+    ):
+        parsed("--decoding.hot-words", "anna:8", "one", "--checkpoint", "7")
+
+
 def test_without_flags_the_default_stays():
     assert parsed("one")[1] == CTCDecoding(search=Search(beam_width=3))
 

@@ -12,7 +12,7 @@ import pytest
 from recordings import RATE, jsonl, write
 
 from asr_jax.cli import train
-from asr_jax.cli.transcribe import main
+from asr_jax.cli.transcribe import TranscribeOptions, check, main
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.inference.calibration import write_calibration
@@ -139,6 +139,8 @@ def test_one_file_for_all_is_whole_or_not_there(run, folder, capsys):
     assert [line.split("\t")[0] for line in out.read_text().splitlines()] == [
         f"{folder}/in/a.flac", f"{folder}/in/long.flac"
     ]  # fmt: skip
+    empty = [line.removesuffix("\t") for line in out.read_text().splitlines() if line.endswith("\t")]
+    assert ("no word was recognised in" in printed(capsys)[1]) == bool(empty)
     with pytest.raises(UserError, match=r"all\.txt already exists"):
         main([run, str(folder / "in"), "--out", str(out)])
     with pytest.raises(UserError, match="is not a run"):
@@ -228,6 +230,19 @@ def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder
     assert out.read_text() == ""
 
 
+@pytest.mark.parametrize(
+    ("out", "flags", "form"),
+    [
+        (None, {}, "text"), ("o.srt", {}, "srt"), ("o.VTT", {}, "vtt"), ("o.jsonl", {}, "json"), ("o.md", {}, "text"),
+        ("o.TextGrid", {}, "textgrid"), ("folder", {}, "text"), ("o.txt", {"format": "ctm"}, "ctm"),
+    ],
+)  # fmt: skip
+def test_the_ending_of_a_file_selects_the_format(out, flags, form):
+    options = TranscribeOptions(run=Path("run"), inputs=("a.wav",), out=out and Path(out), **flags)
+    check(options)
+    assert options.form == form
+
+
 def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys):
     again = [f"{folder}/in/a.flac", "--to-manifest", str(folder / "out.jsonl"), "--force"]
     main([run, *again, "--live"])
@@ -244,6 +259,8 @@ def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys)
     [
         (["--to-manifest", "out.txt"], "expected a name that ends in .jsonl"),
         (["--to-manifest", "out.jsonl", "--out", "folder"], "expected a file"),
+        (["--format", "srt", "--out", "o.vtt"], r"ends in .srt, or --format vtt"),
+        (["--json", "--out", "o.srt"], r"another format than json: expected a name that ends in .json"),
         (["--min-confidence", "1.5"], "--min-confidence 1.5"),
         (["--window-seconds", "0.3", "--overlap-seconds", "0.25"], "windows of 0.3 s"),
     ],

@@ -77,11 +77,32 @@ def test_words_that_cannot_be_spelt_are_refused_or_named(tmp_path, capsys):
         build(hot_words=("ANNA", "ab"))
     lexicon = tmp_path / "words.txt"
     lexicon.write_text("AB\nBA\n")
+    with pytest.raises(UserError, match=r"words.txt is a file, which is not read: expected the words themselves"):
+        build(hot_words=(str(lexicon),))
     with pytest.raises(UserError, match="2 of 2 words of the lexicon cannot be spelt"):
         build(lexicon=str(lexicon))
     lexicon.write_text("ab\nBA\n")
     build(lexicon=str(lexicon))
     assert "1 of 2 words of the lexicon cannot be spelt by the vocabulary: BA" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["fusion", "reranking"])
+def test_a_language_model_whose_words_cannot_be_written_is_refused(kind, tmp_path, capsys):
+    pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+    path, tokenizer = tmp_path / "lm.arpa", CharacterTokenizer(symbols=(" ", "a", "b", None), normaliser="lower.v1")
+
+    def build(*words):
+        grams = "".join(f"-1\t{word}\t0\n" for word in ("<unk>", "<s>", "</s>", *words))
+        pairs = f"\\2-grams:\n-1\t<s> {words[0]}\n"
+        path.write_text(f"\\data\\\nngram 1={3 + len(words)}\nngram 2=1\n\n\\1-grams:\n{grams}\n{pairs}\n\\end\\\n")
+        given = {"fusion": Fusion(kenlm=str(path))} if kind == "fusion" else {"reranking": Reranking(kenlm=str(path))}
+        CTCDecoding(kind="beam", **given).host_stage(tokenizer)
+        return capsys.readouterr().err
+
+    with pytest.raises(UserError, match=r"0 of 3 words of .*lm.arpa can be written by .* lower.v1; .* A, AB, c: train"):
+        build("AB", "A", "c")
+    assert "warning: 1 of 2 words of" in build("AB", "ab")
+    assert build("ab", "ba") == ""
 
 
 def test_settings_that_would_do_nothing_are_refused():

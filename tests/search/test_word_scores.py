@@ -116,5 +116,8 @@ def test_missing_and_broken_models_are_errors(model, tmp_path):
     with pytest.raises(UserError, match="KenLM cannot read"):
         load_kenlm(tmp_path / "broken.bin")
     (tmp_path / "broken.arpa").write_text(ARPA[:40])
-    with pytest.raises(UserError, match="KenLM cannot read"):
+    with pytest.raises(UserError, match=r'broken.arpa \(Could not parse "-" into a float in the 1-gram at byte 39'):
+        load_kenlm(tmp_path / "broken.arpa")
+    (tmp_path / "broken.arpa").write_text("hello\n")
+    with pytest.raises(UserError, match=r'broken.arpa \(first non-empty line was "hello" not \\data\\. Byte: 6\)'):
         load_kenlm(tmp_path / "broken.arpa")

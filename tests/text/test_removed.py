@@ -2,7 +2,7 @@
 
 import pytest
 
-from asr_jax.text.removed import is_spoken, removed_characters
+from asr_jax.text.removed import is_spoken, removed_characters, replaced_characters, replacement_of
 
 LETTERS = "english_letters.v1"
 
@@ -27,6 +27,27 @@ LETTERS = "english_letters.v1"
 )
 def test_characters_that_a_normaliser_removes(normaliser, text, removed):
     assert removed_characters(text, normaliser) == removed
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "text", "replaced"),
+    [
+        ("ascii.v1", "Größe o\u0308 5", {"ö": 2, "ß": 1}),
+        ("ascii.v1", "Привет ﬁn", dict.fromkeys("Привет", 1)),
+        ("english.v1", "café costs €5", {"é": 1}),
+        ("whisper_english.v1", "größe", {"ö": 1, "ß": 1}),
+        ("whisper_basic.v1", "größe É Ａ", {}),
+        ("lower.v1", "ÄÖÜẞ İ Ǆ", {}),
+        ("upper.v1", "straße ŉ ǆ", {}),
+        (LETTERS, "köln", {}),
+    ],
+)
+def test_letters_that_a_normaliser_replaces(normaliser, text, replaced):
+    assert replaced_characters(text, normaliser) == replaced
+
+
+def test_the_replacement_of_a_letter():
+    assert [replacement_of(each, "ascii.v1") for each in "öß你o5’"] == ["o", "ss", "Ni", "", "", ""]
 
 
 @pytest.mark.parametrize(("characters", "expected"), [("ö5你्😀€%&+", True), (".,!?-'\"„“…、。؟", False)])

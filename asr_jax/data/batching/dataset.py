@@ -43,8 +43,9 @@ class Data:
     filters: Filters = field(default_factory=Filters)
     """Limits that training utterances must satisfy."""
     max_removed_share: float = 0.005
-    """Maximum share of a set's characters that the normaliser and the vocabulary may remove. Letters, marks, digits and
-    symbols count, punctuation does not. If the share is larger, training stops before it compiles."""
+    """Maximum share of a set's characters that the normaliser and the vocabulary may remove or replace by others.
+    Letters, marks, digits and symbols count, punctuation does not. If the share is larger, training stops before it
+    compiles."""
     max_train_samples: int = 0
     """Maximum number of training utterances, evenly spread over the training set. 0: all."""
     max_validation_samples: int = 0

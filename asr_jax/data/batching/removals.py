@@ -1,4 +1,4 @@
-"""Counts of the characters that a normaliser or a vocabulary removes from the texts of a set."""
+"""Counts of the characters that a normaliser or a vocabulary removes from the texts of a set, or replaces in them."""
 
 import re
 from collections import Counter
@@ -14,7 +14,14 @@ from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.normalise import normalise
-from asr_jax.text.removed import is_spoken, may_be_removed, name_of, removed_characters
+from asr_jax.text.removed import (
+    is_spoken,
+    may_be_removed,
+    name_of,
+    removed_characters,
+    replaced_characters,
+    replacement_of,
+)
 from asr_jax.text.tokenizers import Tokenizer
 
 AT_ONCE = 1 << 16
@@ -26,7 +33,7 @@ VOCABULARY = "the vocabulary"
 
 @dataclass(frozen=True)
 class RemovedPart:
-    """A character, or a word of a vocabulary of words, that is removed from texts."""
+    """A character that is removed from texts or replaced in them, or a word that a vocabulary of words lacks."""
 
     part: str
     by: str
@@ -41,6 +48,8 @@ class RemovedPart:
     """Location of its audio."""
     text: str
     """Its text as in the manifest."""
+    replacement: str = ""
+    """Letters that the normaliser writes for it. Empty: it is removed."""
 
     @property
     def is_spoken(self) -> bool:
@@ -49,14 +58,15 @@ class RemovedPart:
 
     @property
     def description(self) -> str:
-        """The part with its Unicode name, such as `'ü' (LATIN SMALL LETTER U WITH DIAERESIS)`."""
+        """The part with its replacement and its Unicode name: `'ü' → 'u' (LATIN SMALL LETTER U WITH DIAERESIS)`."""
         name = name_of(self.part)
-        return repr(self.part) + (f" ({name})" if name else "")
+        by = f" → {self.replacement!r}" if self.replacement else ""
+        return repr(self.part) + by + (f" ({name})" if name else "")
 
 
 @dataclass(frozen=True)
 class Removed:
-    """Characters that are removed from the texts of a set, most frequent first."""
+    """Characters that are removed from the texts of a set or replaced in them, most frequent first."""
 
     parts: tuple[RemovedPart, ...]
     num_chars: int
@@ -64,12 +74,12 @@ class Removed:
 
     @property
     def share(self) -> float:
-        """Removed letters, marks, digits and symbols, as a fraction of all characters. Punctuation does not count."""
+        """Removed or replaced letters, marks, digits and symbols, as a fraction of all characters."""
         return sum(each.number * len(each.part) for each in self.spoken) / max(self.num_chars, 1)
 
     @property
     def spoken(self) -> list[RemovedPart]:
-        """The removed parts without punctuation."""
+        """The parts without punctuation."""
         return [each for each in self.parts if each.is_spoken]
 
     def lines(self) -> list[str]:
@@ -83,9 +93,10 @@ class Removed:
         return shown + ([f"  and {counted(more, 'other character')}"] if more > 0 else [])
 
     def to_json(self) -> dict[str, Any]:
-        """`share`, and under `characters` each removed part with its occurrences and its first text."""
+        """`share`, and under `characters` each part with its occurrences, its first text and its replacement."""
         parts = [
             {"character": part.part, "times": part.number, "texts": part.texts, "id": part.id, "text": part.text}
+            | ({"replacement": part.replacement} if part.replacement else {})
             for part in self.parts
         ]
         return {"share": self.share, "characters": parts}
@@ -95,8 +106,8 @@ class Removed:
         return [
             Rejected(
                 each.id, each.location,
-                f"character removed by {each.by}, {counted(each.number, 'time')} in {counted(each.texts, 'text')}, "
-                f"first in {each.text!r}",
+                f"character {f'replaced by {each.replacement!r}' if each.replacement else 'removed'} by {each.by}, "
+                f"{counted(each.number, 'time')} in {counted(each.texts, 'text')}, first in {each.text!r}",
                 "used", each.part,
             )
             for each in self.parts
@@ -106,7 +117,7 @@ class Removed:
 def count_removed(
     utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool = False, labels: Ragged | None = None
 ) -> Removed:
-    """Counts the characters that a tokenizer removes from the texts of a set.
+    """Counts the characters that a tokenizer removes from the texts of a set or replaces in them.
 
     Args:
         utterances: The set.
@@ -123,13 +134,14 @@ def count_removed(
         rows = rows[~columns.has_labels[rows]]
     counts = _Counts()
     by = f"the normaliser {tokenizer.normaliser}"
-    suspects = [each for each in _characters(columns.texts) if may_be_removed(each, tokenizer.normaliser)]
+    name = tokenizer.normaliser
+    suspects = [each for each in _characters(columns.texts) if may_be_removed(each, name) or replacement_of(each, name)]
     if suspects:
         pattern = re.compile(f"[{re.escape(''.join(suspects))}]")
         for row, text in _texts(columns.texts, rows):
             found = Counter(pattern.findall(text))
             if any(map(is_spoken, found)):
-                found = removed_characters(text, tokenizer.normaliser)
+                found = removed_characters(text, name) + replaced_characters(text, name)
             counts.add(by, found, row)
     if labels is not None:
         for row in _without_label(labels, rows, tokenizer).tolist():
@@ -137,19 +149,19 @@ def count_removed(
             parts: Sequence[str] | str = text.split() if tokenizer.kind == "words" else text
             missing = sorted(tokenizer.without_label(text))
             counts.add(VOCABULARY, Counter({part: parts.count(part) for part in missing}), row)
-    return Removed(counts.parts(utterances), int(columns.num_chars[rows].sum(dtype=np.int64)))
+    return Removed(counts.parts(utterances, name), int(columns.num_chars[rows].sum(dtype=np.int64)))
 
 
 def check_removed(removed: Removed, *, limit: float, what: str) -> None:
-    """Checks the share of removed characters.
+    """Checks the share of removed and replaced characters.
 
     Args:
-        removed: Removed characters of a set.
+        removed: Removed and replaced characters of a set.
         limit: Largest allowed share, as in `Data.max_removed_share`.
         what: Name of the set, for the message.
 
     Raises:
-        UserError: If more characters are removed. The message names them and three ways to continue.
+        UserError: If more characters are removed or replaced. The message names them and three ways to continue.
     """
     if removed.share > limit:
         raise UserError(
@@ -158,19 +170,19 @@ def check_removed(removed: Removed, *, limit: float, what: str) -> None:
             + "\nThree ways to continue:\n"
             "  keep them: --data.tokenizer.normaliser lower.v1 (Unicode NFC and lower case; removes nothing), with a "
             "tokenizer that is trained on these texts (without --data.tokenizer.path)\n"
-            "  rewrite them: write the texts as they are spoken in the manifest, or use a normaliser that converts "
-            "them (english.v1 spells out English numbers, ascii.v1 transliterates all scripts)\n"
-            f"  train without them: --data.max-removed-share {_above(removed.share):g}"
+            "  rewrite them: write the texts as they are spoken in the manifest; for English texts alone, "
+            "--data.tokenizer.normaliser english.v1 spells out numbers\n"
+            f"  train without them, with any replacements: --data.max-removed-share {_above(removed.share):g}"
         )
 
 
 def share_removed(removed: Removed, what: str) -> str:
-    """Returns a sentence with the share of removed characters of a set."""
+    """Returns a sentence with the share of removed and replaced characters of a set."""
     number = sum(each.number * len(each.part) for each in removed.spoken)
     share, are = f"{100 * removed.share:.2g} %", "is" if number == 1 else "are"
     return (
         f"{number:,} of {removed.num_chars:,} characters ({share}) of the {what} texts {are} removed "
-        "by the normaliser or the vocabulary"
+        "or replaced by the normaliser or the vocabulary"
     )
 
 
@@ -200,12 +212,13 @@ class _Counts:
             self._texts[by, part] += 1
             self._first.setdefault((by, part), row)
 
-    def parts(self, utterances: Utterances) -> tuple[RemovedPart, ...]:
+    def parts(self, utterances: Utterances, normaliser: str) -> tuple[RemovedPart, ...]:
         found = []
         for (by, part), number in self._numbers.most_common():
             first = utterances.columns.utterance(self._first[by, part])
             texts = self._texts[by, part]
-            found.append(RemovedPart(part, by, number, texts, first.id, first.location, first.text))
+            to = "" if by == VOCABULARY or len(part) > 1 else replacement_of(part, normaliser)
+            found.append(RemovedPart(part, by, number, texts, first.id, first.location, first.text, to))
         return tuple(found)
 
 

@@ -1,5 +1,7 @@
 """Characters that a tokenizer removes from the texts of a set."""
 
+from dataclasses import replace
+
 import pytest
 
 from asr_jax.core.errors import UserError
@@ -36,6 +38,19 @@ def test_occurrences_texts_and_the_first_utterance():
     assert removed.num_chars == len("plainköln, kölnö. 5")
     assert removed.share == 4 / removed.num_chars
     assert [part.part for part in removed.spoken] == ["ö", "5"]
+
+
+@pytest.mark.parametrize("normaliser", ["ascii.v1", "english.v1", "whisper_english.v1"])
+def test_replaced_letters_count_toward_the_limit(normaliser):
+    german = utterances("größe äpfel übrigens", "plain")
+    removed = count_removed(german, replace(LETTERS, normaliser=normaliser))
+    parts = {part.part: part.replacement for part in removed.parts}
+    assert parts == {"ö": "o", "ß": "ss", "ä": "a", "ü": "u"}
+    assert removed.share == 4 / 25
+    assert "'ö' → 'o' (LATIN SMALL LETTER O WITH DIAERESIS)" in removed.parts[0].description
+    assert "replaced by 'o'" in removed.entries()[0].reason
+    with pytest.raises(UserError, match=r"4 of 25 characters .* are removed or replaced"):
+        check_removed(removed, limit=0.005, what="training")
 
 
 def test_a_subset_of_the_rows():
@@ -77,5 +92,9 @@ def test_the_limit_names_the_characters_and_three_ways_to_continue():
     lines = str(error.value).splitlines()
     assert lines[0].startswith("3 of 200 characters (1.5 %) of the training texts are removed")
     assert lines[1].startswith("  'ö' (LATIN SMALL LETTER O WITH DIAERESIS): 2 times in 1 text, by the normaliser")
-    assert [line.split(":")[0] for line in lines[-3:]] == ["  keep them", "  rewrite them", "  train without them"]
+    assert [line.split(":")[0] for line in lines[-3:]] == [
+        "  keep them",
+        "  rewrite them",
+        "  train without them, with any replacements",
+    ]
     assert lines[-1].endswith("--data.max-removed-share 0.02")
