@@ -87,7 +87,8 @@ def test_the_middle_of_a_name_may_be_left_out_where_it_is_one_fields_alone():
 def test_a_new_run_takes_the_settings_of_the_run_of_its_weights(tmp_path):
     run, new = tmp_path / "run", tmp_path / "run-2"
     run.mkdir()
-    parent = parse("--run-dir", str(run), "--seed", "7", "--init-from", "older", "--fresh", "--dry-run")
+    (older := tmp_path / "older.safetensors").touch()
+    parent = parse("--run-dir", str(run), "--seed", "7", "--init-from", str(older), "--fresh", "--dry-run")
     save_experiment(parent, run / EXPERIMENT)
     for path in (run, run / CHECKPOINTS / "20"):
         given = ["--init-from", str(path), "--run-dir", str(new), "--optim.schedule.peak-lr", "1e-4"]

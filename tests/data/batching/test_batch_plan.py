@@ -271,5 +271,5 @@ def test_rates_of_dali_mean_the_opposite() -> None:
     (middle,), jitter = found["speeds"], found["speed_jitter"]
     assert middle - jitter == pytest.approx(1 / 1.15)
     assert middle + jitter == pytest.approx(1 / 0.85)
-    with pytest.raises(ValueError, match=r"rates 1\.2 to 0\.8"):
+    with pytest.raises(ValueError, match=r"low 1\.2 and high 0\.8"):
         of_dali(1.2, 0.8)
