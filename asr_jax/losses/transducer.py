@@ -156,8 +156,8 @@ def tdt_arcs(durations: tuple[int, ...]) -> Arcs:
 
 
 def in_tiles(
-    compute: Callable[..., Any],
-    frames: Float[Array, "B T J"],
+    compute: Callable[[Any, Any, Any], Any],
+    of_frames: Any,
     of_rows: Any,
     *,
     tile_frames: int,
@@ -169,10 +169,10 @@ def in_tiles(
     such as the logits of all nodes.
 
     Args:
-        compute: Function of frames `[b t J]`, the parts of `of_rows` for these rows, and the number of the first frame.
-            Returns a tree of arrays `[b t …]`.
-        frames: Frames.
-        of_rows: Tree of arrays whose first axis has the rows.
+        compute: Function of the parts of `of_frames` `[b t …]` and of `of_rows` `[b …]`, and of the number of the first
+            frame. Returns a tree of arrays `[b t …]`.
+        of_frames: Tree of arrays `[B T …]`.
+        of_rows: Tree of arrays `[B …]`.
         tile_frames: Number of frames per tile. 0: all frames.
         num_splits: Number of parts of equal size that rows are split into. Each device keeps its own rows: part s has
             the rows s, s + num_splits, ….
@@ -183,26 +183,28 @@ def in_tiles(
     Raises:
         ValueError: If the number of rows is not a multiple of `num_splits`.
     """
-    rows, num_frames = frames.shape[:2]
+    rows, num_frames = jax.tree.leaves(of_frames)[0].shape[:2]
     if rows % num_splits:
         raise ValueError(f"a batch of {rows} rows cannot be split into {num_splits} equal parts")
     if num_splits == 1 and (not tile_frames or tile_frames >= num_frames):
-        return compute(frames, of_rows, 0)
+        return compute(of_frames, of_rows, 0)
     tile_frames = min(tile_frames or num_frames, num_frames)
     num_tiles = -(-num_frames // tile_frames)
-    frames = jnp.pad(frames, ((0, 0), (0, num_tiles * tile_frames - num_frames), (0, 0)))
 
     def split(array: Array) -> Array:
         return jnp.moveaxis(array.reshape(rows // num_splits, num_splits, *array.shape[1:]), 1, 0)
 
-    parts = jax.tree.map(split, of_rows)
-    tiles = jnp.moveaxis(split(frames).reshape(num_splits, -1, num_tiles, tile_frames, frames.shape[-1]), 2, 1)
+    def tiled(array: Array) -> Array:
+        padding = ((0, 0), (0, num_tiles * tile_frames - num_frames), *((0, 0) for _ in array.shape[2:]))
+        each = split(jnp.pad(array, padding))
+        return jnp.moveaxis(each.reshape(num_splits, -1, num_tiles, tile_frames, *array.shape[2:]), 2, 1)
+
+    parts, tiles = jax.tree.map(split, of_rows), jax.tree.map(tiled, of_frames)
 
     @jax.checkpoint
     def of_tile(part: Array, tile: Array) -> Any:
-        frames = lax.dynamic_index_in_dim(tiles, part, keepdims=False)
-        frames = lax.dynamic_index_in_dim(frames, tile, keepdims=False)
         rest = jax.tree.map(lambda array: lax.dynamic_index_in_dim(array, part, keepdims=False), parts)
+        frames = jax.tree.map(lambda array: array[part, tile], tiles)
         return compute(frames, rest, tile * tile_frames)
 
     places = jnp.arange(num_splits * num_tiles)
