@@ -70,7 +70,7 @@ def test_equals_mlperf(case, record_property):
         sums = head.apply({"params": params["head"]}, encode(params), batch, step=None)
         return sums["loss"].total / sums["loss"].weight
 
-    expected = {name: value for name, value in ours(of("grad/")).items()}
+    expected = dict(ours(of("grad/")).items())
     value, gradient = jax.jit(jax.value_and_grad(loss))(params)
     encoded = jax.jit(encode)(params)
     valid = np.arange(arrays["out/enc"].shape[1]) < arrays["out/logit_lens"][:, None]
