@@ -137,6 +137,10 @@ class Transducer(HeadSettings):
             return 1 + (num_labels - 1) // (self.pruning.size - 1) * (num_labels > 0)
         return 0 * num_labels + 1 if not self.durations or 0 in self.durations else num_labels + 1
 
+    @property
+    def row_parts(self) -> int:
+        return self.split
+
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "TransducerHead":
         return TransducerHead(self, vocab_size, blank_id, dtype)
 
@@ -275,8 +279,10 @@ class TransducerHead(Head):
 
         of_frames = {"frames": projected[0]} | ({} if starts is None else {"starts": starts})
         of_rows = {"predictions": projected[1], "labels": batch.tokens} | ({} if keys is None else {"keys": keys})
-        tile_frames = self._tile_frames(len(lengths), projected[0].shape[1], size)
-        blank, label = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=settings.split)
+        # Batches of evaluation may have any number of rows. Those of training are multiples (`HeadSettings.row_parts`).
+        num_splits = math.gcd(settings.split, len(lengths))
+        tile_frames = self._tile_frames(len(lengths) // num_splits, projected[0].shape[1], size)
+        blank, label = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=num_splits)
         if starts is not None:
             width = batch.tokens.shape[1] + 1
             blank = at_positions(blank, starts, num_positions=width)
@@ -297,7 +303,7 @@ class TransducerHead(Head):
         """Returns the number of frames of a tile; 0 for all frames."""
         if self.settings.tile_frames:
             return max(self.settings.tile_frames, 0)
-        of_frame = rows // self.settings.split * size * self.vocab_size
+        of_frame = rows * size * self.vocab_size
         return 0 if of_frame * num_frames <= TILE_LOGITS else max(TILE_LOGITS // of_frame, 1)
 
     def _dropped(

@@ -33,8 +33,8 @@ class LSTMEncoder(EncoderOfMels):
     stack: int = 2
     """Number of frames that are stacked into one. The frame rate falls by this factor."""
     mask_padding: bool = True
-    """Whether frames beyond the end of a row are zeros where frames are stacked. False, as in CAIMAN-ASR and MLPerf: the
-    last output frame of a row depends on its padding if its length is not a multiple of `stack`."""
+    """Whether frames beyond the end of a row are zeros where frames are stacked. False, as in CAIMAN-ASR and MLPerf:
+    the last output frame of a row depends on its padding if its length is not a multiple of `stack`."""
     dropout: float = 0.1
     """Dropout rate of the output of each layer."""
     batch_norm: bool = False
