@@ -92,8 +92,9 @@ def train(experiment: Experiment) -> dict[str, Any]:
 
     Returns:
         Figures of the last validation (`wer` and `cer`, or `loss`), the best value of all validations (`best_wer` or
-        `best_loss`), `update`, `folder` and `checkpoint`. If the job ended before the run, only `continues`, a message.
-        Empty for `Experiment(dry_run=True)`, which trains nothing.
+        `best_loss`), `update`, `folder` and `checkpoint`. With several validation sets also their figures, `sets` and
+        `mean`, and the setting that chooses the best value, `best_of`. If the job ended before the run, only
+        `continues`, a message. Empty for `Experiment(dry_run=True)`, which trains nothing.
 
     Raises:
         UserError: If the run cannot start.

@@ -17,6 +17,7 @@ from asr_jax.core.files import write_whole
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.data.batching.dataset import Data
+from asr_jax.metrics.measure import ALL
 from asr_jax.models.base import Model
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
@@ -25,7 +26,7 @@ from asr_jax.optim.optimizers import AdamW, Optimizer
 from asr_jax.search.base import Decoding
 
 NOT_NEGATIVE = (
-    "keep_best", "num_samples", "max_rejected", "save_minutes", "sample_every", "patience", "max_hours",
+    "keep_best", "num_samples", "max_rejected", "save_minutes", "save_epochs", "sample_every", "patience", "max_hours",
     "epochs_this_job", "alarm_wer", "alarm_updates",
 )  # fmt: skip
 
@@ -64,12 +65,19 @@ class Training:
     sample_every: int = 0
     """Number of updates between samples of validation transcripts. 0: only at validations."""
     save_minutes: float = 15.0
-    """Minutes between checkpoints if validations are further apart. 0: checkpoints only after validations."""
+    """Minutes between checkpoints if validations are further apart. 0: no checkpoints by time."""
+    save_epochs: int = 0
+    """Number of epochs between checkpoints at the end of an epoch, in addition to those after validations and by time.
+    0: no checkpoints by epochs."""
     keep_last: int = 2
     """Number of newest checkpoints to keep, in addition to the best ones and the milestones."""
     keep_best: int = 1
     """Number of checkpoints with the lowest validation WER to keep; without a recognising head, with the lowest
     loss."""
+    best_of: str = ALL
+    """Choice of the best checkpoint: all, mean or a set's name. It is the one with the lowest WER (or loss) of all
+    utterances of all validation sets together, of the unweighted mean of the sets, or of the set with this name, which
+    is that of its file or folder. patience counts by the same."""
     milestones: tuple[int, ...] = ()
     """Updates whose checkpoints are never deleted, if a checkpoint is saved after them."""
     log_every: int = 50
@@ -82,7 +90,8 @@ class Training:
     max_failed: int = 200
     """Number of consecutive updates with non-finite values at which the run stops. Such an update changes nothing."""
     patience: int = 0
-    """Number of consecutive validations without a lower error rate (or loss, see keep_best) after which the run ends.
+    """Number of consecutive validations without a lower error rate (or loss, see keep_best and best_of) after which the
+    run ends.
     0: no early stopping."""
     max_hours: float = 0.0
     """Hours after which a job saves a checkpoint and ends; the same command continues the run. Several processes check
@@ -262,10 +271,10 @@ INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 MAY_CHANGE = (
     "run_dir", "fresh", "dry_run", "resume",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
-    "training.save_minutes", "training.num_samples", "training.max_rejected", "training.max_failed",
-    "training.keep_last", "training.keep_best", "training.milestones", "training.validate_epochs",
-    "training.validate_live", "training.validate_loss", "training.sample_every", "training.patience",
-    "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
+    "training.save_minutes", "training.save_epochs", "training.num_samples", "training.max_rejected",
+    "training.max_failed", "training.keep_last", "training.keep_best", "training.best_of", "training.milestones",
+    "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.sample_every",
+    "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
     "training.alarm_updates",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.max_removed_share", "model.encoder.remat",

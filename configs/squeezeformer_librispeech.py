@@ -22,9 +22,8 @@ Sizes     encoder                 peak learning rate   time masks   utterances p
           (NeMo uses 1.5e-3 for SM and 5e-4 for L.)
 """
 
-from asr_jax.audio.logmel import LogMel
+from asr_jax.audio.presets import squeezeformer
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.audio.stages import LimitRange, Normalise
 from asr_jax.config import Experiment, Training
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
@@ -45,7 +44,7 @@ def experiment() -> Experiment:
     return Experiment(
         name="squeezeformer_librispeech",
         model=Model(
-            front_end=front_end(),
+            front_end=squeezeformer(),
             augment=(SpecAugment.nemo(num_time_masks=7, max_width_share=0.05),),
             encoder=Squeezeformer.m(),
             heads={"ctc": CTC(dropout=0.0, weight_by="utterances")},
@@ -67,22 +66,4 @@ def experiment() -> Experiment:
             clip_at=1.0,
         ),
         training=Training(num_epochs=500, precision="bf16", ema=EMA(0.999), validate_every=2000, log_every=50),
-    )
-
-
-def front_end() -> LogMel:
-    """Front-end of the authors: 80 HTK bins in dB, at most 80 dB below the maximum, normalised over the utterance.
-
-    Unlike here, the authors do not subtract the mean of the samples.
-    """
-    return LogMel(
-        num_mels=80,
-        window="hann_periodic",
-        count="both_ends",
-        mel_scale="htk",
-        equal_area=False,
-        log="decimal",
-        log_floor=1e-10,
-        normalise_samples=True,
-        then=(LimitRange(decades=8.0), Normalise(over="all", ddof=0, eps=1e-9, eps_to="variance")),
     )

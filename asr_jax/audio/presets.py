@@ -1,5 +1,7 @@
 """Front-ends of known systems: settings that compute the features that their models were trained on."""
 
+from collections.abc import Callable, Mapping
+
 from asr_jax.audio.features import FrontEnd, KaldiFbank, Waveform
 from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.stages import LimitRange, Normalise, NormaliseByDataSet, RoundUp, Stack
@@ -39,6 +41,19 @@ def nemo(*, num_mels: int = 80) -> LogMel:
     """
     return LogMel(
         num_mels=num_mels, edges="zeros", log_floor=0.0, log_offset=2.0**-24, dither=1e-5, then=(Normalise(),)
+    )  # fmt: skip
+
+
+def squeezeformer(*, num_mels: int = 80) -> LogMel:
+    """Returns the front-end of Squeezeformer's authors.
+
+    It has HTK bins in dB, at most 80 dB below the maximum, normalised over the utterance. Differs from: the authors'
+    code does not subtract the mean of the samples.
+    """
+    return LogMel(
+        num_mels=num_mels, window="hann_periodic", count="both_ends", mel_scale="htk", equal_area=False, log="decimal",
+        log_floor=1e-10, normalise_samples=True,
+        then=(LimitRange(decades=8.0), Normalise(over="all", ddof=0, eps=1e-9, eps_to="variance")),
     )  # fmt: skip
 
 
@@ -115,10 +130,16 @@ def whisper(*, num_mels: int = 80) -> LogMel:
 PRESETS = {
     make.__name__: make
     for make in (
-        quartznet, rnnt, nemo, rust_zipformer, rust_squeezeformer, icefall, funasr, w2v_bert, wav2vec2, whisper
+        quartznet, rnnt, nemo, squeezeformer, rust_zipformer, rust_squeezeformer, icefall, funasr, w2v_bert, wav2vec2,
+        whisper,
     )
 }  # fmt: skip
 """Functions that return front-ends, keyed by the front-end's name."""
+ARCHITECTURES: dict[str, Callable[..., FrontEnd]] = {
+    "zipformer": icefall, "conformer": nemo, "fastconformer": nemo, "squeezeformer": squeezeformer,
+    "quartznet": quartznet, "wav2vec2": wav2vec2, "w2v_bert": w2v_bert,
+}  # fmt: skip
+"""Functions that return the front-end of the recipe of each architecture, keyed by the architecture's name."""
 
 
 def preset(name: str) -> FrontEnd:
@@ -127,6 +148,19 @@ def preset(name: str) -> FrontEnd:
     Raises:
         UserError: If the name is unknown.
     """
-    if name not in PRESETS:
-        raise UserError(f"unknown front-end {name!r}: expected one of {', '.join(PRESETS)}{nearest(name, PRESETS)}")
-    return PRESETS[name]()
+    return _named(name, "front-end", PRESETS)
+
+
+def of_architecture(name: str) -> FrontEnd:
+    """Returns the front-end of an architecture in ARCHITECTURES with its default settings. `-` stands for `_`.
+
+    Raises:
+        UserError: If the name is unknown.
+    """
+    return _named(name.replace("-", "_"), "architecture", ARCHITECTURES)
+
+
+def _named(name: str, what: str, known: Mapping[str, Callable[..., FrontEnd]]) -> FrontEnd:
+    if name not in known:
+        raise UserError(f"unknown {what} {name!r}: expected one of {', '.join(known)}{nearest(name, known)}")
+    return known[name]()

@@ -23,7 +23,7 @@ from asr_jax.checkpoints.integrity import damage, seal
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.processes import is_main, on_main
 from asr_jax.core.pytrees import Tree, flatten
-from asr_jax.metrics.measure import measure_of
+from asr_jax.metrics.measure import ALL, measure_of
 
 
 def _is_news(record: LogRecord) -> bool:
@@ -47,7 +47,7 @@ ocp.type_handlers.register_type_handler(
 UNFINISHED = ".orbax-checkpoint-tmp"
 METRICS = "metrics/metrics"
 OTHERS = 1e6
-"""Added to measures of other decodings, to rank them last; larger than any measure."""
+"""Added to measures of other decodings or validation sets, to rank them last; larger than any measure."""
 # Folders next to the folder of checkpoints.
 REFUSED, REPLACED = "refused", "replaced"
 
@@ -57,7 +57,8 @@ class Checkpoints:
 
     `state` is the training state, `average` the averaged parameters that evaluation uses, and `meta` JSON with the
     position in the data, the experiment and the summary. The best checkpoint has the lowest measure of the current
-    decoding: the validation WER or, without a recognising head, the validation loss.
+    decoding: the validation WER or, without a recognising head, the validation loss. With several validation sets, it
+    is that of `training.best_of`.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Checkpoints:
         milestones: tuple[int, ...] = (),
         decoding: str = "",
         head: str = "",
+        best_of: str = ALL,
     ) -> None:
         """Opens or creates the folder of checkpoints.
 
@@ -80,8 +82,9 @@ class Checkpoints:
             decoding: Digest of the decoding of the error rates that are saved; empty if there are none. Error rates of
                 other decodings are ranked after them.
             head: Name of the primary head; empty without a recognising head.
+            best_of: Validation set of the measures, or all or mean. Measures of others are ranked after them.
         """
-        rank = functools.partial(_rank, decoding=decoding)
+        rank = functools.partial(_rank, decoding=decoding, best_of=best_of)
         policies: list[Any] = [preservation.LatestN(keep_last)]
         if milestones:
             policies.append(preservation.CustomSteps(list(milestones)))
@@ -91,7 +94,7 @@ class Checkpoints:
                     get_metric_fn=rank, reverse=True, n=keep_best, keep_checkpoints_without_metrics=False
                 )
             )
-        self.folder, self._found_by = folder, {"decoding": decoding, "head": head}
+        self.folder, self._found_by = folder, {"decoding": decoding, "head": head, "best_of": best_of}
         self._saving: int | None = None
         self._manager = ocp.CheckpointManager(
             folder.absolute(),
@@ -291,12 +294,13 @@ def _reason(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _rank(metrics: Mapping[str, Any], *, decoding: str) -> float:
+def _rank(metrics: Mapping[str, Any], *, decoding: str, best_of: str) -> float:
     """Returns the rank of a checkpoint by its measure; the lowest rank is the best.
 
-    Measures of other decodings follow those of `decoding`. Values that are not finite are last.
+    Measures of other decodings or validation sets follow those of `decoding` and `best_of`. Values that are not finite
+    are last.
     """
-    is_other = metrics.get("decoding", decoding) != decoding
+    is_other = metrics.get("decoding", decoding) != decoding or metrics.get("best_of", ALL) != best_of
     value = float(metrics[measure_of(metrics)])
     return value + OTHERS * is_other if math.isfinite(value) else math.inf
 
@@ -304,7 +308,7 @@ def _rank(metrics: Mapping[str, Any], *, decoding: str) -> float:
 def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     """Returns the best checkpoint by its measure, or checks the requested one.
 
-    Measures of other decodings than that of the newest measured checkpoint are ranked last.
+    Measures of other decodings or validation sets than those of the newest measured checkpoint are ranked last.
 
     Args:
         folder: Folder of checkpoints.
@@ -327,8 +331,9 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     wrong = {number: damage(folder / str(number), METRICS) for number in candidates}
     found = {number: _sealed_metrics(folder / str(number)) for number in candidates if not wrong[number]}
     metrics = {number: each for number, each in found.items() if each}
-    decoding = metrics[max(metrics)].get("decoding", "") if metrics else ""
-    rates = {number: _rank(each, decoding=decoding) for number, each in metrics.items()}
+    newest_of = metrics[max(metrics)] if metrics else {}
+    decoding, best_of = newest_of.get("decoding", ""), newest_of.get("best_of", ALL)
+    rates = {number: _rank(each, decoding=decoding, best_of=best_of) for number, each in metrics.items()}
     chosen = min(candidates, key=lambda number: (not wrong[number], rates.get(number, math.inf), -number))
     if reason := wrong[chosen] or damage(folder / str(chosen)):
         others = [str(number) for number in reversed(known) if number != chosen and not damage(folder / str(number))]

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from tyro.conf import Positional, arg
 
+from asr_jax.cli.over_runs import over_runs, show_over_runs
 from asr_jax.cli.recognition_options import ABOUT_DECODING, RecognitionOptions, decoding_of, load, parse_recognition
 from asr_jax.cli.results import numbers, show
 from asr_jax.config import load_experiment
@@ -31,6 +32,7 @@ from asr_jax.inference.losses import measure
 from asr_jax.inference.recognition import judged_words, predictions, scored, worst
 from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
+from asr_jax.metrics.errors import Alignment
 from asr_jax.search.base import Decoding
 from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
@@ -49,6 +51,9 @@ class EvaluateOptions(RecognitionOptions):
     """Grouping of the rows below the row of each set."""
     normaliser: str = ""
     """Normaliser of references and hypotheses in scoring. Default: the normaliser of the run's tokenizer."""
+    alignment: Alignment = "fewest_edits"
+    """Alignment by which word errors are counted. sclite: that of NIST's sclite, in which a substitution costs 4 and a
+    deletion or an insertion 3. --worst always prints an alignment with the fewest errors."""
     worst: Annotated[int, arg(metavar="N")] = 0
     """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     calibrate: bool = False
@@ -106,8 +111,12 @@ def main(arguments: Sequence[str]) -> None:
             check_options_of_losses(run, options, flags)
             results.append(evaluate_losses(load(run, options), utterances))
     nothing = show(results, by=options.by)
+    summary = over_runs(results)
+    show_over_runs(summary)
     if options.json:
-        options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
+        options.json.write_text(
+            json.dumps({"runs": results, "over_runs": summary}, indent=2, ensure_ascii=False) + "\n"
+        )
     if nothing:
         raise RunError(f"{', '.join(nothing)}: no utterance could be scored; the reasons are above")
     num_rejected, num_scored = max(numbers(result["sets"]) for result in results)
@@ -139,18 +148,19 @@ def evaluate_run(
         frame_s = decoder.search.writer.times.shift_s
         log_probs = LogProbs(options.log_probs, trained.tokenizer, frame_s=frame_s)
     normaliser = options.normaliser or trained.tokenizer.normaliser
+    how: dict[str, Any] = {"normaliser": normaliser, "alignment": options.alignment}
     sets, recognised = {}, []
     for manifest, of_set in utterances.items():
         data = trained.plan(of_set, has_windows=True)
         if log_probs:
             log_probs.begin(manifest)
         everything = recognise_all(trained, decoder, data, log_probs=log_probs)
-        counts, found = scored(data, everything, trained.tokenizer, normaliser=normaliser)
+        counts, found = scored(data, everything, trained.tokenizer, **how)
         windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
         removed = count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser))
         sets[manifest] = counts | {"windowed_ids": windowed, "removed": removed.to_json()}
         if options.worst > 0:
-            most = worst(data, found, trained.tokenizer, normaliser=normaliser, number=options.worst)
+            most = worst(data, found, trained.tokenizer, number=options.worst, **how)
             sets[manifest] |= {"worst": most}
         recognised.append((data, found))
         for each in found.rejected:
@@ -166,9 +176,9 @@ def evaluate_run(
         with out.open("w") as file:
             for manifest, (data, found) in zip(utterances, recognised, strict=True):
                 named = {"set": manifest, "head": head, "decoding": str(decoding)}
-                lines = (named | line for line in predictions(data, found, trained.tokenizer, normaliser=normaliser))
+                lines = (named | line for line in predictions(data, found, trained.tokenizer, **how))
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    result = trained.description(decoder) | {"normaliser": normaliser, "sets": sets}
+    result = trained.description(decoder) | how | {"labels": trained.tokenizer.kind, "sets": sets}
     if options.calibrate:
         judged = [judged_words(data, found, trained.tokenizer, normaliser) for data, found in recognised]
         confidences, is_right = (np.concatenate(each) for each in zip(*judged, strict=True))

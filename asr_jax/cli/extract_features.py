@@ -1,9 +1,10 @@
 """Extracts features of audio to Parquet: `python -m asr_jax.extract_features --input IN … --output OUT`.
 
 The features equal those of training, since the same compiled front-end computes them; `--data.train OUT` trains on
-them. `RUN --layer 6` writes the output of a layer of a trained encoder instead, and `RUN --codes` the codes of the
-quantiser of a pre-trained run, one integer for each group and frame. An interrupted command can be repeated and
-continues: finished parts are stored beside OUT until the file is complete.
+them. `--preset NAME` and `--architecture NAME` select a front-end without a config or a run. `RUN --layer 6` writes the
+output of a layer of a trained encoder instead, and `RUN --codes` the codes of the quantiser of a pre-trained run, one
+integer for each group and frame. An interrupted command can be repeated and continues: finished parts are stored beside
+OUT until the file is complete.
 """
 
 import functools
@@ -17,6 +18,7 @@ from typing import Annotated
 from tyro.conf import Positional, UseAppendAction, arg
 
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.presets import of_architecture, preset
 from asr_jax.cli.command_line import load_config
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
@@ -41,7 +43,12 @@ class ExtractOptions:
     output: Path
     """A .parquet file; or, if an input is a folder, a folder for a file NNNN-NAME.parquet per input file."""
     config: Annotated[str, arg(metavar="FILE")] = ""
-    """Config whose front-end is used. Default: Kaldi's filter bank with 80 bins."""
+    """Config whose front-end is used. Default: Kaldi's filter bank with 80 bins, as --preset icefall."""
+    preset: Annotated[str, arg(metavar="NAME")] = ""
+    """Name of a front-end in asr_jax.audio.presets, such as nemo or whisper."""
+    architecture: Annotated[str, arg(metavar="NAME")] = ""
+    """Architecture whose front-end is used: zipformer, conformer, fastconformer, squeezeformer, quartznet, wav2vec2 or
+    w2v_bert."""
     run: Annotated[Path | None, arg(metavar="RUN")] = None
     """Folder of a run, or a checkpoint, whose front-end or weights are used."""
     layer: str = ""
@@ -67,7 +74,12 @@ class ExtractOptions:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(ExtractOptions, arguments, prog="python -m asr_jax.extract_features", about=__doc__)
-    _check_one({"RUN": options.trained, "--config": options.config, "--run": options.run})
+    _check_one(
+        {
+            "RUN": options.trained, "--config": options.config, "--run": options.run, "--preset": options.preset,
+            "--architecture": options.architecture,
+        }
+    )  # fmt: skip
     _check_one({"--layer": options.layer, "--codes": options.codes})
     if (options.layer or options.codes) and not options.source:
         raise UserError("--layer and --codes need a trained run: expected asr_jax.extract_features RUN --layer …")
@@ -139,6 +151,9 @@ def _frames(options: ExtractOptions) -> Extractor:
     if options.source and (options.layer or options.codes):
         trained = load(options.source, RecognitionOptions())  # a path RUN/checkpoints/N selects a checkpoint
         return of_codes(trained) if options.codes else of_layer(trained, options.layer)
+    if options.preset or options.architecture:
+        named = preset(options.preset) if options.preset else of_architecture(options.architecture)
+        return Extractor.of_front_end(named)
     experiment = load_config(options.config) if options.config else None
     if options.source:
         experiment = load_experiment(run_and_checkpoint(options.source)[0] / EXPERIMENT)

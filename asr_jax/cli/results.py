@@ -53,6 +53,8 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
         name |= {"normaliser": result["normaliser"]} if len(normalisers) > 1 else {}
         for manifest, counts in result["sets"].items():
             rows += [name | row for row in table_rows(manifest, counts, by=by)]
+    if all(result["labels"] == "characters" for result in results):  # their errors are those of CER, and of spaces
+        rows = [{column: value for column, value in row.items() if column != "ter"} for row in rows]
     titles = [title(result) for result in results]
     print_table(rows, title="" if are_several else titles[0])
     console = console_for()
@@ -88,6 +90,7 @@ def title(result: Mapping[str, Any]) -> str:
     of_texts = ""
     if "decoding" in result:
         of_texts = f", head {result['head']}, {result['decoding']}, text normalised by {result['normaliser']}"
+        of_texts += ", word errors by sclite's alignment" if result.get("alignment") == "sclite" else ""
     weights = f"{result['weights']} weights, {result['precision']}"
     return f"{result['run']}, checkpoint {result['checkpoint']}, {weights}{of_texts}"
 
@@ -113,6 +116,7 @@ def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
         "set": name,
         "wer": percent(counts["wer"]) + around,
         "cer": percent(counts["cer"]),
+        "ter": percent(counts["ter"]),
         "S": counts["substitutions"],
         "D": counts["deletions"],
         "I": counts["insertions"],

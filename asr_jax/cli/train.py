@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
 
     from asr_jax.core.processes import is_main, join  # imported late, since it is slow and --help does not need it
     from asr_jax.core.run_folder import CURVES, EVENTS
-    from asr_jax.metrics.measure import NAMES, measure_of, shown
+    from asr_jax.metrics.measure import deciding_text, measure_of, shown
     from asr_jax.training.loop import train
     from asr_jax.training.preview import dry_run, show_schedule
 
@@ -48,6 +48,6 @@ def main(arguments: Sequence[str]) -> None:
     if summary.get("already"):
         print(f"already trained: {summary['update']} updates in {folder}; {summary['already']}")
     measure = measure_of(summary)
-    last, best = (shown(measure, summary[name]) for name in (measure, f"best_{measure}"))
-    print(f"validation {NAMES[measure]} {last}, best {best}; checkpoint {summary['checkpoint']}")
+    best = shown(measure, summary[f"best_{measure}"])
+    print(f"validation {deciding_text(summary)}, best {best}; checkpoint {summary['checkpoint']}")
     print(f"events {folder}/{EVENTS}; curves {folder}/{CURVES}; evaluate: python -m asr_jax.evaluate {folder} --data …")

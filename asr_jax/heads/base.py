@@ -55,6 +55,11 @@ class Head(nn.Module):
         """
         raise NotImplementedError
 
+    @nn.nowrap
+    def scheduled(self, step: Int[Array, ""]) -> dict[str, Float[Array, ""]]:
+        """Returns values that change with the number of updates applied before, such as a temperature."""
+        return {}
+
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
         """Searches the token sequences of each row. The head's parameters are bound, and all shapes are static.
 

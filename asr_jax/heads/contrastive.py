@@ -112,6 +112,7 @@ class ContrastiveHead(Head):
     Loss terms: `loss` (nats), `diversity` and `penalty`, including their factors, over the number of masked frames.
     Metrics: `accuracy`, the share of masked frames whose target is the most similar; `code_perplexity` and
     `prob_perplexity`, the effective number of used entries by the most probable entries and by the probabilities.
+    Training also reports the `temperature` of the quantiser.
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), section 3.2; `Wav2Vec2Model.forward` in fairseq's
     models/wav2vec/wav2vec2.py and criterions/wav2vec_criterion.py at commit 3d262bb2.
@@ -162,6 +163,10 @@ class ContrastiveHead(Head):
     ) -> dict[str, Float[Array, ""]]:
         assert mask is not None, "the head needs an encoder that masks frames"
         return dict.fromkeys(self._terms(), jnp.sum(mask * batch.weights[:, None]))
+
+    @nn.nowrap
+    def scheduled(self, step: Int[Array, ""]) -> dict[str, Float[Array, ""]]:
+        return {"temperature": self.settings.quantizer.temperature(step)}
 
     def emit(self, encoded: Encoded) -> Frames:
         """Returns the most probable codes `[B T G]`, int32, with their lengths."""

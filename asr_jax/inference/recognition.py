@@ -1,7 +1,7 @@
 """Recognition of sets: the forward pass in the shapes of training, transcripts and their error rates."""
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
 from asr_jax.inference.decoder import Decoder, Emitted, without_labels
 from asr_jax.metrics.confidence import confidence_report
-from asr_jax.metrics.errors import right_words, word_errors
+from asr_jax.metrics.errors import Alignment, right_words, word_errors
 from asr_jax.metrics.scoring import Recognised, score
 from asr_jax.text.normalise import normalise
 from asr_jax.text.tokenizers import Tokenizer
@@ -128,7 +128,12 @@ def evaluate(
 
 
 def scored(
-    data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normaliser: str = ""
+    data: PlannedData,
+    found: Recognition,
+    tokenizer: Tokenizer,
+    *,
+    normaliser: str = "",
+    alignment: Alignment = "fewest_edits",
 ) -> tuple[dict[str, Any], Recognition]:
     """Computes the error rates of a set, after normalising references and hypotheses.
 
@@ -137,6 +142,7 @@ def scored(
         found: Transcripts of the set.
         tokenizer: Tokenizer of the run.
         normaliser: Name of the normaliser. Empty: that of the tokenizer.
+        alignment: Alignment by which word errors are counted.
 
     Returns:
         The figures of `metrics.scoring.score` with `confidence`, as `metrics.confidence.confidence_report` returns it
@@ -144,7 +150,9 @@ def scored(
         that the plan rejected.
     """
     normaliser = normaliser or tokenizer.normaliser
-    counts = score(list(recognised(data, found, tokenizer)), normaliser=normaliser)
+    counts = score(
+        list(recognised(data, found, tokenizer, has_tokens=True)), normaliser=normaliser, alignment=alignment
+    )
     rejected = data.rejections.entries + found.rejected
     confidence = confidence_report(*judged_words(data, found, tokenizer, normaliser))
     return counts | {"confidence": confidence, "rejected": len(rejected)}, Recognition(
@@ -152,19 +160,24 @@ def scored(
     )
 
 
-def recognised(data: PlannedData, found: Recognition, tokenizer: Tokenizer) -> Iterator[Recognised]:
+def recognised(
+    data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, has_tokens: bool = False
+) -> Iterator[Recognised]:
     """Yields reference and hypothesis of every recording that was read, in the order of the index.
 
     Args:
         data: The planned set.
         found: Transcripts of the set.
         tokenizer: Tokenizer of the run.
+        has_tokens: Whether the label ids of both texts are included.
     """
     for row, transcript in sorted(found.transcripts.items()):
         utterance = data.index.utterances[row]
+        text = reference(utterance, tokenizer)
+        tokens = (reference_tokens(utterance, tokenizer), transcript.tokens) if has_tokens else ((), ())
         yield Recognised(
-            utterance.id, reference(utterance, tokenizer), transcript.text,
-            source=utterance.source, speaker=utterance.speaker, duration_s=utterance.duration_s,
+            utterance.id, text, transcript.text, source=utterance.source, speaker=utterance.speaker,
+            duration_s=utterance.duration_s, reference_tokens=tokens[0], hypothesis_tokens=tokens[1],
         )  # fmt: skip
 
 
@@ -217,7 +230,12 @@ def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number:
 
 
 def predictions(
-    data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normaliser: str
+    data: PlannedData,
+    found: Recognition,
+    tokenizer: Tokenizer,
+    *,
+    normaliser: str,
+    alignment: Alignment = "fewest_edits",
 ) -> Iterator[dict[str, Any]]:
     """Yields a JSON object per recording that was read: original texts, name of the normaliser, words and n-best list.
 
@@ -226,6 +244,7 @@ def predictions(
         found: Transcripts of the set.
         tokenizer: Tokenizer of the run.
         normaliser: Name of the normaliser in scoring.
+        alignment: Alignment by which word errors are counted.
     """
     rows = sorted(found.transcripts)
     for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
@@ -238,18 +257,33 @@ def predictions(
             "speaker": each.speaker,
             "duration_s": None if math.isnan(each.duration_s) else each.duration_s,
             "normaliser": normaliser,
-            **word_counts(each, normaliser),
+            **word_counts(each, normaliser, alignment),
             **to_json(found.transcripts[row]),
         }
 
 
-def word_counts(recognised: Recognised, normaliser: str) -> dict[str, int]:
-    """Returns the word errors of an utterance after normalising: substitutions, deletions, insertions and words."""
-    counts = word_errors(normalise(recognised.reference, normaliser), normalise(recognised.hypothesis, normaliser))
+def word_counts(recognised: Recognised, normaliser: str, alignment: Alignment = "fewest_edits") -> dict[str, int]:
+    """Returns the word errors of an utterance after normalising: substitutions, deletions, insertions and words.
+
+    Args:
+        recognised: Reference and hypothesis.
+        normaliser: Name of the normaliser for both.
+        alignment: Alignment by which word errors are counted.
+    """
+    reference, hypothesis = (normalise(text, normaliser) for text in (recognised.reference, recognised.hypothesis))
+    counts = word_errors(reference, hypothesis, alignment)
     return {name: getattr(counts, name) for name in ("substitutions", "deletions", "insertions", "words")}
 
 
-def worst(data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normaliser: str, number: int) -> list[Any]:
+def worst(
+    data: PlannedData,
+    found: Recognition,
+    tokenizer: Tokenizer,
+    *,
+    normaliser: str,
+    number: int,
+    alignment: Alignment = "fewest_edits",
+) -> list[Any]:
     """Returns the utterances with the most word errors, the worst first.
 
     Args:
@@ -258,13 +292,14 @@ def worst(data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normal
         tokenizer: Tokenizer of the run.
         normaliser: Name of the normaliser of references and hypotheses.
         number: Largest number of utterances.
+        alignment: Alignment by which word errors are counted.
 
     Returns:
         For each utterance: id, location, normalised reference and hypothesis, and its `word_counts`.
     """
     rows = list[dict[str, Any]]()
     for row, each in zip(sorted(found.transcripts), recognised(data, found, tokenizer), strict=True):
-        counts = word_counts(each, normaliser)
+        counts = word_counts(each, normaliser, alignment)
         if counts["substitutions"] + counts["deletions"] + counts["insertions"]:
             texts = {name: normalise(getattr(each, name), normaliser) for name in ("reference", "hypothesis")}
             rows.append({"id": each.id, "location": data.index.utterances[row].location, **texts, **counts})
@@ -273,5 +308,17 @@ def worst(data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, normal
 
 def reference(utterance: Utterance, tokenizer: Tokenizer) -> str:
     """Returns the reference text. Token ids are decoded if there is no text, or if the tokenizer is of ids."""
+    labels = _labels_that_count(utterance, tokenizer)
+    return utterance.text if labels is None else tokenizer.decode(labels)
+
+
+def reference_tokens(utterance: Utterance, tokenizer: Tokenizer) -> Sequence[int]:
+    """Returns the label ids of the reference; -1 for parts that are not in the vocabulary."""
+    labels = _labels_that_count(utterance, tokenizer)
+    return tokenizer.scored_ids(utterance.text) if labels is None else labels
+
+
+def _labels_that_count(utterance: Utterance, tokenizer: Tokenizer) -> tuple[int, ...] | None:
+    """Returns the token ids of the manifest that are used instead of the text; None: the text is used."""
     ids_count = not utterance.text or tokenizer.kind == "ids"
-    return tokenizer.decode(utterance.labels) if utterance.labels is not None and ids_count else utterance.text
+    return utterance.labels if ids_count else None

@@ -2,16 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Int64
 from rapidfuzz.distance import Levenshtein
 
+from asr_jax.metrics.sclite import sclite_edits
+
+Alignment = Literal["fewest_edits", "sclite"]
+"""Alignment by which word errors are counted. fewest_edits: an alignment with the fewest errors, as in jiwer. sclite:
+that of NIST's sclite, whose substitutions, deletions and insertions may be others, and whose errors may be more."""
 EDITS = (
     "substitutions", "deletions", "insertions", "words",
     "character_substitutions", "character_deletions", "character_insertions", "characters",
 )  # fmt: skip
 """Columns of `count_errors`: edits and reference length, in words and in characters."""
+TOKEN_EDITS = ("token_substitutions", "token_deletions", "token_insertions", "tokens")
+"""Columns of `count_token_errors`: edits and reference length, in labels of the model."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,16 @@ class ErrorCounts:
         )
 
 
-def word_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Counts the word edits of one utterance. Words are separated by white space."""
-    return ErrorCounts(*_edits(reference.split(), hypothesis.split()), utterances=1)
+def word_errors(reference: str, hypothesis: str, alignment: Alignment = "fewest_edits") -> ErrorCounts:
+    """Counts the word edits of one utterance. Words are separated by white space.
+
+    Args:
+        reference: Reference text.
+        hypothesis: Recognised text.
+        alignment: Alignment by which edits are counted.
+    """
+    edits = ALIGNMENTS[alignment](reference.split(), hypothesis.split())
+    return ErrorCounts(*edits, utterances=1)
 
 
 def character_errors(reference: str, hypothesis: str) -> ErrorCounts:
@@ -77,21 +92,33 @@ def character_errors(reference: str, hypothesis: str) -> ErrorCounts:
     return ErrorCounts(*_edits(reference.strip(), hypothesis.strip()), utterances=1)
 
 
-def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Int64[np.ndarray, "N 8"]:
+def count_errors(
+    references: Sequence[str], hypotheses: Sequence[str], *, alignment: Alignment = "fewest_edits"
+) -> Int64[np.ndarray, "N 8"]:
     """Counts the `EDITS` of each utterance, as `word_errors` and `character_errors` do.
 
     Source: jiwer 4.0.0 (`process_words`, `process_characters`), with the same alignment.
     Differs from: jiwer separates words only at spaces, and its rate for empty references is the number of insertions.
 
+    Args:
+        references: Reference texts.
+        hypotheses: Hypothesis texts.
+        alignment: Alignment by which edits of words are counted. Those of characters are always the fewest.
+
     Raises:
         ValueError: If the numbers of references and hypotheses differ.
     """
-    words, characters = (count_edits(references, hypotheses, parts=parts) for parts in (str.split, str.strip))
+    words = count_edits(references, hypotheses, parts=str.split, alignment=alignment)
+    characters = count_edits(references, hypotheses, parts=str.strip)
     return np.concatenate((words, characters), axis=1)
 
 
 def count_edits(
-    references: Sequence[str], hypotheses: Sequence[str], *, parts: Callable[[str], Sequence[str]]
+    references: Sequence[str],
+    hypotheses: Sequence[str],
+    *,
+    parts: Callable[[str], Sequence[str]],
+    alignment: Alignment = "fewest_edits",
 ) -> Int64[np.ndarray, "N 4"]:
     """Counts substitutions, deletions, insertions and the reference length of each utterance.
 
@@ -99,11 +126,25 @@ def count_edits(
         references: Reference texts.
         hypotheses: Hypothesis texts.
         parts: Function that splits a text into the units to count.
+        alignment: Alignment by which edits are counted.
     """
+    edits = ALIGNMENTS[alignment]
     rows = [
-        (0, 0, 0, len(parts(reference))) if reference == hypothesis else _edits(parts(reference), parts(hypothesis))
+        (0, 0, 0, len(parts(reference))) if reference == hypothesis else edits(parts(reference), parts(hypothesis))
         for reference, hypothesis in zip(references, hypotheses, strict=True)
     ]
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def count_token_errors(
+    references: Sequence[Sequence[int]], hypotheses: Sequence[Sequence[int]]
+) -> Int64[np.ndarray, "N 4"]:
+    """Counts the `TOKEN_EDITS` of each utterance: substitutions, deletions, insertions and the reference length.
+
+    Raises:
+        ValueError: If the numbers of references and hypotheses differ.
+    """
+    rows = [_edits(reference, hypothesis) for reference, hypothesis in zip(references, hypotheses, strict=True)]
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
@@ -116,11 +157,11 @@ def right_words(reference: Sequence[str], hypothesis: Sequence[str]) -> Bool[np.
     return is_right
 
 
-def _edits(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, int, int, int]:
+def _edits(reference: Sequence[str | int], hypothesis: Sequence[str | int]) -> tuple[int, int, int, int]:
     """Returns substitutions, deletions, insertions and the reference length of an alignment with the fewest edits.
 
     If there are several such alignments, RapidFuzz chooses one, as in jiwer. RapidFuzz compares 64-bit hashes of the
-    words; collisions within an utterance are not expected.
+    units; collisions within an utterance are not expected.
     """
     edits = Levenshtein.editops(reference, hypothesis)
     surplus = len(reference) - len(hypothesis)  # deletions less insertions
@@ -130,3 +171,9 @@ def _edits(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, in
         substitutions = [tag for tag, _, _ in edits.as_list()].count("replace")
     insertions = (len(edits) - substitutions - surplus) // 2
     return substitutions, insertions + surplus, insertions, len(reference)
+
+
+ALIGNMENTS: dict[Alignment, Callable[[Sequence[str], Sequence[str]], tuple[int, int, int, int]]] = {
+    "fewest_edits": _edits,
+    "sclite": sclite_edits,
+}

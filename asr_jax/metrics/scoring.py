@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Int64
 
 from asr_jax.metrics.bootstrap import Bootstrap, percentiles, rates, resampled, resampling_units, sums_by
-from asr_jax.metrics.errors import EDITS, ErrorCounts, count_errors
+from asr_jax.metrics.errors import EDITS, TOKEN_EDITS, Alignment, ErrorCounts, count_errors, count_token_errors
 from asr_jax.text.normalise import normalise
 
-COUNTS = (*EDITS, "utterances", "utterances_with_errors", "empty_references", "empty_hypotheses")
+COUNTS = (*EDITS, *TOKEN_EDITS, "utterances", "utterances_with_errors", "empty_references", "empty_hypotheses")
 """Counts of each utterance, which are summed over groups. A text without words is empty."""
 
 LENGTHS_S = (2, 5, 10, 20, 30)
@@ -34,23 +34,34 @@ class Recognised:
     """Duration of the audio in seconds; NaN if unknown."""
     set: str = ""
     """Name of the set; needed if the ids of several sets may be equal."""
+    reference_tokens: Sequence[int] = ()
+    """Label ids of the reference; -1 for parts that have none. Empty: token errors are not counted."""
+    hypothesis_tokens: Sequence[int] = ()
+    """Label ids of the hypothesis."""
 
 
-def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Bootstrap | None = None) -> dict[str, Any]:
+def score(
+    recognised: Sequence[Recognised],
+    *,
+    normaliser: str,
+    bootstrap: Bootstrap | None = None,
+    alignment: Alignment = "fewest_edits",
+) -> dict[str, Any]:
     """Computes the rates and counts of a set.
 
     Args:
         recognised: Utterances of the set.
         normaliser: Name of the normaliser for references and hypotheses.
         bootstrap: Settings of the intervals. None: the defaults.
+        alignment: Alignment by which word errors are counted.
 
     Returns:
         A JSON object:
 
-        - `wer`, `cer`, `mer` (match error rate), `wil` (word information lost) and `COUNTS`, for the set and for each
-          row of `by_source`, `by_speaker` and `by_length`. `wer` and `cer` are None without reference words. Groups
-          without a name have the key `""`.
-        - `normaliser`.
+        - `wer`, `cer`, `ter` (token error rate), `mer` (match error rate), `wil` (word information lost) and `COUNTS`,
+          for the set and for each row of `by_source`, `by_speaker` and `by_length`. `wer` and `cer` are None without
+          reference words, and `ter` without tokens. Groups without a name have the key `""`.
+        - `normaliser` and `alignment`.
         - `wer_interval`, `cer_interval`: lower and upper bound; None with fewer than two units.
         - `bootstrap`: its settings, a description of the units (`over`) and their number (`units`).
         - `empty_reference_ids`, `empty_hypothesis_ids`.
@@ -58,7 +69,7 @@ def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Boots
     Raises:
         UserError: If the normaliser is unknown.
     """
-    counts = count_utterances(recognised, normaliser=normaliser)
+    counts = count_utterances(recognised, normaliser=normaliser, alignment=alignment)
     empty = {what: counts[:, COUNTS.index(what)].nonzero()[0].tolist() for what in COUNTS[-2:]}
     durations_s = np.array([utterance.duration_s for utterance in recognised], np.float64)
     classes = np.where(np.isnan(durations_s), -1, np.searchsorted(LENGTHS_S, durations_s, side="right"))
@@ -66,6 +77,7 @@ def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Boots
     return {
         **_row(counts.sum(axis=0)),
         "normaliser": normaliser,
+        "alignment": alignment,
         **_intervals(counts, [utterance.speaker for utterance in recognised], bootstrap or Bootstrap()),
         "empty_reference_ids": [recognised[row].id for row in empty["empty_references"]],
         "empty_hypothesis_ids": [recognised[row].id for row in empty["empty_hypotheses"]],
@@ -75,32 +87,48 @@ def score(recognised: Sequence[Recognised], *, normaliser: str, bootstrap: Boots
     }
 
 
-def count_utterances(recognised: Sequence[Recognised], *, normaliser: str) -> Int64[np.ndarray, "N 12"]:
-    """Returns the `COUNTS` of each utterance after normalising references and hypotheses."""
+def count_utterances(
+    recognised: Sequence[Recognised], *, normaliser: str, alignment: Alignment = "fewest_edits"
+) -> Int64[np.ndarray, "N 16"]:
+    """Returns the `COUNTS` of each utterance after normalising references and hypotheses.
+
+    Args:
+        recognised: Utterances.
+        normaliser: Name of the normaliser for references and hypotheses.
+        alignment: Alignment by which word errors are counted.
+    """
     tidy = functools.partial(normalise, name=normaliser)
     edits = count_errors(
         [tidy(utterance.reference) for utterance in recognised],
         [tidy(utterance.hypothesis) for utterance in recognised],
+        alignment=alignment,
     )
     substitutions, deletions, insertions, words = edits.T[:4]
     errors = substitutions + deletions + insertions
     is_empty = (words == 0, words - deletions + insertions == 0)
-    return np.column_stack((edits, np.ones_like(words), errors > 0, *is_empty))
+    tokens = count_token_errors(
+        [utterance.reference_tokens for utterance in recognised],
+        [utterance.hypothesis_tokens for utterance in recognised],
+    )
+    return np.column_stack((edits, tokens, np.ones_like(words), errors > 0, *is_empty))
 
 
-def _row(sums: Int64[np.ndarray, " 12"]) -> dict[str, Any]:
+def _row(sums: Int64[np.ndarray, " 16"]) -> dict[str, Any]:
     counts = dict(zip(COUNTS, sums.tolist(), strict=True))
-    words, characters = (ErrorCounts(*(counts[name] for name in names)) for names in (EDITS[:4], EDITS[4:]))
+    words, characters, tokens = (
+        ErrorCounts(*(counts[name] for name in names)) for names in (EDITS[:4], EDITS[4:], TOKEN_EDITS)
+    )
     return {
         "wer": words.rate if words.words else None,
         "cer": characters.rate if characters.words else None,
+        "ter": tokens.rate if tokens.words else None,
         "mer": words.match_error_rate,
         "wil": words.information_lost,
         **counts,
     }
 
 
-def _by(keys: Iterable[Any], counts: Int64[np.ndarray, "N 12"]) -> dict[Any, dict[str, Any]]:
+def _by(keys: Iterable[Any], counts: Int64[np.ndarray, "N 16"]) -> dict[Any, dict[str, Any]]:
     """Returns a row of figures for each key, sorted by key."""
     numbers: dict[Any, int] = {}
     groups = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
@@ -116,7 +144,7 @@ def _length_name(number: int) -> str:
     return f"{LENGTHS_S[number - 1]} to {LENGTHS_S[number]} s"
 
 
-def _intervals(counts: Int64[np.ndarray, "N 12"], speakers: Sequence[str], bootstrap: Bootstrap) -> dict[str, Any]:
+def _intervals(counts: Int64[np.ndarray, "N 16"], speakers: Sequence[str], bootstrap: Bootstrap) -> dict[str, Any]:
     units, over = resampling_units(speakers)
     sums = sums_by(units, counts[:, : len(EDITS)])
     found: dict[str, Any] = {"wer_interval": None, "cer_interval": None}

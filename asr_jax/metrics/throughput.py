@@ -10,7 +10,10 @@ from asr_jax.core.sums import Sum
 Spent = Literal["waiting", "host", "device"]
 """Kind of wall time: `waiting` for a batch, `host` work (dispatch, logging), or blocked by the `device`."""
 
-COUNTS = ("utterances", "audio_s", "padded_audio_s", "frames", "tokens")
+COUNTS = (
+    "utterances", "audio_s", "padded_audio_s", "feature_values", "frames", "masked_frames", "tokens", "letters",
+)  # fmt: skip
+"""Units of the contents of batches, in which the speed of training systems is published."""
 
 
 class Throughput:
@@ -51,8 +54,10 @@ class Throughput:
         utterances: SupportsFloat,
         audio_s: SupportsFloat,
         padded_audio_s: SupportsFloat,
+        feature_values: SupportsFloat,
         frames: SupportsFloat,
         tokens: SupportsFloat,
+        letters: SupportsFloat,
         waiting_s: float = 0.0,
         host_s: float = 0.0,
         device_s: float = 0.0,
@@ -63,15 +68,20 @@ class Throughput:
             utterances: Number of rows that count.
             audio_s: Seconds of audio of these rows.
             padded_audio_s: Seconds of all rows, including padding.
-            frames: Valid frames.
+            feature_values: Valid values of the features, or valid samples without features.
+            frames: Valid frames of the encoder's output.
             tokens: Valid tokens.
+            letters: Letters of these tokens, with word boundaries.
             waiting_s: Seconds of waiting for the batch that `timed` did not measure.
             host_s: Seconds of host work that `timed` did not measure.
             device_s: Seconds blocked by the device that `timed` did not measure.
         """
         self._num_batches += 1
-        values = (utterances, audio_s, padded_audio_s, frames, tokens)
-        for name, value in zip(COUNTS, values, strict=True):
+        counts = {
+            "utterances": utterances, "audio_s": audio_s, "padded_audio_s": padded_audio_s,
+            "feature_values": feature_values, "frames": frames, "tokens": tokens, "letters": letters,
+        }  # fmt: skip
+        for name, value in counts.items():
             self._counts[name] += float(value)
         self._spent_s["waiting"] += waiting_s
         self._spent_s["host"] += host_s
@@ -79,6 +89,15 @@ class Throughput:
         if self._num_warmup:
             self._num_warmup -= 1
             self.reset()
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the next batch will be excluded."""
+        return self._num_warmup > 0
+
+    def add_masked(self, num_frames: SupportsFloat) -> None:
+        """Adds masked frames of batches that were added before; the device counts them."""
+        self._counts["masked_frames"] += float(num_frames)
 
     @contextmanager
     def timed(self, kind: Spent) -> Iterator[None]:
@@ -96,9 +115,9 @@ class Throughput:
         """Returns the rates since the last reset.
 
         Returns:
-            `utterances_per_s`, `audio_s_per_s`, `padded_audio_s_per_s`, `frames_per_s` and `tokens_per_s`, in total and
-            under `per_device`; `padding_share`, `waiting_share`, `host_share` and `device_share` in 0..1; `batch_s`,
-            seconds per batch; `num_batches`. Ratios with a denominator of 0 are NaN.
+            `utterances_per_s` and so on for all `COUNTS`, in total and under `per_device`; `padding_share`,
+            `waiting_share`, `host_share` and `device_share` in 0..1; `batch_s`, seconds per batch; `num_batches`.
+            Ratios with a denominator of 0 are NaN.
         """
         wall_s = sum(self._spent_s.values(), start=0.0)
         per_s = {f"{name}_per_s": Sum(count, wall_s).mean() for name, count in self._counts.items()}

@@ -90,6 +90,9 @@ class Squeezeformer(EncoderOfMels):
     """Whether frames are multiplied by √dim before the first layer."""
     adaptive_scale: bool = True
     """Whether each module has a learned scale and bias of its input channels."""
+    gated_convolution: bool = False
+    """Whether a gated linear unit follows the first projection of the convolution modules, as in Conformer (the
+    authors' conv_use_glu). Otherwise SiLU follows it, and the inner width is twice dim, as in all published sizes."""
     norm: ConvNorm = "batch"
     """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm over all
     frames of the padded batch, as in the published trainers. layer: layer norm over the channels of a frame."""
@@ -266,6 +269,7 @@ class Squeezeformer(EncoderOfMels):
             kernel_size=self.kernel_size,
             norm=self.norm,
             adaptive_scale=self.adaptive_scale,
+            gated_convolution=self.gated_convolution,
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
             details=self.details,

@@ -1,12 +1,15 @@
 """Normalisation layers, which always compute in float32."""
 
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.nn.linear import per_channel
@@ -79,23 +82,54 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, use_running: bool
+        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, use_running: bool | Bool[Array, ""]
     ) -> Float[Array, "B T D"]:
+        """Normalises `x`.
+
+        Args:
+            x: Frames.
+            lengths: Number of valid frames of each row.
+            use_running: Whether the running statistics normalise, and do not change.
+
+        Returns:
+            Normalised frames.
+        """
         width = x.shape[-1]
         gain = self.param("gain", nn.initializers.ones, (width,))
         bias = self.param("bias", nn.initializers.zeros, (width,))
         mean = self.variable("batch_stats", "mean", jnp.zeros, (width,))
         variance = self.variable("batch_stats", "variance", jnp.ones, (width,))
-        if use_running:
+        if use_running is True:
             return _scaled(x, mean.value, variance.value, gain, bias, self.eps)
         lengths = jnp.full_like(lengths, x.shape[1]) if self.counts_padding else lengths
         y, centre, spread = _normalised(x, lengths, gain, bias, self.eps)
         if not self.is_initializing():
             num = jnp.sum(lengths).astype(jnp.float32)
-            share = jnp.where(num > 1, self.momentum, 0.0)
+            share = jnp.where((num > 1) & jnp.logical_not(use_running), self.momentum, 0.0)
+            if use_running is not False:  # the training step decides
+                y = jnp.where(use_running, _scaled(x, mean.value, variance.value, gain, bias, self.eps), y)
             mean.value += share * (centre - mean.value)
             variance.value += share * (spread * (num / jnp.maximum(num - self.ddof, 1)) - variance.value)
         return y
+
+
+def frozen_norms(until: Mapping[str, float], step: Int[Array, ""]) -> AbstractContextManager[None]:
+    """Returns a context in which batch norms that are frozen behave in training as in evaluation.
+
+    They normalise by their running statistics, which do not change.
+
+    Args:
+        until: Number of updates before which a batch norm is frozen, by the path of its module; infinity: always.
+        step: Number of applied updates.
+    """
+
+    def of_module(call: Any, given: Any, named: Any, context: nn.module.InterceptorContext) -> Any:
+        number = until.get("/".join(context.module.path), 0.0) if isinstance(context.module, BatchNorm) else 0.0
+        if number and context.method_name == "__call__" and named["use_running"] is False:
+            named = named | {"use_running": True if math.isinf(number) else step < number}
+        return call(*given, **named)
+
+    return nn.intercept_methods(of_module)
 
 
 def _scaled(x: Array, mean: Array, variance: Array, gain: Array, bias: Array, eps: float) -> Float[Array, "B T D"]:

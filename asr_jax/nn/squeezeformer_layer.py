@@ -82,6 +82,7 @@ class LayerSizes(NamedTuple):
     kernel_size: int
     norm: ConvNorm
     adaptive_scale: bool
+    gated_convolution: bool
     dropout: float
     attention_dropout: float
     details: Details
@@ -126,7 +127,7 @@ class SqueezeformerLayer(nn.Module):
         )
         convolution = ConformerConvolution(
             sizes.kernel_size,
-            gated=False,
+            gated=sizes.gated_convolution,
             norm=sizes.norm,
             norm_eps=details.eps,
             norm_momentum=details.momentum,

@@ -138,7 +138,7 @@ class ZipformerLayer(nn.Module):
             return dict.fromkeys(parts, 1.0)
         convolution, feed_forward = SKIP_CONVOLUTION(step), SKIP_FEED_FORWARD(step)
         rates = [SKIP_ATTENTION(step), convolution, convolution, feed_forward, feed_forward, skip_rate]
-        drawn = kept_of_rows(self.make_rng("dropout"), jnp.stack(rates), (len(x), len(parts)))
+        drawn = kept_of_rows(self.make_rng("dropout"), jnp.stack(rates)[None], (len(x), len(parts)))
         return dict(zip(parts, drawn.T.astype(x.dtype)[:, :, None, None], strict=True))
 
     def _first_head(self, weights: Float[Array, "B T T"], step: Step) -> Float[Array, "B T T"]:

@@ -20,9 +20,9 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
-from asr_jax.metrics.measure import NAMES, measure_of, shown
+from asr_jax.metrics.measure import MEAN, by_set, deciding_text
 from asr_jax.observe.events import FILE_NAME, Event, read_events
-from asr_jax.observe.tables import set_name
+from asr_jax.observe.tables import validation_name
 from asr_jax.observe.timeline import best_of, of_used_weights, timeline
 
 INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
@@ -84,9 +84,15 @@ def _draw_loss(axes: Axes, steps: Sequence[Event], validations: Sequence[Event])
     updates, losses = _series(steps, "losses", "total")
     if not _begin(axes, "Loss", updates, "train_step"):
         return
-    validated, values = _series(of_used_weights(validations), "loss")
-    if len(values):
-        axes.plot(validated, values, color=COLOURS[1], linewidth=2, marker="o", markersize=3.5, label="validation")
+    values = np.zeros(0)
+    lines = _lines(of_used_weights(validations))
+    for index, (name, events) in enumerate(lines.items(), start=1):
+        validated, of_line = _series(events, "loss")
+        if len(of_line):
+            label = f"validation {name}" if len(lines) > 1 else "validation"
+            colour = COLOURS[index % len(COLOURS)]
+            axes.plot(validated, of_line, color=colour, linewidth=2, marker="o", markersize=3.5, label=label)
+            values = np.append(values, of_line)
     num_points = max(5, len(losses) // 30) | 1
     axes.plot(updates, losses, color=COLOURS[0], alpha=0.3, linewidth=1, marker=_marker(updates), label="events")
     mean = smooth(losses, num_points=num_points)
@@ -96,13 +102,11 @@ def _draw_loss(axes: Axes, steps: Sequence[Event], validations: Sequence[Event])
 
 
 def _draw_errors(axes: Axes, validations: Sequence[Event]) -> None:
-    percents = np.zeros(0)
-    sets = list(dict.fromkeys(set_name(event["data"]) for event in validations))
-    for index, name in enumerate(sets):
-        events = [event for event in validations if set_name(event["data"]) == name]
+    percents, lines = np.zeros(0), _lines(validations)
+    for index, (name, events) in enumerate(lines.items()):
         for key, line in (("wer", "-"), ("cer", ":")):
             updates, shares = _series(events, key)
-            label = f"{key.upper()} {name}" if len(sets) > 1 else key.upper()
+            label = f"{key.upper()} {name}" if len(lines) > 1 else key.upper()
             colour = COLOURS[index % len(COLOURS)]
             axes.plot(updates, 100 * shares, label=label, color=colour, ls=line, lw=2, marker="o", ms=3.5)
             percents = np.append(percents, 100 * shares)
@@ -110,6 +114,23 @@ def _draw_errors(axes: Axes, validations: Sequence[Event]) -> None:
         axes.set_ylim(0, min(1.15 * max(np.max(percents), 1.0), 105))
         _set_log_scale(axes, percents)
         axes.legend(frameon=False, loc="upper right", fontsize=9)
+
+
+def _lines(validations: Sequence[Event]) -> dict[str, list[Event]]:
+    """Returns the figures of each line by its name.
+
+    The lines are live and averaged parameters. With several validation sets, they are the sets and all of them
+    together, of the parameters that evaluation uses, and the mean of the sets if it chooses the best checkpoint.
+    """
+    has_sets = any("sets" in event["data"] for event in validations)
+    lines: dict[str, list[Event]] = {}
+    for event in of_used_weights(validations) if has_sets else validations:
+        data = event["data"]
+        for name, figures in by_set(data).items():
+            if name != MEAN or data["best_of"] == MEAN:
+                part: Event = {**event, "data": {**figures, "update": data["update"]}}
+                lines.setdefault(name if has_sets else validation_name(data), []).append(part)
+    return lines
 
 
 def _draw_accuracy(axes: Axes, steps: Sequence[Event], validations: Sequence[Event]) -> None:
@@ -205,9 +226,7 @@ def _caption(steps: Sequence[Event], validations: Sequence[Event]) -> str:
     if steps and "epoch" in steps[-1]["data"]:
         parts.append(f"epoch {steps[-1]['data']['epoch']:,}")
     if best := best_of(validations):
-        measure = measure_of(best["data"])
-        value = shown(measure, best["data"][measure])
-        parts.append(f"best {NAMES[measure]} {value} at update {best['data']['update']:,}")
+        parts.append(f"best {deciding_text(best['data'])} at update {best['data']['update']:,}")
     return "  ·  ".join(parts)
 
 

@@ -33,14 +33,17 @@ EVENTS: dict[str, str] = {
     "voided": "updates with values that are not finite changed nothing: update, count, updates, path of their batches",
     "profile": "an XLA trace is written: path",
     "recompiled": "a function is compiled after the first update: function, seconds, reason",
-    "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, learning_rate, "
+    "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, metrics (also "
+    "the quantiser's temperature in the last update), learning_rate, "
     "gradient_norm (before clipping), voided (updates so far that changed nothing), loss_scale (float16), "
     "throughput {metrics/throughput.py: rates}",
-    "validation_start": "a validation starts: update, set, weights, utterances",
-    "validation": "errors on a set: update, epoch, set (a short name), weights (live or ema), decoding (its digest), "
-    "wer, cer, substitutions, deletions, insertions, words, utterances, rejected, by_source, empty_share, and "
-    "the other results of `score` in metrics/scoring.py, samples [{id, reference, hypothesis}]; with "
-    "training.validate_loss or without a recognising head: loss, losses {term: ..}, metrics, loss_utterances",
+    "validation_start": "a validation starts: update, weights, utterances",
+    "validation": "errors on all validation sets together: update, epoch, weights (live or ema), decoding (its "
+    "digest), wer, cer, ter, substitutions, deletions, insertions, words, utterances, rejected, by_source, "
+    "empty_share, and the other results of `score` in metrics/scoring.py, samples [{id, reference, hypothesis}]; with "
+    "training.validate_loss or without a recognising head: loss, losses {term: ..}, metrics, loss_utterances; with "
+    "several sets: sets {name: these figures of the set, without rejected and samples}, mean {wer, cer, loss}, best_of "
+    "(the set that chooses the best checkpoint, or all or mean)",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",
     "checkpoint_saved": "a checkpoint is on disk: update, path",
     "warning": "a problem: message, update, detector (its name), and its measurements",

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
-from asr_jax.metrics.measure import NAMES, measure_of, shown
+from asr_jax.metrics.measure import deciding, deciding_text, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
 from asr_jax.observe.tables import percent
@@ -120,11 +120,10 @@ def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:
     if not (found := best_of(validations)):
         return "best checkpoint: no validation yet"
     best = found["data"]
-    measure = measure_of(best)
     path = next((e["data"]["path"] for e in saved if e["data"]["update"] == best["update"]), "not kept")
-    last = f"; the last validation: {shown(measure, used[-1][measure])}"
-    text = f"{NAMES[measure]} {shown(measure, best[measure])}"
-    return f"best checkpoint: {text} at update {best['update']:,}, {path}{last}"
+    measure = measure_of(best)
+    last = shown(measure, deciding(used[-1])[measure])
+    return f"best checkpoint: {deciding_text(best)} at update {best['update']:,}, {path}; the last validation: {last}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from asr_jax.metrics.measure import NAMES, measure_of, shown
+from asr_jax.metrics.measure import by_set, deciding_text, measure_of
 from asr_jax.observe.events import Event
-from asr_jax.observe.tables import console_for, percent, print_table, quantity, say, set_name
+from asr_jax.observe.tables import console_for, percent, print_table, quantity, say, validation_name
 from asr_jax.observe.transcripts import aligned_lines
 
 Data = dict[str, Any]
@@ -68,7 +68,9 @@ class ProgressView:
             "job_stopped": lambda data: self._say(f"stopped after update {data['update']:,}: {data['reason']}"),
             "rejected": self._rejected,
             "train_step": self._train_step,
-            "validation_start": lambda data: self._bar.update(self._task, description=f"validating {set_name(data)}"),
+            "validation_start": lambda data: self._bar.update(
+                self._task, description=f"validating {validation_name(data)}"
+            ),
             "validation": self._validation,
             "checkpoint_saved": self._checkpoint_saved,
             "recompiled": self._recompiled,
@@ -131,10 +133,12 @@ class ProgressView:
             self._say(f"epoch {epoch} | update {done} | {self._numbers}")
 
     def _validation(self, data: Data) -> None:
-        measure = measure_of(data)
-        self._validated = f"{NAMES[measure]} {shown(measure, data.get(measure))} at {data['update']:,}"
+        self._validated = f"{deciding_text(data)} at {data['update']:,}"
         self._bar.update(self._task, description="training")
-        self._say(validation_line(data), style="bold")
+        if "sets" in data:
+            self._table(set_rows(data), title=sets_title(data))
+        else:
+            self._say(validation_line(data), style="bold")
         self._samples(data)
 
     def _samples(self, data: Data) -> None:
@@ -210,7 +214,7 @@ def step_numbers(data: Data, *, left_s: float | int | None, validated: str | Non
 
 def validation_line(data: Data) -> str:
     """Returns WER and CER of a validation with their counts, or its loss with all terms and metrics, as one line."""
-    place = f"{set_name(data)} at update {data['update']:,}"
+    place = f"{validation_name(data)} at update {data['update']:,}"
     if measure_of(data) == "loss":
         figures = data.get("losses", {}) | data.get("metrics", {})
         parts = "  ".join(f"{name.rpartition('/')[2]} {_number(value, '.4g')}" for name, value in figures.items())
@@ -220,14 +224,39 @@ def validation_line(data: Data) -> str:
     counts = f"{errors}  of {data['words']:,} words, {data['utterances']:,} utterances"
     rates = f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}"
     loss = f"  loss {_number(data['loss'], '.4g')}" if "loss" in data else ""
-    normaliser = f"  (normaliser {data['normaliser']})" if data.get("normaliser") else ""
-    return f"{place}: {rates}  {counts}{loss}{normaliser}"
+    return f"{place}: {rates}  {counts}{loss}{_normaliser(data)}"
+
+
+def sets_title(data: Data) -> str:
+    """Returns the line above the table of several validation sets."""
+    place = f"{validation_name(data)} at update {data['update']:,}"
+    return f"{place}  (training.best_of {data['best_of']}){_normaliser(data)}"
+
+
+def set_rows(data: Data) -> list[Data]:
+    """Returns a row for each validation set, the mean and all sets together: rates with counts, or loss and metrics."""
+    fields = {"loss": "loss"}
+    if measure_of(data) == "wer":
+        edits = {"S": "substitutions", "D": "deletions", "I": "insertions"}
+        fields = {"wer": "wer", "cer": "cer", **edits, "words": "words"} | ({"loss": "loss"} if "loss" in data else {})
+    metrics = {name: name.rpartition("/")[2] for name in data.get("metrics", {}) if measure_of(data) == "loss"}
+    return [
+        {"set": name}
+        | {column: figures.get(field) for column, field in fields.items()}
+        | {column: figures.get("metrics", {}).get(metric) for metric, column in metrics.items()}
+        | {"utterances": figures.get("utterances")}
+        for name, figures in by_set(data).items()
+    ]
 
 
 def clock(seconds: float | int) -> str:
     """Returns a duration as `h:mm:ss`."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+
+
+def _normaliser(data: Data) -> str:
+    return f"  (normaliser {data['normaliser']})" if data.get("normaliser") else ""
 
 
 def _number(value: float | int | None, form: str) -> str:

@@ -79,9 +79,9 @@ def percent(share: float | int | None, *, digits: int = 2) -> str:
     return "nan" if share is None else f"{100 * share:.{digits}f} %"
 
 
-def set_name(data: Mapping[str, Any]) -> str:
-    """Returns the set and the kind of parameters of a validation, such as `dev-clean (ema)`."""
-    return data.get("set", "validation") + (" (ema)" if data.get("weights") == "ema" else "")
+def validation_name(data: Mapping[str, Any]) -> str:
+    """Returns the name of a validation with the kind of its parameters, such as `validation (ema)`."""
+    return "validation" + (" (ema)" if data.get("weights") == "ema" else "")
 
 
 def _shown(console: Console, text: str, *, style: str = "") -> Text:
@@ -96,6 +96,6 @@ def _cell(name: str, value: Any) -> str:
         return str(value)
     if unit in ("bytes", "flops"):
         return quantity(value, {"bytes": "B", "flops": "FLOP"}[unit])
-    if unit in ("share", "wer", "cer") or name == "accuracy":
+    if unit in ("share", "wer", "cer", "ter") or name == "accuracy":
         return percent(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -12,6 +12,7 @@ from tensorboardX.proto.event_pb2 import SessionLog
 from tensorboardX.summary import scalar
 from tensorboardX.summary import text as text_summary
 
+from asr_jax.metrics.measure import by_set
 from asr_jax.observe.events import Event
 from asr_jax.observe.transcripts import aligned_lines
 
@@ -58,15 +59,17 @@ class TensorBoard:
 def scalar_tags(event: Event) -> dict[str, float | int]:
     """Returns the scalars of an event by tag.
 
-    Examples of tags: `train/losses/total`, `train/learning_rate`, `throughput/audio_s_per_s`, `validation/wer`,
-    `dev-clean_ema/wer`. Numbers that were not finite are omitted. Only train_step and validation events have scalars.
+    Examples of tags: `train/losses/total`, `train/learning_rate`, `throughput/audio_s_per_s`, `validation_ema/wer`,
+    and of one of several sets `validation_ema/dev-clean/wer`. Numbers that were not finite are omitted. Only train_step
+    and validation events have scalars.
     """
     data = {name: value for name, value in event["data"].items() if name not in POSITIONS}
     if event["event"] == "train_step":
         speed = data.pop("throughput", {})
         return dict(_numbers("train", data)) | dict(_numbers("throughput", speed))
     if event["event"] == "validation":
-        return dict(_numbers(_group(data), data))
+        group, (*sets, (_, whole)) = _group(data), by_set(data).items()
+        return dict(_numbers(group, whole)) | dict(_numbers(group, dict(sets)))
     return {}
 
 
@@ -78,7 +81,7 @@ def text_tags(event: Event) -> dict[str, str]:
 
 
 def _group(data: Mapping[str, Any]) -> str:
-    return data.get("set", "validation") + ("_ema" if data.get("weights") == "ema" else "")
+    return "validation" + ("_ema" if data.get("weights") == "ema" else "")
 
 
 def _block(sample: Mapping[str, Any]) -> str:

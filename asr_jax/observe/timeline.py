@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from asr_jax.metrics.measure import measure_of
+from asr_jax.metrics.measure import ALL, deciding, measure_of
 from asr_jax.observe.events import Event
 
 
@@ -11,7 +11,7 @@ def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
     """Returns the events that have an `update`, in order of update, by the name of the event.
 
     An event replaces earlier ones of its kind at its update or later. Of updates that a resumed run repeated, only the
-    last ones therefore remain. Kinds differ in name, set, parameters and detector.
+    last ones therefore remain. Kinds differ in name, parameters and detector.
     """
     kinds: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
@@ -20,7 +20,7 @@ def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
             continue
         for earlier in kinds.values() if event["event"] == "resumed" else ():
             _drop_from(earlier, update + 1)
-        same_kind = kinds.setdefault((event["event"], *(data.get(name) for name in ("set", "weights", "detector"))), [])
+        same_kind = kinds.setdefault((event["event"], *(data.get(name) for name in ("weights", "detector"))), [])
         _drop_from(same_kind, update)
         same_kind.append(event)
     by_name: dict[str, list[Event]] = {}
@@ -31,18 +31,27 @@ def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
 
 def of_used_weights(validations: Sequence[Event]) -> list[Event]:
     """Returns the measured validations of the parameters that evaluation uses: the averaged ones if there are any."""
-    known = [event for event in validations if event["data"].get(measure_of(event["data"])) is not None]
+    known = [event for event in validations if _value(event) is not None]
     return [event for event in known if event["data"].get("weights") == "ema"] or known
 
 
 def best_of(validations: Sequence[Event]) -> Event | None:
     """Returns the validation with the lowest measure, the last one of equals, or None if there is no validation.
 
-    Only validations with the decoding of the last one are considered, because others are not comparable.
+    Only validations with the decoding and `best_of` of the last one are considered, because others are not comparable.
     """
     used = of_used_weights(validations)
-    alike = [event for event in used if event["data"].get("decoding") == used[-1]["data"].get("decoding")]
-    return min(reversed(alike), key=lambda event: event["data"][measure_of(event["data"])]) if alike else None
+    alike = [event for event in used if _compared_by(event) == _compared_by(used[-1])]
+    return min(reversed(alike), key=_value) if alike else None
+
+
+def _value(event: Event) -> Any:
+    """Returns the measure that chooses the best checkpoint; None if it was not finite."""
+    return deciding(event["data"]).get(measure_of(event["data"]))
+
+
+def _compared_by(event: Event) -> tuple[Any, str]:
+    return event["data"].get("decoding"), event["data"].get("best_of", ALL)
 
 
 def _drop_from(events: list[Event], update: int) -> None:

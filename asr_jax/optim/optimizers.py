@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import optax
@@ -58,6 +58,10 @@ class Optimizer:
     freeze_updates: Rules = NOTHING
     """Rules for the number of updates before which parameters do not change. -1: they never change, and their gradient
     is not computed."""
+    frozen_statistics: Literal["kept", "updated"] = "kept"
+    """Running statistics of batch norms whose parameters are frozen. kept: they do not change, and they normalise, so
+    that a frozen module computes the same as in evaluation, except for dropout. updated (PyTorch's train mode): each
+    batch normalises by its own statistics and changes the running ones."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "clip_at", "weight_decay", least=0)

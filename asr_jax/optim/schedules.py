@@ -89,7 +89,7 @@ class WarmupHoldDecay(Schedule):
     """
 
     warmup_updates: int = 1000
-    """Length of the warm-up in updates. Its factor is (u + 1) / (W + 1)."""
+    """Length of the warm-up in updates. Its factor is (u + 1) / (W + 1), unless `counts_from` is 1."""
     warmup_epochs: float = 0.0
     """Length of the warm-up in epochs."""
     hold_updates: int = 0
@@ -110,6 +110,10 @@ class WarmupHoldDecay(Schedule):
     """Factor per epoch of the exponential decay."""
     half_life_updates: int = 10880
     """Half-life of the decay half_life in updates."""
+    counts_from: Literal[0, 1] = 0
+    """Number u of the first update. 0: the peak follows after W updates of warm-up. 1 (the Rust trainer, as in
+    Polynomial and TriStage): the factor of the warm-up is u / W, so the last update of the warm-up has the peak, and
+    the decay begins one update earlier."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,6 +124,7 @@ class WarmupHoldDecay(Schedule):
         check_numbers(self, "half_life_updates", least=1)
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
+        update = update + self.counts_from
         warmup = self.warmup_updates + self.warmup_epochs * length.updates_per_epoch
         start = warmup + self.hold_updates + self.hold_epochs * length.updates_per_epoch
         since = jnp.maximum(update - start, 0)
@@ -134,7 +139,9 @@ class WarmupHoldDecay(Schedule):
             "inverse_sqrt": lambda: jnp.maximum(jnp.sqrt(first / jnp.maximum(update, first)), self.final_share),
             "none": lambda: jnp.ones_like(update),
         }[self.decay]()
-        return jnp.where(update < start, jnp.minimum((update + 1) / (warmup + 1), 1.0), decayed)
+        before_first = 1 - self.counts_from
+        warm = (update + before_first) / jnp.maximum(warmup + before_first, 1e-9)
+        return jnp.where(update < start, jnp.minimum(warm, 1.0), decayed)
 
     @property
     def counts_epochs(self) -> bool:

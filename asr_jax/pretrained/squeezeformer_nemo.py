@@ -126,8 +126,10 @@ def export(variables: Any, settings: Squeezeformer, *, ctc_head: str | None) -> 
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Raises:
-        UserError: If a parameter has no name in NeMo.
+        UserError: If a parameter has no name in NeMo, or if NeMo does not have a setting.
     """
+    if settings.gated_convolution:
+        raise UserError("gated_convolution is True: NeMo's Squeezeformer has no gate in its convolution modules")
     return export_params(variables, rows(settings, ctc_head=ctc_head))
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+from jaxtyping import Int64
+
 from asr_jax.core.files import write_whole
 from asr_jax.text.normalise import normalise
 from asr_jax.text.removed import removed_characters
@@ -59,6 +62,14 @@ class Tokenizer:
         """Id of the unknown label; None if text outside of the vocabulary is an error."""
         return None
 
+    @functools.cached_property
+    def num_letters(self) -> Int64[np.ndarray, " V"]:
+        """Number of letters of each label, with the word boundaries that it contains: 4 for the piece `▁the`."""
+        return np.array([self._num_letters(symbol) if symbol else 0 for symbol in self.symbols], np.int64)
+
+    def _num_letters(self, symbol: str) -> int:
+        return len(symbol)
+
     def digest(self) -> str:
         """Returns a hash that is equal for tokenizers that encode texts to the same ids."""
         made_of = repr((self.kind, self.normaliser, self.symbols, self._made_of()))
@@ -71,6 +82,13 @@ class Tokenizer:
             OutOfVocabulary: If a part of the text is not in the vocabulary and the tokenizer has no unknown label.
         """
         return self._encode(normalise(text, self.normaliser))
+
+    def scored_ids(self, text: str) -> list[int]:
+        """Returns the ids of the normalised text for scoring; -1 for each part that is not in the vocabulary."""
+        try:
+            return self.encode(text)
+        except OutOfVocabulary as error:
+            return [-1] * len(error.missing)
 
     def without_label(self, text: str) -> set[str]:
         """Returns the characters or words of the normalised text that have no label, or only the unknown label."""

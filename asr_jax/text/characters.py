@@ -36,6 +36,16 @@ class ListedTokenizer(Tokenizer):
     def _ids(self) -> dict[str, int]:
         return {symbol: i for i, symbol in enumerate(self.symbols) if symbol is not None}
 
+    def scored_ids(self, text: str) -> list[int]:
+        return [self._ids.get(part, -1) for part in self._parts(normalise(text, self.normaliser))]
+
+    def _encode(self, text: str) -> list[int]:
+        return self._looked_up(self._parts(text))
+
+    def _parts(self, text: str) -> Sequence[str]:
+        """Returns the parts of a text that have an id each."""
+        return text.split()
+
     def _looked_up(self, parts: Sequence[str]) -> list[int]:
         if missing := set(parts) - self._ids.keys():
             raise OutOfVocabulary(sorted(missing))
@@ -70,8 +80,8 @@ class CharacterTokenizer(ListedTokenizer):
             raise UserError("all training texts are empty: expected at least one character for the alphabet")
         return cls(symbols=(*found, None), normaliser=normaliser)
 
-    def _encode(self, text: str) -> list[int]:
-        return self._looked_up(list(text))
+    def _parts(self, text: str) -> Sequence[str]:
+        return text
 
     def _decode(self, ids: Sequence[int]) -> str:
         return "".join(self.symbols[i] or "" for i in ids)
@@ -95,8 +105,8 @@ class WordTokenizer(ListedTokenizer):
             raise UserError("all training texts are empty: expected at least one word for the vocabulary")
         return cls(symbols=(*found, None), normaliser=normaliser)
 
-    def _encode(self, text: str) -> list[int]:
-        return self._looked_up(text.split())
+    def _num_letters(self, symbol: str) -> int:
+        return len(symbol) + 1
 
     def _decode(self, ids: Sequence[int]) -> str:
         return " ".join(self.symbols[i] or "" for i in ids)
@@ -125,8 +135,8 @@ class IdTokenizer(ListedTokenizer):
             raise UserError(f"blank_id {blank}: the largest id is {largest_id}; expected at most {largest_id + 1}")
         return cls(symbols=tuple(None if i == blank else str(i) for i in range(size)), normaliser="none")
 
-    def _encode(self, text: str) -> list[int]:
-        return self._looked_up(text.split())
+    def _num_letters(self, symbol: str) -> int:
+        return 0  # unknown
 
     def _decode(self, ids: Sequence[int]) -> str:
         return " ".join(self.symbols[i] or "" for i in ids)
@@ -143,8 +153,8 @@ class NoTokenizer(ListedTokenizer):
     normaliser: str = "none"
     kind: ClassVar[str] = "none"
 
-    def _encode(self, text: str) -> list[int]:
-        return []
+    def _parts(self, text: str) -> Sequence[str]:
+        return ()
 
     def _decode(self, ids: Sequence[int]) -> str:
         return ""

@@ -146,6 +146,12 @@ class SentencePieceTokenizer(Tokenizer):
             )
         return set()
 
+    def _num_letters(self, symbol: str) -> int:
+        piece = self._processor.piece_to_id(symbol)
+        if self._processor.is_byte(piece):  # <0xE4>; the first byte of a character stands for the character
+            return int(not 0x80 <= int(symbol[3:5], 16) < 0xC0)
+        return 1 if piece == self._processor.unk_id() else len(symbol)
+
     @property
     def unknown_id(self) -> int:
         return self._processor.unk_id()

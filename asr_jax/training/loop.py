@@ -109,6 +109,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
             Checkpoints(
                 folder / CHECKPOINTS, keep_last=training.keep_last, keep_best=training.keep_best,
                 milestones=training.milestones, decoding=setup.decoding_digest, head=setup.head,
+                best_of=setup.best_of,
             )
         )  # fmt: skip
         try:
@@ -147,7 +148,7 @@ def _common(setup: Setup) -> dict[str, Any]:
     """Returns the settings and digests that must be equal on all processes of a run."""
     settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
-    of_files = {"tokenizer": symbols, "decoding's files": setup.decoding_digest}
+    of_files = {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.set_names}
     return of_files | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
 
 
@@ -209,6 +210,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
                 "the utterances in the manifests, or the utterances that pass the filters. If a manifest has no "
                 "durations, audio files may have been added, removed or changed. Restore the data that the run was "
                 "started with, or start a new run in another folder with --fresh True"
+                + (f". python -m asr_jax.evaluate {setup.folder} --data … measures other sets" * (name == "validation"))
             )
     changed = differences(from_json(meta["experiment"]), setup.experiment)
     # A job may have accepted changes and ended before its first checkpoint.
@@ -291,7 +293,7 @@ def _train(
             elif not signal and due.samples:
                 validator.show_samples(average, update)
             ends = signal or due.ends or validator.no_gain()
-            if summary or (update > first and (ends or (due.at_line and saver.is_overdue()))):
+            if summary or (update > first and (ends or due.saves or (due.at_line and saver.is_overdue()))):
                 saver.save(
                     update, state, average, summary=summary, best=validator.best,
                     num_without_gain=validator.num_without_gain,

@@ -113,6 +113,8 @@ class Reporter:
         self._shapes: list[list[dict[str, Any]]] = []
         """Descriptions of the batches of each report, for voided updates."""
         self._failed_in_a_row, self._num_counted, self._is_failing = 0, 0, False
+        self._first_timed = 0
+        """Index of the first report whose time counts."""
 
     def announce(self, update: int, group: Sequence[LoadedBatch]) -> None:
         """Writes a batch_start event before an update is computed."""
@@ -123,18 +125,24 @@ class Reporter:
         """Adds an update that was dispatched, and its batches."""
         self._reports.append(report)
         self._shapes.append([self._shape(loaded) for loaded in group])
-        scale = self._setup.train.index.scale
+        scale, front_end = self._setup.train.index.scale, self._setup.model.front_end
+        if self.throughput.is_warming_up:
+            self._first_timed = len(self._reports)  # this report is added above
         for loaded in group:
             batch = loaded.batch
             rows = batch.weights > 0
             lengths = np.where(rows, batch.lengths, 0)
             processes = jax.process_count()  # estimate: the rows of the other processes are alike
+            num_features = lengths if scale.of_features else front_end.output_length(lengths)
+            labels = batch.tokens[np.arange(batch.tokens.shape[1]) < batch.token_lengths[:, None]]
             self.throughput.add(
                 utterances=float(rows.sum()) * processes,
                 audio_s=float(lengths.sum()) / scale.per_s * processes,
                 padded_audio_s=batch.signal.shape[0] * batch.signal.shape[1] / scale.per_s * processes,
                 frames=float(self._setup.model.output_length(lengths, of_features=scale.of_features).sum()) * processes,
-                tokens=float(batch.token_lengths.sum()) * processes,
+                feature_values=float(num_features.sum()) * front_end.num_features * processes,
+                tokens=float(len(labels)) * processes,
+                letters=float(self._setup.tokenizer.num_letters[labels].sum()) * processes,
             )
 
     def wait(self, in_flight: int) -> None:
@@ -165,9 +173,17 @@ class Reporter:
         losses = {name: means.get(name, math.nan) for name in self._loss_terms}
         total = total_of(losses, self._setup.recipe.scales)
         scaling = {"loss_scale": float(reports[-1].loss_scale)} if self._setup.recipe.loss_scale else {}
+        self.throughput.add_masked(
+            sum(
+                float(report.sums[f"{name}/loss"].weight)
+                for name, head in self._setup.model.heads.items()
+                for report in reports[self._first_timed :]
+                if head.needs_mask
+            )
+        )
         self._log.write(
             "train_step", update=update, epoch=self._setup.groups.epoch(update), losses={"total": total} | losses,
-            metrics={name: mean for name, mean in means.items() if name not in losses},
+            metrics={name: mean for name, mean in means.items() if name not in losses} | reports[-1].scheduled,
             learning_rate=float(reports[-1].learning_rate), voided=update - int(reports[-1].updates),
             gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,
             throughput=self.throughput.rates(), **scaling,
@@ -176,7 +192,7 @@ class Reporter:
         self._warn(first, reports)
         for report in reports[self._num_counted :]:
             self._count(report)
-        self._reports, self._shapes, self._num_counted = [], [], 0
+        self._reports, self._shapes, self._num_counted, self._first_timed = [], [], 0, 0
         self.throughput.reset()
         self._check(reports)
 

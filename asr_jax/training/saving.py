@@ -10,6 +10,7 @@ from asr_jax.core.errors import RunError
 from asr_jax.core.processes import gathered, on_main
 from asr_jax.core.pytrees import Tree
 from asr_jax.inference.trained import tokenizer_files
+from asr_jax.metrics.measure import ALL, NAMES, RATES, deciding, shown
 from asr_jax.observe.events import EventLog
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
@@ -45,10 +46,18 @@ class Saver:
         return summary and summary | self._places(latest) | {"already": more}
 
     def _remember(self, meta: Mapping[str, Any]) -> None:
-        """Restores the best measure and the validations since then, if they are from the current decoding."""
+        """Restores the best measure and the validations since then, if they are of the current decoding and set."""
         before, best = from_json(meta["experiment"]).primary_decoding, meta[self._name_of_best]
-        if meta.get("decoding", before.digest() if before else "") == self._setup.decoding_digest:
+        of_before, of_now, measure = meta.get("best_of", ALL), self._setup.best_of, self._setup.measure
+        is_same = meta.get("decoding", before.digest() if before else "") == self._setup.decoding_digest
+        if is_same and of_before == of_now:
             self.num_without_gain, self.best = meta["num_without_gain"], best
+        elif best is not None and is_same:
+            self.forgets = (
+                f"the best validation {NAMES[measure]}, {shown(measure, best)}, is that of training.best_of "
+                f"{of_before} and is not comparable with those of {of_now}: the best {NAMES[measure]} and the count "
+                "for patience are reset"
+            )
         elif best is not None:
             self.forgets = (
                 f"the best validation WER, {best:.2%}, is from another decoding ({before}) and is not comparable with "
@@ -67,10 +76,14 @@ class Saver:
             update: Number of updates.
             best: Best value of all validations.
         """
-        shown = ("wer", "cer", "loss", "losses", "metrics")
+        kept = (*RATES, "losses", "metrics", "mean", "best_of")
+        sets = {
+            name: {rate: each[rate] for rate in RATES if rate in each} for name, each in figures.get("sets", {}).items()
+        }
         return {
             "update": update,
-            **{name: figures[name] for name in shown if name in figures},
+            **{name: figures[name] for name in kept if name in figures},
+            **({"sets": sets} if sets else {}),
             self._name_of_best: best,
             "seconds": round(self._log.elapsed_s, 1),
             "parameters": self.num_parameters,
@@ -105,12 +118,14 @@ class Saver:
             "num_without_gain": num_without_gain,
             self._name_of_best: best,
             "decoding": self._setup.decoding_digest,
+            "best_of": self._setup.best_of,
             "data": self._setup.data_fingerprints(),
             "experiment": to_json(self._setup.experiment),
             "tokenizer": tokenizer_files(self._setup.folder),
             "summary": summary,
         }
-        measured: dict[str, Any] = {self._setup.measure: summary[self._setup.measure]} if summary else {}
+        measure = self._setup.measure
+        measured: dict[str, Any] = {measure: deciding(summary)[measure]} if summary else {}
         self._checkpoints.save(update, state=state, average=average, meta=meta, measured=measured or None)
         self._saved_s = time.monotonic()
 

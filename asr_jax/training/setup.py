@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import digest_of
@@ -27,7 +27,7 @@ from asr_jax.data.batching.removals import Removed, check_removed, count_removed
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
-from asr_jax.metrics.measure import Measure
+from asr_jax.metrics.measure import ALL, MEAN, Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
 from asr_jax.optim.schedules import RunLength
@@ -81,6 +81,16 @@ class Setup:
         return "wer" if self.recognises else "loss"
 
     @property
+    def set_names(self) -> tuple[str, ...]:
+        """Names of the validation sets, by their number in `columns.input_of`; empty if there is only one set."""
+        return self.sets.names if len(self.sets.names) > 1 else ()
+
+    @property
+    def best_of(self) -> str:
+        """Set whose measure determines the best checkpoint and patience, or all or mean; all if there is one set."""
+        return self.experiment.training.best_of if self.set_names else ALL
+
+    @property
     def decoding_digest(self) -> str:
         """Digest of the decoding; error rates are comparable if it is equal. Empty without a recognising head."""
         decoding = self.experiment.primary_decoding
@@ -122,6 +132,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         raise UserError(f"init.path {experiment.init.path}: no such file or folder; expected the path of weights")
     mesh = data_mesh()
     sets = read_sets(data, seed=experiment.seed)
+    check_best_of(training.best_of, sets)
     audio = check_sets(sets, data)
     for check in audio:
         check.refuse()
@@ -176,6 +187,27 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
     )
+
+
+def check_best_of(best_of: str, sets: Sets) -> None:
+    """Checks the name of the validation set that chooses the best checkpoint.
+
+    Raises:
+        UserError: If there is no such set, or if `Data.max_validation_samples` leaves no utterance of it.
+    """
+    known = (ALL, MEAN, *sets.names)
+    if best_of not in known:
+        raise UserError(
+            f"training.best_of is {best_of!r}: expected the name of a validation set, all or mean: "
+            f"{', '.join(dict.fromkeys((*sets.names, ALL, MEAN)))}{nearest(best_of, known)}"
+        )
+    inputs = sets.validation.columns.input_of[sets.validation.rows]
+    counting = [(number, name) for number, name in enumerate(sets.names) if best_of in (MEAN, name)]
+    if empty := [name for number, name in counting if not (inputs == number).any()]:
+        raise UserError(
+            f"training.best_of is {best_of!r}, but data.max_validation_samples leaves no utterance of "
+            f"{', '.join(empty)}: raise it, or set it to 0 for all utterances"
+        )
 
 
 def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:

@@ -7,6 +7,7 @@ parameters, optimizer state, statistics and averaged parameters keep their value
 0 is voided in the same way. Batch normalisation uses the statistics of each batch separately.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,15 +18,17 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Batch
-from asr_jax.core.pytrees import AnyArray, Node, Tree, join, pick
+from asr_jax.core.pytrees import AnyArray, Node, Tree, flatten, join, pick
 from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums, empty_sums
 from asr_jax.models.base import Recogniser
 from asr_jax.models.terms import Denominators
+from asr_jax.nn.normalization import frozen_norms
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
-from asr_jax.optim.optimizers import Updater
+from asr_jax.optim.optimizers import NEVER, Updater
+from asr_jax.optim.rules import by_rules
 from asr_jax.training.state import TrainState
 
 
@@ -47,6 +50,19 @@ class Recipe:
         trained, frozen = self.updater.split(params)
         held = pick(trained, lambda path: not self.lora.is_trained(path))
         return pick(trained, self.lora.is_trained), join(frozen, held)
+
+    def frozen_norms(self, state: TrainState) -> dict[str, float]:
+        """Returns the number of updates before which each batch norm is frozen, by path; infinity: always.
+
+        A batch norm is frozen as long as its gain and its bias are.
+        """
+        settings, trained = self.updater.settings, flatten(self.split(state.params)[0])
+        if settings.frozen_statistics == "updated":
+            return {}
+        rules = by_rules(flatten(state.params), settings.freeze_updates, what="optim.freeze_updates")
+        until = {path: value if path in trained and value != NEVER else math.inf for path, value in rules.items()}
+        norms = (path.removesuffix("/mean") for path in flatten(state.batch_stats) if path.endswith("/mean"))
+        return {norm: min(until[f"{norm}/{name}"] for name in ("gain", "bias")) for norm in norms}
 
     def of_model(self, state: TrainState) -> Tree:
         """Returns the model's own variables: without adapters, and without adding these to the kernels."""
@@ -88,6 +104,8 @@ class UpdateReport(Node):
     """As in `Accumulated`."""
     loss_scale: Float[Array, ""]
     """Scale of the loss after the update."""
+    scheduled: dict[str, Float[Array, ""]]
+    """Values of the heads that change with the number of updates, as they were in the update."""
 
 
 def added_denominators(each: list[Denominators]) -> Denominators:
@@ -121,7 +139,10 @@ def accumulate(
         params = recipe.lora.merged(join(trained, frozen))
         variables = {"params": params, "batch_stats": accumulated.batch_stats, "sounds": dict(sounds)}
         streams = random_streams(state.key, state.updates)
-        sums, changed = recipe.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
+        with frozen_norms(recipe.frozen_norms(state), state.updates):
+            sums, changed = recipe.model.apply(
+                variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams
+            )
         loss = total_loss(sums, denominators, recipe.scales)
         return scaled * loss, (sums, changed.get("batch_stats", {}))
 
@@ -190,6 +211,8 @@ def apply_update(
         The next state, the next averaged parameters, zeros to accumulate into, and the report of the update.
     """
     norm, rate = optax.tree.norm(accumulated.grads), recipe.updater.rate(state.updates)
+    of_heads = {name: head.scheduled(state.updates) for name, head in recipe.model.heads.items()}
+    scheduled = {f"{name}/{which}": value for name, each in of_heads.items() for which, value in each.items()}
     finite = (accumulated.bad_position < 0) & _all_finite([norm])
     trained, frozen = recipe.split(state.params)
     changes, opt_state = recipe.updater.update(accumulated.grads, state.opt_state, trained, updates=state.updates)
@@ -205,8 +228,9 @@ def apply_update(
     if recipe.loss_scale:  # a voided update also changes the scale
         state = state.replace(scaling=recipe.loss_scale.next(state.scaling, finite))
     report = UpdateReport(
-        accumulated.sums, norm, rate, state.updates, finite, applied, accumulated.bad_position, state.scaling.scale
-    )
+        accumulated.sums, norm, rate, state.updates, finite, applied, accumulated.bad_position, state.scaling.scale,
+        scheduled,
+    )  # fmt: skip
     return state, average, nothing_accumulated(recipe, state, accumulated.sums), report
 
 

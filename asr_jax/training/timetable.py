@@ -50,12 +50,17 @@ class Groups:
         """Returns the epoch (from 1) of the last batch before `update`; 1 before the first update."""
         return (self.positions(update - 1)[-1] if update else 0) // self.batches_per_epoch + 1
 
-    def ends_epoch(self, update: int) -> bool:
-        """Returns whether the update before `update` was the first to reach the end of an epoch."""
+    def ends_epoch(self, update: int, every: int = 1) -> bool:
+        """Returns whether the update before `update` was the first to reach the end of an epoch.
+
+        Args:
+            update: Number of updates.
+            every: Number of epochs of which only the last one counts.
+        """
         if not update:
             return False
-        after = self.positions(update).start
-        return after // self.batches_per_epoch > self.positions(update - 1).start // self.batches_per_epoch
+        after, size = self.positions(update).start, every * self.batches_per_epoch
+        return after // size > self.positions(update - 1).start // size
 
 
 ALL_DONE = "all updates done"
@@ -75,6 +80,8 @@ class Due:
     """Whether to write transcripts of the validation set."""
     at_line: bool
     """Whether to write the events that are due every log_every updates."""
+    saves: bool = False
+    """Whether to save a checkpoint because epochs have ended."""
 
 
 class Timetable:
@@ -117,12 +124,13 @@ class Timetable:
         regular = new and update % training.validate_every == 0
         at_epoch = new and training.validate_epochs and self._groups.ends_epoch(update)
         validates = update == self._num_updates or regular or at_epoch
-        at_line = validates or update % training.log_every == 0 or bool(ends) or signal
+        saves = new and bool(training.save_epochs) and self._groups.ends_epoch(update, training.save_epochs)
+        at_line = validates or saves or update % training.log_every == 0 or bool(ends) or signal
         # Several processes have to agree, which waits for the device. They check at the lines of the log only.
         if not ends and update > self._first and (at_line or jax.process_count() == 1) and self.is_over():
             ends = HOURS_OVER
         samples = bool(training.sample_every) and new and update % training.sample_every == 0 and not validates
-        return Due(ends, validates, samples, at_line or bool(ends))
+        return Due(ends, validates, samples, at_line or bool(ends), saves)
 
     def is_over(self) -> bool:
         """Returns whether training.max_hours have passed on the main process. All processes must call it together."""

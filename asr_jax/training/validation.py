@@ -10,6 +10,8 @@ from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import REJECTED
+from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.batching.evaluation import part_of
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.inference.decoder import Decoder, without_labels
 from asr_jax.inference.losses import Losses, measure
@@ -18,9 +20,12 @@ from asr_jax.inference.recognition import (
     BrokenOff,
     Recognition,
     evaluate,
+    recognised,
     samples,
     used_buckets,
 )
+from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
+from asr_jax.metrics.scoring import score
 from asr_jax.observe.events import EventLog
 from asr_jax.training.beginning import Beginning
 from asr_jax.training.reporting import report_rejected
@@ -52,10 +57,15 @@ class Validator:
         of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "programs": programs}
         decoding = setup.experiment.primary_decoding
         self._decoder = self._losses = None
+        self._parts: dict[str, PlannedData] = {}
+        """Each of several validation sets, for the loss."""
         if decoding:
             self._decoder = Decoder(setup.model, setup.tokenizer, decoding=decoding, **of_model)
         if setup.for_losses:
             self._losses = Losses(setup.model, setup.recipe.scales, **of_model)
+            # The loss of a set needs its own batches: heads draw masks and negatives for whole batches.
+            rows = {name: setup.for_losses.rows_of(number) for number, name in enumerate(setup.set_names)}
+            self._parts = {name: part_of(setup.for_losses, of_set) for name, of_set in rows.items() if len(of_set)}
 
     def prepare(self) -> None:
         """Starts to compile all programs of validation in the background."""
@@ -99,7 +109,7 @@ class Validator:
             figures = self._of(average, used, update, num_samples=num, is_stopped=is_stopped)
         except BrokenOff:
             return None
-        value = figures[self._setup.measure]
+        value = deciding(figures)[self._setup.measure]
         is_better = value < (math.inf if self.best is None else self.best)
         self.num_without_gain = 0 if is_better else self.num_without_gain + 1
         self.best = value if is_better else self.best
@@ -131,18 +141,23 @@ class Validator:
         setup = self._setup
         utterances = len(setup.validation.index)
         self._log.write("validation_start", update=update, weights=name, utterances=utterances)
-        figures = self._measured(weights, is_stopped) | self._recognised(weights, num_samples, is_stopped)
-        if not figures["utterances"] or (setup.measure == "wer" and figures["wer"] is None):
+        measured, rates = self._measured(weights, is_stopped), self._recognised(weights, num_samples, is_stopped)
+        figures, *of_sets = (measured.get(name, {}) | rates.get(name, {}) for name in (ALL, *setup.set_names))
+        if of_sets:
+            sets = dict(zip(setup.set_names, of_sets, strict=True))
+            figures |= {"sets": sets, "mean": mean_of(of_sets), "best_of": setup.best_of}
+        if missing := without_value(figures):
+            names = "" if missing == [ALL] else f" {', '.join(missing)}"
             raise RunError(
-                "no utterance of the validation set could be measured: its audio cannot be read, or its texts are "
-                f"empty; see {setup.folder / REJECTED}"
+                f"no utterance of the validation set{names} could be measured: its audio cannot be read, or its texts "
+                f"are empty; see {setup.folder / REJECTED}"
             )
         epoch = setup.groups.epoch(update)
         self._log.write("validation", update=update, weights=name, epoch=epoch, **figures)
         return figures
 
-    def _measured(self, weights: Tree, is_stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Returns the loss, its terms and the metrics; empty if the loss is not computed."""
+    def _measured(self, weights: Tree, is_stopped: Callable[[], bool]) -> dict[str, dict[str, Any]]:
+        """Returns the loss, its terms and the metrics, by set and of all sets; empty if the loss is not computed."""
         setup = self._setup
         if not self._losses or not setup.for_losses:
             return {}
@@ -150,10 +165,14 @@ class Validator:
         figures, rejected = measure(self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped)
         if not setup.recognises:  # otherwise `_recognised` reports them
             report_rejected(setup.folder, self._log, rejected)
-        return figures | {"loss_utterances": figures["utterances"]}
+        found = {ALL: figures}
+        for name, part in self._parts.items():
+            found[name], _ = measure(self._losses, weights, part, threads=threads, is_stopped=is_stopped)
+            del found[name]["rejected"]  # counted over all sets
+        return {name: each | {"loss_utterances": each["utterances"]} for name, each in found.items()}
 
-    def _recognised(self, weights: Tree, num_samples: int, is_stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Returns error rates and samples; empty without a recognising head."""
+    def _recognised(self, weights: Tree, num_samples: int, is_stopped: Callable[[], bool]) -> dict[str, dict[str, Any]]:
+        """Returns error rates, by set and of all sets, and samples of all sets; empty without a recognising head."""
         setup = self._setup
         if not self._decoder:
             return {}
@@ -162,12 +181,17 @@ class Validator:
             self._decoder, weights, setup.validation, workers=0, threads=threads, is_stopped=is_stopped
         )
         report_rejected(setup.folder, self._log, found.rejected)
-        empty_share = counts["empty_hypotheses"] / max(counts["utterances"], 1)
-        figures = {name: value for name, value in counts.items() if name not in LEFT_OUT}
         shown = samples(setup.validation, found, setup.tokenizer, num_samples)
-        return figures | {
-            "empty_share": empty_share,
-            "head": setup.head,
-            "decoding": setup.decoding_digest,
-            "samples": shown,
-        }
+        figures = {ALL: _figures(counts) | {"head": setup.head, "decoding": setup.decoding_digest, "samples": shown}}
+        for number, name in enumerate(setup.set_names):
+            rows = setup.validation.rows_of(number).tolist()
+            part = Recognition({row: found.transcripts[row] for row in rows if row in found.transcripts}, [])
+            of_set = list(recognised(setup.validation, part, setup.tokenizer))
+            figures[name] = _figures(score(of_set, normaliser=setup.tokenizer.normaliser))
+        return figures
+
+
+def _figures(counts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the figures of an event, without those that can be long."""
+    figures = {name: value for name, value in counts.items() if name not in LEFT_OUT}
+    return figures | {"empty_share": counts["empty_hypotheses"] / max(counts["utterances"], 1)}

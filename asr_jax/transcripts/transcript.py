@@ -52,12 +52,15 @@ class Transcript:
     comparable between texts of the same recording."""
     alternatives: tuple[Alternative, ...] = ()
     """N-best list, best first, which begins with this text. Empty if the decoder returns only one text."""
+    tokens: tuple[int, ...] = ()
+    """Label ids of the text."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Transcript":
         """Returns the transcript of a dict that `dataclasses.asdict` made."""
         words = tuple(Word(**word) for word in values["words"])
-        return cls(words, values["score"], tuple(Alternative(**each) for each in values["alternatives"]))
+        alternatives = tuple(Alternative(**each) for each in values["alternatives"])
+        return cls(words, values["score"], alternatives, tuple(values["tokens"]))
 
     @property
     def text(self) -> str:
@@ -74,7 +77,9 @@ def joined(parts: Iterable[Transcript]) -> Transcript:
     """Joins the transcripts of consecutive parts of a recording that do not overlap. The result has no n-best list."""
     parts = list(parts)
     return Transcript(
-        words=tuple(word for part in parts for word in part.words), score=math.fsum(part.score for part in parts)
+        words=tuple(word for part in parts for word in part.words),
+        score=math.fsum(part.score for part in parts),
+        tokens=tuple(token for part in parts for token in part.tokens),
     )
 
 

@@ -64,7 +64,7 @@ class Writer:
             )
         )
         alternatives = tuple(Alternative(self.text(each), each.score) for each in hypotheses)
-        return Transcript(words, best.score, alternatives if lists_alternatives else ())
+        return Transcript(words, best.score, alternatives if lists_alternatives else (), best.tokens)
 
     def tokens(self, sequence: TokenSequence) -> tuple[Token, ...]:
         """Returns all tokens with their times, spelt as for language models of labels."""

@@ -1,5 +1,6 @@
 """Every preset: frames are independent of padding and batching, lengths are correct, and only training is random."""
 
+import importlib
 import re
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from asr_jax.audio import features
 from asr_jax.audio.features import KaldiFbank, Waveform
 from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.mel import mel_bank
-from asr_jax.audio.presets import PRESETS, funasr, quartznet, rnnt
+from asr_jax.audio.presets import ARCHITECTURES, PRESETS, funasr, of_architecture, quartznet, rnnt
 from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
@@ -270,3 +271,14 @@ def test_systems_without_goldens_by_their_formula():
     expected = (logs - logs.mean(0)) / np.maximum(logs.std(0), 1e-5)
     found = jax.jit(PRESETS["rust_squeezeformer"]())(jnp.asarray(audio)[None], jnp.array([len(audio)]))
     np.testing.assert_allclose(found.values[0, : len(expected)], expected, atol=1e-3)
+
+
+RECIPES = {"zipformer": "zipformer", "wav2vec2": "wav2vec2_pretrain", "w2v_bert": "w2v_bert_finetune"}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_front_end_of_an_architecture_is_that_of_its_recipe(architecture):
+    config = RECIPES.get(architecture, f"{architecture}_librispeech")
+    model = importlib.import_module(f"configs.{config}").experiment().model
+    assert of_architecture(architecture) == of_architecture(architecture.replace("_", "-")) == model.front_end
+    assert type(model.encoder).__module__.rpartition(".")[2] in (architecture, architecture.removeprefix("fast"))

@@ -81,6 +81,20 @@ def test_error_rates_of_another_decoding_do_not_make_the_best(tmp_path, on_mesh)
     assert checkpoint_to_evaluate(folder) == 70
 
 
+def test_error_rates_of_another_validation_set_do_not_make_the_best(tmp_path, on_mesh):
+    folder = tmp_path / "checkpoints"
+    with Checkpoints(folder, keep_last=1) as checkpoints:
+        for number, wer in ((10, 0.1), (20, 0.2)):
+            save(checkpoints, number, on_mesh, wer)
+    with Checkpoints(folder, keep_last=1, best_of="mean") as checkpoints:
+        for number, wer in ((30, 0.4), (40, 0.5)):
+            save(checkpoints, number, on_mesh, wer)
+        checkpoints.wait()
+        assert checkpoints.best == 30
+    assert sorted(int(path.name) for path in folder.iterdir()) == [30, 40]
+    assert checkpoint_to_evaluate(folder) == 30
+
+
 def test_losses_are_ranked_as_error_rates_are_and_what_is_no_number_comes_last(tmp_path, on_mesh):
     with Checkpoints(tmp_path, keep_last=9) as checkpoints:
         for number, loss in ((10, 6.5), (20, float("nan")), (30, 2.5), (40, 3.0)):

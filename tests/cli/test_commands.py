@@ -63,6 +63,9 @@ def test_training_leaves_a_whole_run(trained):
     steps = events(trained, "train_step")
     assert [step["update"] for step in steps] == [2, 3, 4, 6]
     assert all(step["losses"]["total"] > 0 and step["throughput"]["padding_share"] < 1 for step in steps)
+    speed = steps[-1]["throughput"]
+    assert speed["letters_per_s"] == speed["tokens_per_s"] > 0 == speed["masked_frames_per_s"]
+    assert speed["feature_values_per_s"] > 20 * 95 * speed["audio_s_per_s"]
     assert steps[-1]["losses"]["total"] < steps[0]["losses"]["total"]
     validations = events(trained, "validation")
     assert [(v["update"], v["weights"]) for v in validations] == [(3, "live"), (3, "ema"), (6, "live"), (6, "ema")]
@@ -105,6 +108,8 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert sets[str(test)]["words"] == sum(len(utterance.text.split()) for utterance in utterances)
     assert sets[str(test)]["by_source"].keys() == {"noise"}
     assert sets[str(test)]["normaliser"] == "lower.v1"
+    (last,) = [each for each in events(trained, "validation") if (each["update"], each["weights"]) == (6, "ema")]
+    assert 0 < last["ter"] == sets[str(validation)]["ter"]
     assert sets[str(test)]["by_speaker"].keys() == {utterance.speaker for utterance in utterances}
     assert all(f"  {utterance.speaker} " in output for utterance in utterances)
     low, high = sets[str(test)]["wer_interval"]
@@ -120,8 +125,16 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
     oldest = min((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     command = ["asr_jax.evaluate", folder, oldest, "--data", corpus / "validation.jsonl", "--json", out]
     beam = ["--decoding.kind", "beam", "--decoding.search.beam-width", "4"]
-    output = run(*command, *beam, "--precision", "bf16", "--predictions", lines, "--calibrate").stdout
-    first, second = json.loads(out.read_text())["runs"]
+    output = run(
+        *command, *beam, "--precision", "bf16", "--predictions", lines, "--calibrate", "--alignment", "sclite"
+    ).stdout
+    assert output.count("word errors by sclite's alignment") == 2
+    found = json.loads(out.read_text())
+    first, second = found["runs"]
+    row = found["over_runs"][0]
+    assert (row["measure"], row["runs"], row["head"]) == ("wer", 2, "ctc")
+    assert row["mean"] == pytest.approx((first["sets"][row["set"]]["wer"] + second["sets"][row["set"]]["wer"]) / 2)
+    assert "over all runs" in output
     assert (second["checkpoint"], second["weights"]) == (int(oldest.name), "averaged")
     assert (first["precision"], first["decoding"], first["calibrated"]) == ("bf16", "beam 4", False)
     assert f"toy {oldest.name}" in output
@@ -130,7 +143,11 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
     assert len(json.loads((folder / "calibration.json").read_text())) == 2
     written = {f"toy-{result['checkpoint']}.jsonl" for result in (first, second)}
     assert {path.name for path in lines.iterdir()} == written
-    row = json.loads((lines / f"toy-{first['checkpoint']}.jsonl").read_text().splitlines()[0])
+    rows = [json.loads(line) for line in (lines / f"toy-{first['checkpoint']}.jsonl").read_text().splitlines()]
+    of_set = first["sets"][str(corpus / "validation.jsonl")]
+    assert (first["alignment"], of_set["alignment"]) == ("sclite", "sclite")
+    assert sum(each["insertions"] for each in rows) == of_set["insertions"]
+    row = rows[0]
     assert row["alternatives"][0]["text"] == row["hypothesis"] == " ".join(word["text"] for word in row["words"])
 
 

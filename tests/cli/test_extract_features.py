@@ -13,7 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from asr_jax.audio.features import KaldiFbank
-from asr_jax.audio.io import write_flac
+from asr_jax.audio.io import read_audio, write_flac
+from asr_jax.audio.presets import rust_zipformer, w2v_bert
 from asr_jax.cli import evaluate, extract_features, train
 from asr_jax.config import save_experiment
 from asr_jax.core.errors import RunError, UserError
@@ -238,6 +239,30 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
     for option, value in (("--max-duration-s", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
         with pytest.raises(UserError, match=option):
             extract(folder, tmp_path / "n.parquet", option, value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "front_end"),
+    [(["--preset", "rust_zipformer"], rust_zipformer()), (["--architecture", "w2v-bert"], w2v_bert())],
+)
+def test_a_front_end_by_its_name(folder, tmp_path, flags, front_end):
+    extract(folder, tmp_path / "f.parquet", "--max-samples", "1", *flags)
+    (found,) = pyarrow.parquet.read_table(tmp_path / "f.parquet").to_pylist()
+    samples = read_audio(folder / "0.flac")
+    expected = jax.jit(front_end)(samples[None], np.array([len(samples)], np.int32))
+    num = int(expected.lengths[0])
+    assert (found["rows"], found["cols"]) == (num, front_end.num_features)
+    np.testing.assert_allclose(np.reshape(found["features"], (num, -1)), expected.values[0, :num], atol=1e-4)
+
+
+def test_front_ends_that_are_not_known_or_of_two_kinds(folder, tmp_path):
+    for flags, message in (
+        (["--preset", "nemu"], "unknown front-end 'nemu': expected one of quartznet, .*did you mean 'nemo'"),
+        (["--architecture", "lstm"], "unknown architecture 'lstm': expected one of zipformer, conformer"),
+        (["--architecture", "conformer", "--preset", "nemo"], "--preset and --architecture exclude each other"),
+    ):
+        with pytest.raises(UserError, match=message):
+            extract(folder, tmp_path / "f.parquet", *flags)
 
 
 def test_worker_processes_start_once(folder, tmp_path, monkeypatch):

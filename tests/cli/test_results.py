@@ -21,7 +21,7 @@ def result(normaliser: str) -> dict[str, Any]:
     of_set = counts | {"rejected": 0, "windowed_ids": [], "confidence": confidence, "removed": removed.to_json()}
     return {
         "run": "runs/a", "checkpoint": 1, "weights": "averaged", "precision": "f32", "head": "ctc", "calibrated": False,
-        "decoding": "greedy", "normaliser": normaliser, "sets": {"test": of_set},
+        "decoding": "greedy", "normaliser": normaliser, "labels": "characters", "sets": {"test": of_set},
     }  # fmt: skip
 
 
@@ -37,6 +37,17 @@ def test_removed_characters_are_named_below_the_table(capsys):
     assert "warning: test: english_letters.v1 removes 8.70 % of the references' characters ('ö' 1 ×, 'ä' 1 ×)" in output
     assert "for example in u: 'der zug nach köln fährt'" in output
     assert "warning" not in printed(capsys, "lower.v1")
+
+
+def test_token_errors_have_a_column_unless_labels_are_characters(capsys):
+    found = result("lower.v1")
+    found["sets"]["test"] |= {"ter": 0.125}
+    show([found], by="source")
+    assert " ter " not in capsys.readouterr().out
+    show([found | {"labels": "sentencepiece"}], by="source")
+    output = capsys.readouterr().out
+    assert " ter " in output
+    assert " 12.50 % " in output
 
 
 def test_the_worst_utterances(capsys):

@@ -1,7 +1,9 @@
 """Scores against jiwer and editdistance on the same pairs, and against reports of NIST sclite."""
 
+import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +92,30 @@ def report_file(kind: str) -> str:
     return path.read_text()
 
 
+PAIRS = json.loads((Path(__file__).parent / "scoring" / "sclite.json").read_text())["pairs"]
+"""Random texts of few words, which have many alignments, with the counts that sclite reports."""
+
+
+def test_every_split_of_random_texts_equals_sclites(record_property):
+    others = {"other splits with the fewest errors": 0, "more errors than the fewest": 0}
+    for reference, hypothesis, *edits in PAIRS:
+        found = word_errors(reference, hypothesis, alignment="sclite")
+        assert [found.substitutions, found.deletions, found.insertions] == edits, (reference, hypothesis)
+        assert found.words == len(reference.split())
+        fewest = word_errors(reference, hypothesis)
+        others["other splits with the fewest errors"] += fewest != found
+        others["more errors than the fewest"] += fewest.errors < found.errors
+        assert fewest.errors <= found.errors
+    for what, number in others.items():
+        assert report(record_property, what, number) > 0
+    total = score(
+        [Recognised(str(n), *pair[:2]) for n, pair in enumerate(PAIRS)], normaliser="none", alignment="sclite"
+    )
+    sums = [sum(pair[column] for pair in PAIRS) for column in (2, 3, 4)]
+    assert [total[name] for name in EDITS[:3]] == sums
+    assert total["alignment"] == "sclite"
+
+
 def cost(counts: ErrorCounts) -> int:
     """Returns the cost that sclite minimises instead of the number of edits."""
     return 4 * counts.substitutions + 3 * counts.deletions + 3 * counts.insertions
@@ -106,6 +132,7 @@ def test_every_utterance_equals_sclite(record_property):
             assert found.errors < expected.errors, name
             assert cost(found) > cost(expected), name
         other_edits += found != expected
+        assert word_errors(references[name], hypotheses[name], alignment="sclite") == expected, name
     report(record_property, "utterances that sclite reports", len(utterances))
     report(record_property, "of them with another split into S, D, I than sclite's", other_edits)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from support import GoldenCase, golden_cases, max_abs, relative, report
+from support import GoldenCase, cases_in, golden_cases, max_abs, relative, report
 
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import unflatten
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.golden
 
 # Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-CASES = golden_cases("squeezeformer_tf", "*")
+CASES = golden_cases("squeezeformer_tf", "*") + cases_in(Path(__file__).parent / "squeezeformer_tf")
 PAPER = DETAILS["paper"]
 DEFAULTS = {
     "kernel_size": 31, "fc_factor": 0.5, "fixed_arch": None, "conv_use_glu": False, "time_reduce_idx": None,
@@ -88,13 +88,14 @@ def settings_of(config: dict[str, Any], num_mels: int, **changes: Any) -> Squeez
 def squeezeformer_of(config: dict[str, Any], num_mels: int) -> Squeezeformer | None:
     """Returns our Squeezeformer with the options of a case; None if it lacks one of them."""
     reduce_at, recover_at = rates(config)
-    options = config["adaptive_scale"], config["no_post_ln"], config["conv_use_glu"], config["fc_factor"]
-    if options != (True, True, False, 1) or any(kinds != SQUEEZEFORMER for kinds in orders(config)):
+    options = config["adaptive_scale"], config["no_post_ln"], config["fc_factor"]
+    if options != (True, True, 1) or any(kinds != SQUEEZEFORMER for kinds in orders(config)):
         return None
     if (len(reduce_at), len(recover_at)) not in ((0, 0), (1, 1)) or config["kernel_size"] % 2 == 0:
         return None
     changed = {"reduce_at": reduce_at[0], "recover_at": recover_at[0]} if reduce_at else {"reduce_time": False}
-    return settings_of(config, num_mels, kernel_size=config["kernel_size"], **changed)
+    changed |= {"kernel_size": config["kernel_size"], "gated_convolution": config["conv_use_glu"]}
+    return settings_of(config, num_mels, **changed)
 
 
 class Part(NamedTuple):

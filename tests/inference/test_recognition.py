@@ -17,7 +17,7 @@ from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import decoder as decoders
 from asr_jax.inference.decoder import Decoder, HeadSearch, without_labels
-from asr_jax.inference.recognition import Recognition, judged_words
+from asr_jax.inference.recognition import Recognition, judged_words, scored
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.ctc_greedy import greedy_search
@@ -69,6 +69,14 @@ def judged(references, transcripts):
 )  # fmt: skip
 def test_words_are_judged_after_the_normaliser(reference, words, expected):
     assert judged([reference], {0: transcript_of(words)}) == expected
+
+
+def test_token_errors_of_a_set_count_what_has_no_label():
+    """The references are 'ab é' (é has no label in this vocabulary) and 'c'."""
+    found = {row: Transcript((), -1.0, tokens=tuple(FEW.encode(text))) for row, text in enumerate(("ab d", "cc"))}
+    counts, _ = scored(planned("ab é", "c"), Recognition(found, []), FEW)
+    assert [counts[f"token_{name}"] for name in ("substitutions", "deletions", "insertions")] == [1, 0, 1]
+    assert (counts["tokens"], counts["ter"]) == (5, 2 / 5)
 
 
 def test_the_best_text_alone_is_judged_and_each_by_its_own_reference():

@@ -182,6 +182,18 @@ def test_long_rows_keep_a_gradient_of_float32_precision():
     assert np.abs(gradient - exact).max() < 5e-5  # without scaled states the error is 1e-3
 
 
+@pytest.mark.parametrize("offset", [1e4, -1e4])
+def test_large_logits_keep_the_precision_of_float32(offset):
+    logits, *rest = batch(seed=8)
+    logits = logits + np.float32(offset)
+    logits[::2] *= np.float32(1 + 1e-4)  # other offsets, which are not the same in all frames
+    losses, _, gradient = run(logits, *rest)
+    with jax.enable_x64(True):
+        exact, _, exact_gradient = run(logits.astype(np.float64), *rest, weights=np.ones(len(logits)))
+    np.testing.assert_allclose(losses, exact, rtol=1e-6, atol=1e-6)
+    assert np.abs(gradient - exact_gradient).max() < 5e-6
+
+
 @pytest.mark.parametrize("vocabulary", [7, ctc.ONE_HOT_VOCABULARY + 1])
 def test_a_sharded_batch_gives_the_same_without_communication(vocabulary):
     inputs = (*batch(seed=6, vocabulary=vocabulary), np.ones(8, np.float32))

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -36,8 +37,8 @@ def test_a_set_is_summed_in_all_and_by_group():
     found = score([READ, PHONE, CUT], normaliser="none")
     row = dict.fromkeys(COUNTS, 0) | {"words": 3, "deletions": 1, "characters": 4, "character_deletions": 1}
     row |= {"utterances": 2, "utterances_with_errors": 1, "empty_hypotheses": 1}
-    row |= {"wer": 1 / 3, "cer": 1 / 4, "mer": 1 / 3, "wil": 1 - 2 / 3}
-    assert found["by_source"]["read"] == pytest.approx(row)
+    row |= {"wer": 1 / 3, "cer": 1 / 4, "ter": None, "mer": 1 / 3, "wil": 1 - 2 / 3}
+    assert found["by_source"]["read"] == pytest.approx(row, nan_ok=True)
     assert found["by_speaker"]["ann"] == found["by_source"]["read"]
     assert found["by_speaker"]["bob"] == found["by_source"]["phone"]
     assert (list(found["by_source"]), list(found["by_speaker"])) == (["phone", "read"], ["ann", "bob"])
@@ -46,6 +47,35 @@ def test_a_set_is_summed_in_all_and_by_group():
     assert (found["utterances"], found["utterances_with_errors"]) == (3, 2)
     assert found["normaliser"] == "none"
     json.dumps(found, allow_nan=False)
+
+
+def edit_distance(first, second):
+    """Levenshtein distance by its recurrence."""
+    row = list(range(len(second) + 1))
+    for number, one in enumerate(first, start=1):
+        before, row = row, [number]
+        for place, other in enumerate(second):
+            row.append(min(before[place] + (one != other), before[place + 1] + 1, row[place] + 1))
+    return row[-1]
+
+
+def test_token_errors_are_edits_of_label_ids_by_group():
+    choose = random.Random(3)
+    recognised = [
+        replace(
+            utterance,
+            reference_tokens=tuple(choose.choices((-1, 0, 1, 2), k=choose.randint(1, 12))),
+            hypothesis_tokens=tuple(choose.choices((0, 1, 2), k=choose.randint(0, 12))),
+        )
+        for utterance in made(150)
+    ]
+    found = score(recognised, normaliser="none")
+    for speaker, row in [*found["by_speaker"].items(), (None, found)]:
+        theirs = [u for u in recognised if speaker in (None, u.speaker)]
+        errors = sum(edit_distance(u.reference_tokens, u.hypothesis_tokens) for u in theirs)
+        assert sum(row[f"token_{name}"] for name in ("substitutions", "deletions", "insertions")) == errors
+        assert row["tokens"] == sum(len(u.reference_tokens) for u in theirs)
+        assert row["ter"] == errors / row["tokens"]
 
 
 def test_every_grouping_adds_up_to_the_utterances():

@@ -20,7 +20,7 @@ class Clock:
 def counts(scale=1.0):
     return {
         "utterances": 4 * scale, "audio_s": 30.0 * scale, "padded_audio_s": 40.0 * scale, "frames": 750 * scale,
-        "tokens": 60 * scale,
+        "feature_values": 60000 * scale, "tokens": 60 * scale, "letters": 240 * scale,
     }  # fmt: skip
 
 
@@ -28,18 +28,20 @@ def test_rates_are_ratios_of_sums_not_means_of_rates():
     throughput = Throughput(num_devices=2)
     throughput.add(**counts(), waiting_s=0.5, host_s=0.5, device_s=1.0)
     throughput.add(**counts(3.0) | {"padded_audio_s": 110.0}, device_s=8.0)
+    throughput.add_masked(1000)
     rates = throughput.rates()
     per_device = rates.pop("per_device")
     assert rates == pytest.approx(
         {
             "utterances_per_s": 1.6, "audio_s_per_s": 12.0, "padded_audio_s_per_s": 15.0, "frames_per_s": 300.0,
+            "feature_values_per_s": 24000.0, "masked_frames_per_s": 100.0, "letters_per_s": 96.0,
             "tokens_per_s": 24.0, "padding_share": 0.2, "waiting_share": 0.05, "host_share": 0.05,
             "device_share": 0.9, "batch_s": 5.0, "num_batches": 2,
         }
     )  # fmt: skip
     assert per_device == pytest.approx(
         {"utterances_per_s": 0.8, "audio_s_per_s": 6.0, "padded_audio_s_per_s": 7.5, "frames_per_s": 150.0,
-         "tokens_per_s": 12.0}
+         "feature_values_per_s": 12000.0, "masked_frames_per_s": 50.0, "letters_per_s": 48.0, "tokens_per_s": 12.0}
     )  # fmt: skip
 
 

@@ -102,6 +102,30 @@ def test_what_single_events_have_is_drawn(drawn):
     assert found[RATE] == {"learning rate": [[0, 1e-3], [10, 0]]}
 
 
+def several(log):
+    steps(log, [10])
+    log.write("validation", update=10, weights="ema", wer=0.5, cer=0.2, loss=3.0)  # of an earlier version
+    for update, weights in ((20, "live"), (20, "ema")):
+        sets = {"dev": {"wer": 0.1, "cer": 0.05, "loss": 2.0}, "other": {"wer": 0.3, "cer": None, "loss": 4.0}}
+        figures = {"wer": 0.15, "cer": 0.1, "loss": 2.5, "sets": sets, "mean": {"wer": 0.2, "cer": None, "loss": 3.0}}
+        log.write("validation", update=update, weights=weights, best_of=several.best_of, **figures)
+
+
+@pytest.mark.parametrize("best_of", ["all", "mean"])
+def test_each_of_several_sets_has_its_lines(drawn, monkeypatch, best_of):
+    monkeypatch.setattr(several, "best_of", best_of, raising=False)
+    found = drawn(several)
+    expected = {
+        "WER dev": [[20, 10]], "CER dev": [[20, 5]], "WER other": [[20, 30]], "CER other": [],
+        "WER all": [[10, 50], [20, 15]], "CER all": [[10, 20], [20, 10]],
+    } | ({"WER mean": [[20, 20]], "CER mean": []} if best_of == "mean" else {})  # fmt: skip
+    assert found[ERRORS] == {label: [pytest.approx(point) for point in points] for label, points in expected.items()}
+    losses = {label: points for label, points in found[LOSS].items() if label.startswith("validation")}
+    assert losses == {
+        "validation dev": [[20, 2]], "validation other": [[20, 4]], "validation all": [[10, 3], [20, 2.5]],
+    } | ({"validation mean": [[20, 3]]} if best_of == "mean" else {})  # fmt: skip
+
+
 def test_pretraining_has_its_accuracy_where_recognition_has_error_rates(drawn):
     found = drawn(pretraining)
     assert found[LOSS]["validation"] == [[40, 3]]

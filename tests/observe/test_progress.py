@@ -27,7 +27,7 @@ class Latin(io.TextIOWrapper):
 
 
 VALIDATION = {
-    "update": 30, "set": "dev", "weights": "ema", "wer": 0.0812, "cer": 0.031, "substitutions": 31, "deletions": 9,
+    "update": 30, "weights": "ema", "wer": 0.0812, "cer": 0.031, "substitutions": 31, "deletions": 9,
     "insertions": 4, "words": 1542, "utterances": 120,
     "samples": [
         {"id": "a", "reference": "turn on the light", "hypothesis": "turn off the big light"},
@@ -99,10 +99,37 @@ def test_a_validation_by_its_loss_stays_on_the_line_with_the_accuracy():
     assert re.search(r"1,542 words.*\b7 utterances.*loss 2\.562", both)
 
 
+def test_several_sets_are_a_table():
+    sets = {name: {key: VALIDATION[key] for key in ("wer", "cer", "words")} for name in ("dev-clean", "dev-other")}
+    several = VALIDATION | {"sets": sets, "mean": {"wer": 0.1, "cer": 0.05}, "best_of": "mean", "normaliser": "none"}
+    text = shown(START, step(20), event("validation", **several), step(40), plain_every=1)
+    title, head, _, *rows = text.splitlines()[2:9]
+    assert title == "validation (ema) at update 30  (training.best_of mean)  (normaliser none)"
+    assert head.split() == ["set", "wer", "cer", "S", "D", "I", "words", "utterances"]
+    assert [re.split(r"\s{2,}", row.strip()) for row in rows] == [
+        ["dev-clean", "8.12 %", "3.10 %", "-", "-", "-", "1,542", "-"],
+        ["dev-other", "8.12 %", "3.10 %", "-", "-", "-", "1,542", "-"],
+        ["mean", "10.00 %", "5.00 %", "-", "-", "-", "-", "-"],
+        ["all", "8.12 %", "3.10 %", "31", "9", "4", "1,542", "120"],
+    ]
+    assert "  ref  turn on  the *** light" in text
+    assert text.splitlines()[-1].endswith("| WER 10.00 % (mean) at 30")
+
+
+def test_several_sets_without_error_rates_are_a_table_of_losses_and_metrics():
+    of_set = {"loss": 2.5, "metrics": {"pretrain/accuracy": 0.25}, "utterances": 7}
+    several = {"update": 30, **of_set, "sets": {"a": of_set, "b": {}}, "mean": {"loss": 2.5}, "best_of": "a"}
+    _, head, _, *rows = shown(event("validation", **several)).splitlines()
+    assert head.split() == ["set", "loss", "accuracy", "utterances"]
+    assert [re.split(r"\s{2,}", row.strip()) for row in rows] == [
+        ["a", "2.5", "25.00 %", "7"], ["b", "-", "-", "-"], ["mean", "2.5", "-", "-"], ["all", "2.5", "25.00 %", "7"],
+    ]  # fmt: skip
+
+
 def test_a_validation_with_its_counts_and_transcripts():
     lines = shown(event("validation", **VALIDATION)).splitlines()
     counts = r"WER 8\.12 %.*CER 3\.10 %.*S 31.*D 9.*I 4.*1,542 words.*120 utterances"
-    assert re.search(rf"dev.*ema.*\b30\b.*{counts}", lines[0])
+    assert re.search(rf"validation.*ema.*\b30\b.*{counts}", lines[0])
     assert lines[1:4] == [
         "  ref  turn on  the *** light",
         "  hyp  turn off the big light",
@@ -119,7 +146,7 @@ def test_a_log_has_no_control_characters(stream):
         event("compile", rows=[{"bucket": "é\t5 s", "memory_bytes": 1_530_000_000}]),
         event("rejected", count=3, reasons={"too\x1b long": 2, "no file": 1}),
         step(10, losses={"total": None}),
-        event("validation_start", set="dev"),
+        event("validation_start"),
         event("validation", **VALIDATION | {"wer": None, "samples": [{"reference": "試験 a", "hypothesis": "試 a"}]}),
         event("checkpoint_saved", update=30, path="checkpoints/30"),
         event("warning", message="loss is not finite\n"),

@@ -13,7 +13,7 @@ STEP = {
     "throughput": {"audio_s_per_s": 300.0, "per_device": {"audio_s_per_s": 150.0}},
 }  # fmt: skip
 VALIDATION = {
-    "update": 20, "set": "dev-clean", "weights": "ema", "wer": 0.08, "words": 5, "by_source": {"read": {"wer": 0.1}},
+    "update": 20, "weights": "ema", "wer": 0.08, "words": 5, "by_source": {"read": {"wer": 0.1}},
     "samples": [{"id": "u1", "reference": "a b", "hypothesis": "a c"}],
 }  # fmt: skip
 
@@ -45,11 +45,11 @@ def test_events_are_mirrored(tmp_path):
     assert {tag: update for tag, (update, _) in scalars.items()} == {
         "train/epoch": 10, "train/losses/total": 10, "train/losses/ctc": 10, "train/learning_rate": 10,
         "throughput/audio_s_per_s": 10, "throughput/per_device/audio_s_per_s": 10,
-        "dev-clean_ema/wer": 20, "dev-clean_ema/words": 20, "dev-clean_ema/by_source/read/wer": 20,
+        "validation_ema/wer": 20, "validation_ema/words": 20, "validation_ema/by_source/read/wer": 20,
     }  # fmt: skip
     assert scalars["train/losses/total"] == (10, 0.5)
     texts = [(tag, value) for tag, _, value, _ in values if isinstance(value, str)]
-    assert texts == [("dev-clean_ema/sample_1/text_summary", "    u1\n    ref  a b\n    hyp  a c\n           S")]
+    assert texts == [("validation_ema/sample_1/text_summary", "    u1\n    ref  a b\n    hyp  a c\n           S")]
     assert starts == [10]
     assert all(time_s > 1.7e9 for *_, time_s in values)
 
@@ -58,6 +58,15 @@ def test_tags_of_a_validation_without_names():
     event = {"event": "validation", "timestamp_ms": 0, "data": {"update": 1, "wer": 0.5, "cer": None, "elapsed_s": 2.0}}
     assert scalar_tags(event) == {"validation/wer": 0.5}
     assert text_tags(event) == {}
+
+
+def test_tags_of_several_sets():
+    sets = {"dev-clean": {"wer": 0.25, "words": 4}, "train": {"wer": None, "words": 0}}
+    data = {"update": 1, "weights": "live", "wer": 0.5, "sets": sets, "mean": {"wer": 0.75}, "best_of": "mean"}
+    assert scalar_tags({"event": "validation", "timestamp_ms": 0, "data": data}) == {
+        "validation/wer": 0.5, "validation/dev-clean/wer": 0.25, "validation/dev-clean/words": 4,
+        "validation/train/words": 0, "validation/mean/wer": 0.75,
+    }  # fmt: skip
 
 
 def test_other_events_have_no_tags():

@@ -1,3 +1,6 @@
+import importlib
+import itertools
+import re
 from fractions import Fraction
 
 import jax
@@ -40,12 +43,34 @@ def rates_of(schedule, points):
     return rates(schedule, 100, points, 10)
 
 
+def rust_rate(step, *, warmup, hold, decay, peak, least):
+    """Learning rate of the Rust trainer's optimizer step, which counts from 1."""
+    if step <= warmup:
+        return peak * step / warmup
+    if step - warmup <= hold or not decay:
+        return peak
+    return least + (peak - least) * (1 - min((step - warmup - hold) / decay, 1))
+
+
 def test_the_step_schedule_of_the_rust_trainer():
-    """Warm-up 2, hold 1, decay 2 to 0.1. Its warm-up of W updates is this package's of W - 1."""
-    schedule = WarmupHoldDecay(
-        peak_lr=1.0, warmup_updates=1, hold_updates=1, decay="linear", decay_updates=2, final_share=0.1
-    )
+    settings = {"peak_lr": 1.0, "decay": "linear", "final_share": 0.1, "counts_from": 1}
+    schedule = WarmupHoldDecay(warmup_updates=2, hold_updates=1, decay_updates=2, **settings)
     np.testing.assert_allclose(rates(schedule, 100, range(6)), [0.5, 1, 1, 0.55, 0.1, 0.1], rtol=1e-6)
+    for warmup, hold, decay in itertools.product((0, 1, 5), (0, 1, 4), (1, 7)):
+        schedule = WarmupHoldDecay(warmup_updates=warmup, hold_updates=hold, decay_updates=decay, **settings)
+        expected = [
+            rust_rate(step, warmup=warmup, hold=hold, decay=decay, peak=1.0, least=0.1) for step in range(1, 20)
+        ]
+        np.testing.assert_allclose(rates(schedule, 100, range(19)), expected, rtol=1e-6)
+
+
+def test_the_example_of_the_rust_recipe():
+    """Warm-up 1000, decay 20000, as the recipe's docstring states it."""
+    text = " ".join(importlib.import_module("configs.squeezeformer_rust").__doc__.split())
+    schedule = eval(re.search(r"WarmupHoldDecay\([^)]*\)", text)[0], {"WarmupHoldDecay": WarmupHoldDecay})
+    steps = [1, 999, 1000, 1001, 11_000, 20_999, 21_000, 30_000]
+    expected = [rust_rate(step, warmup=1000, hold=0, decay=20_000, peak=1e-3, least=0.0) for step in steps]
+    np.testing.assert_allclose(rates(schedule, 10**6, np.array(steps) - 1), expected, rtol=1e-6, atol=1e-10)
 
 
 def test_the_epoch_schedule_of_the_rust_trainer():

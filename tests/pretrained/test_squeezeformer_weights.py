@@ -147,6 +147,12 @@ def test_a_model_takes_them_by_their_names(export: Any) -> None:
         imported({"something.else": np.zeros(3)}, model)
 
 
+def test_nemo_has_no_gate() -> None:
+    settings = replace(SMALL, gated_convolution=True)
+    with pytest.raises(UserError, match=r"gated_convolution is True.*NeMo"):
+        export_nemo({}, settings, ctc_head=None)
+
+
 def test_scales_that_are_not_learned_are_passed_over_only_where_they_are_not() -> None:
     settings = replace(SMALL, adaptive_scale=False)
     theirs = export_nemo(variables_of(SMALL), SMALL, ctc_head="heads_ctc")

@@ -70,6 +70,7 @@ def test_bytes_stand_for_what_has_no_piece(tmp_path: Path) -> None:
     ids = found.encode("the é")
     assert [found.symbols[i] for i in ids[-2:]] == ["<0xC3>", "<0xA9>"]
     assert found.decode(ids) == "the é"
+    assert found.num_letters[ids].sum() == len("▁the▁é")
 
 
 def test_a_blank_among_the_pieces(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def test_round_trip_save_and_load(kind, changes, script, tmp_path):
         assert all(0 <= i < loaded.vocab_size for i in ids)
         assert loaded.blank_id not in ids
         assert None not in ids
+        boundary = kind != "characters"  # the first word has one too
+        assert tokenizer.num_letters[ids].sum() == len(normalise(text, "lower.v1")) + boundary
 
 
 def test_no_labels_at_all(tmp_path):

@@ -65,7 +65,8 @@ def folder(tmp_path_factory):
         samples = rng.normal(0, 300 * (number % 7 + 1), 6000 + 240 * (number % 3)).clip(-32768, 32767).astype(np.int16)
         write_flac(folder / f"{number}.flac", samples, 16000)
         rows.append({"id": f"u{number}", "audio_path": f"{number}.flac", "duration": len(samples) / 16000})
-    for name, part in (("train", rows[:NUM]), ("validation", rows[NUM:])):
+    parts = {"train": rows[:NUM], "validation": rows[NUM:], "few": rows[NUM : NUM + 2], "more": rows[NUM + 2 :]}
+    for name, part in parts.items():
         texts = [row | {"text": "".join(rng.choice(list("abc"), 2))} for row in part]
         for kind, lines in ((name, part), (f"{name}_text", texts)):
             (folder / f"{kind}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -76,6 +77,10 @@ def data(folder, kind="", **changes):
     sets = {name: (str(folder / f"{name}{kind}.jsonl"),) for name in ("train", "validation")}
     buckets = Buckets(num=1, batch_seconds=3.4, batch_multiple=8)
     return Data(**({**sets, "buckets": buckets, "tokenizer": TokenizerSettings(kind="none")} | changes))
+
+
+def validation_sets(folder):
+    return tuple(str(folder / f"{name}.jsonl") for name in ("few", "more"))
 
 
 def experiment(folder, run, **changes):
@@ -98,7 +103,7 @@ def weights(run, updates=None):
 @pytest.fixture(scope="module")
 def pretrained(folder, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "pretrained"
-    summary = train(experiment(folder, run))
+    summary = train(experiment(folder, run, data=data(folder, validation=validation_sets(folder))))
     assert summary["update"] == 2
     assert summary["best_loss"] <= summary["loss"]
     return run
@@ -122,6 +127,18 @@ def test_the_validation_loss_is_what_the_best_checkpoint_goes_by(pretrained):
     assert f"best checkpoint: loss {losses[best]:.4g} at update {best}," in health(pretrained / "events.jsonl")[-1]
     assert not events(pretrained, "recompiled")
     assert (pretrained / "curves.png").stat().st_size > 5000
+
+
+def test_events_have_the_temperature_and_the_masked_frames(pretrained):
+    quantizer = MODEL.heads["pretrain"].quantizer
+    for number, event in enumerate(events(pretrained, "train_step")):
+        temperature = event["metrics"]["pretrain/temperature"]
+        assert temperature == pytest.approx(quantizer.start_temperature * quantizer.decay**number, rel=1e-6)
+    speed = events(pretrained, "train_step")[-1]["throughput"]
+    assert 0.2 * speed["frames_per_s"] < speed["masked_frames_per_s"] < 0.8 * speed["frames_per_s"]
+    assert speed["per_device"]["masked_frames_per_s"] == speed["masked_frames_per_s"] / len(jax.devices())
+    assert speed["feature_values_per_s"] == pytest.approx(16000 * speed["audio_s_per_s"])
+    assert speed["tokens_per_s"] == speed["letters_per_s"] == 0
 
 
 @pytest.mark.slow
@@ -158,8 +175,8 @@ def read_utterances_without_texts(path):
 
 
 def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pretrained, tmp_path, capsys):
-    out, manifest = tmp_path / "losses.json", str(folder / "validation.jsonl")
-    evaluate.main([str(pretrained), "--data", manifest, "--checkpoint", "2", "--json", str(out)])
+    out, manifest, parts = tmp_path / "losses.json", str(folder / "validation.jsonl"), validation_sets(folder)
+    evaluate.main([str(pretrained), "--data", manifest, *parts, "--checkpoint", "2", "--json", str(out)])
     output = capsys.readouterr().out
     (event,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
     (result,) = json.loads(out.read_text())["runs"]
@@ -167,6 +184,9 @@ def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pret
     found = result["sets"][manifest]
     assert (found["loss"], found["losses"], found["metrics"]) == (event["loss"], event["losses"], event["metrics"])
     assert (found["utterances"], found["rejected"]) == (HELD_BACK, 0)
+    for name, path in zip(("few", "more"), parts, strict=True):  # training has each set in batches of its own
+        assert event["sets"][name].pop("loss_utterances") == event["sets"][name]["utterances"]
+        assert result["sets"][path] == event["sets"][name] | {"rejected": 0}
     accuracy = f"{100 * event['metrics']['pretrain/accuracy']:.2f} %"
     for words in ("diversity", accuracy, f"{event['loss']:.4g}", "checkpoint 2, averaged weights, f32"):
         assert words in output

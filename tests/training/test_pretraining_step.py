@@ -151,7 +151,7 @@ def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: floa
     """If rows do not depend on each other, or if the joined batch has the two batches as its sub-batches."""
     head = Known(**HEAD, diversity=diversity, penalty=penalty)
     steps, first, second = Steps(head), batch_of(1), batch_of(2)
-    hidden = [steps.weights(state.key, batch, jnp.int32(0))["pretrain/loss"] for batch in (first, second)]
+    hidden = [steps.weights(state, batch)["pretrain/loss"] for batch in (first, second)]
     assert hidden[0] != hidden[1] > 0
     split = steps.gradients(state, first, second)
     whole = Steps(head, sub_batches=sub_batches).gradients(state, joined(first, second))

@@ -1,4 +1,7 @@
-"""Runs on four devices, and in two processes, have the losses, utterances and parameters of a run on one device."""
+"""Runs on four devices, and in two processes, have the losses, utterances and parameters of a run on one device.
+
+They have two validation sets, whose batches the processes share.
+"""
 
 import shutil
 import socket
@@ -9,11 +12,13 @@ import pytest
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import join
+from asr_jax.metrics.measure import by_set
 from asr_jax.observe.events import read_events
 from tests.forked import ROOT, Forked, made_corpus, with_devices
 from tests.training.test_resume import batches, contents
 
 UPDATES = 20
+SETS = ("validation", "test")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,8 @@ def manifests(tmp_path_factory):
 
 
 def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT, **environment):
-    sets = ["--data.train", manifests / train, "--data.validation", manifests / "validation.jsonl"]
+    sets = ["--data.train", manifests / train, "--data.validation", *(manifests / f"{name}.jsonl" for name in SETS)]
+    sets += ["--training.best-of", "mean"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
     command = ["tests.training.recorded", log, "never", "--config", ROOT / "tests/resume_config.py"]
     command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10]
@@ -58,11 +64,14 @@ def losses(folder):
 
 def errors(folder):
     found = [event["data"] for event in read_events(folder / "events.jsonl", "validation")]
-    return [(data["wer"], data["cer"], data["samples"], data["rejected"]) for data in found]
+    rates = [[(each["wer"], each["cer"]) for each in by_set(data).values()] for data in found]
+    return [(of, data["samples"], data["rejected"]) for of, data in zip(rates, found, strict=True)]
 
 
 def validation_losses(folder):
-    return [event["data"]["loss"] for event in read_events(folder / "events.jsonl", "validation")]
+    found = [event["data"] for event in read_events(folder / "events.jsonl", "validation")]
+    assert [list(data["sets"]) for data in found] == [list(SETS)] * len(found)
+    return [each["loss"] for data in found for each in by_set(data).values()]
 
 
 def assert_alike(folder, alone):

@@ -100,6 +100,7 @@ def test_live_and_averaged_weights_are_validated_and_the_run_is_reported(plain, 
     assert [(data["update"], data["weights"]) for data in validations] == [
         (2, "live"), (2, "ema"), (4, "live"), (4, "ema"),
     ]  # fmt: skip
+    assert not {"sets", "mean", "best_of"} & validations[-1].keys()  # there is one set
     starts = events(plain, "batch_start")
     assert [data["update"] for data in starts] == [1, 2, 3, 4]
     assert starts[0]["batches"][0]["shape"][0] == 4
@@ -407,9 +408,11 @@ def test_a_trace_of_updates_that_were_not_made_and_curves_that_cannot_be_drawn_a
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(loop, "draw_curves", full)
-    assert train(experiment(data, tmp_path / "run", training=training(profile="100:105")))["update"] == 4
+    settings = training(num_updates=6, validate_every=6, profile="100:105", save_epochs=1)  # of 5 updates
+    assert train(experiment(data, tmp_path / "run", training=settings))["update"] == 6
+    assert [data["update"] for data in events(tmp_path / "run", "checkpoint_saved")] == [5, 6]
     of_trace, of_curves = (data["message"] for data in events(tmp_path / "run", "warning"))
-    assert "training.profile is 100:105, and this job made 4 updates" in of_trace
+    assert "training.profile is 100:105, and this job made 6 updates" in of_trace
     assert "No space left on device" in of_curves
 
 

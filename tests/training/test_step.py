@@ -12,10 +12,13 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.core.sums import Sum
-from asr_jax.models.base import Encoder, Recogniser
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Encoder, Model, Recogniser
+from asr_jax.models.conformer import Conformer
 from asr_jax.models.terms import batch_denominators
 from asr_jax.nn.gradients import penalize_large
-from asr_jax.optim.optimizers import EVERYTHING, AdamW
+from asr_jax.optim.lora import LoRA
+from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import fresh_state, initial_training, lower_beginning
 from asr_jax.training.step import Recipe, accumulate, apply_update, nothing_accumulated
@@ -168,6 +171,63 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
     assert found.grads["value"] == 0  # the penalty alone is not an update
     update = jax.jit(functools.partial(apply_update, recipe))
     assert not update(state, recipe.evaluated(state), found)[3].applied
+
+
+def after_a_batch(model, optim, batch, *, lora=None, updates=(0,)):
+    """Yields, for each number of applied updates, whether a batch leaves every running statistic as it is, and the
+    losses of training and of evaluation."""
+    recipe = Recipe(
+        model.build(vocab_size=6, blank_id=5, precision="f32"), SCALES, optim.build(LENGTH), lora=lora or LoRA()
+    )
+
+    @jax.jit
+    def computed(updates):
+        made = recipe.model.init(jax.random.key(0), batch, step=None)
+        before = jax.tree.map(lambda stat: stat + 0.5, made["batch_stats"])
+        state = fresh_state(recipe, made["params"], before, seed=0).replace(updates=updates)
+        denominators, zeros = batch_denominators(recipe.model, batch), nothing_accumulated(recipe, state, SUMS)
+        after = accumulate(recipe, state, zeros, batch, denominators, jnp.int32(0))
+        evaluated = recipe.model.apply({"params": made["params"], "batch_stats": before}, batch, step=None)
+        return before, after.batch_stats, after.sums["ctc/loss"], evaluated["ctc/loss"]
+
+    for number in updates:
+        before, after, trained, evaluated = jax.device_get(computed(np.int32(number)))
+        flat = flatten(after)
+        kept = {np.array_equal(flat[path], stat) for path, stat in flatten(before).items()}
+        assert len(kept) == 1
+        yield kept.pop(), trained.mean(), evaluated.mean()
+
+
+FROZEN = (("encoder/.*", NEVER), ("rest", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("optim", "frozen"),
+    [
+        (AdamW(freeze_updates=FROZEN), {0: True}),
+        (AdamW(freeze_updates=FROZEN, frozen_statistics="updated"), {0: False}),
+        (AdamW(freeze_updates=(("encoder/.*", 3), ("rest", 0.0))), {2: True, 3: False}),
+        (AdamW(freeze_updates=(("encoder/norm/gain", NEVER), ("rest", 0.0))), {0: False}),
+    ],
+    ids=["always", "as in PyTorch", "for three updates", "not the bias"],
+)
+def test_a_frozen_batch_norm_keeps_its_statistics_and_computes_as_in_evaluation(optim, frozen):
+    found = after_a_batch(toy_model(norm=True), optim, toy_batch(seed=10), updates=frozen)
+    for is_frozen, (kept, trained, evaluated) in zip(frozen.values(), found, strict=True):
+        assert kept == is_frozen
+        assert (abs(trained - evaluated) < 1e-6 * evaluated) == is_frozen
+
+
+def test_frozen_batch_norms_of_scanned_layers():
+    """Low-rank adapters freeze all other parameters of the encoder."""
+    encoder = Conformer(
+        dim=16, num_layers=1, num_heads=2, kernel_size=3, subsampling_channels=4, dropout=0.0, input_dropout=0.0,
+        attention_dropout=0.0,
+    )  # fmt: skip
+    model = Model(encoder=encoder, heads={"ctc": CTC(dropout=0.0)}, augment=())
+    ((kept, trained, evaluated),) = after_a_batch(model, AdamW(), toy_batch(seed=10), lora=LoRA(rank=2))
+    assert kept
+    assert abs(trained - evaluated) < 1e-6 * evaluated
 
 
 class Wide(Recogniser):

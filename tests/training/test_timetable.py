@@ -27,6 +27,18 @@ def test_epochs_and_their_ends():
     assert [update for update in range(10) if flushed.ends_epoch(update)] == [3, 6, 9]
 
 
+def test_checkpoints_by_epochs():
+    timetable = due(save_epochs=3, validate_every=1000, log_every=1000)
+    table = {update: timetable.due(update, signal=False) for update in range(100)}
+    assert [update for update, found in table.items() if found.saves] == [33, 66, 99]
+    assert [update for update, found in table.items() if found.at_line] == [0, 33, 66, 99]
+    assert not any(found.validates for found in table.values())
+    carried = Groups(11, 4, "carried")  # epochs end within updates 3, 6, 9, 11, 14, 17
+    assert [update for update in range(20) if carried.ends_epoch(update, 2)] == [6, 11, 17]
+    assert not due(save_epochs=3, first=33).due(33, signal=False).saves  # the last job did it
+    assert not any(due().due(update, signal=False).saves for update in range(100))
+
+
 def test_epochs_without_an_update_are_refused():
     with pytest.raises(UserError, match=r"accumulate 4.* 3 batches"):
         Groups(3, 4, "dropped")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from jaxtyping import Int
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
@@ -13,7 +14,7 @@ from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets, slowest
 from asr_jax.data.batching.filters import Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
-from asr_jax.data.manifests.inputs import Role, has_validation, resolve
+from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
 from asr_jax.data.manifests.splits import split
@@ -31,8 +32,9 @@ class Data:
     """Training set: files, folders and glob patterns. Supported are JSONL, JSON, TSV, CSV, Parquet, Arrow, tar shards,
     fairseq lists, Kaldi data folders, and folders of audio with texts beside it."""
     validation: tuple[str, ...] = ()
-    """Validation set, in the same formats; it selects the best checkpoint. Empty: the validation set in the folder of
-    `train` if there is one, otherwise a share of the training set."""
+    """Validation sets, in the same formats; they select the best checkpoint (training.best_of). Each entry is a set,
+    named after its file or folder. Empty: the validation set in the folder of `train` if there is one, otherwise a
+    share of the training set."""
     validation_share: float = 0.1
     """Share of the training set's hours that is used for validation if there is no validation set. Split by speaker if
     speakers are known."""
@@ -46,7 +48,7 @@ class Data:
     max_train_samples: int = 0
     """Maximum number of training utterances, evenly spread over the training set. 0: all."""
     max_validation_samples: int = 0
-    """Maximum number of validation utterances, evenly spread over the validation set. 0: all."""
+    """Maximum number of validation utterances of all sets together, evenly spread over them. 0: all."""
     check_all: bool = False
     """Whether the audio of all utterances is opened before training, instead of some of each input."""
     trim_db: float = 0.0
@@ -109,6 +111,11 @@ class PlannedData:
         """Last rows of the index, which are in no batch because their audio is long and is computed in windows."""
         return range(self.plan.num_utterances, len(self.index))
 
+    def rows_of(self, number: int) -> Int[np.ndarray, " N"]:
+        """Rows of the input with this number in `columns.input_of`."""
+        utterances = self.index.utterances
+        return np.flatnonzero(utterances.columns.input_of[utterances.rows] == number)
+
     def fingerprint(self) -> str:
         """Digest. Equal digests mean that every batch has the same utterances with the same labels."""
         return f"{self.index.fingerprint()}-{self.plan.fingerprint()}"
@@ -122,6 +129,8 @@ class Sets:
     validation: Utterances
     is_split: bool
     """Whether the validation set is a part of the given training set."""
+    names: tuple[str, ...] = ()
+    """Names of the validation sets, by their number in `columns.input_of`. Empty for a split one, which is one set."""
 
 
 def read_sets(data: Data, *, seed: int) -> Sets:
@@ -137,7 +146,7 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     if validation is None:
         validation = _read(data, validation_inputs, options)
     validation = _some(validation, data.max_validation_samples)
-    return Sets(train, validation, is_split=not validation_of)
+    return Sets(train, validation, is_split=not validation_of, names=set_names(validation_of))
 
 
 def read_training(data: Data, *, seed: int) -> Utterances:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int, Int32
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
@@ -129,6 +129,13 @@ def plan_with_labels(
         most = int(num_labels[bucket_of == number].max(initial=1))
         shapes[number] = replace(shape, num_tokens=-(-most // TOKEN_MULTIPLE) * TOKEN_MULTIPLE)
     return PlannedData(index, BatchPlan(lengths, num_labels, shapes, order="unshuffled"), rejections)
+
+
+def part_of(data: PlannedData, rows: Int[np.ndarray, " N"]) -> PlannedData:
+    """Plans some rows of an evaluation set in the shapes of the whole set, without rejected utterances."""
+    index = replace(data.index, utterances=data.index.utterances.select(rows), lengths=data.index.lengths[rows])
+    plan = BatchPlan(index.lengths, index.num_labels(), data.plan.buckets, order="unshuffled")
+    return PlannedData(index, plan, Rejections())
 
 
 def _windowed_last(index: Index, buckets: Sequence[Bucket], scale: Scale) -> tuple[Index, int]:

@@ -20,6 +20,7 @@ from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.readers.tables import ARROW, PARQUET
 from asr_jax.data.manifests.readers.text_tables import TEXT_TABLE
 from asr_jax.data.manifests.readers.webdataset import TAR
+from asr_jax.metrics.measure import ALL, MEAN
 
 Role = Literal["train", "validation"]
 READERS = (KALDI, JSON, FAIRSEQ, TEXT_TABLE, PARQUET, ARROW, TAR, AN4, LIBRISPEECH, FOLDER)
@@ -41,6 +42,8 @@ _SET = "train|validation|valid|val|dev|test|eval"
 OF_A_SET = re.compile(rf"(?:.*[-_])?({_SET})(?:[-_.]?\d+(?:-of-\d+)?)?(?:\.[a-z.]+)?")
 # Examples: `train-clean-100.jsonl`, `dev_other-000001.tar`. The name of the set is followed by the number of the file.
 OF_A_NAMED_SET = re.compile(rf"((?:{_SET})[-_].+?)(?:[-_.](?:0\d*|\d{{4,}}|\d+-of-\d+))?(?:\.[a-z.]+)?")
+# Ending of a manifest's or an archive's name, which is no part of the name of its set.
+ENDING = re.compile(r"(\.jsonl\.gz|\.(jsonl|json|list|tsv|csv|parquet|arrow|tar))$", re.IGNORECASE)
 LISTED = 20
 logger = logging.getLogger(__name__)
 
@@ -91,6 +94,27 @@ def described(paths: Sequence[str], role: Role = "train", options: ReadOptions |
         + ("" if of_path[0][0] == path else f" from {of_path[0][0]}" + (f" … ({len(of_path)})" * (len(of_path) > 1)))
         for path, of_path in found.items()
     ]
+
+
+def set_names(paths: Sequence[str]) -> tuple[str, ...]:
+    """Names the sets that are read from inputs.
+
+    The name is that of the file or folder, without the ending of a manifest. Folders that it is in precede it, as in
+    `corpus/dev`, if names would be equal otherwise. A path that is given again has the suffix `#2`, `#3` ….
+    """
+    whole = [ENDING.sub("", os.path.abspath(local_input(path))).lstrip(os.sep).split(os.sep) for path in paths]
+    names = [ALL, MEAN]  # the words for several sets
+    for parts in whole:
+        taken = [[ALL], [MEAN], *(other for other in whole if other != parts)]
+        number = 1
+        while number < len(parts) and any(other[-number:] == parts[-number:] for other in taken):
+            number += 1
+        name, copies = "/".join(parts[-number:]), 1
+        while name in names:
+            copies += 1
+            name = f"{'/'.join(parts[-number:])}#{copies}"
+        names.append(name)
+    return tuple(names[2:])
 
 
 def has_validation(folder: str, options: ReadOptions | None = None) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from recordings import jsonl, noise, write
 
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.inputs import has_validation, resolve
+from asr_jax.data.manifests.inputs import has_validation, resolve, set_names
 
 
 def tree(folder: Path, *names: str) -> Path:
@@ -184,6 +184,21 @@ def test_patterns_and_several_paths(tmp_path: Path) -> None:
         (0, "s/a.tar"), (0, "s/b.tar"), (1, "odd[1].jsonl"), (2, "odd[1].jsonl"), (2, "one/1.parquet"),
         (2, "two/2.parquet"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["a/dev-clean.jsonl", "b/dev-other/", "c/test.v2", "d/E.JSON"], ["dev-clean", "dev-other", "test.v2", "E"]),
+        (["a/dev.jsonl.gz", "b/dev.tsv", "b/test.tar"], ["a/dev", "b/dev", "test"]),
+        (["x/a/dev", "y/a/dev", "shards/dev-*.tar"], ["x/a/dev", "y/a/dev", "dev-*"]),
+        (["dev.jsonl", "./dev.jsonl", "dev#2.json", "dev.json"], ["dev", "dev#2", "dev#2#2", "dev#3"]),
+        (["a/all.jsonl", "a/mean", "/all.tar"], ["a/all", "a/mean", "all#2"]),
+        (["file:///x/one.jsonl"], ["one"]),
+    ],
+)  # fmt: skip
+def test_sets_have_different_names(paths: list[str], expected: list[str]) -> None:
+    assert list(set_names(paths)) == expected
 
 
 def test_what_is_not_there_or_not_read_is_named(tmp_path: Path) -> None:
